@@ -1,7 +1,7 @@
-"""Acks: what settle and claim have to know of consumers that acknowledge later (S3-05, S3-38).
+"""Apply acknowledgements that arrive separately, for settling and claiming (S3-05, S3-38).
 
-A delivery that awaits a word is due when its time is over, like any other row: the claim finds it.
-A word that came too early is found by whoever records the attempt that it belongs to.
+A delivery that awaits its acknowledgement becomes due at its deadline like any other row, so a
+claim finds it. An acknowledgement that arrives before its attempt is recorded is kept until then.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,11 +23,11 @@ from delivery.rules.lifecycle import DeliveryState, Reason, Transition
 DELIVERIES, EARLY = Delivery._meta.db_table, EarlyAck._meta.db_table
 CORRELATIONS = Correlation._meta.db_table
 CLOCKS_DIFFER = timedelta(seconds=1)
-"""Two processes' estimates of the database's time differ by less."""
+"""Greater than the difference between two processes' estimates of the database's time."""
 
 
 class Waiting(Protocol):
-    """A delivery that awaits a word, locked."""
+    """A locked delivery that awaits its acknowledgement."""
 
     @property
     def id(self) -> int: ...
@@ -40,14 +40,14 @@ class Waiting(Protocol):
 
 
 class Move(NamedTuple):
-    """Where a delivery goes."""
+    """A delivery and the transition to apply to it."""
 
     delivery_id: int
     transition: Transition
 
 
 class Named(NamedTuple):
-    """A delivery that its consumer's provider gave an id."""
+    """A delivery with the id that the consumer's provider gave it."""
 
     consumer_id: int
     delivery_id: int
@@ -56,16 +56,16 @@ class Named(NamedTuple):
 
 
 def timed_out(rows: Iterable[Waiting]) -> list[Move]:
-    """What follows for deliveries about which nobody said anything in time."""
+    """Return transitions of deliveries that were not acknowledged in time."""
     rows = list(rows)
     metrics.ACKS.labels("timeout").inc(len(rows))
     return [Move(row.id, _silently(row)) for row in rows]
 
 
 def decided(lapsed: Sequence[Waiting]) -> list[Move]:
-    """Where deliveries go whose attempts nobody closed, and of which a word came before that.
+    """Return transitions of expired leases whose deliveries were acknowledged or refused before.
 
-    It is all that is known of how those ended, and spares the next try.
+    Nothing else is known about how those attempts ended; it saves another one.
     """
     if not lapsed:
         return []
@@ -81,7 +81,7 @@ def decided(lapsed: Sequence[Waiting]) -> list[Move]:
 
 
 def early(delivery_ids: Iterable[int]) -> dict[int, bool]:
-    """Words about these deliveries that were kept, taken away with this call; True for ok."""
+    """Take the stored early acknowledgements of these deliveries; True for ok."""
     return _kept(delivery_ids) if config_cache.awaiting() else {}
 
 
@@ -95,16 +95,16 @@ def _kept(delivery_ids: Iterable[int]) -> dict[int, bool]:
 
 
 def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
-    """Note the ids of deliveries; words about them that came before, taken with this call.
+    """Store the provider ids of deliveries, and take the callbacks that came before; True for ok.
 
-    A word from before a message was accepted is about another one to which the provider gave the
-    same id, or a guess: it does not count.
+    A callback from before the message was accepted is ignored: it concerns another message with the
+    same id, or is a guess.
     """
     since = {correlation_id(it.consumer_id, it.provider_id): it for it in named}
     if not since:
         return {}
     rows = sorted((key, it.delivery_id) for key, it in since.items())
-    # A word that waits here keeps the instant at which it was said.
+    # A callback stored here keeps its own time.
     kept = f"CASE WHEN {CORRELATIONS}.ok IS NULL THEN {{}} ELSE {CORRELATIONS}.noted_at END"
     update = (
         f"ON DUPLICATE KEY UPDATE noted_at = {kept.format('VALUES(noted_at)')}, "
@@ -113,14 +113,14 @@ def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
         else f"ON CONFLICT (id) DO UPDATE SET noted_at = {kept.format('excluded.noted_at')}, "
         "delivery_id = excluded.delivery_id"
     )
-    # In the order of their keys, so that two writers cannot deadlock.
+    # In key order, so that two writers cannot deadlock.
     texts = ", ".join(f"({key:d}, {delivery_id:d}, %s)" for key, delivery_id in rows)
     raw.execute(
         f"INSERT INTO {CORRELATIONS} (id, delivery_id, noted_at) VALUES {texts} {update}",
         [raw.text(now)] * len(rows),
     )
     ours = raw.listed(key for key, _ in rows)
-    # Locked, so that a word is seen whose transaction ended after ours began.
+    # Locked, so that this sees callbacks committed after the transaction began.
     found = raw.read(
         f"SELECT id, delivery_id, ok, CAST(noted_at AS CHAR) FROM {CORRELATIONS} "
         f"WHERE id IN ({ours}) AND ok IS NOT NULL{raw.locked()}"
@@ -142,7 +142,7 @@ def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
 
 
 def refused(consumer_id: int, failure_count: int, event_type: str) -> Transition:
-    """The consumer said that it failed."""
+    """Return the transition after the consumer reported a failure."""
     view = config_cache.consumers({consumer_id}).get(consumer_id)
     rule = view.retry_for(event_type) if view else backoff.NEVER
     return acks.refused(
@@ -155,14 +155,14 @@ def refused(consumer_id: int, failure_count: int, event_type: str) -> Transition
 
 
 def wait_of(consumer_id: int) -> timedelta:
-    """How long a word of the consumer is waited for; no time where it gives none (any more)."""
+    """Return the time to wait for the consumer's acknowledgements; 0 if it does not send any."""
     view = config_cache.consumers({consumer_id}).get(consumer_id)
     mode = acks.mode_of(view.ack) if view else None
     return timedelta(seconds=mode.wait_s if mode else 0.0)
 
 
 def move(moves: Sequence[Move], now: datetime) -> None:
-    """Write where locked deliveries go; counters and lanes are the caller's."""
+    """Apply transitions to locked deliveries; the caller updates counters and lanes."""
     alike: dict[tuple[DeliveryState, Reason, bool, bool], list[Move]] = {}
     for one in moves:
         to = one.transition

@@ -1,4 +1,4 @@
-"""App of deliveries: how accepted messages get to their consumers."""
+"""The Django app for delivering messages to consumers."""
 
 from django.apps import AppConfig
 
@@ -8,7 +8,7 @@ class DeliveryConfig(AppConfig):
     verbose_name = "Delivery"
 
     def ready(self) -> None:
-        # Models are there only now.
+        # Models can be imported only now.
         from channels_app.signals import delivery_changed, message_accepted
         from delivery.runtime.confirmation import on_delivery_changed
         from delivery.runtime.long_polling import on_message_accepted

@@ -1,4 +1,4 @@
-"""The installation's choices as delivery needs them: typed, frozen, read once."""
+"""The settings that delivery uses: typed, frozen, read once."""
 
 import socket
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from channels_app.rules.addresses import Networks, parse_networks
 
 @dataclass(frozen=True, slots=True)
 class Conf:
-    """Limits and rhythms of delivering (docs/settings.md)."""
+    """Limits and intervals of delivery (docs/settings.md)."""
 
     rational_delay_ms: int
     connect_timeout_ms: int
@@ -29,12 +29,12 @@ class Conf:
     pump_lifetime_s: int
     poll_s: float
     max_clock_offset_s: int
-    """Between this host's clock and the database's, above which pumps take nothing; 0: any."""
+    """Largest difference to the database's clock at which pumps still claim; 0: no limit."""
     wake: bool
     wake_bind: str
     grace_s: int
     hot_key_waiting: int
-    """Deliveries behind one head; 0: no number is too many."""
+    """Deliveries behind one head above which a key is hot; 0: no limit."""
     hot_key_after: timedelta
     """Zero: never."""
     reconcile_interval: timedelta
@@ -43,7 +43,7 @@ class Conf:
     reconcile_full_interval: timedelta
     reconcile_grace: timedelta
     lake: str
-    """Folder of the archive; empty: there is none, and retention deletes by itself."""
+    """Folder of the archive; empty: no archive, and retention only deletes."""
     allowed_targets: Networks
     ca_file: str
     user_agent: str
@@ -52,7 +52,7 @@ class Conf:
 
 @cache
 def conf() -> Conf:
-    """This process's settings."""
+    """Return this process's settings."""
     environment = settings.ENVIRONMENT
     return Conf(
         rational_delay_ms=environment.rational_delay_ms,

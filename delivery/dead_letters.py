@@ -1,8 +1,8 @@
-"""Dead letters: which deaths are published on a dead-letter channel (S0-77).
+"""Record deaths that are to be published on a dead-letter channel (S0-77).
 
-Called inside the transaction in which deliveries die. It leaves a row for each, and
-runtime/dead_letters.py publishes the message and deletes the row in one transaction: each death is
-published exactly once, whenever a process is killed.
+Called inside the transaction in which deliveries die. It creates a row for each of them, and
+runtime/dead_letters.py publishes the message and deletes the row in one transaction. So each death
+is published exactly once, even if a process is killed.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from delivery.models import DeadLetter
 
 
 def note(dead: Iterable[tuple[int, int]], now: datetime) -> None:
-    """Deliveries that die, each with its consumer; costs nothing where none has such a channel."""
+    """Record deliveries that die, each with its consumer, where that has a dead-letter channel."""
     wanted = config_cache.dead_lettered()
     if not wanted:
         return
@@ -22,5 +22,5 @@ def note(dead: Iterable[tuple[int, int]], now: datetime) -> None:
         for delivery_id, consumer_id in dead
         if consumer_id in wanted
     ]
-    # One that was replayed and died again before its first death was published is published once.
+    # A delivery replayed and dead again before its first death was published is published once.
     DeadLetter.objects.bulk_create(rows, ignore_conflicts=True)

@@ -1,4 +1,4 @@
-"""Numbers about delivering. Labels never carry unbounded values; depths are read at scrape time."""
+"""Metrics of delivery. Labels never have unbounded values; depths are read at scrape time."""
 
 from bisect import bisect_left
 from collections import Counter as Tally
@@ -18,32 +18,32 @@ _LATENCY = (
 
 
 class Histogram(prometheus_client.Histogram):
-    """A histogram that takes many amounts at once."""
+    """A histogram that records many amounts at once."""
 
     def observe_all(self, amounts: Sequence[float]) -> None:
-        """`observe` each of them, with one write per bucket that changed.
+        """`observe` each amount, with one write per bucket that changes.
 
-        The numbers are shared with other processes through a file, and a write there takes longer
-        than finding the bucket.
+        The values are shared with other processes through a file; a write to it takes longer than
+        finding the bucket.
         """
         if not amounts:
             return
         self._sum.inc(sum(amounts))
-        # A bucket holds what is up to its bound, the bound included.
+        # A bucket includes its upper bound.
         for place, count in Tally(bisect_left(self._upper_bounds, it) for it in amounts).items():
             self._buckets[place].inc(count)
 
 
 class Ended(NamedTuple):
-    """One attempt whose end is in the database."""
+    """One attempt whose result is in the database."""
 
     outcome: Outcome
     state: DeliveryState
-    """Where its delivery is now."""
+    """The state of its delivery now."""
     seconds: float
-    """Length of the attempt."""
+    """Duration of the attempt."""
     latency_s: float
-    """From accepted until now."""
+    """Time from acceptance until now."""
 
 
 ATTEMPTS = Counter("hookstation_attempts_total", "Attempts by how they ended.", ["outcome"])
@@ -115,7 +115,7 @@ PUMP_ERRORS = Counter(
 
 
 def count(ended: Iterable[Ended]) -> None:
-    """Attempts that ended, and the deliveries that they finished."""
+    """Count attempts that ended, and the deliveries that they finished."""
     ended = list(ended)
     for outcome, number in Tally(it.outcome for it in ended).items():
         ATTEMPTS.labels(outcome.value).inc(number)

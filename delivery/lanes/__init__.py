@@ -1,12 +1,12 @@
-"""Lanes: how deliveries of one key queue up, for every step that opens or finishes some.
+"""Keep the queue (lane) of each ordering key as deliveries open and finish.
 
-Called inside the transaction that makes, queues or finishes deliveries, so that rows and lanes
-never disagree. What is promised, exactly: a delivery of a key is sent after the one before it was
-delivered, or gave up (S3-33). Those behind the head have a ``due_at`` that never comes: a claim
-does not see them, however many they are (S3-07).
+Call these functions inside the transaction that creates, queues or finishes deliveries, so that
+rows and lanes agree. The guarantee: a delivery of a key is sent only after the one before it was
+delivered or abandoned (S3-33). Deliveries behind the head have a ``due_at`` far in the future, so
+claims skip them at no cost, however many there are (S3-07).
 
-A lane is locked first and looked at then: who adds one behind a head waits for who takes the head
-away, and the other way round.
+A lane is locked before it is read. Adding a delivery behind a head and removing that head therefore
+wait for each other.
 """
 
 from delivery.lanes.entering import Entered, NewEntry, enter, enter_rows

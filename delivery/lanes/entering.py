@@ -1,4 +1,4 @@
-"""Entering: deliveries take their places at the end of their lanes."""
+"""Append deliveries to their lanes."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ WAITING = raw.Insert(LaneWaiter, numbers=("delivery_id", "lane_id", "place"), va
 
 
 class NewEntry(NamedTuple):
-    """A delivery that is about to be open."""
+    """A delivery that is about to be opened."""
 
     delivery_id: int
     consumer_id: int
@@ -31,19 +31,19 @@ class NewEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """Who has to wait, and the statements that write it down."""
+    """Which deliveries must wait, and the statements that store it."""
 
     behind: frozenset[int] = frozenset()
-    """Deliveries whose ``due_at`` has to be rules.lanes.BEHIND."""
+    """Deliveries whose ``due_at`` must be rules.lanes.BEHIND."""
     statements: list[raw.Statement] = field(default_factory=list)
 
 
 def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
-    """Put deliveries at the end of their lanes, in the order in which they come.
+    """Append deliveries to their lanes in the order given.
 
-    Who finds a lane empty is its head. A dead head that is queued again keeps its place. The
-    caller executes the statements; where a rival makes the same lane they collide, whereupon the
-    caller's transaction has to run once more.
+    The first delivery of an empty lane is its head. A dead head that is queued again keeps its
+    place. The caller executes the statements. If another transaction creates the same lane they
+    collide, and the caller must run its transaction again.
     """
     by_lane: dict[int, list[NewEntry]] = {}
     for entrant in entrants:
@@ -76,14 +76,14 @@ def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
 
 
 def enter_rows(delivery_ids: Collection[int]) -> None:
-    """The same for deliveries that have just been queued; waiters keep their instants."""
+    """Append deliveries that have just been queued; waiting ones keep their due times."""
     config_cache.refresh()
     rows = keyed(delivery_ids, "message_id, CAST(due_at AS CHAR)")
     rows.sort(key=lambda row: row[3])
     entered = enter((NewEntry(row[0], row[1], row[2], row[4]) for row in rows), clock.now())
     if not entered.statements:
         return
-    # Should a waiter of a former time have been left behind, its place is another one now.
+    # Delete entries left from before: their places are no longer valid.
     raw.execute(
         f"DELETE FROM {WAITERS} WHERE delivery_id IN ({raw.listed(row[0] for row in rows)})"
     )

@@ -1,4 +1,4 @@
-"""Expired: those behind a head that expired, and have expired like it, end together with it."""
+"""Find expired deliveries behind an expired head, so that they end together with it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,18 +10,18 @@ from delivery.rules.lanes import lane_id
 from delivery.rules.lifecycle import DeliveryState
 
 MAX_ROWS = 500
-"""Deliveries behind heads that are looked at in one transaction."""
+"""Waiting deliveries that one transaction checks."""
 MAX_LANES = 50
-"""Of one look, so that each has a share worth the look."""
+"""Lanes checked at a time, so that each gets a useful share of `MAX_ROWS`."""
 
 
 def expired_behind(
     heads: Iterable[tuple[int, str]], columns: str, instant: str
 ) -> list[tuple[Any, ...]]:
-    """``columns`` of deliveries that wait behind these heads and expired by ``instant``, locked.
+    """Lock deliveries behind these heads that expired by ``instant``, and return their ``columns``.
 
-    ``heads`` are consumers and keys. What another one holds is passed over, and what stands
-    farther behind is left to the next claim. The caller ends them and lets them leave.
+    ``heads`` are consumers and keys. Skips deliveries that other transactions hold; those farther
+    back are left to the next claim. The caller finishes them and removes them from their lanes.
     """
     known = config_cache.ordered()
     keys = sorted({lane_id(*head) for head in heads if head[1] and head[0] in known})[:MAX_LANES]

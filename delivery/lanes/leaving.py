@@ -1,4 +1,4 @@
-"""Leaving: finished deliveries make room, and the next ones of their keys may go."""
+"""Remove finished deliveries from their lanes, and release the next ones."""
 
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Sequence
@@ -29,11 +29,11 @@ NEXT = f"""
         ORDER BY waiter.place LIMIT 1
     ) FROM {LANES} AS lane WHERE lane.id IN ({{lanes}})
 """
-"""One step into the index for each lane, whatever waits in it."""
+"""Reads one index entry per lane, however many deliveries wait."""
 
 
 class ClosingEntry(NamedTuple):
-    """A delivery that is open no more."""
+    """A delivery that is no longer open."""
 
     delivery_id: int
     consumer_id: int
@@ -42,10 +42,11 @@ class ClosingEntry(NamedTuple):
 
 
 def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
-    """What ends the lanes where nobody waits behind these heads, without a look at them first.
+    """Return the statement that deletes lanes in which nothing waits behind these heads.
 
-    Its row count is that of the lanes that are no more; `leave` finds the others. Lanes of dead
-    heads may have to stand still, and paused ones stay.
+    It needs no read before. Its row count is the number of deleted lanes; `leave` handles the
+    others. Lanes with dead heads are excluded because they may have to block, and paused lanes
+    remain.
     """
     heads = {
         lane_id(one.consumer_id, one.ordering_key): one.delivery_id
@@ -63,10 +64,10 @@ def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
 
 
 def leave(leavers: Iterable[ClosingEntry], now: datetime, *, ended: int = 0) -> dict[int, datetime]:
-    """Take finished deliveries out of their lanes and let the next ones go.
+    """Remove finished deliveries from their lanes and release the next ones.
 
-    Of their lanes ``ended`` are no more already (`ending`). Returns when each consumer has
-    something due by that. Who stands in no lane is left alone.
+    ``ended`` is how many of their lanes `ending` has deleted already. Returns when each consumer's
+    released delivery is due. Deliveries in no lane are ignored.
     """
     by_id = {one.delivery_id: one for one in leavers}
     lane_of = {key: lane_id(one.consumer_id, one.ordering_key) for key, one in by_id.items()}
@@ -90,7 +91,7 @@ def leave(leavers: Iterable[ClosingEntry], now: datetime, *, ended: int = 0) -> 
 def leave_rows(
     rows: Iterable[tuple[int, int]], now: datetime, *, dead: bool = False
 ) -> dict[int, datetime]:
-    """The same for finished deliveries of which only id and consumer are at hand."""
+    """Do the same for finished deliveries of which the caller has only id and consumer."""
     config_cache.refresh()
     known = config_cache.ordered()
     found = keyed([key for key, consumer_id in rows if consumer_id in known])
@@ -98,12 +99,12 @@ def leave_rows(
 
 
 def is_stalled() -> set[int]:
-    """Consumers whose keys wait behind a dead delivery until a person decides (S3-14)."""
+    """Return consumers whose keys wait behind a dead delivery until a person decides (S3-14)."""
     return {view.id for view in config_cache.ordered().values() if view.head_of_line == "block"}
 
 
 def block(lanes: Sequence[int], now: datetime) -> None:
-    """Let locked lanes stand still behind a dead head."""
+    """Block locked lanes behind a dead head."""
     if lanes:
         raw.execute(
             f"UPDATE {LANES} SET blocked_at = %s WHERE id IN ({raw.listed(lanes)})",
@@ -112,9 +113,9 @@ def block(lanes: Sequence[int], now: datetime) -> None:
 
 
 def advance(lanes: Sequence[Locked], now: datetime) -> dict[int, datetime]:
-    """Give locked lanes that have no head any more their next one; empty ones end.
+    """Make the next entry of locked lanes without a head their head; delete empty lanes.
 
-    Paused ones stay without. Returns when each consumer has something due by that.
+    Paused lanes stay without a head. Returns when each consumer's released delivery is due.
     """
     if not lanes:
         return {}
@@ -148,7 +149,7 @@ def advance(lanes: Sequence[Locked], now: datetime) -> dict[int, datetime]:
 
 
 def releasing(dues: dict[int, str]) -> Iterable[raw.Statement]:
-    """What makes waiting deliveries due, by id; whoever was cancelled meanwhile stays so."""
+    """Return statements that make waiting deliveries due, by id, unless they were cancelled."""
     by_instant: dict[str, list[int]] = {}
     for delivery_id, due_at in dues.items():
         by_instant.setdefault(due_at, []).append(delivery_id)
@@ -162,13 +163,13 @@ def releasing(dues: dict[int, str]) -> Iterable[raw.Statement]:
 
 
 def _next(lanes: Iterable[int]) -> list[tuple[int, int, int, str]]:
-    """Lane, delivery, place and instant of the first one that waits in each."""
+    """Return lane, delivery, place and due time of the first waiting entry of each lane."""
     keys = sorted(lanes)
     found = raw.read(NEXT.format(lanes=raw.listed(keys))) if keys else []
     ids = [delivery_id for (delivery_id,) in found if delivery_id is not None]
     if not ids:
         return []
-    # Locked: who is just being moved keeps the new instant, not the one that is committed yet.
+    # Locked, so that a move in progress is seen with its new time instead of the committed one.
     rows = raw.read(
         "SELECT lane_id, delivery_id, place, CAST(due_at AS CHAR) "
         f"FROM {WAITERS} WHERE delivery_id IN ({raw.listed(ids)}){raw.locked()}"
@@ -188,7 +189,7 @@ def _heads(following: Sequence[tuple[int, int, int, str]], now: str) -> raw.Stat
 
 
 def _drop(delivery_ids: Collection[int], lanes: dict[int, Locked]) -> dict[int, Locked]:
-    """Take those of the deliveries that wait out of their lanes; the lanes as they are then."""
+    """Remove waiting deliveries from their lanes, and return the lanes as they are then."""
     gone = raw.listed(sorted(delivery_ids))
     found = raw.read(f"SELECT lane_id FROM {WAITERS} WHERE delivery_id IN ({gone})")
     fewer = Tally(key for (key,) in found if key in lanes)

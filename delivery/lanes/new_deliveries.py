@@ -1,7 +1,7 @@
-"""The order in which new messages join their ordering keys.
+"""Order new messages by acceptance when they join their ordering keys.
 
-It is that of acceptance, however many pumps fan out side by side: who meets a message of which
-another pump holds an earlier one of the same key leaves it for later.
+This holds however many pumps fan out concurrently: a pump leaves a message for later if another
+pump holds an earlier one of the same key.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,9 +35,9 @@ M = TypeVar("M", bound=Accepted)
 
 
 def in_turn(messages: list[M], passed: Sequence[int]) -> list[M]:
-    """Those that may be fanned out now.
+    """Return the messages that may be fanned out now.
 
-    ``passed`` are the ids that were looked at, the ones among them that somebody else holds too.
+    ``passed`` are all ids that were found, including those that another process holds.
     """
     channels = {view.channel_id for view in config_cache.ordered().values()}
     if not channels:
@@ -45,7 +45,7 @@ def in_turn(messages: list[M], passed: Sequence[int]) -> list[M]:
     keyed = {it.id for it in messages if it.ordering_key and it.channel_id in channels}
     if not keyed or not (others := set(passed) - {it.id for it in messages}):
         return messages
-    # Read after the attempt to lock them: one that is done by now has its place already.
+    # Read after the attempt to lock them: a message fanned out by now already has its place.
     rows = raw.read(
         f"SELECT channel_id, ordering_key FROM {MESSAGES} "
         f"WHERE id IN ({raw.listed(sorted(others))}) AND state = %s",
@@ -58,7 +58,7 @@ def in_turn(messages: list[M], passed: Sequence[int]) -> list[M]:
 
 
 def new_deliveries(rows: Iterable[tuple[int, Accepted, int]]) -> Entered:
-    """Put new deliveries (id, message, consumer id) into their lanes."""
+    """Append new deliveries (id, message, consumer id) to their lanes."""
     ordered = config_cache.ordered()
     if not ordered:
         return Entered()

@@ -1,4 +1,4 @@
-"""Step back: the head of a paused ordering key waits again, before all others of its key."""
+"""Put the head of a paused ordering key back to wait, ahead of all others of its key."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,10 +11,10 @@ FIRST = raw.Insert(LaneWaiter, numbers=("delivery_id", "lane_id", "place"), valu
 
 
 def step_back(heads: Mapping[int, int], now: datetime) -> set[int]:
-    """Let these deliveries wait, each by its lane; those whose lane is paused and that lead it.
+    """Put heads of paused lanes back to wait, and return those; ``heads`` maps them to lanes.
 
-    They are locked by the caller, and queued once its transaction ends. Their lanes have no head
-    then, until they are resumed.
+    The caller has locked the deliveries, and sets them to queued before its transaction ends. Their
+    lanes then have no head until they are resumed.
     """
     lanes = lock(heads.values())
     back = {

@@ -1,4 +1,4 @@
-"""What entering and leaving share: a lane under its lock, and which deliveries have one."""
+"""Lock lanes, and find out which deliveries have one."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ NEVER = raw.text(BEHIND)
 
 
 class Locked(NamedTuple):
-    """A lane that is ours until the end of the transaction."""
+    """A lane that is locked until the end of the transaction."""
 
     id: int
     consumer_id: int
@@ -24,7 +24,7 @@ class Locked(NamedTuple):
 
 
 def lock(lanes: Iterable[int]) -> dict[int, Locked]:
-    """Those of the lanes that exist, by id; held until the end of the transaction."""
+    """Lock the lanes that exist until the end of the transaction; return them by id."""
     keys = sorted(lanes)
     if not keys:
         return {}
@@ -36,7 +36,7 @@ def lock(lanes: Iterable[int]) -> dict[int, Locked]:
 
 
 def paused(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Those of the keys (consumer, ordering key) that a person holds."""
+    """Return those of the keys (consumer, ordering key) that a person has paused."""
     known = config_cache.ordered()
     by_lane = {lane_id(*key): key for key in keys if key[1] and key[0] in known}
     if not by_lane:
@@ -58,7 +58,7 @@ def lengthen(count: int, keys: Sequence[int], places: int | None = None) -> raw.
 
 
 def keyed(delivery_ids: Collection[int], more: str = "") -> list[tuple[Any, ...]]:
-    """Id, consumer and key of those deliveries that belong into lanes."""
+    """Return id, consumer and key of those deliveries that belong into lanes."""
     known = config_cache.ordered()
     if not known or not delivery_ids:
         return []

@@ -1,4 +1,4 @@
-"""HOW a message gets to its consumers, as tables."""
+"""Models of how messages are delivered to consumers."""
 
 from delivery.models.accounting import AccountingReport, Pruned
 from delivery.models.counter import Counter

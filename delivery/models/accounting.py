@@ -1,6 +1,6 @@
-"""AccountingReport and Pruned: what audits of the books found, and what they cannot expect to find.
+"""Reports of reconciliation, and marks of deleted rows that it must not expect.
 
-The audit trail, which says what people did, is another thing: channels_app's AuditEntry.
+The audit trail of people's actions is in channels_app's AuditEntry.
 """
 
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from django.db import models
 
 ALL = (1 << 63) - 1
-"""Above every message."""
+"""Greater than every message id."""
 EVERY_CHANNEL = 0
-"""The number of none."""
+"""The number of no channel."""
 
 
 class AccountingReport(models.Model):
-    """What one audit that the broker ran by itself came to (runtime/reconciler)."""
+    """The result of one automatic reconciliation (runtime/reconciler)."""
 
     class Span(models.TextChoices):
         RECENT = "recent", "Recent"
@@ -23,7 +23,7 @@ class AccountingReport(models.Model):
 
     span = models.CharField(max_length=10, choices=Span.choices)
     since = models.DateTimeField(null=True)
-    """Messages from then on; null: from the first."""
+    """Beginning of the messages covered; null: the first message."""
     until = models.DateTimeField()
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField()
@@ -32,14 +32,14 @@ class AccountingReport(models.Model):
     states = models.JSONField(default=dict)
     """Deliveries by state."""
     gap = models.PositiveBigIntegerField(default=0)
-    """Rows that do not add up; 0 is well."""
+    """Number of mismatching rows; 0 is correct."""
     checks = models.JSONField(default=dict)
-    """The same by check (rules/reconciliation.Check)."""
+    """The same number by check (rules/reconciliation.Check)."""
     findings = models.JSONField(default=list)
-    """The first of them, with channel, consumer, number and some ids."""
+    """The first findings, each with channel, consumer, count and some ids."""
 
     class Meta:
-        # the newest of each span; what is old
+        # the newest of each span; the old ones
         indexes = [models.Index(fields=["span", "finished_at"], name="report_newest")]
 
     def __str__(self) -> str:
@@ -47,15 +47,15 @@ class AccountingReport(models.Model):
 
 
 class Pruned(models.Model):
-    """Up to which message of a channel deliveries may be gone by right (steps/retention).
+    """The message up to which a channel's deliveries may have been deleted (steps/retention).
 
-    Under ``EVERY_CHANNEL``: up to which message messages themselves may be gone. Of those that are
-    nobody knows the channel any more.
+    The row for ``EVERY_CHANNEL`` is the id up to which messages themselves may be deleted: a
+    deleted message's channel is no longer known.
     """
 
     channel_id = models.BigIntegerField(primary_key=True)
     message_id = models.BigIntegerField(default=0)
-    """Never falls, also when retention is made longer later; ``ALL`` while the channel is being
+    """Never decreases, even if retention is extended later; ``ALL`` while the channel is being
     deleted (steps/erase)."""
 
     class Meta:
@@ -66,7 +66,7 @@ class Pruned(models.Model):
 
     @classmethod
     def note(cls, channel_id: int, message_id: int) -> None:
-        """To be called, and committed, no later than the deletion of what it excuses."""
+        """Raise the mark. Call and commit this no later than the deletion that it covers."""
         mark, _ = cls.objects.get_or_create(
             channel_id=channel_id, defaults={"message_id": message_id}
         )
@@ -77,7 +77,7 @@ class Pruned(models.Model):
 
     @classmethod
     def note_each(cls, marks: Mapping[int, int]) -> None:
-        """The same for several channels, message by channel, in few statements."""
+        """Raise the marks of several channels in few statements."""
         rows = cls.objects.select_for_update().filter(channel_id__in=marks).order_by("channel_id")
         found = {row.channel_id: row for row in rows}
         for channel_id in sorted(marks.keys() - found.keys()):

@@ -1,4 +1,4 @@
-"""Counter: exact numbers of deliveries by consumer and state, kept where the state changes."""
+"""Exact numbers of deliveries by consumer and state, updated with the state."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -10,16 +10,16 @@ from delivery.rules.lifecycle import FINISHED, DeliveryState
 
 SLOTS = 16
 MADE = "made"
-"""Deliveries ever made; equals the sum of all states unless the books are wrong."""
+"""Deliveries ever created; equals the sum over all states unless the counts are wrong."""
 OPEN = tuple(state.value for state in DeliveryState if state not in FINISHED)
 COUNTED = (*(state.value for state in DeliveryState), MADE)
 
 
 class Counter(models.Model):
-    """A share of a count. Shares are summed on read, so that writers do not wait for each other."""
+    """One slot of a count. Reads sum the slots, so that writers do not wait for each other."""
 
     id = models.BigIntegerField(primary_key=True)
-    """Consumer, state and slot packed into one key: an upsert touches one index."""
+    """Consumer, state and slot packed into one key, so that an upsert touches one index."""
     consumer_id = models.BigIntegerField(db_index=True)
     state = models.CharField(max_length=12)
     slot = models.PositiveSmallIntegerField()
@@ -30,13 +30,13 @@ class Counter(models.Model):
 
     @classmethod
     def add(cls, changes: Mapping[tuple[int, str], int], slot: int) -> None:
-        """Add ``changes`` of (consumer id, state) inside the caller's transaction."""
+        """Add ``changes`` by (consumer id, state) inside the caller's transaction."""
         for sql, values in cls.adding(changes, slot):
             raw.execute(sql, values)
 
     @classmethod
     def adding(cls, changes: Mapping[tuple[int, str], int], slot: int) -> list[raw.Statement]:
-        """What ``add`` executes: one statement, or none when nothing changes.
+        """Return what ``add`` executes: one statement, or none when nothing changes.
 
         Rows are written in key order, so that two writers cannot deadlock.
         """
@@ -53,7 +53,7 @@ class Counter(models.Model):
             if connection.vendor == "mysql"
             else "ON CONFLICT (id) DO UPDATE SET count = count + excluded.count"
         )
-        # States are our own words.
+        # The broker's own constants, safe as literals.
         texts = [
             f"({key:d}, {owner:d}, '{state}', {slot:d}, {n:d})" for key, owner, state, _, n in rows
         ]
@@ -65,7 +65,7 @@ class Counter(models.Model):
 
     @classmethod
     def read(cls, consumer_ids: Iterable[int]) -> dict[int, dict[str, int]]:
-        """Counts by consumer and state; every state is present, zero included."""
+        """Return counts by consumer and state; every state is present, also with zero."""
         wanted = list(consumer_ids)
         totals = {consumer_id: dict.fromkeys(COUNTED, 0) for consumer_id in wanted}
         rows = cls.objects.filter(consumer_id__in=wanted).values_list("consumer_id", "state")
@@ -75,13 +75,13 @@ class Counter(models.Model):
 
     @classmethod
     def unfinished(cls, consumer_ids: Collection[int]) -> dict[int, int]:
-        """Deliveries of each consumer that have not reached their end."""
+        """Return each consumer's number of unfinished deliveries."""
         found = cls.read(consumer_ids)
         return {key: sum(counts[state] for state in OPEN) for key, counts in found.items()}
 
     @classmethod
     def totals(cls) -> dict[str, int]:
-        """Counts by state over all consumers."""
+        """Return counts by state over all consumers."""
         rows = cls.objects.values_list("state").annotate(total=Sum("count"))
         return dict.fromkeys(COUNTED, 0) | {state: int(total) for state, total in rows}
 

@@ -1,4 +1,4 @@
-"""Delivery: one message for one consumer, its attempts, and requests to replay many of them."""
+"""Deliveries of messages to consumers, their attempts, and bulk replays."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -21,7 +21,7 @@ from delivery.rules.roundtrip import Roundtrip
 
 
 class Replay(models.Model):
-    """A bulk replay with its progress; runtime/sweeps works it off slice by slice."""
+    """A bulk replay with its progress; runtime/sweeps processes it in slices."""
 
     class State(models.TextChoices):
         RUNNING = "running"
@@ -31,24 +31,24 @@ class Replay(models.Model):
     id = TimeOrderedKey(primary_key=True)
     state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
     filter = models.JSONField()
-    """Canonical filter (steps/replay.ReplayFilter) that the API answered with."""
+    """Canonical filter (steps/replay.ReplayFilter), as the API returned it."""
     consumer_ids = models.JSONField(default=list)
-    """The consumers it resolved to when it was asked for."""
+    """The consumers that matched when the replay was requested."""
     rate_per_second = models.FloatField(null=True)
     reason = models.CharField(max_length=500, blank=True, default="")
     requested_by = models.CharField(max_length=200)
     producer_id = models.BigIntegerField(null=True)
     team_id = models.BigIntegerField(null=True)
-    """Whose key asked: another tenant's replay is a 404."""
+    """The team of the requesting key; for other tenants the replay is a 404."""
     matched_count = models.PositiveBigIntegerField(default=0)
     replayed_count = models.PositiveBigIntegerField(default=0)
     cursor = models.BigIntegerField(default=0)
-    """Highest delivery id looked at within the consumer at ``consumer_index``."""
+    """Highest delivery id processed for the consumer at ``consumer_index``."""
     consumer_index = models.PositiveIntegerField(default=0)
     upper_id = models.BigIntegerField()
-    """Deliveries made after the request are not part of it."""
+    """Deliveries created after the request are not part of it."""
     next_due_at = models.DateTimeField()
-    """Where the next row goes on the timeline when a rate is set."""
+    """When the next row is due if a rate is set."""
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     version = models.PositiveIntegerField(default=1)
@@ -74,7 +74,7 @@ STATES = [state.value for state in DeliveryState]
 
 
 class Delivery(models.Model):
-    """The row that walks through the stations (S0-17). Written only by delivery/steps."""
+    """One message for one consumer, with its state (S0-17). Only delivery/steps writes it."""
 
     id = TimeOrderedKey(primary_key=True)
     message = models.ForeignKey(
@@ -93,25 +93,26 @@ class Delivery(models.Model):
     """Why it is in this state (rules/lifecycle.Reason)."""
     priority = models.PositiveSmallIntegerField(default=4)
     due_at = models.DateTimeField(null=True)
-    """When it may be taken next: schedule, retry, lease end alike. Null once finished."""
+    """When it may be claimed next: its schedule, retry or lease end. Null once finished."""
     expires_at = models.DateTimeField(null=True)
     event_type = ExactCharField(max_length=128, blank=True, default="")
     ordering_key = ExactCharField(max_length=255, blank=True, default="")
     attempt_count = models.PositiveIntegerField(default=0)
-    """Claims so far. Every write that closes an attempt is fenced by it."""
+    """Claims so far; the fence of every write that closes an attempt."""
     failure_count = models.PositiveIntegerField(default=0)
-    """Failures charged to the consumer's budget since the last fresh start."""
+    """Failures since the last replay, of which the consumer's ``max_attempts`` are allowed."""
     interruption_count = models.PositiveSmallIntegerField(default=0)
-    """Attempts that we broke off ourselves: not charged, but a row that keeps killing its worker
-    must not do so for ever."""
+    """Attempts that the broker interrupted. They are free up to a limit, so that a message that
+    crashes its workers does not do so for ever."""
     lease_owner = models.BigIntegerField(null=True)
-    """Generation of the pump that holds it (PumpSlot.generation); below 0 a PullWorker's key."""
+    """Generation of the pump that holds the lease (PumpSlot.generation); negative: a PullWorker's
+    id."""
     outcome = models.CharField(
         max_length=24, blank=True, default="", choices=[(o.value, o.value) for o in Outcome]
     )
     status_code = models.PositiveSmallIntegerField(null=True)
     replay_id = models.BigIntegerField(null=True)
-    """The replay that last queued it, so that one replay takes each row at most once."""
+    """The replay that last queued it, so that one replay queues each row at most once."""
     accepted_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     version = models.PositiveIntegerField(default=1)
@@ -119,7 +120,7 @@ class Delivery(models.Model):
     class Meta:
         verbose_name_plural = "deliveries"
         constraints = [
-            # dispatch: fan-out twice makes no second row; also finds a message's deliveries
+            # fan-out: creates each row once; also finds a message's deliveries
             models.UniqueConstraint(fields=["message", "consumer"], name="one_delivery_each"),
             models.CheckConstraint(
                 condition=models.Q(state__in=STATES), name="known_delivery_state"
@@ -145,16 +146,16 @@ class Delivery(models.Model):
 
     @property
     def is_behind(self) -> bool:
-        """Whether it waits for an earlier one of its ordering key (delivery/lanes)."""
+        """Whether it waits for an earlier delivery of its ordering key (delivery/lanes)."""
         return self.due_at == BEHIND
 
     @property
     def next_at(self) -> datetime | None:
-        """When it may be taken next, as far as an instant says so."""
+        """When it may be claimed next; None if another delivery decides that."""
         return None if self.is_behind else self.due_at
 
     def roundtrip(self, attempts: Iterable["Attempt"]) -> Roundtrip | None:
-        """Where its time went, once it was delivered; ``attempts`` are its own, newest first."""
+        """Return where its time went, once delivered; ``attempts`` are its own, newest first."""
         if self.state != DeliveryState.DELIVERED.value or self.finished_at is None:
             return None
         taken = next((one for one in attempts if Outcome(one.outcome).is_success), None)
@@ -166,7 +167,7 @@ class Delivery(models.Model):
 
 
 class Attempt(models.Model):
-    """One try to hand a message over: what was answered, how long it took, who tried."""
+    """One try to deliver a message: the response, how long it took, and which process made it."""
 
     id = TimeOrderedKey(primary_key=True)
     delivery = models.ForeignKey(
@@ -179,7 +180,7 @@ class Attempt(models.Model):
     error = models.CharField(max_length=300, blank=True, default="")
     answer_headers = models.TextField(blank=True, default="")
     answer_excerpt = models.BinaryField(default=bytes)
-    """Where its channel's bodies are sealed: the whole answer in one envelope, see ``answer``."""
+    """If the channel encrypts bodies: the whole response in one envelope, see ``answer``."""
     connect_ms = models.PositiveIntegerField(null=True)
     first_byte_ms = models.PositiveIntegerField(null=True)
     total_ms = models.PositiveIntegerField(default=0)
@@ -196,7 +197,7 @@ class Attempt(models.Model):
 
     @property
     def answer(self) -> StoredResponse:
-        """What the consumer said, opened; an error that says why where it cannot be."""
+        """Return the decrypted response, or one whose error says why it cannot be decrypted."""
         stored = StoredResponse(self.error, self.answer_headers, bytes(self.answer_excerpt))
         try:
             return data_encryption.decrypt_response(self.delivery_id, self.number, stored)

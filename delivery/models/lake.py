@@ -1,7 +1,7 @@
-"""What the pipeline finds in the lake and brings back from it (docs/pipeline.md).
+"""Results of the pipeline's work on the lake, and rows restored from it (docs/pipeline.md).
 
-It writes these tables by their columns; deliveries, and messages that come back, are the broker's
-own to write (steps/replay/restore).
+The pipeline writes these tables by their columns. Only the broker writes deliveries and restored
+messages (steps/replay/restore).
 """
 
 from django.db import models
@@ -10,11 +10,11 @@ from channels_app.models.base import ExactCharField
 
 
 class LakeAudit(models.Model):
-    """What one audit of lake and tables together came to."""
+    """The result of one reconciliation of the lake together with the tables."""
 
     run_id = models.BigIntegerField()
     since = models.DateTimeField(null=True)
-    """Messages from then on; null: from the first."""
+    """Beginning of the messages covered; null: the first message."""
     until = models.DateTimeField()
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField()
@@ -22,18 +22,18 @@ class LakeAudit(models.Model):
     delivery_count = models.PositiveBigIntegerField(default=0)
     attempt_count = models.PositiveBigIntegerField(default=0)
     gap = models.PositiveBigIntegerField(default=0)
-    """Rows that do not add up; 0 is well."""
+    """Number of mismatching rows; 0 is correct."""
     checks = models.JSONField(default=dict)
-    """The same by check (rules/lake)."""
+    """The same number by check (rules/lake)."""
     spans = models.JSONField(default=list)
-    """Beginning of each hour or day, its messages, their deliveries."""
+    """Beginning of each hour or day, its messages and their deliveries."""
 
     def __str__(self) -> str:
         return f"until {self.until:%Y-%m-%d %H:%M}: {self.gap}"
 
 
 class LakeFinding(models.Model):
-    """Rows of one hour, channel and consumer that one check found to be off."""
+    """Mismatching rows that one check found for an hour, channel and consumer."""
 
     audit = models.ForeignKey(LakeAudit, models.CASCADE, related_name="findings")
     check_name = models.CharField(max_length=20)
@@ -41,58 +41,61 @@ class LakeFinding(models.Model):
     """0: none."""
     consumer_id = models.BigIntegerField(default=0)
     hour = models.DateTimeField()
-    """In which their messages were accepted."""
+    """The hour in which their messages were accepted."""
     count = models.PositiveBigIntegerField()
     ids = models.JSONField(default=list)
-    """The first of them, as people write them."""
+    """The first ids, in their public form."""
 
     def __str__(self) -> str:
         return f"{self.check_name} {self.hour:%Y-%m-%d %H:%M}: {self.count}"
 
 
 class Restore(models.Model):
-    """Messages on their way out of the lake to one consumer. The row stays for ever: an audit
-    knows by it which second delivery of a message somebody asked for."""
+    """A restore of messages from the lake for one consumer.
+
+    The row is never deleted: reconciliation needs it to know why a message has a second delivery.
+    """
 
     class State(models.TextChoices):
         STAGING = "staging"
-        """The pipeline is bringing rows."""
+        """The pipeline is copying rows."""
         STAGED = "staged"
-        """It has brought them all; the broker is not through."""
+        """All rows are copied; the broker has not queued all of them."""
         FINISHED = "finished"
         CANCELLED = "cancelled"
-        """What was not queued by then never will be."""
+        """Rows that were not queued by then stay unqueued."""
         REFUSED = "refused"
-        """The broker cannot send them; ``error`` says why."""
+        """The broker cannot send the messages; ``error`` says why."""
 
     run_id = models.BigIntegerField()
     """The run that works on it, or did last."""
     consumer_id = models.BigIntegerField()
     options = models.JSONField(default=dict)
-    """What was asked for; the same again goes on with what was broken off."""
+    """The options of the request; a request with the same options resumes an interrupted
+    restore."""
     state = models.CharField(max_length=10, choices=State.choices, default=State.STAGING)
     requested_by = models.CharField(max_length=200)
     reason = models.CharField(max_length=500, blank=True, default="")
     rate_per_second = models.FloatField(null=True)
     key_ids = models.JSONField(default=list)
-    """Of the encryption keys that its bodies are sealed with."""
+    """Ids of the encryption keys of its bodies."""
     matched_count = models.PositiveBigIntegerField(default=0)
     staged_count = models.PositiveBigIntegerField(default=0)
     queued_count = models.PositiveBigIntegerField(default=0)
     skipped_count = models.PositiveBigIntegerField(default=0)
-    """On their way without it, taken back, expired, or gone meanwhile."""
+    """Messages whose deliveries are open anyway, or cancelled, expired or deleted meanwhile."""
     brought_to = models.BigIntegerField(default=0)
-    """Up to which message rows have been brought."""
+    """Message id up to which rows have been copied."""
     low = models.BigIntegerField(default=0)
     high = models.BigIntegerField(default=0)
-    """First and last of its messages."""
+    """First and last message ids."""
     first_key = models.BigIntegerField(default=0)
     last_key = models.BigIntegerField(default=0)
-    """First and last of the deliveries that were made for it."""
+    """First and last ids of the deliveries created for it."""
     replay_id = models.BigIntegerField(null=True)
-    """The Replay that its deliveries name."""
+    """The Replay that its deliveries refer to."""
     next_due_at = models.DateTimeField(null=True)
-    """Where the next row goes on the timeline when a rate is set."""
+    """When the next row is due if a rate is set."""
     error = models.TextField(blank=True, default="")
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
@@ -106,7 +109,7 @@ class Restore(models.Model):
                 name="known_restore_state",
             )
         ]
-        # what the broker has to look at
+        # restores that the broker has to process
         indexes = [models.Index(fields=["state"], name="restore_state")]
 
     def __str__(self) -> str:
@@ -114,9 +117,10 @@ class Restore(models.Model):
 
 
 class Restored(models.Model):
-    """A message beside the tables, for one consumer, until the broker has let it in.
+    """A message copied from the lake for one consumer, until the broker has queued it.
 
-    The message's own columns; the body is there when the lake alone has it, sealed as it was.
+    It has the columns of the message. The body is stored if only the lake has it, encrypted as it
+    was.
     """
 
     restore = models.ForeignKey(
@@ -125,7 +129,7 @@ class Restored(models.Model):
     message_id = models.BigIntegerField()
     consumer_id = models.BigIntegerField()
     is_first = models.BooleanField(default=False)
-    """Neither the lake nor the tables had a delivery of it for this consumer."""
+    """Whether neither the lake nor the tables had a delivery of it for this consumer."""
     channel_id = models.BigIntegerField()
     producer_id = models.BigIntegerField(null=True)
     event_type = ExactCharField(max_length=128, blank=True, default="")
@@ -145,7 +149,7 @@ class Restored(models.Model):
 
     class Meta:
         constraints = [
-            # read in the order of the messages; brought twice it is refused
+            # read in message order; a second copy of a row is rejected
             models.UniqueConstraint(
                 fields=["restore", "message_id", "consumer_id"], name="one_restored_each"
             )
@@ -156,7 +160,7 @@ class Restored(models.Model):
 
 
 class RestoredMessage(models.Model):
-    """A message that is in the tables again and in the lake already: it is not archived twice."""
+    """A message that is in the lake and again in the tables, so that it is not archived twice."""
 
     message_id = models.BigIntegerField(primary_key=True)
 
@@ -165,24 +169,24 @@ class RestoredMessage(models.Model):
 
 
 class Erasure(models.Model):
-    """A receipt: what was taken out of the lake for somebody, without saying who that is."""
+    """A receipt for an erasure from the lake; it does not identify the person concerned."""
 
     run_id = models.BigIntegerField()
     digest = models.CharField(max_length=64)
-    """SHA-256 of what was asked for: who knows that can show that it was meant."""
+    """SHA-256 of the request, with which its author can prove that the erasure was asked for."""
     requested_by = models.CharField(max_length=200)
     reason = models.CharField(max_length=500, blank=True, default="")
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
-    """Null while it is under way, or when it was broken off: the same again goes on with it."""
+    """Null while it runs or was interrupted; the same request resumes it."""
     message_count = models.PositiveBigIntegerField(default=0)
     delivery_count = models.PositiveBigIntegerField(default=0)
     attempt_count = models.PositiveBigIntegerField(default=0)
     left_count = models.PositiveBigIntegerField(default=0)
-    """Messages that the tables still have: the pipeline does not touch these."""
+    """Messages still in the tables, which the pipeline does not touch."""
     files = models.JSONField(default=list)
-    """Of each that was written anew: path, rows that went, SHA-256 before and after; empty after
-    when nothing was left of it."""
+    """For each rewritten file: path, removed rows, and SHA-256 before and after; "after" is empty
+    if no row was left."""
 
     def __str__(self) -> str:
         return f"erasure {self.pk}"

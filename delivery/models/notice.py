@@ -1,4 +1,4 @@
-"""Standing and Notice: what the owners of a consumer were told of its health."""
+"""Health of consumers as last reported to their owners, and the notifications."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ KINDS = [(kind.value, kind.value.replace("_", " ")) for kind in Kind]
 
 
 class Standing(models.Model):
-    """What was told last of a consumer that ever failed or had a hot key, by compare-and-set."""
+    """The health last reported of a consumer that has failed or had a hot key."""
 
     consumer = models.OneToOneField(
         Consumer, models.CASCADE, primary_key=True, related_name="standing"
@@ -25,21 +25,21 @@ class Standing(models.Model):
     state = models.CharField(max_length=10, choices=STATES, default=State.HEALTHY.value)
     since = models.DateTimeField()
     dead_since = models.DateTimeField(null=True)
-    """When its owners were told of a dead letter; null when the next one is news."""
+    """When its owners were notified of a dead letter; null: the next one is reported."""
     looked_at = models.DateTimeField()
-    """Dead letters up to here are known."""
+    """Dead letters up to this time have been examined."""
     hot_since = models.DateTimeField(null=True)
-    """When its owners were told of a hot key; null when the next one is news."""
+    """When its owners were notified of a hot key; null: the next one is reported."""
     hot_count = models.PositiveIntegerField(default=0)
-    """Its hot keys, as the last look found them."""
+    """Number of hot keys at the last scan."""
     hot_key = ExactCharField(max_length=255, blank=True, default="")
-    """The one of them behind whose head most is waiting."""
+    """The hot key with the most waiting deliveries."""
     hot_waiting = models.PositiveIntegerField(default=0)
-    """How much that is."""
+    """Number of deliveries waiting for that key."""
     version = models.PositiveIntegerField(default=1)
 
     class Meta:
-        # steps/hot_keys, for the overview and each scrape: the few that have one
+        # steps/hot_keys, for the overview and each scrape: the few consumers with hot keys
         indexes = [models.Index(fields=["hot_count"], name="standing_hot")]
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Standing(models.Model):
 
     @classmethod
     def of(cls, consumer: Consumer) -> Self:
-        """What was told last; where nothing ever was, that it is healthy since it is there."""
+        """Return the last reported health, by default healthy since the consumer was created."""
         found: Self | None = getattr(consumer, "standing", None)
         if found is not None:
             return found
@@ -55,9 +55,9 @@ class Standing(models.Model):
         return cls(consumer_id=consumer.id, state=State.HEALTHY, since=begin, looked_at=begin)
 
     def move(self, values: dict[str, Any]) -> bool:
-        """Write what holds now; False when another process was faster.
+        """Write the current health; return False if another process was faster.
 
-        Raises IntegrityError where another one made this consumer's first row.
+        Raises IntegrityError if another process created this consumer's first row.
         """
         if self._state.adding:
             for name, value in values.items():
@@ -69,31 +69,31 @@ class Standing(models.Model):
 
 
 class Notice(models.Model):
-    """One change that people hear of: kept, and an outbox until the e-mail has gone out."""
+    """A change to notify people of. It is kept, and is an outbox entry until the e-mail is sent."""
 
     consumer = models.ForeignKey(Consumer, models.CASCADE, null=True, related_name="notices")
-    """Whom it is about; null where it is about a limit."""
+    """The consumer concerned; null for a limit."""
     team = models.ForeignKey(Team, models.CASCADE, null=True, related_name="+")
-    """Whose limit it is about."""
+    """The team whose limit is concerned."""
     limit = models.CharField(max_length=120, blank=True, default="")
-    """Which limit: ``channel orders``, ``team shop``, ``disk host-1``."""
+    """The limit concerned: ``channel orders``, ``team shop``, ``disk host-1``."""
     kind = models.CharField(max_length=12, choices=KINDS)
     at = models.DateTimeField()
     reason = models.CharField(max_length=300, blank=True, default="")
     message_id = models.BigIntegerField(null=True)
-    """The event that was published; null where the operator has made no channel for it."""
+    """The event that was published; null if the operator has created no channel for events."""
     published = models.BooleanField(default=False)
-    """Whether that has been seen to."""
+    """Whether publishing the event is done."""
     mail_due_at = models.DateTimeField(null=True)
-    """When somebody may send the e-mail (again); null once it is out or given up."""
+    """When the e-mail may be sent (again); null once it is sent or abandoned."""
     mail_count = models.PositiveSmallIntegerField(default=0)
-    """Tries so far; every write that ends one is fenced by it."""
+    """Tries so far; the fence of every write that ends one."""
     mailed_to = models.JSONField(default=list, blank=True)
     mail_error = models.CharField(max_length=300, blank=True, default="")
 
     class Meta:
         indexes = [
-            # runtime/notifications: the few that are not published, or whose e-mail is due
+            # runtime/notifications: the few to publish, or whose e-mail is due
             models.Index(fields=["published"], name="notice_published"),
             models.Index(fields=["mail_due_at"], name="notice_mail"),
         ]
@@ -103,7 +103,7 @@ class Notice(models.Model):
 
     @classmethod
     def note(cls, consumer: Consumer, news: Sequence[tuple[Kind, str]], at: datetime) -> int:
-        """Write what is to be told, each with a sentence; returns how many."""
+        """Create a notification for each kind and its text; return how many."""
         rows = cls._default_manager.bulk_create(
             cls(
                 consumer_id=consumer.id,

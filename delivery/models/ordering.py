@@ -1,7 +1,7 @@
-"""Ordering keys of consumers, and acknowledgements that came before their time.
+"""Ordering keys of consumers, and acknowledgements that came before their attempts were recorded.
 
-Lane: one key of an ordered consumer, with its head that may go and those behind it. EarlyAck and
-Correlation: acknowledgements that came early, and the ids that providers give.
+Lane is one key of an ordered consumer, with a head that may be sent and deliveries that wait behind
+it. EarlyAck stores early acknowledgements, Correlation the ids that providers give.
 """
 
 from django.db import models
@@ -11,9 +11,9 @@ from channels_app.models.consumer import Consumer
 
 
 class Lane(models.Model):
-    """There while something of its key is open, or while a person holds it (S3-09, S3-24).
+    """An ordering key. Exists while one of its deliveries is open or it is paused (S3-09, S3-24).
 
-    Its row is its lock: only who holds it changes what stands in the lane (delivery/lanes.py).
+    Its row is the lock of the key: only its holder changes the key's deliveries (delivery/lanes).
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -23,21 +23,21 @@ class Lane(models.Model):
     )
     ordering_key = ExactCharField(max_length=255)
     head_id = models.BigIntegerField(null=True)
-    """The delivery that may go; null where the key is paused and nothing is on its way."""
+    """The delivery that may be sent; null if the key is paused and nothing is in flight."""
     head_at = models.DateTimeField()
-    """Since when it is the head."""
+    """When that delivery became the head."""
     head_place = models.BigIntegerField(default=0)
-    """What stood up to here is gone: the search for the next one begins behind it."""
+    """Entries up to this place have left; the search for the next head begins after it."""
     last_place = models.BigIntegerField(default=0)
     waiting_count = models.IntegerField(default=0)
     """Deliveries behind the head."""
     paused_at = models.DateTimeField(null=True)
-    """Since when a person holds it; null while it flows."""
+    """When a person paused the key; null if it is not paused."""
     blocked_at = models.DateTimeField(null=True)
-    """Since when its head is dead at a consumer whose keys stand still then."""
+    """When its head died, for a consumer whose keys stop at a dead letter."""
 
     class Meta:
-        # lists of a consumer's lanes, those that stand longest first; steps/lanes at its end
+        # lists of a consumer's keys, longest-standing heads first; the search in steps/lanes
         indexes = [models.Index(fields=["consumer", "head_at"], name="lane_of_consumer")]
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Lane(models.Model):
 
 
 class LaneWaiter(models.Model):
-    """A delivery behind its lane's head. Its own ``due_at`` is kept here until its turn."""
+    """A delivery behind the head of its key, with the ``due_at`` for when it is the head."""
 
     delivery_id = models.BigIntegerField(primary_key=True)
     lane_id = models.BigIntegerField()
@@ -54,7 +54,7 @@ class LaneWaiter(models.Model):
 
     class Meta:
         constraints = [
-            # the next one of a lane
+            # the next entry of a key
             models.UniqueConstraint(fields=["lane_id", "place"], name="one_waiter_per_place")
         ]
 
@@ -63,14 +63,14 @@ class LaneWaiter(models.Model):
 
 
 class EarlyAck(models.Model):
-    """Kept until the attempt is recorded, which then follows it (steps/settle)."""
+    """An acknowledgement kept until its attempt is recorded and applies it (steps/settle)."""
 
     delivery_id = models.BigIntegerField(primary_key=True)
     ok = models.BooleanField()
     said_at = models.DateTimeField()
 
     class Meta:
-        # steps/acknowledge: those that nothing followed
+        # steps/acknowledge: entries without a recorded attempt
         indexes = [models.Index(fields=["said_at"], name="early_ack_age")]
 
     def __str__(self) -> str:
@@ -78,18 +78,18 @@ class EarlyAck(models.Model):
 
 
 class Correlation(models.Model):
-    """An id that a consumer's provider gave to one delivery, or a word about one not known yet."""
+    """A provider's id for one delivery, or a callback with an id that is not known yet."""
 
     id = models.BigIntegerField(primary_key=True)
     """Consumer and the provider's id packed into one number (rules/correlation.py)."""
     delivery_id = models.BigIntegerField(null=True)
-    """Null while the answer that names it has not been recorded."""
+    """Null until the response that contains the id is recorded."""
     ok = models.BooleanField(null=True)
-    """What was said before that; null where nothing was."""
+    """The acknowledgement received before that; null if there was none."""
     noted_at = models.DateTimeField()
 
     class Meta:
-        # steps/correlate: those that nobody calls back about any more
+        # steps/correlate: ids too old for a callback
         indexes = [models.Index(fields=["noted_at"], name="correlation_age")]
 
     def __str__(self) -> str:

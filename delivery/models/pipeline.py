@@ -1,6 +1,6 @@
-"""Rows between the broker and its data pipeline: what is asked for, what runs, what is archived.
+"""Rows shared by the broker and its data pipeline: runs, schedules, locks and archive segments.
 
-The pipeline is another program, which reaches these tables by their columns (docs/pipeline.md).
+The pipeline is another program, which accesses these tables by their columns (docs/pipeline.md).
 """
 
 from django.db import models
@@ -9,7 +9,7 @@ from channels_app.models.base import ExactCharField
 
 
 class PipelineRun(models.Model):
-    """One run of a job: asked for by a person or a schedule, worked off by a process of its own."""
+    """One run of a job, requested by a person or a schedule and executed by its own process."""
 
     class State(models.TextChoices):
         QUEUED = "queued"
@@ -26,24 +26,25 @@ class PipelineRun(models.Model):
     requested_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     heartbeat_at = models.DateTimeField(null=True)
-    """Moves every few seconds while its process lives."""
+    """Updated every few seconds while its process lives."""
     cancel_at = models.DateTimeField(null=True)
-    """Since when it is asked to stop."""
+    """When it was asked to stop."""
     finished_at = models.DateTimeField(null=True)
     stage = models.CharField(max_length=100, blank=True, default="")
-    """What it is doing."""
+    """The current stage of work."""
     done = models.PositiveBigIntegerField(default=0)
     total = models.PositiveBigIntegerField(default=0)
-    """Of the stage, in its own unit; 0 while nobody knows."""
+    """Size of the stage, in its own unit; 0 while unknown."""
     row_count = models.PositiveBigIntegerField(default=0)
-    """Rows that it read."""
+    """Rows read."""
     result = models.JSONField(default=dict)
-    """What it came to, in a few numbers."""
+    """The result, in a few numbers."""
     error = models.TextField(blank=True, default="")
     log = models.TextField(blank=True, default="")
-    """Its last lines."""
+    """The last lines of its log."""
     host = models.CharField(max_length=255, blank=True, default="")
-    """Of its process; of a queued run the host that is starting one, since ``heartbeat_at``."""
+    """Host of its process; for a queued run the host that is starting one, since
+    ``heartbeat_at``."""
     pid = models.PositiveIntegerField(null=True)
 
     class Meta:
@@ -56,7 +57,7 @@ class PipelineRun(models.Model):
             )
         ]
         indexes = [
-            # who is waiting or at work, and each job's last success
+            # queued and running runs, and each job's last success
             models.Index(fields=["state", "job", "id"], name="run_state"),
             # a job's runs, newest first
             models.Index(fields=["job", "id"], name="run_job"),
@@ -67,7 +68,7 @@ class PipelineRun(models.Model):
 
 
 class PipelineSchedule(models.Model):
-    """A job's rhythm: whoever moves ``last_at`` forward asks for a run."""
+    """The interval of a job; the process that moves ``last_at`` forward requests a run."""
 
     class Mode(models.TextChoices):
         LAKE = "lake", "when there is a lake"
@@ -76,10 +77,11 @@ class PipelineSchedule(models.Model):
 
     job = ExactCharField(max_length=20, primary_key=True)
     mode = models.CharField(max_length=4, choices=Mode.choices, default=Mode.LAKE)
-    """The broker alone never starts Spark: without a lake only what somebody switched on runs."""
+    """Without a lake only jobs that a person switched on run: the broker does not start Spark
+    itself."""
     every_minutes = models.PositiveIntegerField()
     last_at = models.DateTimeField(null=True)
-    """When a run was asked for last."""
+    """When a run was last requested."""
 
     class Meta:
         constraints = [
@@ -93,7 +95,7 @@ class PipelineSchedule(models.Model):
 
 
 class PipelineLock(models.Model):
-    """One run of a job at a time: whoever holds the row, as long as the run moves ``until``."""
+    """Allows one run of a job at a time: the holder keeps moving ``until`` forward."""
 
     job = ExactCharField(max_length=20, primary_key=True)
     run_id = models.BigIntegerField()
@@ -104,54 +106,54 @@ class PipelineLock(models.Model):
 
 
 class Segment(models.Model):
-    """A part of the archive: a range of keys on its way from these tables into the lake.
+    """A part of the archive: a range of keys being moved from these tables into the lake.
 
-    What belongs to it is said by the range and the cutoffs, which never change: finished rows that
-    were old enough when it was planned. A replay takes rows out of that set, and a message joins it
-    whose last delivery was deleted: so nothing is deleted here that is not in the files.
+    Its rows are defined by the range and the cutoffs, which never change: finished rows that were
+    old enough at planning time. A replay removes rows from that set, and a message joins it when
+    its last delivery is deleted. Therefore only rows that are in the files are deleted here.
     """
 
     class Kind(models.TextChoices):
         DELIVERIES = "deliveries"
-        """With their attempts."""
+        """Deliveries with their attempts."""
         MESSAGES = "messages"
-        """With their bodies; those that have no delivery left here."""
+        """Messages with their bodies; only those without a delivery in these tables."""
 
     class State(models.TextChoices):
         PLANNED = "planned"
         EXPORTED = "exported"
         """Its files are in the lake."""
         VERIFIED = "verified"
-        """Read back from the lake and compared with these tables: may be deleted here."""
+        """Read back from the lake and compared with these tables; rows may be deleted here."""
         PRUNING = "pruning"
         """Some of its rows are deleted here."""
         AMENDING = "amending"
-        """Rows left the set after it was verified: they have to leave the files as well."""
+        """Rows left the set after it was verified; they must be removed from the files as well."""
         PRUNED = "pruned"
-        """In the lake alone."""
+        """Only in the lake."""
 
     kind = models.CharField(max_length=10, choices=Kind.choices)
     day = models.DateField()
-    """In which all its keys were made, UTC; a folder of the lake."""
+    """The UTC day in which all its keys were created; a folder of the lake."""
     low = models.BigIntegerField()
     high = models.BigIntegerField()
-    """Keys from ``low`` up to, but not with, ``high``."""
+    """Keys from ``low`` inclusive to ``high`` exclusive."""
     cutoffs = models.JSONField(default=dict)
-    """Before which instants rows must have finished."""
+    """Times before which the rows must have finished."""
     state = models.CharField(max_length=10, choices=State.choices, default=State.PLANNED)
     files = models.JSONField(default=list)
-    """Of each: table, path in the lake, rows, bytes, SHA-256 and control totals."""
+    """For each file: table, path in the lake, rows, bytes, SHA-256 and control totals."""
     parts = models.JSONField(default=list)
-    """Its own table's rows in the order of their keys, in parts that are deleted here at once. Of
-    each: last key, rows, their keys and versions added up, attempts. Empty once it is pruned."""
+    """The main table's rows in key order, in parts that are deleted in one step. For each part:
+    last key, rows, sums of keys and versions, attempts. Empty once the segment is pruned."""
     row_count = models.PositiveBigIntegerField(default=0)
     """Rows of its kind in the lake."""
     byte_count = models.PositiveBigIntegerField(default=0)
-    """Of its files."""
+    """Bytes of its files."""
     deleted_count = models.PositiveBigIntegerField(default=0)
-    """Of them, those that have been deleted here."""
+    """Rows deleted here so far."""
     cursor = models.BigIntegerField(default=0)
-    """Up to which key that has been done."""
+    """Key up to which rows have been deleted."""
     planned_at = models.DateTimeField()
     exported_at = models.DateTimeField(null=True)
     verified_at = models.DateTimeField(null=True)
@@ -167,9 +169,9 @@ class Segment(models.Model):
             )
         ]
         indexes = [
-            # what is under way of a kind
+            # unfinished segments of a kind
             models.Index(fields=["kind", "state", "id"], name="segment_state"),
-            # what the lake has of a time
+            # archived segments of a time
             models.Index(fields=["kind", "low"], name="segment_range"),
         ]
 

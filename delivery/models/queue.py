@@ -1,4 +1,4 @@
-"""Queues of the SQS door (docs/sqs.md), and dead letters that another channel shall get."""
+"""SQS queues (docs/sqs.md), and dead letters that are to be published to another channel."""
 
 from django.db import models
 
@@ -8,14 +8,14 @@ from channels_app.models.consumer import Consumer
 
 
 class DeadLetter(models.Model):
-    """An outbox: written with the death, deleted with the publication."""
+    """An outbox entry: created when the delivery dies, deleted when it has been published."""
 
     delivery_id = models.BigIntegerField(primary_key=True)
     due_at = models.DateTimeField()
-    """Not before this instant: a body that no key here opens is tried again later."""
+    """When to try next. A body that no key of this process decrypts is tried again later."""
 
     class Meta:
-        # runtime/dead_letters: what is to be published, oldest first
+        # runtime/dead_letters: entries to publish, oldest first
         indexes = [models.Index(fields=["due_at"], name="dead_letter_due")]
 
     def __str__(self) -> str:
@@ -23,14 +23,15 @@ class DeadLetter(models.Model):
 
 
 class Queue(Versioned):
-    """One queue by its exact name, with the attributes that channel and consumer do not have."""
+    """One queue by its exact name, with the attributes that channel and consumer do not store."""
 
     name = ExactCharField(max_length=80, unique=True)
-    """1 to 80 letters, digits, hyphens and underscores; a FIFO queue's ends in ``.fifo``."""
+    """1 to 80 letters, digits, hyphens and underscores; the name of a FIFO queue ends in
+    ``.fifo``."""
     consumer = models.OneToOneField(Consumer, models.CASCADE, related_name="sqs_queue")
-    """The pull consumer for which it is received."""
+    """The pull consumer through which it is received."""
     attributes = models.JSONField(default=dict, blank=True)
-    """As they were set, by name; what was not set has the service's default."""
+    """Attributes that were set, by name; others have the defaults of SQS."""
     tags = models.JSONField(default=dict, blank=True)
 
     def __str__(self) -> str:
@@ -38,10 +39,10 @@ class Queue(Versioned):
 
 
 class MoveTask(models.Model):
-    """A message move task: what waits in a dead-letter queue goes back, or to another queue."""
+    """A message move task: moves messages of a dead-letter queue back or to another queue."""
 
     class State(models.TextChoices):
-        """As the service names them."""
+        """Names as in SQS."""
 
         RUNNING = "RUNNING"
         COMPLETED = "COMPLETED"
@@ -54,20 +55,20 @@ class MoveTask(models.Model):
     source_arn = models.CharField(max_length=200)
     destination_arn = models.CharField(max_length=200, blank=True, default="")
     destination = models.ForeignKey(Channel, models.CASCADE, null=True, related_name="+")
-    """Null: each message goes to the queue in which it died."""
+    """Null: each message goes back to the queue in which it became a dead letter."""
     max_per_second = models.PositiveIntegerField(null=True)
     state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
     moved_count = models.PositiveIntegerField(default=0)
     to_move_count = models.PositiveIntegerField()
-    """What waited when it began."""
+    """Messages that waited when the task began."""
     failure = models.CharField(max_length=200, blank=True, default="")
     started_at = models.DateTimeField()
-    """What was accepted later stays."""
+    """Messages accepted later are not moved."""
     next_due_at = models.DateTimeField()
     """When the next messages are moved."""
 
     class Meta:
-        # runtime/message_moves: those that are running; a queue's, newest first
+        # runtime/message_moves: running tasks; a queue's tasks, newest first
         indexes = [
             models.Index(fields=["state", "next_due_at"], name="move_task_due"),
             models.Index(fields=["consumer", "id"], name="move_task_list"),

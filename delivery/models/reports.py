@@ -1,7 +1,7 @@
 """Reports of the pipeline: usage and health by day, triage of dead letters, and the forecast.
 
 The jobs `usage`, `health`, `triage` and `forecast` write them (docs/pipeline.md); the console
-reads them.
+displays them.
 """
 
 from django.db import models
@@ -9,35 +9,35 @@ from django.db import models
 from channels_app.models.base import ExactCharField
 
 NONE = 0
-"""The number of no consumer, and of no producer."""
+"""The id that stands for no consumer or no producer."""
 
 
 class UsageHour(models.Model):
-    """One hour of one channel, producer and consumer; under consumer 0 what was accepted."""
+    """One hour of a channel, producer and consumer; consumer 0 has the accepted messages."""
 
     hour = models.DateTimeField()
     channel_id = models.BigIntegerField()
     producer_id = models.BigIntegerField()
-    """Of the messages; 0 where it is not known any more."""
+    """Producer of the messages; 0 if it is no longer known."""
     consumer_id = models.BigIntegerField()
     messages = models.PositiveBigIntegerField(default=0)
-    """Accepted in that hour; under consumer 0 only, and the next one too."""
+    """Messages accepted in that hour; set, as ``bytes``, only under consumer 0."""
     bytes = models.PositiveBigIntegerField(default=0)
-    """Of their bodies."""
+    """Bytes of their bodies."""
     delivered = models.PositiveBigIntegerField(default=0)
-    """Deliveries that ended so in that hour, and the next two."""
+    """Deliveries that ended as delivered in that hour; the next two count other ends."""
     dead = models.PositiveBigIntegerField(default=0)
     cancelled = models.PositiveBigIntegerField(default=0)
     attempts = models.PositiveBigIntegerField(default=0)
-    """Begun in that hour."""
+    """Attempts begun in that hour."""
     failed_attempts = models.PositiveBigIntegerField(default=0)
-    """Of them; those that the broker broke off itself are not among these."""
+    """Failed ones of these, without those that the broker interrupted."""
     bytes_out = models.PositiveBigIntegerField(default=0)
-    """Bodies of those that arrived."""
+    """Bytes of the bodies that were delivered."""
 
     class Meta:
         constraints = [
-            # a window's rows are replaced; a month's are added up
+            # a window's rows are replaced; a month's rows are summed
             models.UniqueConstraint(
                 fields=["hour", "channel_id", "producer_id", "consumer_id"], name="one_usage_each"
             )
@@ -48,7 +48,7 @@ class UsageHour(models.Model):
 
 
 class LatencyHour(models.Model):
-    """How many attempts of an hour and consumer arrived within which time (rules/health)."""
+    """An hour's successful attempts of a consumer in one latency bucket (rules/health)."""
 
     hour = models.DateTimeField()
     consumer_id = models.BigIntegerField()
@@ -68,44 +68,45 @@ class LatencyHour(models.Model):
 
 
 class HealthDay(models.Model):
-    """One day, UTC, of a consumer, or under consumer 0 of all consumers of a host."""
+    """One day (UTC) of a consumer, or under consumer 0 of all consumers of a host."""
 
     day = models.DateField()
     consumer_id = models.BigIntegerField()
     host = ExactCharField(max_length=255, blank=True, default="")
     attempts = models.PositiveBigIntegerField(default=0)
-    """Without those that the broker broke off itself."""
+    """Attempts without those that the broker interrupted."""
     failed = models.PositiveBigIntegerField(default=0)
     retries = models.PositiveBigIntegerField(default=0)
     unreachable = models.PositiveBigIntegerField(default=0)
-    """Failed ones that reached nobody."""
+    """Failed attempts that did not reach the consumer."""
     p50_ms = models.FloatField(null=True)
-    """Of attempts that arrived; right to a fifth."""
+    """Median duration of successful attempts; accurate to a fifth."""
     p95_ms = models.FloatField(null=True)
     p99_ms = models.FloatField(null=True)
     recoveries = models.PositiveBigIntegerField(default=0)
-    """Runs of failures that a success ended."""
+    """Series of failures that a success ended."""
     recovery_median_s = models.FloatField(null=True)
-    """From the first failure of a run to the success that ended it."""
+    """Median time from the first failure of a series to the success that ended it."""
     recovery_longest_s = models.FloatField(null=True)
     outage_s = models.FloatField(default=0)
-    """In runs of three failures and more."""
+    """Seconds in series of three failures and more."""
     down_since = models.DateTimeField(null=True)
-    """The first failure of such a run that had not ended with the day."""
+    """The first failure of such a series that lasted beyond the day."""
     score = models.PositiveSmallIntegerField(null=True)
-    """0 to 100; null where nothing was tried."""
+    """0 to 100; null if there was no attempt."""
     reason = models.CharField(max_length=300)
     objective = models.FloatField()
-    """Percent of attempts that shall not fail."""
+    """Percentage of attempts that should not fail."""
     budget_used = models.FloatField(null=True)
-    """Of what may fail in the seven days that end with this one; 1 is all of it."""
+    """Share of the failures allowed in the seven days up to this one that was used; 1 is all."""
     burn_1h = models.FloatField(null=True)
-    """How much faster than allowed attempts failed in the last hour of the day, and so on."""
+    """How many times faster than allowed attempts failed in the day's last hour; the next three
+    are for its last 6 and 24 hours and the whole day."""
     burn_6h = models.FloatField(null=True)
     burn_24h = models.FloatField(null=True)
     burn_day = models.FloatField(null=True)
     week_before = models.JSONField(default=dict)
-    """The 7 days before by the names of columns."""
+    """The 7 days before, by column name."""
 
     class Meta:
         constraints = [
@@ -120,7 +121,7 @@ class HealthDay(models.Model):
 
 
 class DeadCluster(models.Model):
-    """Dead letters that ended alike at one host. Written by the pipeline's job `triage` alone."""
+    """Dead letters that ended alike at one host. Written only by the pipeline's job `triage`."""
 
     class Kind(models.TextChoices):
         REPLAY = "replay", "safe to replay"
@@ -130,31 +131,32 @@ class DeadCluster(models.Model):
         NEVER = "never", "do not replay"
 
     place = models.PositiveIntegerField(unique=True)
-    """1 is the most pressing: by number, halved for each week in which it was not seen."""
+    """Rank, 1 being the most urgent: by count, halved for each week without a new dead letter."""
     signature = models.CharField(max_length=32)
-    """The same in each run; empty for the rest, which is counted together."""
+    """Equal in each run; empty for the remaining dead letters, which are counted together."""
     outcome = models.CharField(max_length=24, blank=True, default="")
     status_code = models.PositiveSmallIntegerField(null=True)
     host = models.CharField(max_length=255, blank=True, default="")
     shape = models.CharField(max_length=250, blank=True, default="")
-    """What was answered last, without what differs."""
+    """The last response, without the parts that vary."""
     dead_count = models.PositiveBigIntegerField(default=0)
     archived_count = models.PositiveBigIntegerField(default=0)
-    """Of them, those in the lake alone."""
+    """Those of the dead letters that are only in the lake."""
     expired_count = models.PositiveBigIntegerField(default=0)
-    """Of those in the tables, those whose last instant has passed."""
+    """Those in the tables whose messages have expired."""
     consumer_count = models.PositiveIntegerField(default=0)
     consumers = models.JSONField(default=list)
-    """Of each, most first: its number, and the replay filter that takes it."""
+    """For each consumer, most dead letters first: the number, and a replay filter that selects
+    them."""
     first_seen_at = models.DateTimeField(null=True)
-    """When the first of them was given up."""
+    """When the first of them died."""
     last_seen_at = models.DateTimeField(null=True)
     began_at = models.DateTimeField(null=True)
-    """Their first failed attempt."""
+    """Time of their first failed attempt."""
     sample_id = models.BigIntegerField(null=True)
-    """The delivery that was given up last."""
+    """The delivery that died last."""
     story = models.TextField(blank=True, default="")
-    """What changed when it began."""
+    """What changed at that time."""
     kind = models.CharField(max_length=10, choices=Kind.choices, blank=True, default="")
     advice = models.TextField(blank=True, default="")
     run_id = models.BigIntegerField()
@@ -164,12 +166,12 @@ class DeadCluster(models.Model):
 
 
 ALL = 0
-"""Stands for all channels together."""
+"""The id that stands for all channels together."""
 HOUR_S, MINUTE_S = 3600, 60
 
 
 class ForecastFrame(models.Model):
-    """An hour to come of a channel or of all, or a hot minute. Written by the job `forecast`."""
+    """A future hour of one or all channels, or a hot minute. Written by the job `forecast`."""
 
     class Basis(models.TextChoices):
         WEEKS = "weeks", "the same hour of past weeks"
@@ -182,29 +184,29 @@ class ForecastFrame(models.Model):
     begins_at = models.DateTimeField()
     messages = models.FloatField(default=0.0)
     deliveries = models.FloatField(default=0.0)
-    """To the consumers that are active now, retries included."""
+    """To the consumers that are active now, including retries."""
     bytes = models.FloatField(default=0.0)
-    """Of bodies, once for each delivery."""
+    """Bytes of bodies, counted once for each delivery."""
     scheduled = models.FloatField(default=0.0)
-    """Messages of them that are known already."""
+    """Those of the messages that are already scheduled."""
     retries = models.FloatField(default=0.0)
-    """Deliveries of them that failed before and wait for their next attempt."""
+    """Those of the deliveries that failed before and wait for their next attempt."""
     low = models.FloatField(default=0.0)
     high = models.FloatField(default=0.0)
-    """Messages, if it becomes like the quietest or the busiest of the weeks before."""
+    """Messages as in the quietest and in the busiest of the past weeks."""
     samples = models.PositiveSmallIntegerField(default=0)
     basis = models.CharField(max_length=8, choices=Basis.choices, default=Basis.NOTHING)
     per_second = models.FloatField(default=0.0)
-    """Deliveries in its busiest minute."""
+    """Deliveries per second in its busiest minute."""
     workers = models.PositiveIntegerField(default=1)
-    """Pumps that deliver so many."""
+    """Pumps needed for that rate."""
     is_hot = models.BooleanField(default=False)
-    """Far more than is usual."""
+    """Whether it has far more traffic than usual."""
     run_id = models.BigIntegerField()
 
     class Meta:
         constraints = [
-            # the strip of all or of one channel
+            # the strip of one or all channels
             models.UniqueConstraint(
                 fields=["channel_id", "span_s", "begins_at"], name="one_frame_of_each_span"
             )

@@ -1,4 +1,4 @@
-"""The running machinery: pumps, pull workers, what is known of a consumer's health, and sweeps."""
+"""Running processes: pumps and other registered ones, pull workers, consumers' health, sweeps."""
 
 from collections.abc import Collection, Iterable
 from datetime import timedelta
@@ -11,21 +11,23 @@ from channels_app.models.consumer import Consumer
 from delivery.rules.leases import MAX_WORKER_LENGTH
 
 ABSENT_AFTER = timedelta(minutes=1)
-"""A worker asks more often, even one that waits in its call as long as it may."""
+"""Longer than the longest long poll: a live worker asks more often."""
 
 
 class PullWorker(models.Model):
-    """One program that receives for a pull consumer; leases name it by its key (S2-08)."""
+    """One program that receives for a pull consumer; leases name it by its id (S2-08)."""
 
     id = models.BigIntegerField(primary_key=True)
-    """What `rules.leases.owner_of` makes of consumer and name: ``Delivery.lease_owner``."""
+    """Computed from consumer and name by `rules.leases.owner_of`; used as
+    ``Delivery.lease_owner``."""
     consumer = models.ForeignKey(Consumer, models.CASCADE, related_name="workers")
     name = ExactCharField(max_length=MAX_WORKER_LENGTH)
     seen_at = models.DateTimeField()
-    """When it last asked for messages, to within a few seconds."""
+    """When it last asked for messages, accurate to a few seconds."""
 
     keys_until = models.DateTimeField(null=True)
-    """So long keys are left to it, unless it asks again; null for one that takes any (S2-66)."""
+    """Until when ordering keys are reserved for it, extended when it asks; null for a worker that
+    takes any key (S2-66)."""
 
     class Meta:
         # the workers that share a consumer's keys (steps/sharing)
@@ -36,13 +38,13 @@ class PullWorker(models.Model):
 
     @classmethod
     def absent(cls, consumer_ids: Iterable[int]) -> set[int]:
-        """Those of the pull consumers for which nobody has asked for a minute."""
+        """Return the pull consumers whose workers have not asked for a minute."""
         wanted = set(consumer_ids)
         if not wanted:
             return wanted
         since = clock.now() - ABSENT_AFTER
         asked = cls.objects.filter(consumer_id__in=wanted, seen_at__gt=since)
-        # Who has just been registered, resumed or turned into one that asks has a minute, too.
+        # A consumer just registered, resumed or changed to pulling gets a minute, too.
         changed = Consumer.objects.filter(id__in=wanted, updated_at__gt=since)
         return (
             wanted
@@ -52,22 +54,22 @@ class PullWorker(models.Model):
 
 
 class PumpSlot(models.Model):
-    """A place for one long-running process; whoever beats in it owns it."""
+    """A slot for one long-running process, owned by the process that sends its heartbeat."""
 
     class Kind(models.TextChoices):
         PUMP = "pump"
-        """Delivers."""
+        """Delivers messages."""
         MAINTENANCE = "maintenance"
         """Runs sweeps and replays."""
         WEB = "web"
-        """Accepts: a web process, which has a cluster of its own."""
+        """A web process, which accepts messages; it has a cluster of its own."""
 
     cluster = ExactCharField(max_length=36)
-    """One start of a worker cluster; two clusters on one database do not share slots."""
+    """One start of a worker cluster; two clusters on one database share no slots."""
     kind = models.CharField(max_length=12, choices=Kind.choices, default=Kind.PUMP)
     ordinal = models.PositiveSmallIntegerField()
     generation = models.BigIntegerField(unique=True)
-    """Changes with each owner; a pump that finds another here has been replaced and stops."""
+    """Changes with each owner; a pump that finds another value has been replaced and stops."""
     host = models.CharField(max_length=255)
     pid = models.PositiveIntegerField()
     wake_address = models.CharField(max_length=100, blank=True, default="")
@@ -76,13 +78,13 @@ class PumpSlot(models.Model):
     heartbeat_at = models.DateTimeField()
     in_flight = models.PositiveIntegerField(default=0)
     key_ids = models.TextField(blank=True, default="")
-    """Fingerprints of the encryption keys that the owner has read, commas between them."""
+    """Fingerprints of the encryption keys that the owner has read, separated by commas."""
     missing_key_ids = models.TextField(blank=True, default="")
-    """Of those that it has not, and that something it had to open was sealed with."""
+    """Fingerprints of keys that it lacks and has needed for decryption."""
     followed = models.BigIntegerField(default=0)
-    """Up to which number of the configuration (DirectoryVersion) its owner acts on changes."""
+    """Configuration version (DirectoryVersion) up to which its owner has applied changes."""
     clock_offset_ms = models.BigIntegerField(default=0, db_default=0)
-    """How far its host's clock is ahead of the database's."""
+    """Milliseconds by which its host's clock is ahead of the database's."""
 
     class Meta:
         constraints = [
@@ -96,7 +98,7 @@ class PumpSlot(models.Model):
 
 
 class ConsumerHealth(models.Model):
-    """What delivery knows of a consumer: its circuit, and since when it fails."""
+    """A consumer's circuit, and since when the consumer fails."""
 
     class Circuit(models.TextChoices):
         CLOSED = "closed"
@@ -129,21 +131,21 @@ class ConsumerHealth(models.Model):
 
     @classmethod
     def resting(cls, consumer_ids: Collection[int]) -> set[int]:
-        """Those of the consumers whose circuit is open, and that are not tried again yet."""
+        """Return consumers whose circuit is open and whose next probe is not due."""
         rows = cls.objects.filter(consumer_id__in=list(consumer_ids), circuit=cls.Circuit.OPEN)
         resting = rows.filter(next_probe_at__gt=clock.now())
         return set(resting.values_list("consumer_id", flat=True))
 
 
 class SweepRun(models.Model):
-    """A fail-safe sweep's clock: whoever moves ``next_at`` forward runs it."""
+    """When a sweep runs next; the process that moves ``next_at`` forward runs it."""
 
     name = ExactCharField(max_length=50, primary_key=True)
     next_at = models.DateTimeField()
     last_started_at = models.DateTimeField(null=True)
     last_duration_ms = models.PositiveIntegerField(null=True)
     last_count = models.PositiveIntegerField(default=0)
-    """Rows the last run repaired, moved or deleted."""
+    """Rows that the last run repaired, moved or deleted."""
     last_error = models.CharField(max_length=500, blank=True, default="")
 
     def __str__(self) -> str:

@@ -1,29 +1,29 @@
-"""Traffic: what passed in each minute and hour, kept apart so that a chart reads few rows."""
+"""Traffic of each minute and hour, stored separately so that a chart reads few rows."""
 
 from django.db import models
 
 ALL = 0
-"""Stands for all consumers together."""
+"""The id that stands for all consumers together."""
 MINUTE_S = 60
 HOUR_S = 3600
 
 
 class Traffic(models.Model):
-    """One minute of all consumers together, or one hour of them or of one (steps/traffic)."""
+    """One minute of all consumers, or one hour of all or of one (steps/traffic)."""
 
     consumer_id = models.BigIntegerField(default=ALL)
     span_s = models.PositiveSmallIntegerField()
     begins_at = models.DateTimeField()
     accepted = models.PositiveBigIntegerField(default=0)
-    """Messages; of all together only."""
+    """Accepted messages; only for all consumers together."""
     delivered = models.PositiveBigIntegerField(default=0)
-    """Attempts with which a message arrived."""
+    """Successful attempts."""
     failed = models.PositiveBigIntegerField(default=0)
-    """Attempts that failed and were charged to the consumer."""
+    """Attempts that failed and counted as failures of the consumer."""
     dead = models.PositiveBigIntegerField(default=0)
-    """Deliveries that were given up."""
+    """Deliveries that became dead letters."""
     latency = models.JSONField(default=list)
-    """Delivered ones by the time since their message was accepted: counts of rules/latency."""
+    """Deliveries by the time since their message was accepted: counts of rules/latency."""
 
     class Meta:
         verbose_name_plural = "traffic"
@@ -33,7 +33,7 @@ class Traffic(models.Model):
                 fields=["consumer_id", "span_s", "begins_at"], name="one_of_each_span"
             )
         ]
-        # the consumers of an hour; what is old
+        # the consumers of an hour; the old rows
         indexes = [models.Index(fields=["span_s", "begins_at"], name="traffic_time")]
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Traffic(models.Model):
 
 
 class TrafficMark(models.Model):
-    """One row: up to which message and attempt all is in Traffic. Whoever locks it goes on."""
+    """One row: the message and attempt up to which Traffic is complete. Lock it to update."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     message_id = models.BigIntegerField(default=0)

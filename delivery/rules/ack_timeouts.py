@@ -4,20 +4,20 @@ import math
 from collections.abc import Sequence
 
 SHARE = 0.99
-"""Of the acknowledgements that came, so many came within what is waited for."""
+"""Share of past acknowledgements that must have arrived within the timeout."""
 MARGIN = 1.5
-"""On top of that. What comes after the wait is not seen: with a margin the wait follows a consumer
-that becomes slower."""
+"""Factor on that time. Acknowledgements after the timeout are not measured, so this margin lets the
+timeout grow when a consumer becomes slower."""
 MIN_SAMPLES = 20
-"""With fewer than these the upper bound is waited for."""
+"""With fewer samples the upper bound is the timeout."""
 
 
 def wait_ms(took_ms: Sequence[float], silent_count: int, *, low: float, high: float) -> float:
-    """How long to wait, between ``low`` and ``high``.
+    """Return the timeout in milliseconds, between ``low`` and ``high``.
 
-    ``took_ms`` are the times of recent acknowledgements, ``silent_count`` recent deliveries about
-    which nobody said anything in time. Where those are the most, nothing is known of how long it
-    takes: the consumer may have become slower than the wait.
+    ``took_ms`` are the times of recent acknowledgements, ``silent_count`` is the number of recent
+    deliveries without one. If these are the majority the times say nothing: the consumer may have
+    become slower than the timeout.
     """
     if len(took_ms) < MIN_SAMPLES or silent_count > len(took_ms):
         return high

@@ -1,7 +1,7 @@
-"""Acknowledgements: what a consumer's later word means, whatever state its delivery is in (S3-38).
+"""Decide what a consumer's acknowledgement means in each state of its delivery (S3-38).
 
-A pure table; steps and settings stand around it. A word is about one delivery, whichever attempt
-brought its token: late words about one delivery never let another one go.
+These are pure functions. An acknowledgement concerns a delivery, whichever attempt issued its
+token; a late one for one delivery never affects another.
 """
 
 from collections.abc import Mapping
@@ -22,47 +22,47 @@ class Mode:
     """How a consumer acknowledges."""
 
     kind: Literal["callback", "timer"]
-    """``callback``: it calls us later. ``timer``: time alone decides."""
+    """``callback``: the consumer calls the broker later. ``timer``: only time decides."""
     wait_s: float
-    """How long it may take, or how long is waited."""
+    """Seconds allowed for the acknowledgement, or seconds to wait."""
     on_timeout: OnTimeout
 
     @property
     def answered(self) -> Transition:
-        """What follows from a 2xx."""
+        """Return the transition after a 2xx."""
         return Transition(_S.AWAITING_ACK, _R.AWAITING_ACK, due_in=self.wait_s, charged=False)
 
 
 class AckResult(StrEnum):
-    """What a word was."""
+    """How an acknowledgement relates to its delivery."""
 
     ON_TIME = "on_time"
     EARLY = "early"
-    """Before our own request had its answer: kept until that is written down."""
+    """Before the response of the broker's own request: kept until that is recorded."""
     LATE = "late"
-    """After the delivery had ended, or was decided without it."""
+    """After the delivery had ended, or had been decided without it."""
     DOUBLE = "double"
-    """The same was said before."""
+    """A repetition of an earlier acknowledgement."""
 
 
 class Bounds(NamedTuple):
-    """Between which a wait follows what acknowledgements took of late."""
+    """Limits of a timeout that adapts to how long acknowledgements take."""
 
     low_ms: float
     high_ms: float
 
 
 def bounds_of(ack: Mapping[str, Any] | None) -> Bounds | None:
-    """The bounds of a wait that is adaptive; None of one that is not."""
+    """Return the bounds of an adaptive timeout; None if it is not adaptive."""
     if not ack or ack.get("timeout_ms") != "adaptive":
         return None
     return Bounds(ack["timeout_min_ms"], ack["timeout_max_ms"])
 
 
 def mode_of(ack: Mapping[str, Any] | None, learnt_ms: float | None = None) -> Mode | None:
-    """The setting ``ack`` of a consumer; None where the answer itself is the acknowledgement.
+    """Return the parsed setting ``ack`` of a consumer; None if its response is the acknowledgement.
 
-    ``learnt_ms`` is how long to wait where that is adaptive; while nobody knows, the upper bound.
+    ``learnt_ms`` is the adaptive timeout; while it is None, the upper bound applies.
     """
     if not ack:
         return None
@@ -75,16 +75,16 @@ def mode_of(ack: Mapping[str, Any] | None, learnt_ms: float | None = None) -> Mo
 
 
 _OPEN_ENDS = {_R.ACK_TIMEOUT, _R.INTERRUPTED, _R.LEASE_EXPIRED}
-"""Why a delivery is queued again although its consumer may have it: nobody said anything in time,
-or nobody was left to hear the answer."""
+"""Reasons of queued deliveries that the consumer may already have: the acknowledgement or the
+response was never received."""
 
 
 def heard(state: DeliveryState, reason: Reason, *, ok: bool) -> AckResult:
-    """What a word is that comes now."""
+    """Return how an acknowledgement that arrives now relates to its delivery."""
     if state is _S.AWAITING_ACK:
         return AckResult.ON_TIME
     if state is _S.QUEUED and reason in _OPEN_ENDS and ok:
-        return AckResult.ON_TIME  # it missed its time, and still spares the next try
+        return AckResult.ON_TIME  # it missed its deadline, and still saves the next attempt
     if state is _S.IN_FLIGHT:
         return AckResult.EARLY
     if state is _S.DELIVERED and reason is _R.ACKNOWLEDGED:
@@ -93,16 +93,16 @@ def heard(state: DeliveryState, reason: Reason, *, ok: bool) -> AckResult:
 
 
 def confirmed() -> Transition:
-    """The consumer has it."""
+    """Return the transition after a positive acknowledgement."""
     return Transition(_S.DELIVERED, _R.ACKNOWLEDGED, due_in=None, charged=False)
 
 
 def refused(
     *, failure_count: int, max_attempts: int, policy: Policy, jitter: float, reason: Reason
 ) -> Transition:
-    """It failed after all, or nobody said otherwise in time: as a failed attempt.
+    """Return the transition after a negative or missing acknowledgement: as after a failed attempt.
 
-    ``failure_count`` is the row's, without this one.
+    ``failure_count`` is the row's value without this failure.
     """
     failures = failure_count + 1
     if failures >= backoff.allowed_attempts(policy, max_attempts):
@@ -114,7 +114,7 @@ def refused(
 def timed_out(
     mode: Mode | None, *, failure_count: int, max_attempts: int, policy: Policy, jitter: float
 ) -> Transition:
-    """Nobody said anything in time. Without a mode (any more) the 2xx was enough."""
+    """Return the transition at the deadline. Without a mode the 2xx was sufficient."""
     if mode is None or mode.on_timeout == "proceed":
         return Transition(_S.DELIVERED, _R.ACK_TIMEOUT, due_in=None, charged=False)
     if mode.on_timeout == "dead":

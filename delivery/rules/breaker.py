@@ -1,4 +1,4 @@
-"""Circuit breaker of one consumer: stop calling what fails, probe now and then, forgive at once."""
+"""A consumer's circuit breaker: stop calling after failures, probe, close after one success."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,29 +10,30 @@ Verdict = Literal["yes", "probe", "no"]
 
 SLOW_BASE_S = 1.0
 SLOW_CAP_S = 60.0
-"""A consumer that asks for less gets a pause between these; single deliveries may wait longer."""
+"""Largest general pause of a consumer that asks for a slower pace; single retries may wait
+longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """What is remembered of a consumer. Instants are Unix seconds."""
+    """Circuit state of a consumer. Times are Unix seconds."""
 
     state: str = CLOSED
-    """``open`` covers what others call half-open too: ``may_send`` then says ``probe``."""
+    """``open`` includes what is often called half-open: ``may_send`` then returns ``probe``."""
     consecutive_failures: int = 0
     opened_count: int = 0
-    """Times it opened, or a probe failed, since the last success."""
+    """Times that it opened or a probe failed since the last success."""
     next_probe_at: float | None = None
     failing_since: float | None = None
     """First failure since the last success."""
     slow_until: float | None = None
-    """Asked to slow down (429, 502, 503, 504): nothing is sent before."""
+    """Nothing is sent before this time because the consumer asked for it (429, 502, 503, 504)."""
     slow_count: int = 0
     """Pauses since the last success."""
 
 
 def may_send(circuit: Circuit, now: float) -> Verdict:
-    """``yes``, ``probe`` (one request to see whether it recovered) or ``no``."""
+    """Return ``yes``, ``probe`` (one request to see whether the consumer recovered) or ``no``."""
     if circuit.slow_until is not None and now < circuit.slow_until:
         return "no"
     if circuit.state == CLOSED:
@@ -46,7 +47,7 @@ _SOUND = Circuit()
 
 
 def after_success(circuit: Circuit, now: float) -> Circuit:
-    """One success closes the circuit and forgets the failures."""
+    """Close the circuit and clear the failures after one success."""
     return _SOUND
 
 
@@ -55,7 +56,7 @@ def after_failure(
 ) -> Circuit:
     """Count a failure. ``threshold`` in a row open the circuit; each failed probe doubles the wait.
 
-    Failures of requests that were on their way when it opened do not push the probe away.
+    Failures of requests that were in flight when it opened do not delay the probe.
     """
     failed = replace(
         circuit,
@@ -74,9 +75,9 @@ def after_failure(
 
 
 def slowed(circuit: Circuit, now: float, retry_after: float | None) -> Circuit:
-    """The consumer asked for a pause: its own wish, else doubling from one second to a minute.
+    """Pause: as long as the consumer asks, else doubling from one second to a minute.
 
-    Answers to requests that were on their way already when the pause began do not double it.
+    Responses to requests that were in flight when the pause began do not double it.
     """
     pausing = circuit.slow_until is not None and now < circuit.slow_until
     wait = SLOW_BASE_S * 2.0 ** min(circuit.slow_count, 30)

@@ -1,18 +1,20 @@
-"""Claimed: what a worker knows of a delivery that is its own until the lease ends."""
+"""A delivery as its worker knows it while holding the lease."""
 
 from datetime import datetime
 from typing import NamedTuple
 
 
 class ClaimedDelivery(NamedTuple):
-    """One delivery under a lease. A tuple: one is made for every attempt, at a fifth of the price
-    of a frozen dataclass."""
+    """One leased delivery.
+
+    A tuple, because one is created for every attempt, at a fifth of the cost of a frozen dataclass.
+    """
 
     id: int
     message_id: int
     consumer_id: int
     attempt: int
-    """Number of this attempt, the fence of every write that closes it."""
+    """Number of this attempt; the fence of every write that closes it."""
     failure_count: int
     interruption_count: int
     priority: int
@@ -25,5 +27,5 @@ class ClaimedDelivery(NamedTuple):
 
     @property
     def tries(self) -> int:
-        """Which try this is since the last replay: charged or not, each one before it counts."""
+        """Number of this try since the last replay, including tries that were not charged."""
         return self.failure_count + self.interruption_count + 1

@@ -1,4 +1,4 @@
-"""Correlation: what an answer and a callback of a provider say about one message (S3-39)."""
+"""Read provider ids from responses and callbacks, which correlate them (S3-39)."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,32 +9,33 @@ from typing import Any, NamedTuple
 from channels_app.rules import correlation, paths
 
 MAX_WORDS = 1000
-"""Told about in one callback: as many as Meta sends."""
+"""Most messages in one callback: as many as Meta sends."""
 MAX_ID_LENGTH = 500
-"""Characters of a provider's id; a longer one is none."""
+"""Characters of a provider's id; longer ones are ignored."""
 
 
 class ProviderStatus(NamedTuple):
-    """What a callback says about one message."""
+    """The status of one message in a callback."""
 
     provider_id: str
     ok: bool
 
 
 def correlation_id(consumer_id: int, provider_id: str) -> int:
-    """A consumer and an id of its provider in a positive 63-bit number, as lanes have theirs.
+    """Hash a consumer and a provider's id to a positive 63-bit number, like lane ids.
 
-    Two ids that met in one number would be taken for each other; among a million that live at one
-    time that happens once in ten million installations.
+    Two ids with the same number would be confused. Among a million ids that exist at one time that
+    happens in one of ten million installations.
     """
     text = f"{consumer_id}:{provider_id}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8, person=b"provider").digest()) >> 1
 
 
 def named(ack: Mapping[str, Any] | None, answer: bytes) -> str:
-    """The provider's id in the answer to a delivery; '' where none is looked for, or none is there.
+    """Return the provider's id from the response to a delivery; '' if not configured or not found.
 
-    ``answer`` is what is kept of it: what does not end within that is no JSON, and names nothing.
+    ``answer`` is the stored part of the response; if that is cut, it is no valid JSON and has no
+    id.
     """
     setting = correlation.of(ack)
     if setting is None:
@@ -47,9 +48,9 @@ def named(ack: Mapping[str, Any] | None, answer: bytes) -> str:
 
 
 def words(setting: Mapping[str, Any], body: object) -> Iterator[ProviderStatus]:
-    """What a callback says, in its order; of statuses that mean neither nothing is said.
+    """Yield the statuses of a callback in its order, except those that mean neither ok nor failed.
 
-    Raises ValueError when it tells about more than ``MAX_WORDS`` messages.
+    Raises ValueError when it contains more than ``MAX_WORDS`` messages.
     """
     told = iter([body]) if setting["callback"] is None else paths.found(setting["callback"], body)
     for one in islice(told, MAX_WORDS):
@@ -68,7 +69,7 @@ def _first(path: str, value: object) -> str:
 
 
 def _id(value: object) -> str:
-    # True is an int to Python.
+    # bool is a subclass of int.
     if isinstance(value, str | int) and not isinstance(value, bool):
         text = str(value)
         return text if len(text) <= MAX_ID_LENGTH else ""

@@ -1,12 +1,12 @@
-"""What a message on a dead-letter channel says of where it comes from."""
+"""Headers by which a message on a dead-letter channel describes its origin."""
 
 from collections.abc import Mapping
 
 PREFIX = "Hookstation-Dead-Letter-"
-"""Of headers that only the broker writes: producers and consumers may set none that begin so."""
+"""Prefix of headers that only the broker sets; producers and consumers may not."""
 HOPS = f"{PREFIX}Hops"
 MAX_HOPS = 5
-"""Dead-letter channels that a message may pass, one behind the other."""
+"""Most dead-letter channels that a message may pass in succession."""
 
 
 def headers(
@@ -18,7 +18,7 @@ def headers(
     reason: str,
     attempts: int,
 ) -> dict[str, str]:
-    """The message's forwarded headers with those that say how it died; of a former death none."""
+    """Return the forwarded headers with those of this death instead of those of an earlier one."""
     return {
         **{name: value for name, value in carried.items() if not name.startswith(PREFIX)},
         f"{PREFIX}Channel": channel,
@@ -31,5 +31,5 @@ def headers(
 
 
 def hops(carried: Mapping[str, str]) -> int:
-    """How many dead-letter channels the message has passed."""
+    """Return how many dead-letter channels the message has passed."""
     return int(carried.get(HOPS, 0))

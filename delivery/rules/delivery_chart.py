@@ -1,4 +1,4 @@
-"""Results of a consumer's deliveries as bars and percentiles of equal spans of time."""
+"""Chart a consumer's deliveries: counts and percentiles for equal spans of time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -7,17 +7,17 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFate:
-    """One delivery, as far as it went."""
+    """The result so far of one delivery."""
 
     state: str
     attempt_count: int
     answer_ms: int | None = None
-    """Of the attempt that was taken."""
+    """Response time of the successful attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The deliveries that were made in one span, or a sample of them."""
+    """The deliveries created in one span, or a sample of them."""
 
     begin: datetime
     end: datetime
@@ -29,22 +29,22 @@ class Bar:
     dead: int = 0
     attempts: int = 0
     answers: tuple[int, ...] = field(default=(), repr=False)
-    """Milliseconds, sorted."""
+    """Response times in milliseconds, sorted."""
     is_sample: bool = False
 
     @property
     def total(self) -> int:
-        """Deliveries looked at."""
+        """Number of deliveries counted."""
         return self.first + self.later + self.waiting + self.dead
 
     @property
     def delivered(self) -> int:
-        """Those that arrived."""
+        """Number of delivered ones."""
         return self.first + self.later
 
 
 def bar(begin: datetime, end: datetime, fates: Sequence[DeliveryFate], *, is_sample: bool) -> Bar:
-    """One span's deliveries, counted."""
+    """Count one span's deliveries."""
     arrived = [fate for fate in fates if fate.state == "delivered"]
     first = sum(fate.attempt_count <= 1 for fate in arrived)
     dead = sum(fate.state == "dead" for fate in fates)
@@ -62,7 +62,7 @@ def bar(begin: datetime, end: datetime, fates: Sequence[DeliveryFate], *, is_sam
 
 
 def together(bars: Sequence[Bar]) -> Bar:
-    """All of them as one; there must be one."""
+    """Merge bars, at least one, into one."""
     return Bar(
         begin=bars[0].begin,
         end=bars[-1].end,
@@ -77,12 +77,12 @@ def together(bars: Sequence[Bar]) -> Bar:
 
 
 def success_rate(bar: Bar) -> float | None:
-    """Attempts that were taken, of all, in percent; None where none was made."""
+    """Return the percentage of attempts that succeeded; None without attempts."""
     return 100 * bar.delivered / bar.attempts if bar.attempts else None
 
 
 def percentile(values: Sequence[int], share: float) -> int | None:
-    """The smallest of the sorted values that ``share`` (0 to 1) of them do not exceed."""
+    """Return the smallest sorted value that a ``share`` (0 to 1) of the values does not exceed."""
     if not values:
         return None
     place = max(0, -(-int(share * 10_000) * len(values) // 10_000) - 1)

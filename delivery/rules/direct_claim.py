@@ -1,4 +1,4 @@
-"""Direct claim: a pump claims deliveries as the fan-out makes them."""
+"""Let a pump claim deliveries as the fan-out creates them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class ClaimAllowance(NamedTuple):
-    """How much of one consumer's new work may be taken at once."""
+    """How many new deliveries of one consumer may be claimed at once."""
 
     limit: int
     lease_ms: int
@@ -15,18 +15,18 @@ class ClaimAllowance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DirectClaim:
-    """A pump that takes what is due now as it is made."""
+    """A claim of due deliveries while they are created."""
 
     owner: int
-    """Its generation."""
+    """The pump's generation, or a pull worker."""
     now: datetime
     leave: Callable[[Mapping[int, int]], Mapping[int, ClaimAllowance]]
-    """Given how many each consumer would get, what may be taken. Consumers that have something of
-    the priority ``least`` or more due already must not be in the answer: it might be more urgent.
-    May be asked again when the transaction is."""
+    """Called with the number of new deliveries of each consumer; returns how many may be claimed.
+    It must omit consumers that already have due deliveries of priority ``least`` or more, which
+    might be more urgent. Called again if the transaction is retried."""
     least: int = 0
-    """Of lower priority it takes nothing: something more urgent waits for the same requests."""
+    """Deliveries of lower priority are not claimed: more urgent ones wait for the same capacity."""
 
     def end(self, lease_ms: int) -> datetime:
-        """When a lease ends that begins now."""
+        """Return the end of a lease that begins now."""
         return self.now + timedelta(milliseconds=lease_ms)

@@ -1,4 +1,4 @@
-"""The headers of one attempt: people's first, the broker's over them."""
+"""Build the headers of one attempt; the broker's override those of people."""
 
 import re
 from collections.abc import Mapping
@@ -17,43 +17,43 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Envelope(NamedTuple):
-    """All that the headers of one attempt say. One is made for every attempt: see send/call.py."""
+    """All values in the headers of one attempt, and created for each (send/call.py)."""
 
     message_id: str
-    """The public id: the same for every attempt, the consumer's idempotency key."""
+    """The public id, equal for all attempts; the consumer's idempotency key."""
     timestamp: int
     """Unix seconds of this attempt, as signed."""
     signature: str
-    """Tokens of rules/signing.py, one space between them."""
+    """Tokens of rules/signing.py, separated by one space."""
     channel: str
     consumer: str
     priority: int
     attempt: int
-    """1 for the first try within the current budget."""
+    """1 for the first attempt, also after a replay."""
     max_attempts: int
     accepted_at: datetime
     user_agent: str
     content_type: str = ""
-    """The producer's; without one none is made up."""
+    """The producer's; without one the header is omitted."""
     event_type: str = ""
     ordering_key: str = ""
     ack_url: str = ""
-    """Where the consumer acknowledges it later."""
+    """The URL at which the consumer acknowledges it later."""
     replay: bool = False
-    """A person asked for this delivery again."""
+    """Whether a person requested this delivery again."""
     test: bool = False
-    """A sample, not a message."""
+    """Whether this is a sample instead of a message."""
     forwarded: Mapping[str, str] = _NONE
-    """The producer's, checked by rules/headers.py when they were accepted."""
+    """The producer's headers, checked by rules/headers.py when the message was accepted."""
     static: Mapping[str, str] = _NONE
-    """The consumer's own, checked by the same rules."""
+    """The consumer's own headers, checked by the same rules."""
 
 
 def build(envelope: Envelope) -> list[tuple[str, str]]:
-    """The headers to send: the consumer's replace the producer's, the broker's replace both.
+    """Return the headers to send: the consumer's override the producer's, the broker's both.
 
-    People's headers with a name of the broker's are left out even where the broker says nothing,
-    so that nobody can claim a replay that was none.
+    Headers of people with a name of the broker's are omitted even if the broker does not send that
+    header, so that they cannot claim, for example, a replay.
     """
     headers = _people(envelope) if envelope.forwarded or envelope.static else []
     if envelope.content_type:
@@ -88,9 +88,9 @@ def build(envelope: Envelope) -> list[tuple[str, str]]:
 def _people(envelope: Envelope) -> list[tuple[str, str]]:
     people: dict[str, tuple[str, str]] = {}
     for name, value in chain(envelope.forwarded.items(), envelope.static.items()):
-        # Only the broker writes those that begin so, into messages on dead-letter channels.
+        # Except the headers that the broker itself adds to messages on dead-letter channels.
         if not is_brokers_own(name) or name.startswith(dead_letters.PREFIX):
-            # Popped, so that what replaces another stands where its layer stands.
+            # Popped, so that the replacement is placed with its own layer.
             people.pop(canonical(name), None)
             people[canonical(name)] = (name, value)
     return [*people.values()]
@@ -101,10 +101,10 @@ def _rfc3339(instant: datetime) -> str:
     return f"{utc.isoformat(timespec='milliseconds')[:-6]}Z"
 
 
-# The same few values come again and again.
+# Few distinct values are used again and again.
 @lru_cache(maxsize=4096)
 def _visible(value: str) -> str:
     if value.isascii() and value.isprintable():
         return value
-    # Ordering keys and content types may hold any text; a line break in one must stay inside it.
+    # Ordering keys and content types may contain any text; a line break must not end the header.
     return _UNSAFE.sub(lambda found: quote(found[0]), value)

@@ -1,11 +1,11 @@
-"""Share a claim among several consumers that have more due than it can take."""
+"""Share a claim among several consumers that have more due deliveries than it can take."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
 Row: TypeAlias = tuple[int, Any, int]
-"""Priority, negative, instant and id of a delivery that is due: so they sort."""
+"""Negated priority, due time and id of a due delivery, so that rows sort by urgency."""
 LEVELS = range(9, -1, -1)
 """All priorities, the highest first."""
 
@@ -23,13 +23,14 @@ def share_out(
     *,
     oldest_first: bool = False,
 ) -> dict[int, list[Row]]:
-    """``most`` of what is due, across consumers and within each one's limit, in order.
+    """Choose at most ``most`` due rows across consumers, within each one's limit, in order.
 
-    The highest priority goes first, whosesoever it is; within a priority what is due longest.
-    ``found`` has each consumer's rows, up to one more than its limit of each priority. Of the
-    ``shortened`` the limit is a share and not all that they may take: where it leaves a row out,
-    nothing of lower priority goes instead, so that the next claim finds room for that row.
-    ``oldest_first`` is the starvation guard: half goes by age alone, then the rest by priority.
+    The highest priority goes first, whichever consumer it is for; within a priority the row that
+    has been due longest. ``found`` has each consumer's rows, up to one more than its limit of each
+    priority. For the ``shortened`` consumers the limit is only a share: if it excludes a row,
+    nothing of lower priority is chosen instead, so that the next claim has room for that row.
+    ``oldest_first`` is the starvation guard: half is chosen by age alone, then the rest by
+    priority.
     """
     chosen: dict[int, list[Row]] = {consumer_id: [] for consumer_id in found}
     owners = {row: consumer_id for consumer_id, rows in found.items() for row in rows}

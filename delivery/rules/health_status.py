@@ -1,4 +1,4 @@
-"""Whether a consumer counts as healthy, failing or disabled, and whom to notify."""
+"""Decide whether a consumer is healthy, failing or disabled, and which changes to report."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -6,41 +6,42 @@ from enum import StrEnum
 
 FAILING_AFTER = timedelta(minutes=10)
 FAILING_COUNT = 3
-"""Nothing but failure for so long and so often is failing, also where the circuit needs more."""
+"""This many failures without a success, for long enough, are failing even if the circuit is
+closed."""
 CALM = timedelta(minutes=1)
-"""Without a failure for so long it has recovered: one that wavers is told of once."""
+"""Time without a failure after which it has recovered; prevents repeated notifications."""
 DEAD_QUIET = timedelta(days=1)
-"""Dead letters are told of once a day at most, for as long as there are some."""
+"""Dead letters are reported at most once in this time, while there are any."""
 HOT_QUIET = timedelta(hours=1)
-"""Hot keys are told of once an hour at most, and not again before there was none."""
+"""Hot keys are reported at most once in this time, and again only after there was none."""
 
 
 class State(StrEnum):
-    """What people were told last."""
+    """The health that was last reported."""
 
     HEALTHY = "healthy"
     FAILING = "failing"
-    """Its circuit is open, or all failed for ten minutes."""
+    """Its circuit is open, or all attempts failed for ten minutes."""
     DISABLED = "disabled"
-    """The broker calls it no more."""
+    """The broker no longer calls it."""
 
 
 class Kind(StrEnum):
-    """What a notice says."""
+    """What a notification reports."""
 
     FAILING = "failing"
     DISABLED = "disabled"
     DEAD_LETTER = "dead_letter"
-    """The first one since there was none, or since a day ago."""
+    """The first dead letter, or the first in a day."""
     HOT_KEY = "hot_key"
-    """More waits behind the head of one ordering key than the installation allows (S3-32)."""
+    """More deliveries wait behind the head of one key than the installation allows (S3-32)."""
     RECOVERED = "recovered"
     LIMIT_NEAR = "limit_near"
-    """More than four fifths of a quota are used, or the disk fills (rules/quotas.py)."""
+    """More than four fifths of a quota are used, or the disk is filling (rules/quotas.py)."""
     LIMIT_FULL = "limit_full"
-    """Publishing is refused."""
+    """Publishing is rejected."""
     LIMIT_OK = "limit_ok"
-    """There is room again."""
+    """Usage is below the limit again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ class Facts:
     state: str
     """Consumer.State."""
     active_since: datetime | None = None
-    """When a person or the broker last switched it; what was learnt before does not count."""
+    """When a person or the broker last changed its state; earlier failures do not count."""
     is_open: bool = False
-    """Its circuit."""
+    """Whether its circuit is open."""
     consecutive_failures: int = 0
     failing_since: datetime | None = None
     last_success_at: datetime | None = None
@@ -60,9 +61,9 @@ class Facts:
 
 
 def judge(known: State, since: datetime, facts: Facts, now: datetime) -> State:
-    """The standing that follows on ``known``, which holds from ``since`` on.
+    """Return the health that follows ``known``, which holds since ``since``.
 
-    A consumer that a person paused or removed keeps its standing: its owners know.
+    A consumer that a person paused or retired keeps its health: its owners know.
     """
     if facts.state == "disabled":
         return State.DISABLED
@@ -76,7 +77,7 @@ def judge(known: State, since: datetime, facts: Facts, now: datetime) -> State:
 
 
 def told(known: State, new: State) -> Kind | None:
-    """The notice that a change of standing calls for."""
+    """Return the notification for a change of health; None if none is needed."""
     if new is known:
         return None
     return {

@@ -1,14 +1,14 @@
-"""Lake: what an audit of lake and tables together can find, and what a finding means."""
+"""Checks that reconcile lake and tables together, and what their findings mean."""
 
 from delivery.rules.reconciliation import EXPLANATIONS, Check, Explanation
 
 DOUBLED, UNASKED = "doubled", "unasked"
-"""What the tables' own constraints keep out of them, and files have none."""
+"""Constraints prevent these in the tables; files have no constraints."""
 ASKED = (
     *(Check.LOST, Check.UNDISPATCHED, Check.FAN_OUT, Check.MISSING, Check.ATTEMPTS),
     *(Check.BODIES, Check.ORPHANS),
 )
-"""Under the same names as the broker's own audit finds them; the others it asks alone."""
+"""Checks with the same names as the broker's own; the others exist only here."""
 MEANINGS: dict[str, Explanation] = {
     **{check.value: EXPLANATIONS[check] for check in ASKED},
     DOUBLED: Explanation(
@@ -28,4 +28,4 @@ MEANINGS: dict[str, Explanation] = {
         "Look at who wrote to the tables besides the broker, and ask the receiver to delete it.",
     ),
 }
-"""A finding reads: number, ``row`` or ``rows``, ``meaning``; then ``remedy``."""
+"""A finding is worded as: number, ``row`` or ``rows``, ``meaning``; then ``remedy``."""

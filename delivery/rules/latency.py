@@ -1,4 +1,4 @@
-"""Latency: times sorted into few buckets, and what share of them was within which time."""
+"""Sort latencies into a few buckets and compute quantiles from them."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,17 @@ BOUNDS_MS = (
     *(1_000, 2_000, 5_000, 10_000, 30_000, 60_000),
     *(300_000, 1_800_000, 7_200_000, 43_200_000, 259_200_000),
 )
-"""Upper ends of the buckets, themselves inside; one more bucket takes what is above the last."""
+"""Inclusive upper bounds of the buckets; one more bucket holds values above the last."""
 BUCKETS = len(BOUNDS_MS) + 1
 UNITS = (("d", 86_400_000, 2), ("h", 3_600_000, 2), ("min", 60_000, 2), ("s", 1000, 1))
-"""Of a time: milliseconds, and from how many on it is said in them."""
+"""Units for display: name, milliseconds, and the smallest multiple shown in the unit."""
 
 
 def quantile_ms(counts: Sequence[int], share: float) -> float | None:
-    """The time within which ``share`` (0 to 1) of all lie; None where there are none.
+    """Return the latency that a ``share`` (0 to 1) of all values do not exceed.
 
-    Within a bucket they are taken to be spread evenly. What is above the last bound counts as it.
+    Returns None without values. Assumes that values are spread evenly within a bucket. Values above
+    the last bound count as it.
     """
     wanted = share * sum(counts)
     if not wanted:
@@ -30,7 +31,7 @@ def quantile_ms(counts: Sequence[int], share: float) -> float | None:
 
 
 def in_words(ms: float | None) -> str:
-    """A time in the unit in which it is said."""
+    """Return a duration as text in a suitable unit."""
     if ms is None:
         return "-"
     for unit, length, least in UNITS:

@@ -1,7 +1,7 @@
-"""Leases: what a pull consumer holds of a delivery, and the token by which it settles it.
+"""Leases of pull consumers, and the tokens with which they settle deliveries.
 
-The token names the row and the attempt and carries what settling needs to know of them, signed: to
-settle is one write by primary key, with no row read before it.
+A token identifies row and attempt and carries, signed, what settling needs. Settling is then one
+write by primary key without a read.
 """
 
 import base64
@@ -15,7 +15,8 @@ PREFIX = "lse_"
 MAX_WORKER_LENGTH = 64
 """Characters of a worker's name."""
 MAX_TOKEN_LENGTH = 1024
-"""Characters; a worker's name may have four bytes for each of its own, an ordering key has one."""
+"""Characters of a token: up to four bytes for each character of the worker's name, one for the
+ordering key's."""
 _FIELDS = struct.Struct(">QQIIHQQ")
 _SIGNATURE_BYTES = 16
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,23 +24,23 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Lease(NamedTuple):
-    """One delivery in the hands of a pull consumer."""
+    """One delivery leased to a pull consumer."""
 
     delivery_id: int
     consumer_id: int
     attempt: int
-    """The fence: whoever takes the delivery after this lease has a higher one."""
+    """The fence: a later lease of the delivery has a higher number."""
     failure_count: int
     interruption_count: int
     accepted_at: datetime
     taken_at: datetime
     worker: str
-    """Who holds it, as they call themselves; without control characters."""
+    """The holder's name, chosen by itself; without control characters."""
     ordering_key: str = ""
 
 
 def to_token(lease: Lease, key: bytes) -> str:
-    """The lease as its holder keeps it: ``lse_`` and base64url, up to ``MAX_TOKEN_LENGTH``."""
+    """Return the lease's token: ``lse_`` and base64url, up to ``MAX_TOKEN_LENGTH``."""
     *numbers, accepted_at, taken_at, worker, ordering_key = lease
     body = _FIELDS.pack(*numbers, _micros(accepted_at), _micros(taken_at))
     body += f"{worker}\0{ordering_key}".encode()
@@ -47,7 +48,7 @@ def to_token(lease: Lease, key: bytes) -> str:
 
 
 def from_token(text: str, key: bytes) -> Lease | None:
-    """The lease behind a token; None for anything that ``to_token`` did not write with this key."""
+    """Return the lease of a token; None if ``to_token`` did not write it with this key."""
     digits = text.removeprefix(PREFIX)
     if digits == text or not digits.isascii() or len(text) > MAX_TOKEN_LENGTH:
         return None
@@ -65,13 +66,13 @@ def from_token(text: str, key: bytes) -> Lease | None:
 
 
 def owner_of(consumer_id: int, worker: str) -> int:
-    """A worker as a delivery's ``lease_owner``: below 0, where no pump's generation is."""
+    """Return a worker's ``lease_owner``: a negative number, unlike the generations of pumps."""
     name = f"{consumer_id}/{worker}".encode()
     return -(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 2) - 1
 
 
 def _sign_token(body: bytes, key: bytes) -> bytes:
-    # Keyed BLAKE2b is a MAC of its own (RFC 7693), at a third of the price of HMAC-SHA256.
+    # Keyed BLAKE2b is itself a MAC (RFC 7693), at a third of the cost of HMAC-SHA256.
     return hashlib.blake2b(body, key=key, digest_size=_SIGNATURE_BYTES).digest()
 
 

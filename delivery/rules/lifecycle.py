@@ -1,4 +1,4 @@
-"""The states of a delivery, the arrows between them, and where an attempt's outcome leads."""
+"""The states of a delivery, the allowed transitions, and the transition after each outcome."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,33 +8,33 @@ from channels_app.rules.backoff import Policy, RetryRule
 from delivery.rules.outcome import Outcome
 
 FREE_ATTEMPTS = 20
-"""Attempts per delivery that the broker may spoil itself before they count: a message that makes
-every worker crash must end in the dead letters, not in a loop."""
+"""Attempts per delivery that the broker may interrupt without counting them as failures. After
+these they count, so that a message that crashes every worker becomes a dead letter."""
 
 
 class DeliveryState(StrEnum):
-    """What is stored (S0-17). A retry is a queued row that has attempts; see ``shown_state``."""
+    """The stored state (S0-17). A retry is a queued row with attempts; see ``shown_state``."""
 
     QUEUED = "queued"
-    """May be taken from its ``due_at`` on."""
+    """May be claimed from ``due_at`` on."""
     IN_FLIGHT = "in_flight"
-    """Taken by a worker, until its lease ends at ``due_at``."""
+    """Claimed by a worker, whose lease ends at ``due_at``."""
     AWAITING_ACK = "awaiting_ack"
     """Received; the consumer has until ``due_at`` to acknowledge."""
     DELIVERED = "delivered"
     DEAD = "dead"
-    """Given up; a person may replay it."""
+    """Failed finally; a person may replay it."""
     CANCELLED = "cancelled"
-    """Taken back before it was delivered."""
+    """Cancelled before it was delivered."""
 
 
 class Reason(StrEnum):
     """Why a delivery is in its state."""
 
     ACCEPTED = "accepted"
-    """The message was accepted: how every delivery begins."""
+    """The message was accepted: the first reason of every delivery."""
     CLAIMED = "claimed"
-    """A worker, or a pull consumer, took it."""
+    """A worker or a pull consumer claimed it."""
     DELIVERED = "delivered"
     """The consumer answered 2xx."""
     RETRY = "retry"
@@ -44,29 +44,30 @@ class Reason(StrEnum):
     GONE = "gone"
     """The consumer answered 410."""
     PERMANENT_FAILURE = "permanent_failure"
-    """The attempt failed, and the consumer wants no other."""
+    """The attempt failed, and the consumer's response rules out another."""
     LEASE_EXPIRED = "lease_expired"
-    """The worker, or the pull consumer, did not come back in time."""
+    """The worker or pull consumer did not report a result before its lease ended."""
     INTERRUPTED = "interrupted"
-    """The broker stopped, or a pull consumer gave it back."""
+    """The broker stopped, or a pull consumer gave the delivery back."""
     REPLAYED = "replayed"
-    """A person asked for it again, with a fresh budget."""
+    """A person queued it again, with its failures counted from zero."""
     CANCELLED = "cancelled"
-    """A person or the producer took it back."""
+    """A person or the producer cancelled it."""
     EXPIRED = "expired"
-    """The message's last instant passed."""
+    """The message expired."""
     RETIRED = "retired"
-    """Its consumer was removed."""
+    """Its consumer was retired."""
     UNREADABLE = "unreadable"
-    """The stored body could not be read; queued: the process that took it lacks a key."""
+    """The stored body could not be read. While queued: the claiming process lacks an encryption
+    key."""
     INTEGRITY_ERROR = "integrity_error"
     """The stored body was changed after it was accepted."""
     ACKNOWLEDGED = "acknowledged"
     """The consumer confirmed it."""
     AWAITING_ACK = "awaiting_ack"
-    """The consumer answered 2xx and will confirm later."""
+    """The consumer answered 2xx and will acknowledge later."""
     ACK_TIMEOUT = "ack_timeout"
-    """The confirmation did not come in time."""
+    """The acknowledgement did not come in time."""
 
 
 _S, _R = DeliveryState, Reason
@@ -84,7 +85,7 @@ ARROWS: frozenset[tuple[DeliveryState, DeliveryState, Reason]] = frozenset(
         (_S.IN_FLIGHT, _S.QUEUED, _R.RETRY),
         (_S.IN_FLIGHT, _S.QUEUED, _R.INTERRUPTED),
         (_S.IN_FLIGHT, _S.QUEUED, _R.LEASE_EXPIRED),
-        # Given back unopened, as if it had never been taken (steps/release.py).
+        # Given back before its attempt began, as if it had never been claimed (steps/release.py).
         (_S.IN_FLIGHT, _S.QUEUED, _R.UNREADABLE),
         (_S.IN_FLIGHT, _S.DEAD, _R.EXHAUSTED),
         (_S.IN_FLIGHT, _S.DEAD, _R.GONE),
@@ -92,27 +93,27 @@ ARROWS: frozenset[tuple[DeliveryState, DeliveryState, Reason]] = frozenset(
         (_S.IN_FLIGHT, _S.DEAD, _R.UNREADABLE),
         (_S.IN_FLIGHT, _S.DEAD, _R.INTEGRITY_ERROR),
         (_S.IN_FLIGHT, _S.CANCELLED, _R.EXPIRED),
-        # A lapsed lease or acknowledgement timer is a due row like any other.
+        # A row whose lease or acknowledgement deadline has passed is due like any other.
         (_S.IN_FLIGHT, _S.IN_FLIGHT, _R.CLAIMED),
         (_S.AWAITING_ACK, _S.IN_FLIGHT, _R.CLAIMED),
         (_S.AWAITING_ACK, _S.DELIVERED, _R.ACKNOWLEDGED),
         (_S.AWAITING_ACK, _S.QUEUED, _R.RETRY),
         (_S.AWAITING_ACK, _S.QUEUED, _R.ACK_TIMEOUT),
         (_S.AWAITING_ACK, _S.DEAD, _R.EXHAUSTED),
-        # Nobody said anything in time, and that is how the consumer wants it.
+        # No acknowledgement came in time, and the consumer's settings treat that as final.
         (_S.AWAITING_ACK, _S.DELIVERED, _R.ACK_TIMEOUT),
         (_S.AWAITING_ACK, _S.DEAD, _R.ACK_TIMEOUT),
-        # A word that missed its time spares the next try.
+        # A late acknowledgement arrived before the next attempt.
         (_S.QUEUED, _S.DELIVERED, _R.ACKNOWLEDGED),
         (_S.DEAD, _S.QUEUED, _R.REPLAYED),
         (_S.DELIVERED, _S.QUEUED, _R.REPLAYED),
         (_S.CANCELLED, _S.QUEUED, _R.REPLAYED),
     }
 )
-"""Every change of state there is; a delivery begins as queued, accepted."""
+"""All allowed state changes, with their reasons; a delivery begins as queued, accepted."""
 
 FINISHED = frozenset({_S.DELIVERED, _S.DEAD, _S.CANCELLED})
-"""States that nothing but a replay leaves; their ``due_at`` is empty."""
+"""States that only a replay leaves; their ``due_at`` is null."""
 
 _SPOILT = {
     Outcome.INTERRUPTED: _R.INTERRUPTED,
@@ -122,14 +123,14 @@ _SPOILT = {
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Where a delivery goes after an attempt."""
+    """A delivery's state after an attempt."""
 
     state: DeliveryState
     reason: Reason
     due_in: float | None
-    """Seconds until it may be taken again; None when it is finished."""
+    """Seconds until it may be claimed again; None when it is finished."""
     charged: bool
-    """Whether ``failure_count`` rises by one."""
+    """Whether ``failure_count`` increases by one."""
 
 
 _FINAL = {
@@ -157,13 +158,14 @@ def after_attempt(
     charges_leases: bool = False,
     is_final: bool = False,
 ) -> Transition:
-    """The step that follows an attempt, out of ``in_flight`` (S0-33, S0-35).
+    """Return the transition out of ``in_flight`` after an attempt (S0-33, S0-35).
 
-    ``failure_count`` is the row's, without this attempt; ``attempt_count`` counts every claim of
-    the row, this one too. ``retry_after`` is the consumer's wish in seconds: it may lengthen the
-    wait and never shortens it. ``jitter`` is in [0, 1). With ``charges_leases`` each receive of a
-    pull consumer is charged; one that was given back may be received again at once.
-    ``is_final``: the consumer says that another attempt would fail, too.
+    ``failure_count`` is the row's value without this attempt; ``attempt_count`` counts every claim
+    of the row, including this one. ``retry_after``, in seconds, is what the consumer asks for; it
+    can lengthen the wait and never shortens it. ``jitter`` is in [0, 1). With ``charges_leases``
+    each receive of a pull consumer counts as a failure; a delivery that was given back may be
+    received again at once. ``is_final`` is set when the consumer reports that another attempt would
+    fail as well.
     """
     if outcome in _FINAL:
         return _FINAL[outcome]
@@ -181,9 +183,9 @@ def after_attempt(
 
 
 def is_last_lease(failure_count: int, *, rule: RetryRule) -> bool:
-    """Whether a lease that lapsed was the last one of a consumer that charges them.
+    """Return whether this was the last lease of a consumer that is charged for expired ones.
 
-    ``failure_count`` is the row's, without this one.
+    ``failure_count`` is the row's value without this lease.
     """
     return failure_count + 1 >= rule.max_attempts
 
@@ -199,7 +201,7 @@ _SHOWN = {
 
 
 def shown_state(state: DeliveryState, failure_count: int, attempt_count: int) -> str:
-    """The state's name for people and the API (S0-17): a second try is called a retry."""
+    """Return the state's name for people and the API (S0-17), where retries have their own."""
     earlier_attempts = attempt_count - (state is _S.IN_FLIGHT)
     if failure_count > 0 or earlier_attempts > 0:
         if state is _S.QUEUED:

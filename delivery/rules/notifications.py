@@ -1,4 +1,4 @@
-"""Text of notifications: subject and body of an e-mail, and the body of an event."""
+"""Build the texts of notifications: e-mail subject, e-mail body, and event body."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,29 +8,29 @@ from delivery.rules.health_status import Kind
 
 CONSUMER_PREFIX, LIMIT_PREFIX = "hookstation.consumer.", "hookstation.limit."
 DRIFT = "hookstation.clock.drifting"
-"""A host's clock and the database's disagree."""
+"""A host's clock and the database's differ too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What a notice is about."""
+    """The content of a notification."""
 
     kind: Kind
     at: datetime
     channel: str
     client_id: str
     team: str
-    """Slug; '' for a consumer without a team."""
+    """The team's slug; '' for a consumer without a team."""
     reason: str
     """One sentence."""
     page: str
-    """Where its owners look at it; '' where there is no such page."""
+    """URL of the page for the owners; '' if there is none."""
     limit: str = ""
-    """Which limit it is about, such as ``channel orders``; '' where it is about a consumer."""
+    """The limit, such as ``channel orders``; '' for a notification about a consumer."""
 
 
 def event_type(kind: Kind) -> str:
-    """``hookstation.consumer.failing`` and its like."""
+    """Return the event type, such as ``hookstation.consumer.failing``."""
     is_limit = kind.value.startswith("limit_")
     return (
         LIMIT_PREFIX + kind.value.removeprefix("limit_")
@@ -40,7 +40,7 @@ def event_type(kind: Kind) -> str:
 
 
 def event(notification: Notification) -> dict[str, Any]:
-    """The body of the event, in the form that Standard Webhooks recommends."""
+    """Return the body of the event in the form that Standard Webhooks recommends."""
     scope, _, name = notification.limit.partition(" ")
     about: dict[str, Any] = (
         {"limit": scope, "name": name}
@@ -59,7 +59,7 @@ def event(notification: Notification) -> dict[str, Any]:
 
 
 def drift(host: str, offset_ms: int, at: datetime) -> dict[str, Any]:
-    """The body of the event that tells how far a host's clock is ahead of the database's."""
+    """Return the body of the event about a host's clock being ahead of the database's."""
     return {
         "type": DRIFT,
         "timestamp": _instant(at),
@@ -72,13 +72,13 @@ def _instant(at: datetime) -> str:
 
 
 def subject(notification: Notification) -> str:
-    """Of the e-mail: one line."""
+    """Return the subject line of the e-mail."""
     about = notification.limit or f"{notification.channel}/{notification.client_id}"
     return f"{about} {_SAYS[notification.kind]}"
 
 
 def text(notification: Notification) -> str:
-    """The e-mail: what happened, what the broker does about it, what to do."""
+    """Return the e-mail: what happened, what the broker does about it, what to do."""
     at = notification.at.strftime("%Y-%m-%d %H:%M UTC")
     subject = f"Your webhook {notification.client_id} on the channel {notification.channel}"
     if notification.limit:

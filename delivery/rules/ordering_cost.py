@@ -1,53 +1,53 @@
-"""Ordering cost: what order takes in throughput and in waiting, by formulas (docs/ordering.md)."""
+"""Estimate what ordering costs in throughput and waiting time (docs/ordering.md)."""
 
 import math
 from dataclasses import dataclass
 
 BETWEEN_MS = 10.0
-"""From the end of one message of a key to the sending of the next: it is written down before."""
+"""Milliseconds from the end of one message of a key to sending the next; includes storing it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is to be delivered, and to whom."""
+    """The load to estimate."""
 
     keys: int
-    """That have something at the same time."""
+    """Keys that have messages at the same time."""
     answer_ms: float
-    """Of the consumer, its acknowledgement not included."""
+    """Response time of the consumer, without its acknowledgement."""
     max_in_flight: int
     per_second: float = 0.0
-    """Messages that come, of all keys together; 0: not known."""
+    """Incoming messages per second of all keys together; 0: unknown."""
     most_per_second: float = math.inf
-    """What the broker delivers without order on this machine (``make bench``)."""
+    """Throughput of the broker without ordering on this machine (``make bench``)."""
     ack_ms: float = 0.0
-    """From the answer to the acknowledgement; 0: the answer is it."""
+    """Time from the response to the acknowledgement; 0: the response is the acknowledgement."""
     lost: float = 0.0
-    """Share of the acknowledgements that never come, 0 to 1."""
+    """Share of acknowledgements that never arrive, 0 to 1."""
     timeout_ms: float = 0.0
-    """How long one of those is waited for."""
+    """Wait for an acknowledgement that does not arrive."""
     between_ms: float = BETWEEN_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one way of ordering comes to."""
+    """The estimate for one kind of ordering."""
 
     name: str
     hold_ms: float
-    """For how long a message keeps the others of its key waiting; 0: it does not."""
+    """How long a message keeps the others of its key waiting; 0: not at all."""
     per_key: float
-    """Messages a second of one key at most."""
+    """Most messages per second of one key."""
     per_second: float
-    """Of all together at most."""
+    """Most messages per second of all keys together."""
     busy: float
-    """Share of its time for which a key is held; 1 and above: it never catches up."""
+    """Share of time for which a key is busy; from 1 on its backlog only grows."""
     wait_ms: float
-    """What a message waits for others of its key, in the middle; inf where it never catches up."""
+    """Average wait of a message for others of its key; inf if the backlog only grows."""
 
 
 def costs(load: Load) -> list[Cost]:
-    """No order, ordered keys, acknowledged ones where they are, and one key for everything."""
+    """Estimate no order, ordered keys, acknowledged keys if used, and one key for everything."""
     whole = min(load.max_in_flight * 1000 / load.answer_ms, load.most_per_second)
     held = load.answer_ms + load.between_ms
     found = [
@@ -61,7 +61,7 @@ def costs(load: Load) -> list[Cost]:
 
 
 def in_flight(load: Load) -> int:
-    """Requests that are open at once for what comes, after Little: rate times answer time."""
+    """Return the number of open requests by Little's law: rate times response time."""
     return math.ceil(load.per_second * load.answer_ms / 1000)
 
 
@@ -72,5 +72,5 @@ def _kept(name: str, load: Load, keys: int, hold_ms: float, whole: float) -> Cos
 
 
 def _wait_ms(busy: float, hold_ms: float) -> float:
-    """Pollaczek and Khinchine for messages that come by chance and hold their key equally long."""
+    """Pollaczek-Khinchine formula for random arrivals and a constant service time."""
     return busy * hold_ms / (2 * (1 - busy)) if busy < 1 else math.inf

@@ -1,4 +1,4 @@
-"""What one attempt came to, and what a consumer's answer says about the next one."""
+"""Outcomes of an attempt, and what a consumer's response asks for the next one."""
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal
 
 RETRY_AFTER_CAP_S = 86_400.0
-"""A consumer may ask for a pause of up to one day; a longer wish is cut to this."""
+"""A consumer may ask for a pause of up to one day; a longer request is cut to this."""
 
 _MAX_HTTP_DATE_LENGTH = 64
 
@@ -17,9 +17,9 @@ class Outcome(StrEnum):
     DELIVERED = "delivered"
     """Any 2xx."""
     DELIVERED_OVERSIZED = "delivered_oversized"
-    """A 2xx whose answer was longer than the broker reads; the rest was thrown away."""
+    """A 2xx whose response was longer than the broker reads; the rest was discarded."""
     REDIRECT = "redirect"
-    """Any 3xx: redirects are never followed, the message has not arrived."""
+    """Any 3xx: the broker never follows redirects, so the message has not arrived."""
     CLIENT_ERROR = "client_error"
     """A 4xx other than 404, 410 and 429."""
     NOT_FOUND = "not_found"
@@ -31,63 +31,63 @@ class Outcome(StrEnum):
     SERVER_ERROR = "server_error"
     """A 5xx other than 502, 503 and 504."""
     UNAVAILABLE = "unavailable"
-    """502, 503 or 504: something in front of the consumer, or itself, is overloaded or down."""
+    """502, 503 or 504: the consumer or a proxy in front of it is overloaded or down."""
     TIMEOUT = "timeout"
-    """The whole exchange took too long, an answer that drips in slowly included."""
+    """The whole exchange took too long, also because the response arrived too slowly."""
     CONNECT_TIMEOUT = "connect_timeout"
     """No connection within the connect timeout."""
     CONNECTION_REFUSED = "connection_refused"
-    """Nobody listens at the address."""
+    """No process listens at the address."""
     CONNECTION_RESET = "connection_reset"
-    """The connection broke before the answer was complete."""
+    """The connection broke before the response was complete."""
     CONNECTION_ERROR = "connection_error"
     """Any other failure of the connection (no route, network down)."""
     DNS_ERROR = "dns_error"
     """The host name has no address."""
     TLS_ERROR = "tls_error"
-    """The handshake failed or the certificate is not valid for the host."""
+    """The TLS handshake failed, or the certificate is not valid for the host."""
     PROTOCOL_ERROR = "protocol_error"
-    """The answer is not HTTP."""
+    """The response is not HTTP."""
     BLOCKED_ADDRESS = "blocked_address"
-    """The host name led to an address that may not be called; nothing was sent."""
+    """The host name resolved to an address that may not be called; nothing was sent."""
     INTERRUPTED = "interrupted"
-    """The broker stopped in the middle; not the consumer's fault."""
+    """The broker stopped during the attempt; not the consumer's fault."""
     LEASE_EXPIRED = "lease_expired"
-    """The worker vanished with the attempt open; not the consumer's fault."""
+    """The worker disappeared during the attempt; not the consumer's fault."""
     EXPIRED = "expired"
-    """The message's last instant had passed; nothing was sent."""
+    """The message had expired; nothing was sent."""
     REJECTED = "rejected"
-    """The pull consumer said that it could not handle it."""
+    """The pull consumer reported that it could not handle the message."""
     BODY_UNREADABLE = "body_unreadable"
-    """The stored body cannot be decrypted or is missing; nothing was sent."""
+    """The stored body is missing or cannot be decrypted; nothing was sent."""
     INTEGRITY_ERROR = "integrity_error"
-    """The stored body is not what was accepted; nothing was sent."""
+    """The stored body differs from the accepted one; nothing was sent."""
 
     @property
     def is_success(self) -> bool:
-        """Whether the consumer has the message."""
+        """Whether the consumer has received the message."""
         return self in _SUCCESSES
 
     @property
     def charged(self) -> bool:
-        """Whether this failure uses up one of the delivery's attempts."""
+        """Whether this failure counts against the delivery's attempts."""
         return self not in _SUCCESSES and self not in _BROKERS_OWN
 
     @property
     def words(self) -> str:
-        """Its name as people read it."""
+        """The display name."""
         return self.value.replace("_", " ")
 
     @property
     def tone(self) -> Literal["good", "bad", "wait"]:
-        """The colour in which people see it: a failure of the broker's own only has to wait."""
+        """The display colour: a failure of the broker itself is shown as waiting."""
         if self.is_success:
             return "good"
         return "bad" if self.charged or self is Outcome.INTEGRITY_ERROR else "wait"
 
     @property
     def slows_down(self) -> bool:
-        """Whether the consumer asked for a slower pace (429, 502, 503, 504)."""
+        """Whether the consumer asked for fewer requests (429, 502, 503, 504)."""
         return self in _SLOWING
 
 
@@ -112,10 +112,10 @@ _STATUS_CLASSES = {
 
 
 def from_status(code: int, oversized: bool) -> Outcome:
-    """The outcome of a complete HTTP answer.
+    """Return the outcome of a complete HTTP response.
 
-    ``oversized`` says that the answer was cut at the limit; it matters for a 2xx only. A code
-    outside 200 to 599 is no final answer (RFC 9110 15) and counts as a protocol error.
+    ``oversized`` says that the response was cut at the limit; it matters for a 2xx only. A code
+    outside 200 to 599 is no final response (RFC 9110 15) and counts as a protocol error.
     """
     named = _NAMED_STATUSES.get(code)
     if named is not None:
@@ -127,11 +127,10 @@ def from_status(code: int, oversized: bool) -> Outcome:
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Seconds from ``now`` that a ``Retry-After`` header asks for, None when it asks for nothing.
+    """Return the seconds from ``now`` that a ``Retry-After`` header asks for, or None.
 
-    Both forms of RFC 9110 10.2.3 are read: delta-seconds and HTTP-date. A date in the past is 0,
-    anything unreadable None, and no wish is longer than ``RETRY_AFTER_CAP_S``.
-    ``now`` must be aware.
+    Reads both forms of RFC 9110 10.2.3: delta-seconds and HTTP-date. Returns 0 for a date in the
+    past, None for an unreadable value, and at most ``RETRY_AFTER_CAP_S``. ``now`` must be aware.
     """
     text = (value or "").strip()
     if not text or len(text) > _MAX_HTTP_DATE_LENGTH or not text.isascii():
@@ -144,9 +143,9 @@ def _seconds_until(http_date: str, now: datetime) -> float | None:
     try:
         then = parsedate_to_datetime(http_date)
         if then.tzinfo is None:
-            # The asctime form carries no zone; every HTTP-date is in UTC (RFC 9110 5.6.7).
+            # The asctime form has no zone; every HTTP-date is in UTC (RFC 9110 5.6.7).
             then = then.replace(tzinfo=UTC)
         return (then - now).total_seconds()
     except (ValueError, TypeError, IndexError, OverflowError):
-        # The parser lets whatever a hostile date broke inside it escape.
+        # The parser raises various errors for malformed dates.
         return None

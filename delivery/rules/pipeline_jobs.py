@@ -1,6 +1,6 @@
-"""Pipeline jobs: what the broker knows of each, to ask for it by a form and by the clock.
+"""The pipeline's jobs and options, from which the broker builds forms and schedules.
 
-The broker does not import the pipeline; a test holds this list to the pipeline's own.
+The broker does not import the pipeline; a test compares this list with the pipeline's own.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """What is typed into an option's field."""
+    """The type of an option's form field."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -22,19 +22,19 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Something that a job can be told."""
+    """An option of a job."""
 
     name: str
-    """As the command line has it, with underscores."""
+    """Name as on the command line, with underscores."""
     title: str
     help: str = ""
     kind: Kind = Kind.TEXT
     required: bool = False
     choices: tuple[str, ...] = ()
     several: bool = False
-    """May be said more than once; one a line."""
+    """Whether it may be given more than once; in a form, one value per line."""
     is_private: bool = False
-    """About a person: nobody is shown its value, and it goes when the run ends."""
+    """Whether it concerns a person: its value is never shown, and deleted when the run ends."""
 
 
 def _private(name: str, title: str, help: str) -> Option:
@@ -42,36 +42,36 @@ def _private(name: str, title: str, help: str) -> Option:
 
 
 SUBJECT = "subject"
-"""Instead of what was said about a person: a SHA-256 of it."""
+"""Replaces values about a person with their SHA-256."""
 MASK = "***"
 DRY_RUN = Option("dry_run", "Dry run", "Only look: nothing is written.", Kind.FLAG)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something that the pipeline can do."""
+    """A job of the pipeline."""
 
     name: str
     title: str
     summary: str
     options: tuple[Option, ...] = ()
     every_minutes: int = 0
-    """Its rhythm unless people choose another; 0: only when somebody asks."""
+    """Default interval; 0: runs only on request."""
     is_final: bool = False
-    """What it does cannot be taken back: whoever starts it says so twice."""
+    """Whether its effects cannot be undone; starting it then needs a confirmation."""
 
     @property
     def has_dry_run(self) -> bool:
-        """Whether it can be tried without consequences."""
+        """Whether it has a dry run without effects."""
         return DRY_RUN in self.options
 
     @property
     def private(self) -> set[str]:
-        """Options that are about a person."""
+        """Names of options about a person."""
         return {option.name for option in self.options if option.is_private}
 
     def words(self, options: Mapping[str, Any]) -> list[str]:
-        """Options for people, as a command line has them."""
+        """Return options as on a command line, for people."""
         found = []
         for name, value in options.items():
             flag = f"--{name.replace('_', '-')}"
@@ -87,9 +87,9 @@ class Job:
         return found
 
     def kept(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of a run that has ended: what is about a person is a digest from then on.
+        """Return the options to keep once a run has ended: values about a person become a digest.
 
-        The same that a receipt has (models/lake.Erasure), and that the pipeline writes itself.
+        A receipt has the same digest (models/lake.Erasure), and the pipeline itself writes it too.
         """
         asked = {name: sorted(options.get(name) or []) for name in self.private}
         if not any(asked.values()):
@@ -99,7 +99,7 @@ class Job:
         return rest | {SUBJECT: hashlib.sha256(text.encode()).hexdigest()}
 
     def told(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Options for the books."""
+        """Return the options for the audit log."""
         private = self.private
         return {name: "(not kept)" if name in private else value for name, value in options.items()}
 

@@ -1,13 +1,13 @@
-"""Snippets: how a worker receives for a pull consumer, in code that runs as it is copied."""
+"""Code examples for the workers of a pull consumer, which run as copied."""
 
 from delivery.rules.snippets import Snippet
 
 KEY = "hsk_..."
-"""Stands for a key that its owner has."""
+"""Placeholder for the reader's API key."""
 
 
 def receiving(api: str, channel: str, client_id: str) -> list[Snippet]:
-    """Code that receives and acknowledges; ``api`` is the address up to ``/api/v1``."""
+    """Return code that receives and acknowledges; ``api`` is the URL up to ``/api/v1``."""
     place = {"API_HERE": api, "CONSUMER_HERE": f"channels/{channel}/consumers/{client_id}"}
     found = []
     for key, title, file_name, note, code in _ALL:

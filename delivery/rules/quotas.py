@@ -1,14 +1,14 @@
-"""Quotas: when people are told that one is nearly, or wholly, used up."""
+"""Decide when to notify people that a quota is nearly or completely used."""
 
 NEAR = 0.8
-"""Share of a limit from which people are told."""
+"""Share of a limit at which people are notified."""
 CALM = 0.7
-"""Share below which it is over: one that wavers is told of once."""
+"""Share below which the warning ends; lower than `NEAR` to prevent repeated notifications."""
 OK, NEARLY, FULL = "ok", "near", "full"
 
 
 def level(known: str, share: float) -> str:
-    """What holds now, where people were last told ``known``; ``share`` may exceed 1.0."""
+    """Return the current level, given the last reported one; ``share`` may exceed 1.0."""
     if share >= 1.0:
         return FULL
     if share >= NEAR:

@@ -1,4 +1,4 @@
-"""Recipients: who gets a message: all of a topic's consumers that want it, or one of a queue's."""
+"""Choose a message's consumers: all matching ones of a topic, or one of a queue."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ QUEUE = "queue"
 
 
 class Consumer(Protocol):
-    """As much of a consumer as the choice needs."""
+    """The part of a consumer that the choice needs."""
 
     @property
     def id(self) -> int: ...
@@ -20,7 +20,7 @@ class Consumer(Protocol):
 
 
 class Channel(Protocol):
-    """As much of a channel."""
+    """The part of a channel that the choice needs."""
 
     @property
     def id(self) -> int: ...
@@ -31,12 +31,12 @@ class Channel(Protocol):
 
 
 class Recipients:
-    """Deals messages out, as long as one transaction makes their deliveries.
+    """Distributes messages during one fan-out transaction.
 
-    A queue's message goes to the consumer that has the fewest unfinished deliveries, so that who
-    is slow gets less and who is idle gets the next one. One that fails is passed over until it is
-    tried again (S4-24), and a halted one; unless there is no other. The messages of an ordering
-    key all go to the same consumer, halted or not: at two of them they would overtake each other.
+    A queue's message goes to the consumer with the fewest unfinished deliveries, so a slow consumer
+    gets fewer and an idle one gets the next. Halted consumers and failing ones that wait for their
+    next probe (S4-24) are skipped, unless there are no others. All messages of an ordering key go
+    to the same consumer, halted or not, because two consumers could handle them out of order.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Recipients:
         self._shunned: set[int] = set()
 
     def of(self, channel_id: int, event_type: str, ordering_key: str) -> list[int]:
-        """The consumers that get the next message of this kind."""
+        """Return the consumers that get the next message of this kind."""
         kind = channel_id, event_type
         channel = self._channels.get(channel_id)
         if kind not in self._wanting:
@@ -74,7 +74,7 @@ class Recipients:
             self._shunned.update(self._resting(ids))
         awake = [consumer.id for consumer in wanting if not consumer.halted] or ids
         able = [one for one in awake if one not in self._shunned] or awake
-        # Of equals the one that registered first: any rule will do that is the same everywhere.
+        # Ties go to the one that registered first; any rule works that is the same everywhere.
         chosen = min(able, key=lambda one: (self._open[one], one))
         self._open[chosen] += 1
         return chosen

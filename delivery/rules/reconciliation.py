@@ -1,4 +1,4 @@
-"""Findings of a reconciliation, what each means, and the running sums."""
+"""Checks of a reconciliation, what their findings mean, and its running sums."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from delivery.rules.lifecycle import DeliveryState
 
 STATES = tuple(state.value for state in DeliveryState)
 SENDABLE = frozenset(STATES) - {DeliveryState.DELIVERED.value, DeliveryState.CANCELLED.value}
-"""Deliveries that need their message's body: a dead one may be replayed."""
+"""States of deliveries that need the body of their message; a dead one may be replayed."""
 
 
 class Check(StrEnum):
-    """What an audit looks at; also the names under which findings are stored and exported."""
+    """A check of the reconciliation; also the name under which findings are stored and exported."""
 
     LOST = "lost"
     UNDISPATCHED = "undispatched"
@@ -30,10 +30,10 @@ class Check(StrEnum):
 
 
 class Explanation(NamedTuple):
-    """For people."""
+    """Texts about a check for people."""
 
     row: str
-    """What is counted and listed."""
+    """The rows that are counted and listed."""
     rows: str
     meaning: str
     remedy: str
@@ -119,11 +119,11 @@ EXPLANATIONS: dict[Check, Explanation] = {
         "the tables besides the broker: restore what is missing, or delete the rows.",
     ),
 }
-"""A finding reads: number, ``row`` or ``rows``, ``meaning``; then ``remedy``."""
+"""A finding is worded as: number, ``row`` or ``rows``, ``meaning``; then ``remedy``."""
 
 
 def remedy(check: Check, channel: str, consumer: str) -> str:
-    """What to do about a finding there, with its names where they are known."""
+    """Return what to do about a finding, with the names of channel and consumer if known."""
     text = typed(EXPLANATIONS[check].remedy)
     return text.replace("{channel}", channel or "{channel}").replace(
         "{client_id}", consumer or "{client_id}"
@@ -131,7 +131,7 @@ def remedy(check: Check, channel: str, consumer: str) -> str:
 
 
 class Place(NamedTuple):
-    """Where something was found: ids of channel and consumer, 0 for none."""
+    """Where a mismatch is: ids of channel and consumer, 0 for none."""
 
     channel_id: int = 0
     consumer_id: int = 0
@@ -139,21 +139,21 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Rows of one channel and consumer that one check found to be off."""
+    """Mismatching rows that one check found for a channel and consumer."""
 
     check: Check
     place: Place
     channel: str
-    """Its name; empty where the rows belong to none."""
+    """The channel's name; empty if the rows belong to none."""
     consumer: str
-    """Its client id; empty where no single consumer is meant."""
+    """The client id; empty if the rows belong to no single consumer."""
     count: int
     ids: tuple[str, ...]
-    """The first of them, as people write them."""
+    """The first ids, in their public form."""
 
     @property
     def sentence(self) -> str:
-        """How many rows are off, and what that means."""
+        """Return how many rows mismatch, and what that means."""
         explained = EXPLANATIONS[self.check]
         return f"{self.count:,} {explained.row if self.count == 1 else explained.rows}: each " + (
             explained.meaning
@@ -161,42 +161,42 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """Return what to do about it."""
         return remedy(self.check, self.channel, self.consumer)
 
 
 @dataclass(slots=True)
 class Account:
-    """One consumer's deliveries of the messages that were looked at."""
+    """One consumer's deliveries of the messages examined."""
 
     states: Tally[str] = field(default_factory=Tally)
     missing: int = 0
 
     @property
     def accepted(self) -> int:
-        """Messages that were accepted for it: those it has and those it should have."""
+        """Number of messages accepted for it: those it has and those it should have."""
         return self.states.total() + self.missing
 
 
 @dataclass(slots=True)
 class Inflow:
-    """One channel's messages that were looked at."""
+    """One channel's messages that were examined."""
 
     states: Tally[str] = field(default_factory=Tally)
     recorded: int = 0
-    """Deliveries that the fan-out wrote down."""
+    """Number of deliveries that the fan-out recorded."""
 
 
 @dataclass(slots=True)
 class Discrepancy:
-    """What one check found in one place."""
+    """The mismatches that one check found in one place."""
 
     count: int = 0
     ids: list[str] = field(default_factory=list)
 
 
 class Reconciliation:
-    """What an audit has added up so far. It grows with the consumers, never with the tables."""
+    """Running sums of a reconciliation. Its size grows with the consumers, not with the tables."""
 
     def __init__(self, most_ids: int) -> None:
         self._most_ids = most_ids
@@ -206,10 +206,10 @@ class Reconciliation:
         """By consumer."""
         self.off: dict[tuple[Check, Place], Discrepancy] = {}
         self.looked: Tally[str] = Tally()
-        """Rows by kind."""
+        """Rows examined, by kind."""
 
     def note(self, check: Check, place: Place, ids: Iterable[str]) -> None:
-        """Rows that are off; the first ``most_ids`` of a check and place are kept by name."""
+        """Count mismatching rows; keep the first ``most_ids`` ids of each check and place."""
         for one in ids:
             found = self.off.setdefault((check, place), Discrepancy())
             found.count += 1
@@ -217,29 +217,29 @@ class Reconciliation:
                 found.ids.append(one)
 
     def count_messages(self, channel_id: int, state: str, number: int, recorded: int) -> None:
-        """Messages of one channel and state, with the deliveries that they say they have."""
+        """Count messages of one channel and state, with the deliveries that they record."""
         inflow = self.inflow.setdefault(channel_id, Inflow())
         inflow.states[state] += number
         inflow.recorded += recorded
         self.looked["messages"] += number
 
     def count_deliveries(self, consumer_id: int, state: str, number: int) -> None:
-        """Deliveries of one consumer and state."""
+        """Count deliveries of one consumer and state."""
         self.accounts.setdefault(consumer_id, Account()).states[state] += number
         self.looked["deliveries"] += number
 
     def miss(self, place: Place, ids: list[str]) -> None:
-        """Messages of which a consumer has no delivery and should have one."""
+        """Count messages for which a consumer should have a delivery and has none."""
         self.accounts.setdefault(place.consumer_id, Account()).missing += len(ids)
         self.note(Check.MISSING, place, ids)
 
     @property
     def gap(self) -> int:
-        """Rows that do not add up; 0 when nothing was lost."""
+        """Number of mismatching rows; 0 when nothing was lost."""
         return sum(found.count for found in self.off.values())
 
     def by_check(self) -> dict[Check, int]:
-        """How many rows each check found, zero included."""
+        """Return how many rows each check found, also zero."""
         found = dict.fromkeys(Check, 0)
         for (check, _), off in self.off.items():
             found[check] += off.count

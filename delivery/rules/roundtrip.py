@@ -1,4 +1,4 @@
-"""Roundtrip: where the time of a delivery went, from accepted to the acknowledgement on record."""
+"""Break down the time of a delivery, from acceptance to the recorded acknowledgement."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,26 +13,26 @@ PARTS = (
 
 
 class Part(NamedTuple):
-    """One stretch of it; all of them add up to the whole."""
+    """One part of the time; the parts add up to the total."""
 
     name: str
     words: str
     ms: float
     begins: float
-    """0 to 1, of the whole."""
+    """Start of the part, as a share of the total from 0 to 1."""
     share: float
 
     @property
     def percent(self) -> float:
-        """Of the whole."""
+        """The part in percent of the total."""
         return self.share * 100
 
 
 @dataclass(frozen=True, slots=True)
 class Roundtrip:
-    """Five instants, none before the one that it follows on (S3-16).
+    """Five points in time, in ascending order (S3-16).
 
-    It ends where the broker has the acknowledgement: the 2xx, or the word that came later.
+    The last one is when the broker has the acknowledgement: the 2xx, or a later one.
     """
 
     accepted_at: datetime
@@ -43,12 +43,12 @@ class Roundtrip:
 
     @property
     def total_ms(self) -> float:
-        """From the first to the last."""
+        """Milliseconds from the first point to the last."""
         return _ms(self.acknowledged_at - self.accepted_at)
 
     @property
     def parts(self) -> list[Part]:
-        """What lies between them."""
+        """The parts between the points."""
         instants = (
             self.accepted_at,
             self.leased_at,
@@ -77,10 +77,10 @@ def of(
     total_ms: int,
     finished_at: datetime,
 ) -> Roundtrip:
-    """Out of what is kept of a delivery and of the attempt that was taken.
+    """Build the roundtrip from the stored delivery and its successful attempt.
 
-    An attempt goes by its host's clock and the rest by the database's: where they disagree, what
-    lies between accepted and finished is moved into it.
+    Attempts have times of their host's clock, the rest of the database's. If these disagree, times
+    are moved to lie between acceptance and the end.
     """
     end = max(accepted_at, finished_at)
     leased_at = min(max(accepted_at, started_at), end)

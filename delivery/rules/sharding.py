@@ -1,4 +1,4 @@
-"""Sharding: which of the live pumps look after a consumer (rendezvous hashing)."""
+"""Decide which live pumps serve a consumer, by rendezvous hashing."""
 
 import heapq
 from collections.abc import Collection, Iterable
@@ -8,21 +8,21 @@ _MASK = (1 << 64) - 1
 
 
 class KeyHolder(NamedTuple):
-    """A living process, and the encryption keys that it has."""
+    """A live process, and the encryption keys that it has."""
 
     generation: int
     keys: frozenset[str]
     missing: frozenset[str]
-    """Keys that it met and does not have."""
+    """Ids of keys that it has needed and lacks."""
     name: str = ""
 
     def lacks(self, sealing: str) -> bool:
-        """Whether it lacks the key that seals, or one that it met."""
+        """Whether it lacks the current encryption key, or one that it has needed."""
         return bool(self.missing) or sealing not in self.keys
 
     @classmethod
     def of(cls, generation: int, keys: str, missing: str, name: str = "") -> Self:
-        """As its row has it: fingerprints with commas between them."""
+        """Build from a row, in which fingerprints are separated by commas."""
         return cls(generation, _ids(keys), _ids(missing), name)
 
 
@@ -31,11 +31,11 @@ def _ids(text: str) -> frozenset[str]:
 
 
 def able(pumps: Iterable[KeyHolder], sealing: str) -> set[int]:
-    """Generations of the pumps that look after consumers.
+    """Return the generations of the pumps that may serve consumers.
 
-    Not those without the key that seals now, and not those that lack a key which another one of
-    the rest has; unless nobody would be left. Every process computes the same answer from the same
-    rows: two pumps of which each lacks what the other one has do not both step back.
+    Excludes pumps without the current encryption key, and pumps that lack a key which a remaining
+    pump has, unless none would be left. Every process computes the same result from the same rows,
+    so of two pumps that each lack a key of the other only one is excluded.
     """
     pumps = sorted(pumps)
     left = [pump for pump in pumps if sealing in pump.keys] or pumps
@@ -46,18 +46,18 @@ def able(pumps: Iterable[KeyHolder], sealing: str) -> set[int]:
 
 
 def owner(consumer_id: int, generations: Collection[int]) -> int | None:
-    """The pump of ``generations`` that owns the consumer; None when there is none.
+    """Return which pump of ``generations`` owns the consumer; None when there is none.
 
-    Every process computes the same answer from the same set, and when one pump leaves, only its
-    own consumers move.
+    Every process computes the same result from the same set. When a pump leaves, only its own
+    consumers move.
     """
     return next(iter(owners(consumer_id, generations, 1)), None)
 
 
 def owners(consumer_id: int, generations: Collection[int], most: int) -> tuple[int, ...]:
-    """The ``most`` pumps that serve the consumer together, in an order that all agree on.
+    """Return the ``most`` pumps that serve the consumer together, in the same order everywhere.
 
-    When one leaves, the others stay; fewer where there are not so many.
+    When one leaves, the others stay. Returns fewer if there are fewer pumps.
     """
     if not generations:
         return ()
@@ -68,39 +68,39 @@ def owners(consumer_id: int, generations: Collection[int], most: int) -> tuple[i
 
 
 class Share(NamedTuple):
-    """What one of several owners has of a consumer."""
+    """The part of a consumer's deliveries for one of several owners."""
 
     place: int
     owners: tuple[int, ...]
-    """Generations; ours is at ``place``."""
+    """Generations of all owners; this one is at ``place``."""
 
     @property
     def is_all(self) -> bool:
-        """Whether nobody else serves the consumer."""
+        """Whether the consumer has no other owner."""
         return len(self.owners) == 1
 
     def of(self, total: int, owner: int) -> int:
-        """The owner's part of a limit; all parts together are the limit. 0 for whoever is none."""
+        """Return an owner's part of a limit, 0 for others; the parts add up to the limit."""
         if owner not in self.owners:
             return 0
         return part(total, self.owners.index(owner), len(self.owners))
 
     def prefers(self, delivery_id: int) -> bool:
-        """Whether the delivery is ours rather than another owner's."""
+        """Whether the delivery belongs to this owner's part."""
         return delivery_id % len(self.owners) == self.place
 
 
 ALONE = Share(0, (0,))
-"""Of whoever serves a consumer alone."""
+"""The share of a single owner."""
 
 
 def part(total: int, index: int, count: int) -> int:
-    """The ``index``-th of ``count`` parts of a number, as equal as whole numbers can be."""
+    """Return the ``index``-th of ``count`` parts of a number, divided as evenly as possible."""
     return total // count + (index < total % count)
 
 
 def _mix(left: int, right: int) -> int:
-    """SplitMix64's finaliser over both numbers: well spread and equal in every process."""
+    """SplitMix64's finaliser over both numbers: well distributed, and equal in every process."""
     value = (left * 0x9E3779B97F4A7C15 + right) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -1,7 +1,7 @@
-"""Signatures after Standard Webhooks 1.0.0: how a consumer knows that a request is ours and fresh.
+"""Sign and verify requests by Standard Webhooks 1.0.0.
 
-``v1`` is HMAC-SHA256 with a shared secret (``whsec_...``); ``v1a`` is Ed25519, whose verifier
-(``whpk_...``) may be public while the signer (``whsk_...``) never leaves the broker.
+``v1`` is HMAC-SHA256 with a shared secret (``whsec_...``); ``v1a`` is Ed25519, whose public key
+(``whpk_...``) may be published while the private key (``whsk_...``) never leaves the broker.
 """
 
 import base64
@@ -18,24 +18,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 from channels_app.rules.secrets import PUBLIC, decode_public_key, decode_secret, encode
 
 TOLERANCE_S = 300
-"""How far the timestamp may be from the receiver's clock, as in all official libraries."""
+"""Largest difference of the timestamp to the receiver's clock, as in all official libraries."""
 
 
 class InvalidSignature(Exception):
-    """The request is not from the holder of the secret, was changed, or is too old."""
+    """The request was not signed with the secret, was changed, or is too old."""
 
 
 def sign(secrets: Sequence[bytes], message_id: str, timestamp: int, body: bytes) -> str:
-    """The ``webhook-signature`` of one attempt: a ``v1`` token for each secret.
+    """Return the ``webhook-signature`` of one attempt: a ``v1`` token for each secret.
 
     ``secrets`` are decoded bytes, the current one first; two overlap during a rotation.
-    ``timestamp`` is this attempt's, in Unix seconds.
+    ``timestamp`` is the time of this attempt in Unix seconds.
     """
     return " ".join([_token_v1(secret, message_id, timestamp, body) for secret in secrets])
 
 
 def sign_v1a(private_keys: Sequence[bytes], message_id: str, timestamp: int, body: bytes) -> str:
-    """As ``sign``, with Ed25519: a ``v1a`` token for each key, 32 bytes as decoded."""
+    """Do the same as ``sign`` with Ed25519: a ``v1a`` token for each decoded 32-byte key."""
     content = _content(message_id, timestamp, body)
     return " ".join(["v1a," + encode(_signer(key).sign(content)) for key in private_keys])
 
@@ -49,9 +49,9 @@ def verify(
 ) -> None:
     """Check a received request against a ``whsec_...`` (v1) or a ``whpk_...`` (v1a).
 
-    ``now`` is Unix seconds; header names may be in any case. One valid signature is enough, those
-    of other versions are skipped. Raises InvalidSignature with the reason, and ValueError for a
-    key that is none.
+    ``now`` is Unix seconds; header names may be in any case. One valid signature is sufficient;
+    those of other versions are ignored. Raises InvalidSignature with the reason, and ValueError for
+    an invalid key.
     """
     message_id, timestamp, signatures = _webhook_headers(headers)
     if abs(now - timestamp) > tolerance:
@@ -66,7 +66,7 @@ def verify(
         raise InvalidSignature("No signature fits the body and the key.")
 
 
-# Loading a key costs as much as signing with it, whether it is one of these or a secret.
+# Loading a private key or a secret costs as much as signing with it.
 @lru_cache(maxsize=1024)
 def _signer(private_key: bytes) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(private_key)
@@ -91,7 +91,7 @@ def _webhook_headers(headers: Mapping[str, str]) -> tuple[str, int, str]:
 
 def _verify_v1(token: str, signatures: str) -> bool:
     expected = token.encode()
-    # Every token is compared, so that the time taken does not tell which one was near.
+    # Every token is compared, so that the time taken does not reveal a near match.
     matches = [hmac.compare_digest(expected, token.encode()) for token in signatures.split(" ")]
     return any(matches)
 

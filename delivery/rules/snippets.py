@@ -1,30 +1,31 @@
-"""Snippets: how a consumer checks our signature, in the languages that consumers are written in.
+"""Code examples in several languages with which consumers verify the broker's signature.
 
-Each one stands alone, with nothing but its language's own library, and is run by a test as it is.
+Each one is complete, needs only the standard library of its language, and is run by a test as it
+is.
 """
 
 import shlex
 from dataclasses import dataclass
 
 MASKED = "whsec_..."
-"""Stands for a secret that is not shown any more."""
+"""Placeholder for a secret that is no longer shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """One piece of code to copy."""
+    """One code example to copy."""
 
     key: str
-    """For addresses and files: ``python``."""
+    """Used in URLs and file names: ``python``."""
     title: str
     file_name: str
     note: str
-    """One sentence: how it is used."""
+    """One sentence about its use."""
     code: str
 
 
 def snippets(url: str, secret: str = MASKED) -> list[Snippet]:
-    """Code that verifies what is signed with ``secret``, and a shell that signs such a request."""
+    """Return code that verifies signatures by ``secret``, and a shell script that creates one."""
     return [
         Snippet(
             key=key,
@@ -152,7 +153,7 @@ function verify(array $headers, string $body): void
 }
 """
 
-# The timestamp is looked at before it is calculated with: bash would run what stands in it.
+# Checked before the arithmetic, in which bash would execute a malicious timestamp.
 _SHELL = """\
 #!/bin/sh
 # sh verify.sh "$webhook_id" "$webhook_timestamp" "$webhook_signature" < body

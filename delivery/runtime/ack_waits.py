@@ -1,4 +1,4 @@
-"""What a pump knows of how long its consumers take to acknowledge (S3-30)."""
+"""Cache each consumer's adaptive acknowledgement timeout in a pump (S3-30)."""
 
 import time
 
@@ -7,11 +7,11 @@ from delivery.rules import acks
 from delivery.steps import ack_timeouts
 
 FRESH_S = 5.0
-"""How long an answer of the tables is used."""
+"""Seconds for which a value from the tables is used."""
 
 
 class Waits:
-    """The waits of consumers whose ``timeout_ms`` is adaptive; of others nothing is asked."""
+    """Timeouts of consumers whose ``timeout_ms`` is adaptive; others need no query."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, float]] = {}
@@ -19,7 +19,7 @@ class Waits:
         self._wanted: dict[int, acks.Bounds] = {}
 
     def of(self, view: ConsumerConfig) -> float | None:
-        """How long to wait now, in milliseconds; None where it is fixed or not known yet."""
+        """Return the timeout in milliseconds; None if it is fixed or not known yet."""
         bounds = acks.bounds_of(view.ack)
         if bounds is None:
             return None
@@ -29,7 +29,7 @@ class Waits:
         return min(bounds.high_ms, max(bounds.low_ms, known_ms))
 
     def learn(self) -> None:
-        """Ask the tables about those that were asked for and are not fresh."""
+        """Read the timeouts that were requested and are not fresh."""
         while self._wanted:
             consumer_id, bounds = self._wanted.popitem()
             wait_ms = ack_timeouts.wait_ms(consumer_id, bounds)

@@ -1,4 +1,4 @@
-"""Assignment: the consumers that one pump serves, current as pumps and configuration change."""
+"""The consumers that one pump serves, kept current as pumps and configuration change."""
 
 import logging
 import time
@@ -23,61 +23,62 @@ from delivery.steps.send import Response
 logger = logging.getLogger(__name__)
 
 SAVE_S = 5.0
-"""How long unremarkable news of a consumer's health may stay unsaved."""
+"""Seconds for which ordinary changes of a consumer's health may stay unsaved."""
 SUSPEND_S = 60.0
 DISCOVER_SHARE = 20
-"""Looking for due rows takes at most one part in so many of a pump's time."""
+"""Discovery of due rows takes at most 1/20 of a pump's time."""
 DISCOVER_AT_ONCE = due_times.CONSUMERS_PER_QUERY
 RECOUNT_S = 0.1
-"""Between two looks at what former pumps still have on their way."""
+"""Seconds between two counts of the requests that former pumps have in flight."""
 FOLLOW_POLL_S = 0.02
-"""Between two looks at whether the others follow the configuration."""
+"""Seconds between two checks whether other pumps have applied the configuration."""
 
 
 _NEVER_SENT = (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE, Outcome.INTEGRITY_ERROR)
-"""They say nothing about the consumer."""
+"""Outcomes that say nothing about the consumer."""
 
 
 class Assignment:
-    """Lines of the consumers this pump owns; which those are follows from rules.sharding."""
+    """Queues of the consumers that this pump owns, which rules.sharding decides."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.queues: dict[int, ConsumerQueue] = {}
         self.ready_consumers = ReadyConsumers(self.queues)
         self.number = -1
-        """Of the configuration that the lines stand for."""
+        """Configuration version that the queues have."""
         self._former: dict[int, ConsumerQueue] = {}
-        """Given up with requests still open: should they come back, these count."""
+        """Queues given up with open requests; reused, with their counts, if the consumer
+        returns."""
         self._moved: set[int] = set()
-        """Consumers of which another pump may still have requests on their way."""
+        """Consumers for which another pump may still have requests in flight."""
         self._recount_at = 0.0
         self._awaited_until = 0.0
-        """Until when (`time.monotonic`) the count waits for pumps that do not follow yet."""
+        """Until when (`time.monotonic`) counting waits for pumps with old configuration."""
         self._known: Mapping[int, ConsumerConfig] = {}
-        """All consumers there were at the last refresh, with all of their limits."""
+        """All consumers at the last refresh, with their full limits."""
         self._basis: object = None
         self._members: set[int] = set()
         self._news: dict[int, tuple[ConsumerQueue, Response]] = {}
         self._saved: dict[int, float] = {}
         self._unasked: list[int] = []
-        """Consumers whose turn in this round of discovery is still to come."""
+        """Consumers not yet examined in this round of discovery."""
         self._pumps: list[KeyHolder] = []
-        """All that take deliveries, as their rows said at the last refresh."""
+        """All claiming pumps, from their rows at the last refresh."""
         self._missing: set[str] = set()
         self._notified: set[str] = set()
-        """Of the missing keys those that the others have been told of."""
+        """The missing keys that are published to the other pumps."""
 
     def is_behind(self) -> bool:
-        """Whether configuration changed since the last refresh."""
+        """Whether the configuration has changed since the last refresh."""
         return config_cache.refresh() != self.number
 
     def refresh(self) -> bool:
-        """Follow configuration and the living pumps; True when something changed."""
+        """Apply changes of configuration and live pumps; return whether anything changed."""
         if self._notified != self._missing:
             registration.lack(self.generation, self._missing)
             self._notified = set(self._missing)
-        # One without an address finishes what it has and takes nothing more.
+        # A pump without an address finishes what it has and claims nothing more.
         version, claimers = raw.read_all([(DirectoryVersion.CURRENT, []), registration.claimers()])
         number = config_cache.refresh(number=DirectoryVersion.of(version))
         me = KeyHolder(self.generation, keyring().ids, frozenset(self._missing))
@@ -93,9 +94,9 @@ class Assignment:
         for consumer_id in self.queues.keys() - views.keys():
             self._former[consumer_id] = self.queues.pop(consumer_id)
             self.ready_consumers.forget(consumer_id)
-            self._saved.pop(consumer_id, None)  # its next pump asks for what we know of it
+            self._saved.pop(consumer_id, None)  # save what is known for its next pump
         self._former = {key: queue for key, queue in self._former.items() if queue.in_flight}
-        # Their turn comes first: nothing is known of what they have waiting.
+        # These are examined first: nothing is known of their waiting deliveries.
         fresh = [key for key in views if key not in self.queues or self.queues[key].view.halted]
         self._unasked = [*fresh, *self._unasked]
         ours = views.keys() - self.queues.keys()
@@ -104,7 +105,7 @@ class Assignment:
         for consumer_id, view in views.items():
             self._adopt(view, shares[consumer_id], circuits.get(consumer_id, Circuit()))
         if members == self._members:
-            # Whoever registered since the last refresh had no pump before us.
+            # Consumers registered since the last refresh had no pump before.
             moved &= self._known.keys()
             if moved:
                 self._awaited_until = time.monotonic() + confirmation.FENCE_S
@@ -115,9 +116,9 @@ class Assignment:
         return True
 
     def miss(self, key_id: str) -> float:
-        """Note a key that this pump lacks; seconds until what it sealed may be taken again.
+        """Record a missing key; return the seconds until its deliveries may be claimed again.
 
-        At the next refresh its consumers go to those that have the key, if there are any.
+        At the next refresh this pump's consumers move to pumps that have the key, if there are any.
         """
         if key_id not in self._missing:
             self._missing.add(key_id)
@@ -125,7 +126,7 @@ class Assignment:
         return registration.wait_s(key_id, self._pumps)
 
     def take_over(self) -> None:
-        """All of our consumers were another pump's until now."""
+        """Treat all own consumers as if another pump had served them until now."""
         self._moves(self.queues)
         self.recount()
 
@@ -135,21 +136,21 @@ class Assignment:
             queue = self.queues[consumer_id]
             queue.elsewhere = queue.view.max_in_flight  # until it is counted
             if queue.view.rate:
-                # As if all that its rate allows had just been spent.
+                # Assume that the former pump has just used up the rate limit.
                 queue.arrival = now + queue.view.rate.tolerance + queue.view.rate.interval
             self._moved.add(consumer_id)
             self._recount_at = 0.0
 
     @property
     def recount_s(self) -> float | None:
-        """Seconds until `recount` has something to do; None while it has not."""
+        """Seconds until `recount` has something to do; None if it has nothing."""
         return max(0.0, self._recount_at - time.monotonic()) if self._moved else None
 
     def recount(self) -> None:
-        """Count what others have on their way beyond their parts, until nothing is left.
+        """Count requests that other pumps have in flight beyond their shares, until there are none.
 
-        A former pump's part is nothing. Where the configuration gave somebody less, it is counted
-        once that one knows: until then it may take more.
+        The share of a former pump is zero. If a configuration change reduced a pump's share, the
+        count begins when that pump has applied the change: until then it may claim more.
         """
         if not self._moved or time.monotonic() < self._recount_at:
             return
@@ -176,18 +177,18 @@ class Assignment:
         return sum(max(0, count - share.of(total, pump)) for pump, count in held.items())
 
     def is_shared(self, consumer_id: int) -> bool:
-        """Whether other pumps, too, serve one of our consumers."""
+        """Whether other pumps serve this consumer as well."""
         return not self.queues[consumer_id].share.is_all
 
     def view(self, consumer_id: int) -> ConsumerConfig | None:
-        """The consumer as requests to it are to be now; None: there is none of that id."""
+        """Return the consumer's current configuration, or None if it does not exist."""
         queue = self.queues.get(consumer_id)
         return queue.view if queue else config_cache.consumers().get(consumer_id)
 
     def expect(self, consumer_id: int, due_at: datetime, level: int | None = None) -> bool:
-        """Note that a consumer has something due; False when only other pumps serve it.
+        """Record that a consumer has a delivery due; return False if only other pumps serve it.
 
-        ``level`` is its priority; None: nobody told.
+        ``level`` is its priority; None: unknown.
         """
         queue = self.queues.get(consumer_id)
         if queue is None:
@@ -197,17 +198,17 @@ class Assignment:
         return True
 
     def look_ahead(self, consumer_ids: Iterable[int], now: datetime) -> None:
-        """Ask when these have something again, of which nothing is due any more.
+        """Read when these consumers, which have nothing due, have their next delivery due.
 
-        Exact, so that what is scheduled does not wait for its turn in `discover`.
+        Exact, so that scheduled deliveries do not wait for `discover`.
         """
         for consumer_id, due in due_times.by_priority(consumer_ids).items():
             self.queues[consumer_id].next_are(due, now)
 
     def discover(self, poll_s: float) -> float:
-        """Ask the tables what some consumers have due; returns the seconds until the next look.
+        """Read what some consumers have due; return the seconds until the next call.
 
-        A few at a time, so that nobody's requests wait for a long look at thousands of consumers.
+        Examines a few at a time, so that a scan of thousands of consumers does not delay requests.
         """
         started = time.monotonic()
         turn = self._unasked or list(self.queues)
@@ -222,13 +223,13 @@ class Assignment:
         return rest_s if self._unasked else max(poll_s, rest_s)
 
     def suspend(self, queue: ConsumerQueue) -> None:
-        """Leave a consumer alone for a while: we cannot sign for it."""
+        """Pause a consumer whose signing keys this pump cannot decrypt."""
         queue.ready_at = clock.now().timestamp() + SUSPEND_S
 
     def learn(
         self, queue: ConsumerQueue, answer: Response, due_in: float | None, priority: int
     ) -> None:
-        """What an answer says about its consumer, and when its delivery is due again, if ever."""
+        """Update a consumer's health from a response, and when its delivery is due again."""
         now = clock.now()
         if due_in is not None:
             queue.expect(now + timedelta(seconds=due_in), priority)
@@ -240,7 +241,7 @@ class Assignment:
         self._news[queue.view.id] = (queue, answer)
 
     def save(self) -> None:
-        """Write news that people or a successor need now, and the rest every few seconds."""
+        """Save changes that people or another pump need now, and the others every few seconds."""
         if not self._news:
             return
         now = clock.now()
@@ -260,7 +261,7 @@ class Assignment:
                 now=now,
             )
             self._give_up(queue, gone, now)
-            # Forgotten last: what the database refused above is said again.
+            # Removed last: changes that the database rejected above are saved next time.
             queue.saved = queue.circuit
             self._saved[consumer_id] = ticks
             del self._news[consumer_id]
@@ -282,14 +283,14 @@ class Assignment:
             arrival = _arrival(view)
             queue = ConsumerQueue(view, circuit, share, arrival=arrival)
             if former := self._former.pop(view.id, None):
-                # The same object: its open requests will be booked out of it.
+                # The same object, because its open requests will be subtracted from it.
                 former.view, former.circuit = view, circuit
                 former.share, former.arrival, former.due = share, arrival, {}
                 queue = former
             self.queues[view.id] = queue
             return
         if queue.view.halted and not view.halted:
-            # A person switched it on again: what was held against it is forgotten.
+            # A person has activated it again: forget its failures.
             queue.circuit = Circuit()
             queue.ready_at = 0.0
         queue.view, queue.share = view, share
@@ -299,7 +300,7 @@ class Assignment:
 def _shares(
     views: Iterable[ConsumerConfig], members: set[int], generation: int
 ) -> dict[int, Share]:
-    """What one of the pumps has of each push consumer that it serves."""
+    """Return this pump's share of each push consumer that it serves."""
     shares = {}
     for view in views:
         if view.mode != "push":
@@ -311,7 +312,7 @@ def _shares(
 
 
 def _part(view: ConsumerConfig, share: Share) -> ConsumerConfig:
-    """The consumer with our part of its limits."""
+    """Return the consumer with this pump's share of its limits."""
     if share.is_all:
         return view
     place, count = share.place, len(share.owners)
@@ -322,7 +323,7 @@ def _part(view: ConsumerConfig, share: Share) -> ConsumerConfig:
 def _judged(circuit: Circuit, answer: Response, instant: float) -> Circuit:
     if answer.outcome.is_success:
         return breaker.after_success(circuit, instant)
-    # 429 comes from a consumer that works: it is slowed down, not given up.
+    # A consumer that answers 429 works: it is slowed down, but not a failure.
     if answer.outcome is not Outcome.THROTTLED:
         circuit = breaker.after_failure(
             circuit,
@@ -337,5 +338,5 @@ def _judged(circuit: Circuit, answer: Response, instant: float) -> Circuit:
 
 
 def _arrival(view: ConsumerConfig) -> float:
-    """A new owner starts without a burst: the former one may just have spent it."""
+    """Start a new owner without a burst, which the former one may just have used."""
     return 0.0 if view.rate is None else clock.now().timestamp() + view.rate.tolerance

@@ -1,4 +1,4 @@
-"""Body buffer: bodies of a pump's open requests, limited by bytes as well as by number."""
+"""Limit the bodies of a pump's open requests by bytes as well as by number."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
@@ -13,40 +13,40 @@ from delivery.steps import payloads
 from delivery.steps.payloads import Payload, PayloadCache
 
 SETTLING = 8
-"""How many bodies it takes until the usual size has followed them."""
+"""Number of bodies over which the average size adapts."""
 
 Pairs: TypeAlias = list[tuple[ClaimedDelivery, ConsumerQueue]]
 Loaded: TypeAlias = list[tuple[ClaimedDelivery, ConsumerQueue, Payload | None]]
-"""With what each delivery carries; None where the message is missing."""
+"""Each delivery with its payload; None if the message is missing."""
 
 
 class BodyBuffer:
-    """What is on its way, and what of the claimed may join it."""
+    """Counts the bytes in flight, and chooses which claimed deliveries may be sent."""
 
     def __init__(self) -> None:
         self._shelf = PayloadCache()
         self._bytes = 0
         self.next_at: datetime | None = None
-        """When the next one of the claimed that is not due yet may go."""
+        """When the next claimed delivery that is not due yet may be sent."""
 
     def prepare(self, claimed: Sequence[ClaimedDelivery], now: datetime) -> None:
-        """Have the content of what is not due yet at hand when it is."""
+        """Read payloads of deliveries that are not due yet, so that they can be sent in time."""
         self._shelf.prepare(row.message_id for row in claimed if row.due_at > now)
 
     def stock(self, contents: Sequence[payloads.Row], claimed: Iterable[ClaimedDelivery]) -> None:
-        """Have at hand what was read while these were claimed."""
+        """Keep payloads that were read when these deliveries were claimed."""
         if contents:
             self._shelf.stock(contents, Tally(row.message_id for row in claimed))
 
     def seconds(self, now: datetime) -> float:
-        """How long until one may go that was not due at the last `load`."""
+        """Return the seconds until the next delivery that was not due at the last `load` is due."""
         return float("inf") if self.next_at is None else (self.next_at - now).total_seconds()
 
     def load(self, claimed: Pairs, now: datetime) -> tuple[Loaded, Pairs]:
-        """What may go now, with its content, and what has to wait until something else has ended.
+        """Return deliveries to send now, with their payloads, and those that must wait for room.
 
-        Nothing goes before its time. A consumer that has nothing on its way always gets one, and
-        what is too late is not kept waiting.
+        No delivery is sent before it is due. A consumer with nothing in flight always gets one, and
+        a delivery whose lease ends too soon does not wait.
         """
         early = [(row, queue) for row, queue in claimed if row.due_at > now]
         self.next_at = min((row.due_at for row, _ in early), default=None)
@@ -67,7 +67,7 @@ class BodyBuffer:
             coming[queue.view.id] = mine + size - queue.body_bytes
             total += size
             going.append((row, queue, payload))
-        # One by one: a result of many is in memory twice, as it was read and as it was opened.
+        # One at a time: each result is in memory twice, as read and as decrypted.
         for message_id in {
             row.message_id for row, _, payload in going if payload and payload.is_left
         }:
@@ -76,24 +76,24 @@ class BodyBuffer:
         return [(row, queue, contents.get(row.message_id)) for row, queue, _ in going], waiting
 
     def put(self, queue: ConsumerQueue, size: int) -> None:
-        """A body goes on its way."""
+        """Add a body that is sent now."""
         self._bytes += size
         queue.body_bytes += size
         queue.usual_bytes += (size - queue.usual_bytes) / SETTLING
 
     def take(self, queue: ConsumerQueue, size: int) -> None:
-        """It has come to its end."""
+        """Subtract a body whose request has ended."""
         self._bytes -= size
         queue.body_bytes -= size
 
 
 def is_late(row: ClaimedDelivery, queue: ConsumerQueue, now: datetime) -> bool:
-    """Whether an attempt that began now might outlive its lease."""
+    """Whether an attempt that begins now might outlive its lease."""
     return now + timedelta(milliseconds=queue.view.timeout_ms) > row.lease_until
 
 
 def _apart(claimed: Pairs, now: datetime) -> tuple[Pairs, Pairs]:
-    """Those worth reading, and those whose consumer has its share on the way already."""
+    """Separate deliveries worth reading from those of consumers that have used up their share."""
     tried: Pairs = []
     full: Pairs = []
     for row, queue in claimed:

@@ -1,4 +1,4 @@
-"""Capacity planner: how many deliveries of each consumer a pump may claim now."""
+"""Plan how many deliveries of each consumer a pump may claim now."""
 
 import logging
 import time
@@ -23,25 +23,25 @@ logger = logging.getLogger(__name__)
 FANOUT_BATCH = 200
 """Most messages of one fan-out."""
 MIN_FANOUT_BATCH = 16
-"""Messages that a fan-out may take even if nobody has room for so many at once."""
+"""Messages that a fan-out may take even if no consumer has room for as many."""
 FULL_S = 0.005
 CLAIM_BATCH = 100
-"""Most rows of one claim: what comes meanwhile, however urgent, waits until they are sent."""
+"""Most rows of one claim: deliveries that arrive meanwhile wait until these are sent."""
 MIXED_BATCH, MIXED_S = 40, 2.0
-"""Most rows of a claim and messages of a fan-out for so many seconds after more than one priority
-was taken: smaller steps cost more, and nobody gains where all are equally urgent."""
+"""Limit for claims and fan-outs during MIXED_S seconds after more than one priority was claimed.
+Smaller steps cost more, and help only if deliveries differ in priority."""
 MIN_SHARE = 4
-"""Rows of each consumer that a claim asks for, where there are enough consumers: each of them is a
-range to read. The others' turn is next."""
+"""Fewest rows of each consumer that a claim requests when there are many consumers, because each of
+them costs a range read. The other consumers are next."""
 RESERVED, UNTRIED_RESERVED, LAST = 4, 16, 8
-"""Parts of a pump's requests. One in four is for consumers that answer promptly, and for one
-request each of those that have not answered yet, until one in sixteen is left. Of what exceeds the
-last eighth each prompt one may have a quarter, and of the last eighth one request: should all of
-them begin to hang, it takes very many to fill the pump before that is known."""
+"""Divisors of a pump's requests. A quarter is reserved for consumers that answer promptly, and for
+one request each of consumers that have not answered yet, until 1/16 is left. Of what exceeds the
+last eighth each prompt consumer may use a quarter; of the last eighth, one request. So if they all
+begin to hang, it takes very many to fill the pump before that is known."""
 
 
 class CapacityPlanner:
-    """Shares a pump's free requests out among its consumers."""
+    """Distributes a pump's free requests among its consumers."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._roster = assignment
@@ -49,20 +49,20 @@ class CapacityPlanner:
         """Consumers of the last fan-out."""
         self._claims = 0
         self.batch = CLAIM_BATCH
-        """Most rows of the claim that was asked for last."""
+        """Most rows of the last requested claim."""
         self._levels: Set[int] = frozenset()
         self._mixed_until = 0.0
         self._free = 0
-        """Requests that may be opened, at the last look."""
+        """Requests that could be opened at the last check."""
         self.full_until = 0.0
-        """Until when (`time.monotonic`) the fan-out waits for an answer to make room."""
+        """Until when (`time.monotonic`) the fan-out waits for a response to make room."""
 
     def fanout_limit(self, now: datetime) -> int:
-        """How many messages to fan out now: as many as the hungriest consumer takes at birth.
+        """Return how many messages to fan out: as many as the consumer with most room can claim.
 
-        What is queued instead has to be claimed, and so has all that comes after it until none is
-        left. 0 for a moment while those who have nothing waiting are full: not for longer, the
-        others wait for their messages.
+        Deliveries that are queued instead must be claimed later, as all following ones until the
+        queue is empty. Returns 0 for a moment while consumers without a backlog are full; not for
+        longer, because other consumers wait for their messages.
         """
         most = MIXED_BATCH if self._is_mixed() else FANOUT_BATCH
         queues = [queue for key in self._eaters if (queue := self._roster.queues.get(key))]
@@ -75,9 +75,9 @@ class CapacityPlanner:
         return min(most, max(*rooms, MIN_FANOUT_BATCH)) if rooms else most
 
     def wants(self, owner: int, now: datetime, free: int) -> list[ClaimRequest]:
-        """What to claim of what is due, where ``free`` more requests may be open.
+        """Return the claims to make of due deliveries, while ``free`` more requests may be open.
 
-        Never more than `claim.CONSUMERS_PER_QUERY`, so that one look decides across all of them.
+        At most `claim.CONSUMERS_PER_QUERY`, so that one query decides across all of them.
         """
         self._free = free
         if free <= 0:
@@ -88,7 +88,7 @@ class CapacityPlanner:
             now, time.monotonic(), self._admits, most, from_below=oldest_first
         )
         picks = [pick for pick in picks if isinstance(self.signer(pick.queue), Signer)]
-        self._claims += bool(picks)  # a look that finds nothing is nobody's turn
+        self._claims += bool(picks)  # a claim that finds nothing does not count
         self.batch = min(free, MIXED_BATCH if self._is_mixed() else CLAIM_BATCH)
         return [
             ClaimRequest(
@@ -107,9 +107,9 @@ class CapacityPlanner:
     def claimer(
         self, owner: int, now: datetime, free: Callable[[], int], least: int = 0
     ) -> DirectClaim:
-        """Who takes what a fan-out makes, within the room that there is then.
+        """Return a direct claim for a fan-out, limited to the room at that time.
 
-        Nothing below the priority ``least``, nor below anything that waits.
+        Excludes deliveries below the priority ``least``, or below any that waits.
         """
         least = max(least, self._roster.ready_consumers.top())
         return DirectClaim(owner, now, lambda counts: self.leave(counts, now, free(), least), least)
@@ -117,10 +117,10 @@ class CapacityPlanner:
     def leave(
         self, counts: Mapping[int, int], now: datetime, free: int, least: int = 0
     ) -> dict[int, ClaimAllowance]:
-        """What to take of new deliveries as they are made; ``counts`` says how many there are.
+        """Return how many new deliveries to claim directly; ``counts`` says how many there are.
 
-        They have the priority ``least`` or more. A consumer that has something so urgent due
-        already gets none: its claim goes by priority.
+        They have the priority ``least`` or more. A consumer that already has such deliveries due
+        gets none, because its claims must go by priority.
         """
         self._eaters = list(counts)
         self._free = free
@@ -141,14 +141,14 @@ class CapacityPlanner:
         }
 
     def wake_at(self, free: int) -> float | None:
-        """When the next consumer that may take something wants to be looked at, Unix seconds."""
+        """Return when the next ready consumer must be checked, in Unix seconds."""
         return self._roster.ready_consumers.wake_at() if free > 0 else None
 
     def signer(self, queue: ConsumerQueue) -> Signer | Unreadable:
-        """The consumer's opened secrets, or why they cannot be opened: then it is left alone."""
+        """Return the consumer's decrypted secrets, or the error; then the consumer is paused."""
         try:
             if queue.view.ack:
-                keystore.signing_key(acknowledge.PURPOSE)  # of the address that it may call
+                keystore.signing_key(acknowledge.PURPOSE)  # for the acknowledgement URL
             return config_cache.signer(queue.view.id)
         except KeyMissing as error:
             self._roster.miss(error.key_id)
@@ -160,8 +160,10 @@ class CapacityPlanner:
             return error
 
     def saw(self, levels: Set[int]) -> None:
-        """What was taken has these priorities; if what was taken before had others, steps are small
-        for a while."""
+        """Record the priorities of a claim; if they differ from the last one's, use small steps.
+
+        See `MIXED_BATCH`.
+        """
         if self._levels and levels != self._levels:
             self._mixed_until = time.monotonic() + MIXED_S
         self._levels = levels
@@ -174,10 +176,11 @@ class CapacityPlanner:
 
 
 def admits(status: QueueStatus, in_flight: int, free: int) -> int:
-    """How many more requests a consumer may open, of ``free`` ones that the pump has left.
+    """Return how many more requests a consumer may open if the pump has ``free`` ones left.
 
-    Who does not answer promptly has no more open than it leaves to others in the common part: the
-    more consumers hang, the less each of them gets. The rest of the pump is for those that do.
+    A consumer that does not answer promptly may have no more open requests than it leaves to others
+    in the common part: the more consumers hang, the less each of them gets. The rest of the pump is
+    reserved for prompt consumers.
     """
     all_of_it = conf().pump_in_flight
     common = free - all_of_it // RESERVED
@@ -191,19 +194,20 @@ def admits(status: QueueStatus, in_flight: int, free: int) -> int:
 
 
 class Share(NamedTuple):
-    """How much a consumer may take at once."""
+    """How many deliveries of a consumer may be claimed at once."""
 
     queue: ConsumerQueue
     limit: int
     may_take_more: bool
-    """Whether the limit leaves to others what this one might take."""
+    """Whether the consumer could take more than this limit."""
 
 
 def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list[Share]:
-    """How much each may take beside so many ``others``; the most urgent come first.
+    """Divide ``free`` requests among ``picks``, most urgent first.
 
-    Those of one priority share ``most``, which is what one claim takes; what is more than that in
-    all, the claim leaves to the most urgent.
+    ``others`` is the number of further consumers that wait. Consumers of one priority share
+    ``most``, the size of one claim. The shares may add up to more; the claim then prefers the most
+    urgent rows.
     """
     most = min(free, most)
     alike = Tally(pick.level for pick in picks)

@@ -1,4 +1,4 @@
-"""How the broker's own processes are started: the web server and the worker cluster."""
+"""Define how the broker's own processes are started: the web server and the worker cluster."""
 
 import errno
 import os
@@ -19,25 +19,25 @@ from delivery.runtime.web_watch import WebWatch
 
 DEFAULT_PORT = 8000
 CONNECTIONS = 1024
-"""In each web process, besides those of receivers that wait."""
+"""Connections of each web process, besides those of waiting receivers."""
 
 
 class Unusable(Exception):
-    """An address that the web server cannot listen on; the message says why and what helps."""
+    """The web server cannot listen on this address; the message says why and what helps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Where the web server listens: an IP address and a port."""
+    """The IP address and port on which the web server listens."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``127.0.0.1:8000``, ``[::1]:8000``, ``localhost:8000``, a host or a port alone.
+        """Parse ``127.0.0.1:8000``, ``[::1]:8000``, ``localhost:8000``, or a host or port alone.
 
-        Names are resolved here. Raises Unusable.
+        Resolves names. Raises Unusable.
         """
         host, colon, port = text.rpartition(":")
         if not colon or text.endswith("]"):
@@ -52,7 +52,7 @@ class Bind:
 
     @property
     def url(self) -> str:
-        """Address for a browser."""
+        """The URL for a browser."""
         return f"http://[{self.host}]:{self.port}" if self.is_v6 else f"http://{self}"
 
     @property
@@ -66,8 +66,8 @@ class Bind:
     def check_free(self) -> None:
         """Raise Unusable unless a server could listen here now.
 
-        The web server would say the same only in the log of a process that is started again and
-        again. Without SO_REUSEPORT, which would let two servers share the port unnoticed.
+        Otherwise the error would appear only in the log of a process that restarts again and again.
+        Does not set SO_REUSEPORT, with which two servers could share the port unnoticed.
         """
         family = socket.AF_INET6 if self.is_v6 else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -84,21 +84,21 @@ class Bind:
 
 
 def ours(*words: str) -> tuple[str, ...]:
-    """One of this project's commands, from whatever folder it is started."""
+    """Return one of this project's commands, independent of the working directory."""
     return (sys.executable, str(settings.BASE_DIR / "manage.py"), *words)
 
 
 def web(bind: Bind) -> Child:
-    """The HTTP server, with as many processes and threads as the settings say."""
+    """Return the HTTP server, with as many processes and threads as the settings say."""
     options = {
         "--interface": "wsgi",
         "--host": bind.host,
         "--port": str(bind.port),
         "--workers": str(web_workers()),
         "--blocking-threads": str(web_threads()),
-        # Connections. Each call that waits has one, and who publishes shall find one all the same.
+        # Each waiting request has a connection; producers need some beyond these.
         "--backpressure": str(CONNECTIONS + long_polls()),
-        # Its warnings are about our choice of threads; the access log is off by default.
+        # Its warnings are about the number of threads; the access log is off by default.
         "--log-level": "error",
     }
     flat = [part for option in options.items() for part in option]
@@ -106,7 +106,7 @@ def web(bind: Bind) -> Child:
         name="web",
         command=(
             *(sys.executable, "-m", "granian", *flat),
-            # One crashed worker process is replaced while its siblings go on answering.
+            # A crashed worker process is replaced while the others continue to answer.
             *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
         ),
         is_alive=WebWatch(),
@@ -115,10 +115,10 @@ def web(bind: Bind) -> Child:
 
 
 def worker() -> Child:
-    """The django-q2 cluster with its pumps.
+    """Return the django-q2 cluster with its pumps.
 
-    Restarts keep the cluster's name: the new pumps find the places of the dead ones and give
-    their deliveries back at once.
+    Restarts keep the cluster's name, so that new pumps find the slots of dead ones and release
+    their deliveries at once.
     """
     name = uuid.uuid4().hex
     return Child(
@@ -130,16 +130,16 @@ def worker() -> Child:
 
 
 def _longest_pause_s() -> float:
-    """Short when a failpoint kills the broker on purpose (failpoints.py)."""
+    """Return a short pause when a failpoint kills the broker on purpose (failpoints.py)."""
     return 0.2 if site().failpoint else MAX_PAUSE_S
 
 
 def web_workers() -> int:
-    """Web processes: the setting, or by database and cores.
+    """Return the number of web processes: the setting, or by database and cores.
 
-    SQLite has one writer, and a second process would only wait for it. Elsewhere half of the
-    cores, since pumps and database need the others, and two at least: one would save CPU, since
-    requests share commits within a process, and make producers wait for people's pages.
+    SQLite has one writer, and a second process would only wait for it. Otherwise half of the cores,
+    since pumps and database need the others, and at least two. One process would save CPU, because
+    requests share commits within a process, but producers would wait for people's pages.
     """
     chosen: int = settings.ENVIRONMENT.web_workers
     if chosen:
@@ -150,16 +150,16 @@ def web_workers() -> int:
 
 
 def web_threads() -> int:
-    """Threads in each web process: the setting, or up to 64 together, 8 at least in each.
+    """Return the threads of each web process: the setting, or up to 64 in total, at least 8 each.
 
-    Who waits for a commit holds a thread, and those who wait together share it: 32 accept a tenth
-    more messages than 16. Each thread may open a connection to the database, of which servers
-    allow about 150. SQLite's one writer has work for half of them.
+    A request that waits for a commit holds a thread, and requests that wait together share the
+    commit: 32 threads accept a tenth more messages than 16. Each thread may open a connection to
+    the database; servers allow about 150. SQLite's one writer can use half as many threads.
     """
     chosen: int = settings.ENVIRONMENT.web_threads
     return chosen or max(8, (32 if connection.vendor == "sqlite" else 64) // web_workers())
 
 
 def long_polls() -> int:
-    """Calls that may wait for messages in each web process; each holds a connection, no thread."""
+    """Return how many requests may wait in each web process; each holds a connection, no thread."""
     return int(settings.ENVIRONMENT.long_polls)

@@ -1,7 +1,7 @@
-"""Cluster: the django-q2 cluster whose workers host the pumps and the maintenance process.
+"""The django-q2 cluster whose workers host the pumps and the maintenance process.
 
-A pump is started straight in a fresh worker rather than through django-q2's queue: that queue can
-be left locked for ever by a worker that was killed while it held the lock, and delivery must not
+A fresh worker becomes a pump directly, and not by a task from django-q2's queue: that queue can
+stay locked for ever by a worker that was killed while it held the lock, and delivery must not
 depend on it.
 """
 
@@ -46,9 +46,9 @@ class BrokerCluster(Cluster):  # type: ignore[misc]  # it has no types
 
 
 def run(cluster_name: str | None = None) -> int:
-    """Host pumps, maintenance process and scheduled tasks until SIGTERM; returns the exit code.
+    """Host pumps, maintenance process and scheduled tasks until SIGTERM; return the exit code.
 
-    ``cluster_name`` is how this start is called in PumpSlot.cluster.
+    ``cluster_name`` names this start in PumpSlot.cluster.
     """
     global _cluster
     _cluster = cluster_name or uuid.uuid4().hex
@@ -63,7 +63,7 @@ def run(cluster_name: str | None = None) -> int:
     cluster.start()
     sentinel = cluster.sentinel
     while sentinel.is_alive():
-        sentinel.join(2.0)  # its end is heard at once; this is the belt
+        sentinel.join(2.0)  # returns when it ends; the timeout is a precaution
     return 0 if task_queue.stopping.is_set() else 1
 
 
@@ -71,8 +71,8 @@ _cluster = ""
 
 
 def _host(**_: Any) -> None:
-    """In a fresh worker: become a pump or the maintenance process if a slot is free."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the cluster stops us, in order
+    """In a fresh worker, become a pump or the maintenance process if a slot is free."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the cluster stops its workers in order
     listener = Listener()
     held = registration.acquire(_cluster, PumpSlot.Kind.PUMP, conf().pumps, listener.address)
     if held is not None:
@@ -87,7 +87,7 @@ def _host(**_: Any) -> None:
 
 
 def _entitle(held: PumpRegistration) -> None:
-    """Say in the list of processes what this one is."""
+    """Set the process title."""
     setproctitle(f"qcluster {_cluster} {held.kind}")
 
 
@@ -105,7 +105,7 @@ def _pump(held: PumpRegistration, listener: Listener) -> None:
 
 
 def _maintenance(held: PumpRegistration) -> None:
-    """Run the sweeps, each on its clock, and beside them the schedule runner."""
+    """Run the sweeps at their intervals, and the schedule runner in parallel."""
     schedule_runner = ScheduleRunner(task_queue.stopping.wait)
     schedule_runner.start()
     try:
@@ -116,12 +116,12 @@ def _maintenance(held: PumpRegistration) -> None:
 
 
 def _sweep(held: PumpRegistration, end: float) -> None:
-    """Until told to stop, or ``end`` (monotonic)."""
+    """Run sweeps until told to stop, or until ``end`` (monotonic)."""
     rounds, next_beat = sweeps.rounds(), 0.0
     while not task_queue.stopping.is_set() and time.monotonic() < end:
         rest_s = 0.5
         try:
-            # A little early when sweeps had to wake us anyway: waking up costs more than the beat.
+            # A little early if a sweep woke this process: waking up costs more than a heartbeat.
             if time.monotonic() >= next_beat - SOON_S:
                 next_beat = time.monotonic() + registration.MAINTENANCE_BEAT_S
                 if not registration.beat(held, 0):
@@ -135,7 +135,7 @@ def _sweep(held: PumpRegistration, end: float) -> None:
 
 
 def _depart(held: PumpRegistration) -> None:
-    """Leave the slot. A worker whose time is up ends, so that a fresh one takes its place."""
+    """Release the slot. A worker whose time is up exits, and a fresh one takes its place."""
     try:
         registration.leave(held)
     except DatabaseFailure:
@@ -145,5 +145,5 @@ def _depart(held: PumpRegistration) -> None:
 
 
 def _die_with_parent() -> None:
-    """No process of ours outlives the one that made it, however that one ended."""
+    """Make the kernel kill this process when its parent ends for any reason."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Confirmation: a change is answered when no pump begins a request any more by what was before it.
+"""Wait until no pump begins requests any more with the configuration before a change.
 
-Each pump writes beside its heartbeat up to which number it follows the configuration. A pump that
-cannot be heard (dead, frozen, cut off) holds up nobody for long: it begins nothing either, unless
-it has looked within the last ``FENCE_S`` seconds.
+With its heartbeat each pump writes the configuration version that it has applied. A pump that does
+not respond (dead, frozen or disconnected) delays this only briefly: it begins no request either
+unless it has checked within the last ``FENCE_S`` seconds.
 """
 
 import logging
@@ -24,29 +24,29 @@ from delivery.runtime.wakeups import wakeup_sender
 logger = logging.getLogger(__name__)
 
 FENCE_S = 1.5
-"""A pump begins requests for so long after its last look at the configuration: three beats."""
+"""A pump begins requests for this long after its last check of the configuration: three beats."""
 FIRST_S, MAX_S = 0.002, 0.05
-"""Between two looks at who follows; each is twice as long as the one before."""
+"""Pauses between two checks of the pumps; each is twice as long as the one before."""
 
 
 class _Local(threading.local):
     skips = False
     silent: Mapping[int, datetime] = MappingProxyType({})
-    """Pumps that were waited for in vain, with the last beat that they had shown."""
+    """Pumps that did not confirm in time, with their last heartbeats."""
 
 
 _here = _Local()
 
 
 def on_delivery_changed(sender: Any, **_: Any) -> None:
-    """Receiver of channels_app.signals.delivery_changed: returns when every pump follows."""
+    """Handle channels_app.signals.delivery_changed: wait until every pump has applied it."""
     if not _here.skips:
         wait()
 
 
 @contextmanager
 def unconfirmed() -> Iterator[None]:
-    """For changes that a pump makes itself: it would wait for its own confirmation."""
+    """Skip the wait for changes by a pump, which would wait for its own confirmation."""
     _here.skips = True
     try:
         yield
@@ -60,9 +60,10 @@ def _behind(number: int) -> dict[int, datetime]:
 
 
 def wait() -> None:
-    """Until every pump follows what is committed, ``FENCE_S`` at most. Raises nothing.
+    """Wait until every pump has applied what is committed, at most ``FENCE_S``. Raises nothing.
 
-    Where the database does not answer, time does: a pump that has not looked since begins nothing.
+    If the database does not respond, waiting is sufficient: a pump that cannot check begins
+    nothing.
     """
     end = time.monotonic() + FENCE_S
     pause = FIRST_S
@@ -75,8 +76,8 @@ def wait() -> None:
         while (behind := _behind(number)) and (left := end - time.monotonic()) > 0:
             time.sleep(min(pause, left))
             pause = min(2 * pause, MAX_S)
-        # Nobody waits for the same silence twice: it begins nothing before its next beat, and looks
-        # at the configuration then.
+        # Do not wait again for a pump that is still silent: before it begins anything it must send
+        # its next heartbeat and check the configuration.
         _here.silent = {key: at for key, at in behind.items() if known.get(key) == at}
     except DatabaseFailure as failure:
         logger.warning("nobody can say which pumps follow a change: %s", failure)

@@ -1,4 +1,4 @@
-"""One consumer as its pump sees it: what it may receive now, and what is due."""
+"""One consumer in its pump's memory: what it may receive now, and what is due."""
 
 import enum
 from collections.abc import Mapping
@@ -14,32 +14,32 @@ from delivery.rules.fair_sharing import LEVELS
 from delivery.rules.sharding import ALONE, Share
 
 LEAD, AHEAD = timedelta(milliseconds=15), timedelta(milliseconds=30)
-"""So long before its time a delivery is claimed and its body read: when it comes nothing is left
-to do but to send it. A look that the first one asks for takes those of the next moment along.
-Until its time what is claimed has a place, and cannot be moved any more."""
+"""A delivery is claimed and its body read LEAD before it is due, so that at the due time it only
+has to be sent. That claim includes deliveries due within AHEAD. A claimed delivery already counts
+as in flight and cannot be moved any more."""
 BUSY_S = 0.02
-"""Seconds until rows that another worker holds are looked at again."""
+"""Seconds until rows that another worker holds are checked again."""
 BYTE_SHARES = 8
-"""One consumer may have this part of all bodies on their way: as with requests, several can hang
-at once and leave room for the others."""
+"""One consumer may use 1/8 of the bytes in flight, so that several consumers can hang at once and
+leave room for the others."""
 GUARD_EVERY = 10
-"""Every tenth claim takes the oldest rows whatever their priority (S0-42)."""
+"""Every tenth claim takes the oldest rows, whatever their priority (S0-42)."""
 PROMPT_S = 0.25
-"""Seconds: who answers within them, as a rule, answers promptly. Who has kept a request open for
-longer and answered nothing meanwhile hangs."""
+"""Seconds within which a prompt consumer usually answers. A consumer hangs if a request is open for
+longer and no response has come meanwhile."""
 MAX_S, RECENT = 4 * PROMPT_S, 4
-"""Longest answer as it counts, and how many answers it takes until the usual time has followed
-them: who hung for long is prompt again after a few prompt answers."""
+"""Cap on a response time in seconds, and the number of responses over which the average adapts.
+After hanging for long, a consumer is prompt again after a few prompt responses."""
 
 
 class QueueStatus(enum.IntEnum):
-    """How a consumer answers, as far as its pump knows."""
+    """How promptly a consumer answers, as far as its pump knows."""
 
     PROMPT = 0
     UNTRIED = 1
-    """It has not answered yet, and nothing is on its way to it."""
+    """It has not answered yet, and no request is in flight."""
     OTHER = 2
-    """It is slow, it hangs, or its first answer has not come."""
+    """It is slow, hangs, or has its first request in flight."""
 
 
 QUEUE_STATUSES = tuple(QueueStatus)
@@ -47,61 +47,61 @@ QUEUE_STATUSES = tuple(QueueStatus)
 
 @dataclass(slots=True)
 class ConsumerQueue:
-    """State of one consumer in the memory of a pump that owns it, or a share of it."""
+    """One consumer's state in the memory of a pump that owns it, or a share of it."""
 
     view: ConsumerConfig
-    """With this pump's part of the limits, where several serve it."""
+    """The configuration, with this pump's share of the limits if several pumps serve it."""
     circuit: Circuit
     share: Share = ALONE
     in_flight: int = 0
     elsewhere: int = 0
-    """Requests that others have on their way and that are not within their parts: a former pump's,
-    or those of one that has just had all of it."""
+    """Requests in flight in other pumps beyond their shares: of a former pump, or of one whose
+    share has just been reduced."""
     body_bytes: int = 0
-    """Of bodies on their way to it."""
+    """Bytes of its bodies in flight."""
     usual_bytes: float = 0.0
-    """Size of its bodies of late."""
+    """Average size of its latest bodies."""
     due: dict[int, datetime] = field(default_factory=dict)
-    """Earliest instant at which something waits, by priority, as far as known."""
+    """When the earliest known delivery of each priority is due."""
     began: dict[int, float] = field(default_factory=dict)
-    """Since when (`time.monotonic`) each of its requests is on its way, the oldest first."""
+    """Start (`time.monotonic`) of each open request, oldest first."""
     answer_s: float | None = None
-    """How long its answers took of late; None before the first."""
+    """Average time of its latest responses; None before the first."""
     answered_at: float = 0.0
-    """When (`time.monotonic`) the last one came."""
+    """When (`time.monotonic`) the last response came."""
     arrival: float = 0.0
     """The rate limiter's theoretical arrival time, Unix seconds."""
     ready_at: float = 0.0
-    """Not to be looked at before: the rate limiter said so."""
+    """Not to be checked before this time, because of the rate limiter."""
     saved: Circuit = field(default_factory=Circuit)
-    """The circuit as it stands in the database."""
+    """The circuit as stored in the database."""
 
     @property
     def next_due(self) -> datetime | None:
-        """Earliest instant at which something waits, as far as known; None when nothing does."""
+        """When the earliest known delivery is due; None if nothing waits."""
         return min(self.due.values(), default=None)
 
     def has_due(self, now: datetime) -> bool:
-        """Whether something is due, or will be in a moment, as far as known."""
+        """Whether a known delivery is due now or within `LEAD`."""
         return self.top_due(now) >= 0
 
     def top_due(self, now: datetime) -> int:
-        """The highest priority of what is due, or will be in a moment; -1 when nothing is."""
+        """Return the highest priority that is due now or within `LEAD`; -1 if nothing is."""
         horizon = now + LEAD
         return max((level for level, at in self.due.items() if at <= horizon), default=-1)
 
     def due_levels(self, now: datetime) -> list[int]:
-        """Priorities of which something may be due, the highest first."""
+        """Return the priorities that may have due deliveries, highest first."""
         horizon = now + AHEAD
         return sorted((level for level, at in self.due.items() if at <= horizon), reverse=True)
 
     def place(self, now: datetime, ticks: float) -> tuple[int, QueueStatus] | None:
-        """The highest priority of what is due and how the consumer answers; None: nothing is."""
+        """Return the highest due priority and the consumer's status; None if nothing is due."""
         level = self.top_due(now)
         return None if level < 0 else (level, self.status(ticks))
 
     def status(self, ticks: float) -> QueueStatus:
-        """How the consumer answers at ``ticks`` (`time.monotonic`)."""
+        """Return the consumer's status at ``ticks`` (`time.monotonic`)."""
         if self.answer_s is None:
             return QueueStatus.OTHER if self.in_flight else QueueStatus.UNTRIED
         if self.answer_s > PROMPT_S:
@@ -111,14 +111,14 @@ class ConsumerQueue:
         return QueueStatus.OTHER if hangs else QueueStatus.PROMPT
 
     def answered(self, seconds: float, ticks: float) -> None:
-        """Book how long an answer took."""
+        """Record a response time."""
         seconds = min(seconds, MAX_S)
         known = self.answer_s
         self.answer_s = seconds if known is None else known + (seconds - known) / RECENT
         self.answered_at = ticks
 
     def capacity(self, now: datetime) -> int:
-        """How many deliveries may be taken now, should there be so many."""
+        """Return how many deliveries may be claimed now, if there are as many."""
         if self.view.halted:
             return 0
         instant = now.timestamp()
@@ -134,34 +134,34 @@ class ConsumerQueue:
         return self._within_rate(room, instant) if room > 0 else 0
 
     def took(self, count: int, now: datetime) -> None:
-        """Book ``count`` claimed deliveries."""
+        """Record ``count`` claimed deliveries."""
         self.in_flight += count
         if self.view.rate:
             for _ in range(count):
                 _, self.arrival, _ = decide(self.arrival, now.timestamp(), self.view.rate)
 
     def asked(self, count: int, left: Mapping[int, datetime], now: datetime) -> None:
-        """Book a claim of all that was due: how many it took, and what it left of each priority."""
+        """Record a claim: how many rows it got, and what it left due of each priority."""
         for level in self.due_levels(now):
             del self.due[level]
         self.due |= left
         if left and not count:
-            self.ready_at = now.timestamp() + BUSY_S  # somebody else holds its rows
+            self.ready_at = now.timestamp() + BUSY_S  # another worker holds its rows
 
     def next_are(self, due: Mapping[int, datetime], now: datetime) -> None:
-        """The tables say so, after a claim that left nothing due."""
+        """Set the due times that were read after a claim that left nothing due."""
         self.due = dict(due)
         if self.has_due(now):
-            self.ready_at = max(self.ready_at, now.timestamp() + BUSY_S)  # somebody else holds it
+            self.ready_at = max(self.ready_at, now.timestamp() + BUSY_S)  # another worker holds it
 
     def expect(self, due_at: datetime, level: int | None = None) -> None:
-        """Something of that priority will be due at this instant; None: of whatever priority."""
+        """Record that a delivery of a priority is due at this time; None: any priority."""
         for known in LEVELS if level is None else (level,):
             if (at := self.due.get(known)) is None or due_at < at:
                 self.due[known] = due_at
 
     def wake_at(self) -> float | None:
-        """When to look again, Unix seconds; None when only an event can change anything."""
+        """Return when to check again, in Unix seconds; None if only an event changes anything."""
         full = 1 if self.circuit.state != breaker.CLOSED else self._most()
         if self.view.halted or not self.due or self.in_flight + self.elsewhere >= full:
             return None
@@ -174,11 +174,11 @@ class ConsumerQueue:
 
     @property
     def most_bytes(self) -> int:
-        """Of bodies that may be on their way to it at once, unless it is a single one."""
+        """Most bytes that may be in flight to it, unless a single body is larger."""
         return conf().pump_body_bytes // BYTE_SHARES
 
     def _most(self) -> int:
-        """How many may be on their way to it at once, large ones being fewer."""
+        """Most requests that may be in flight to it; fewer if its bodies are large."""
         fitting = int(self.most_bytes / max(self.usual_bytes, 1.0))
         return min(self.view.max_in_flight, max(1, fitting))
 

@@ -20,23 +20,23 @@ logger = logging.getLogger(__name__)
 BATCH_SIZE = 20
 """Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
 RETRY = timedelta(seconds=30)
-"""Until a body is tried again whose encryption key this process lacks."""
+"""Wait before another try to read a body whose encryption key this process lacks."""
 _TABLE = DeadLetter._meta.db_table
 _DUE = f"SELECT delivery_id FROM {_TABLE} WHERE due_at <= %s ORDER BY due_at LIMIT %s"  # noqa: S608 (a name of ours)
 
 
 def has_work() -> bool:
-    """Whether any consumer has a dead-letter channel; asks no table."""
+    """Whether any consumer has a dead-letter channel; needs no query."""
     return bool(config_cache.dead_lettered())
 
 
 def forward() -> int:
-    """Publish a batch; returns how many rows were looked at, 0 when none is due."""
+    """Publish a batch; return how many rows were processed, 0 when none is due."""
     return transactions.run(_forward, on_collision=new_id.reseed)
 
 
 def _forward() -> int:
-    """The message and the end of its row in one transaction: neither twice nor not at all."""
+    """Publish messages and delete their rows in one transaction, so each is published once."""
     now = clock.now()
     keys = [key for (key,) in raw.read(_DUE + raw.skip_locked(), [raw.text(now), BATCH_SIZE])]
     if not keys:
@@ -47,7 +47,7 @@ def _forward() -> int:
     later = []
     for key in keys:
         row = found.get(key)
-        # What was replayed meanwhile is no dead letter any more.
+        # A delivery that was replayed meanwhile is no longer a dead letter.
         if row is None or row.state != DeliveryState.DEAD:
             continue
         try:
@@ -64,8 +64,9 @@ def _forward() -> int:
 
 
 def _publish(row: Delivery) -> None:
-    """Raises KeyUnavailable, and Unreadable for what is not what was accepted. What is missing is
-    not published.
+    """Publish one dead letter, if its body exists.
+
+    Raises KeyUnavailable, and Unreadable for a body that differs from the accepted one.
     """
     target, message = row.consumer.dead_letter_channel, row.message
     view = config_cache.channel(target.slug) if target else None

@@ -1,4 +1,4 @@
-"""Leasing: what the holder of leases says of them: done, failed, not now, a little longer."""
+"""Process what lease holders report: delivered, failed, given back, or still working."""
 
 import itertools
 import os
@@ -23,21 +23,21 @@ from delivery.steps import settle
 from delivery.steps.settle import Result
 
 PURPOSE = b"leases"
-"""Of the key that signs tokens."""
+"""Purpose of the key that signs tokens."""
 MAX_SHARED = 200
-"""Leases of several callers that are ended in one transaction; one caller may bring more."""
+"""Leases of several callers that one transaction ends; a single caller may have more."""
 SOON_S = 1.0
 MAX_LEASE = timedelta(hours=12)
-"""A lease ends so long after it was taken, however often it is extended."""
+"""Maximum time from claim to the end of a lease, however often it is extended."""
 
 
 def token(lease: Lease) -> str:
-    """As its holder keeps it. Raises rules.encryption.KeyMissing."""
+    """Return the token of a lease. Raises rules.encryption.KeyMissing."""
     return rules.to_token(lease, keystore.signing_key(PURPOSE))
 
 
 def lease_of(text: str) -> Lease | None:
-    """The lease behind a token that we gave out; None for anything else. Raises KeyMissing."""
+    """Return the lease of a valid token; None for any other text. Raises KeyMissing."""
     found = (rules.from_token(text, key) for key in keystore.signing_keys(PURPOSE))
     return next((lease for lease in found if lease is not None), None)
 
@@ -50,13 +50,12 @@ def end(
     error: str = "",
     is_final: bool = False,
 ) -> set[Lease]:
-    """Close the attempts with this outcome; those that nobody else has closed or overtaken.
+    """Close the attempts with this outcome; return the leases that were still current.
 
-    What follows is what follows for a push consumer (`rules.lifecycle`), budget and backoff
-    included; ``delay_s`` takes the backoff's place.
-    With ``is_final`` a failed one is dead at once. A lease that has lapsed counts as long as
-    nobody else took the delivery. Doing it twice is harmless. Threads that end leases at the same
-    time share a transaction.
+    The transition is the same as for a push consumer (`rules.lifecycle`), including attempts and
+    backoff; ``delay_s`` replaces the backoff. With ``is_final`` a failed delivery is dead at once.
+    An expired lease is still valid while no other worker has claimed the delivery. Repeating the
+    call is harmless. Threads that end leases at the same time share a transaction.
     """
     now = clock.now()
     views = config_cache.consumers({lease.consumer_id for lease in leases})
@@ -91,7 +90,7 @@ def end(
 
 
 def extend(leases: Iterable[Lease], lease_ms: int) -> tuple[set[Lease], set[Lease]]:
-    """Let them end so long after now; those that do, and those that were held too long already."""
+    """Extend leases from now; return the extended ones, and those that reached `MAX_LEASE`."""
     now = clock.now()
     wanted = now + timedelta(milliseconds=lease_ms)
     ends = {lease: min(wanted, lease.taken_at + MAX_LEASE) for lease in leases}
@@ -100,7 +99,7 @@ def extend(leases: Iterable[Lease], lease_ms: int) -> tuple[set[Lease], set[Leas
 
 
 class _End(NamedTuple):
-    """How an attempt came to its end."""
+    """The end of an attempt."""
 
     delivery_id: int
     attempt: int
@@ -127,12 +126,12 @@ _together = GroupCommit(_close, most=MAX_SHARED, most_size=MAX_SHARED)
 
 
 def _is_due_soon(transition: Transition) -> bool:
-    """Whether receivers that wait are to be told; they find in time what is due later."""
+    """Whether to notify waiting receivers; they find later deliveries by themselves in time."""
     return transition.due_in is not None and transition.due_in <= SOON_S
 
 
 def _event_types(leases: Iterable[Lease], views: Mapping[int, ConsumerConfig]) -> dict[int, str]:
-    """Event types by delivery, where they decide: tokens do not carry them."""
+    """Return event types by delivery where the retry rule needs them; tokens do not carry them."""
     asked = [
         lease.delivery_id
         for lease in leases
@@ -170,7 +169,7 @@ def _move(
 
 
 def _claimed(lease: Lease, now: datetime) -> ClaimedDelivery:
-    """As much of the claim as settling asks for."""
+    """Return the part of the claim that settling needs."""
     return ClaimedDelivery(
         id=lease.delivery_id,
         message_id=0,

@@ -1,8 +1,9 @@
-"""Long polling: receivers wait for their consumer's next message without a thread and a query.
+"""Let receivers wait for their consumer's next message without a thread or a query each.
 
-A receiver that waits is an entry in the queue of its consumer. A datagram wakes the first one, from
-whoever made something due (wake.py). That is a hint: one query a second for all queues together
-finds what nobody told of, and when each consumer has something next, which is a timer from then on.
+A waiting receiver is an entry in its consumer's queue. A datagram from the process that made
+something due wakes the first one (wakeups.py). That is a hint: once a second one query for all
+queues finds deliveries without a datagram, and when each consumer's next one is due, for which a
+timer is set.
 """
 
 import heapq
@@ -32,17 +33,17 @@ from delivery.steps import due_times
 logger = logging.getLogger(__name__)
 
 MIN_SCAN_INTERVAL_S = 1.0
-"""Between two queries for what is due, or as long as pumps let pass (``HOOKSTATION_POLL_MS``)."""
+"""Seconds between two queries for due deliveries; ``HOOKSTATION_POLL_MS`` if that is longer."""
 EARLY_SCAN = 0.2
-"""Of that time must be over when a consumer's first receiver wants to know what comes next."""
+"""Share of that time that must pass before a consumer's first receiver causes an early query."""
 REGISTER_INTERVAL_S = 1.0
-"""How often pumps are told whose receivers wait here: one that has just started must hear it."""
+"""How often pumps are told whose receivers wait here, so that new pumps know it soon."""
 MAX_REGISTERED = 10_000
-"""Consumers of whom is remembered that pumps were told."""
+"""Consumers for which this process remembers that it has told the pumps."""
 MAX_TOLD = 50
-"""Messages that another web process is told of; a datagram has room for them."""
+"""Most message ids passed to another web process; a datagram has room for them."""
 WOKEN_TOGETHER = 2
-"""By one that left something to others: so each of many messages finds a receiver soon."""
+"""Receivers woken by one that left something, so that many messages find receivers quickly."""
 
 _number = attrgetter("number")
 
@@ -51,17 +52,17 @@ class Cause(StrEnum):
     """Why a receiver was resumed."""
 
     ACCEPTED = "accepted"
-    """Messages were stored that nobody has fanned out yet (`WaitingReceiver.wakeup`)."""
+    """Messages were stored that are not fanned out yet (`WaitingReceiver.wakeup`)."""
     WAKEUP = "wakeup"
-    """A datagram came."""
+    """A datagram arrived."""
     TIMER = "timer"
-    """What was known to become due then."""
+    """A known delivery became due."""
     SCAN = "scan"
-    """The query found something that nobody had told of."""
+    """The periodic query found something without a datagram."""
     NEXT = "next"
     """Another receiver left something."""
     OVER = "over"
-    """Its time is over, or its consumer or this process is."""
+    """Its time is over, its consumer is gone, or this process stops."""
 
 
 class Wakeup(NamedTuple):
@@ -73,61 +74,61 @@ class Wakeup(NamedTuple):
 
 
 NOT_YET = frozenset({Cause.WAKEUP, Cause.TIMER})
-"""Who was resumed so and found nothing may have been told of what is due in a moment."""
+"""Causes after which a receiver that finds nothing may have been woken a moment too early."""
 
 
 @dataclass(slots=True, eq=False)
 class WaitingReceiver:
-    """One call that waits, from its arrival to its answer."""
+    """One waiting request, from its arrival to its response."""
 
     consumer_id: int
     deadline: float
     """In `time.monotonic`."""
     resume: Callable[[], object]
-    """Called in the thread of the queues, which it must not hold up; the receiver waits no more."""
+    """Called in the queues' thread, which it must not block; the receiver no longer waits then."""
     channel_id: int | None = None
-    """Whose new messages it can take before they are fanned out; None: it takes deliveries alone.
-    """
+    """Channel whose new messages it can take before their fan-out; None: only deliveries."""
     cause: Cause | None = None
-    """Why it was resumed last."""
+    """Why it was last resumed."""
     wakeup: Wakeup | None = None
-    """Those that it was resumed for, until it has looked."""
+    """The messages that it was resumed for, until it has looked for them."""
     number: int = field(default_factory=itertools.count().__next__)
-    """Its place among all: first come, first served."""
+    """Its position among all receivers: first come, first served."""
 
 
 class _Queue:
-    """Those who wait for one consumer, by age."""
+    """The receivers waiting for one consumer, oldest first."""
 
     __slots__ = ("channel_id", "is_woken", "looking", "waiting")
 
     def __init__(self) -> None:
         self.channel_id = 0
-        """Whose new messages its receivers take, if they do."""
+        """Channel whose new messages its receivers take, if any."""
         self.waiting: list[WaitingReceiver] = []
         self.looking = 0
-        """How many ask the tables just now, and wait unless they find something."""
+        """How many are querying just now, and wait unless they find something."""
         self.is_woken = False
-        """A wake-up came that none of those who wait could take: who looks looks again."""
+        """Whether a wake-up came that no waiting receiver could take; a querying one must
+        repeat."""
 
 
 class LongPolls:
-    """All receivers of this process that wait, and the thread that wakes them.
+    """All waiting receivers of this process, and the thread that wakes them.
 
-    A receiver enters, looks, and then waits or leaves. Whoever is woken looks, and does the same.
+    A receiver enters, queries, and then waits or leaves. A woken receiver does the same.
     """
 
     def __init__(self) -> None:
         self.is_over = False
-        """This process was told to stop: nobody waits any more."""
+        """Whether this process was told to stop; then no receiver waits any more."""
         self._lock = threading.Lock()
         self._queues: dict[int, _Queue] = {}
         self._taking: dict[int, int] = {}
         """Consumers whose receivers take new messages, by channel."""
         self._elsewhere = WaitingReceivers()
-        """In other web processes, for these channels' messages."""
+        """Receivers waiting in other web processes, by channel."""
         self._deadlines: list[tuple[float, int, int]] = []
-        """A heap of deadline, consumer and number, also of those who left earlier."""
+        """A heap of deadline, consumer and number; includes receivers that left earlier."""
         self._timers: dict[int, float] = {}
         self._registered: dict[int, float] = {}
         self._scanned_at = float("-inf")
@@ -137,7 +138,7 @@ class LongPolls:
         self._poked, self._poke = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def start(self) -> str:
-        """Begin to listen, unless that was done; the address to which wake-ups are sent."""
+        """Begin to listen unless done already; return the address for wake-ups."""
         with self._lock:
             if self._listener is None:
                 self._listener = Listener()
@@ -145,7 +146,7 @@ class LongPolls:
         return self._listener.address
 
     def stop(self) -> None:
-        """Resume all who wait, and let nobody wait any more."""
+        """Resume all receivers, and let none wait any more."""
         self.is_over = True
         with self._lock:
             resumed = [
@@ -156,11 +157,11 @@ class LongPolls:
         _resume(resumed)
 
     def is_over_for(self, receiver: WaitingReceiver) -> bool:
-        """Whether it has to be answered now, whatever there is."""
+        """Whether it must be answered now in any case."""
         return self.is_over or time.monotonic() >= receiver.deadline
 
     def enter(self, consumer_id: int) -> None:
-        """A receiver is about to look: from here on it misses nothing that becomes due."""
+        """Register a receiver before it queries, so that it misses nothing that becomes due."""
         self.start()
         ticks = time.monotonic()
         with self._lock:
@@ -170,7 +171,7 @@ class LongPolls:
             self._register([consumer_id])
 
     def leave(self, consumer_id: int, *, is_more: bool = False) -> None:
-        """It looks no more; with ``is_more`` it left something, which the next ones look for."""
+        """Unregister a receiver after its query; ``is_more`` wakes others for what it left."""
         with self._lock:
             queue = self._queues[consumer_id]
             queue.looking -= 1
@@ -185,7 +186,7 @@ class LongPolls:
         _resume(resumed)
 
     def wait(self, receiver: WaitingReceiver) -> bool:
-        """Let one wait that found nothing; False if it shall look again, or leave."""
+        """Let a receiver wait that found nothing; return False if it must query again or leave."""
         with self._lock:
             queue = self._queues[receiver.consumer_id]
             if self.is_over or queue.is_woken:
@@ -208,7 +209,7 @@ class LongPolls:
         return True
 
     def pass_on(self, receiver: WaitingReceiver) -> None:
-        """What is due is not for this one: let the next one in its queue look."""
+        """Wake the next receiver of the queue, because the due deliveries are not for this one."""
         with self._lock:
             waiting = self._queues[receiver.consumer_id].waiting
             place = bisect_right(waiting, receiver.number, key=_number)
@@ -216,7 +217,7 @@ class LongPolls:
         _resume(resumed)
 
     def wake(self, consumer_ids: Iterable[int], cause: Cause = Cause.WAKEUP) -> None:
-        """Something of these consumers is due: let the first who waits for each look."""
+        """Wake the first receiver of each consumer, because something is due."""
         resumed = []
         with self._lock:
             for consumer_id in consumer_ids:
@@ -230,7 +231,7 @@ class LongPolls:
         _resume(resumed)
 
     def give(self, wakeup: Wakeup) -> bool:
-        """Let the first who waits for the channel's messages take these; False if nobody does."""
+        """Give new messages to the channel's first waiting receiver; False if there is none."""
         with self._lock:
             consumer_id = self._taking.get(wakeup.channel_id)
             queue = self._queues.get(consumer_id) if consumer_id is not None else None
@@ -244,7 +245,7 @@ class LongPolls:
         return True
 
     def give_elsewhere(self, wakeup: Wakeup) -> bool:
-        """The same where receivers of another web process wait."""
+        """Give new messages to a receiver of another web process; False if none waits."""
         if len(wakeup.message_ids) > MAX_TOLD:
             return False
         for address in self._elsewhere.of([wakeup.channel_id]):
@@ -253,7 +254,7 @@ class LongPolls:
         return False
 
     def waiting(self) -> dict[int, int]:
-        """How many wait for each consumer."""
+        """Return how many receivers wait for each consumer."""
         with self._lock:
             counts = {key: len(queue.waiting) for key, queue in self._queues.items()}
         return {key: count for key, count in counts.items() if count}
@@ -261,7 +262,7 @@ class LongPolls:
     def _popped(
         self, consumer_id: int, places: Collection[int], cause: Cause
     ) -> list[WaitingReceiver]:
-        """Take these out of their queue, to look; with the lock."""
+        """Take these receivers out of their queue to query. The caller holds the lock."""
         queue = self._queues[consumer_id]
         some = [queue.waiting[place] for place in places if place < len(queue.waiting)]
         for one in some:
@@ -283,7 +284,7 @@ class LongPolls:
                 try:
                     self._round(self._listener)
                 except DatabaseFailure:
-                    connection.close()  # the next look asks again
+                    connection.close()  # the next query opens a new one
                 except Exception:
                     logger.exception("receivers that wait could not be looked after")
 
@@ -305,7 +306,7 @@ class LongPolls:
         if not waiting:
             if self._scan_at < float("inf"):
                 self._scan_at = float("inf")
-                connection.close()  # for nobody knows how long
+                connection.close()  # the pause may be long
             return
         unknown = [
             key
@@ -319,7 +320,7 @@ class LongPolls:
             self._scan(waiting)
 
     def _rest_s(self) -> float | None:
-        """Seconds until the thread has something to do; None: until somebody waits."""
+        """Return the seconds until the thread has work; None: until a receiver waits."""
         ticks = time.monotonic()
         with self._lock:
             if not any(queue.waiting for queue in self._queues.values()):
@@ -338,10 +339,10 @@ class LongPolls:
         try:
             os.write(self._poke, b"\0")
         except BlockingIOError:
-            return  # it has enough to wake up from
+            return  # a full pipe wakes the thread anyway
 
     def _end(self, ticks: float) -> None:
-        """Resume those whose time is over."""
+        """Resume receivers whose time is over."""
         resumed = []
         with self._lock:
             while self._deadlines and self._deadlines[0][0] <= ticks:
@@ -354,7 +355,7 @@ class LongPolls:
         _resume(resumed)
 
     def _scan(self, waiting: Collection[int]) -> None:
-        """Ask once for all of them what is due, and what comes before the next time."""
+        """Query once for all consumers what is due now, and what before the next query."""
         self._scanned_at = time.monotonic()
         self._scan_at = self._scanned_at + _scan_interval_s()
         views = config_cache.consumers()
@@ -367,7 +368,7 @@ class LongPolls:
                 for one in self._popped(key, range(len(self._queues[key].waiting)), Cause.OVER)
             ]
         _resume(resumed)
-        # Of a halted one much may be due, and nobody may have it.
+        # A halted consumer may have due deliveries, but nothing may receive them.
         able = [key for key in waiting if key in views and not views[key].halted]
         now, due = clock.now(), due_times.next_due(able)
         ticks = time.monotonic()
@@ -376,9 +377,9 @@ class LongPolls:
         self.wake([key for key, at in due.items() if at <= now], Cause.SCAN)
 
     def _register(self, consumer_ids: Collection[int], *, asks: bool = True) -> None:
-        """Tell pumps, so that their next fan-out for one of these is told here.
+        """Tell pumps whose receivers wait here, so that the next fan-out notifies this process.
 
-        Which pumps there are is in a table, which is not asked without ``asks``.
+        Without ``asks`` only known pumps are told, without a query.
         """
         if not conf().wake or self._listener is None:
             return
@@ -394,7 +395,7 @@ class LongPolls:
             if taking:
                 wakeup_sender.taking(self._listener, taking)
         except DatabaseFailure:
-            return  # a hint: without it the query finds what comes
+            return  # only a hint: the query finds deliveries without it
 
 
 long_polls = LongPolls()
@@ -403,7 +404,7 @@ long_polls = LongPolls()
 def on_message_accepted(
     sender: Any, *, channel_id: int, priority: int, message_ids: Sequence[int], **_: Any
 ) -> None:
-    """Receiver of channels_app.signals.message_accepted."""
+    """Handle channels_app.signals.message_accepted."""
     if not conf().wake:
         return
     wakeup = Wakeup(channel_id, priority, message_ids)
@@ -411,7 +412,7 @@ def on_message_accepted(
         if not (long_polls.give(wakeup) or long_polls.give_elsewhere(wakeup)):
             wakeup_sender.accepted(*wakeup)
     except DatabaseFailure:
-        return  # the message is stored; a hint is not worth an error to its producer
+        return  # the message is stored; a failed hint must not be an error for the producer
 
 
 def _scan_interval_s() -> float:

@@ -1,9 +1,9 @@
-"""Membership: one pump among the others: its heartbeat, what it follows, and what it owns by now.
+"""One pump's membership: its heartbeat, the configuration it has applied, and what it owns.
 
-Two promises rest on it. A pump begins nothing unless it has looked at the configuration within the
-last ``FENCE_S`` seconds, so that whoever changed it need not wait longer for one that is not heard
-(runtime/confirmation.py). And a pump that joins takes nothing before the others know of it, so that
-no consumer has two pumps.
+It gives two guarantees. A pump begins no request unless it has checked the configuration within the
+last ``FENCE_S`` seconds, so a change never waits longer for an unresponsive pump
+(runtime/confirmation.py). And a pump that joins claims nothing before the others know of it, so
+that no consumer has two pumps.
 """
 
 import time
@@ -17,13 +17,13 @@ from delivery.runtime.registration import PumpRegistration, Replaced
 from delivery.runtime.wakeups import wakeup_sender
 
 AWAY_S = 3.0
-"""After so long without a heartbeat, others may have taken it for dead: it joins again."""
+"""After this long without a heartbeat others may have treated it as dead, so it joins again."""
 JOIN_POLL_S = 0.02
-"""Between two looks at whether all others know."""
+"""Seconds between two checks whether all others know of this pump."""
 
 
 class Membership:
-    """The place of the pump that holds a slot, seen by itself. Instants are `time.monotonic`."""
+    """The membership of the pump that holds a slot. Times are `time.monotonic`."""
 
     def __init__(self, held: PumpRegistration, assignment: Assignment) -> None:
         self._held = held
@@ -32,22 +32,22 @@ class Membership:
         self._followed = 0
         self._is_behind = True
         self._joining: int | None = None
-        """Number of the configuration by which all others know of this pump."""
+        """Configuration version at which all others know of this pump; None once they do."""
         self._join_until = 0.0
         self.next_beat = 0.0
         self.fence_at = 0.0
-        """Nothing begins from here on without another beat."""
+        """No request begins after this time without another heartbeat."""
 
     @property
     def may_begin(self) -> bool:
-        """Whether requests may begin by what the assignment knows now."""
+        """Whether requests may begin with the assignment's current configuration."""
         return time.monotonic() < self.fence_at and not self._roster.is_behind()
 
     def beat(self, in_flight: int) -> bool:
-        """Say that we live and look at what changed.
+        """Send a heartbeat and apply changes; return whether anything changed.
 
-        True when something did: what may not begin any more is then to be given back, and
-        `confirm` says so. Raises slots.Replaced.
+        If so, the caller gives back deliveries that may no longer be sent, and then calls
+        `confirm`. Raises registration.Replaced.
         """
         began = time.monotonic()
         self.next_beat = began + registration.BEAT_S
@@ -61,14 +61,14 @@ class Membership:
         return self._is_behind
 
     def confirm(self, in_flight: int) -> None:
-        """Say that nothing begins any more by what was before the last `beat`."""
+        """Confirm that no request begins any more with configuration before the last `beat`."""
         self._followed = self._roster.number
         self._show(in_flight)
         self._is_behind = False
         self.fence_at = self._beaten_at + FENCE_S
 
     def join(self) -> None:
-        """Let all others look who is here; alone, there is nobody to wait for."""
+        """Make all other pumps refresh their list of pumps; a single pump need not wait."""
         if all(slot.generation == self._held.generation for slot in registration.living()):
             return
         DirectoryVersion.bump()
@@ -78,7 +78,7 @@ class Membership:
             wakeup_sender.changed()
 
     def owns(self) -> bool:
-        """Whether all others know what is ours by now, so that we may take of it."""
+        """Whether all others know which consumers this pump owns, so that it may claim."""
         if self._joining is None:
             return True
         unaware = registration.behind(self._joining).keys() - {self._held.generation}
@@ -89,7 +89,7 @@ class Membership:
         return True
 
     def rest_s(self) -> float:
-        """Seconds until something is to be done without being told."""
+        """Return the seconds until this pump must act without a notification."""
         ticks = time.monotonic()
         waits = [self.next_beat - ticks]
         if self._joining is not None:

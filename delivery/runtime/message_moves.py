@@ -19,7 +19,7 @@ BATCH_SIZE = 20
 """Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
 SOON = timedelta(milliseconds=500)
 SLOT = 15
-"""The sweeps' share of the counters."""
+"""The sweeps' slot of the counters."""
 UNKNOWN_SOURCE = "A message does not say in which queue it died: name a destination."
 SHARED_SOURCE = "A message died in a channel that has several consumers: replay it there."
 UNREADABLE = "A message cannot be read."
@@ -31,7 +31,7 @@ def has_work() -> bool:
 
 
 def run() -> int:
-    """Move a batch of one task; returns 1, or 0 when none is due."""
+    """Move a batch of one task; return 1, or 0 when none is due."""
     moved = transactions.run(_run, on_collision=new_id.reseed)
     if moved:
         failpoints.reach("after_message_move")
@@ -43,7 +43,7 @@ def _due(now: datetime) -> QuerySet[MoveTask]:
 
 
 def _run() -> int:
-    """Messages, the ends of their former rows and the task's progress in one transaction."""
+    """Publish messages, finish their former rows and store the progress in one transaction."""
     now = clock.now()
     task = _due(now).select_for_update(skip_locked=True).order_by("next_due_at").first()
     if task is None:
@@ -85,20 +85,20 @@ def _run() -> int:
 
 
 def _is_being_fanned_out(task: MoveTask) -> bool:
-    """Whether something that was accepted before the task began is no delivery yet."""
+    """Whether a message accepted before the task began is not fanned out yet."""
     new = Message.objects.filter(channel_id=task.consumer.channel_id, state=Message.State.ACCEPTED)
     return new.filter(accepted_at__lte=task.started_at).exists()
 
 
 def _target(task: MoveTask, payload: Payload) -> ChannelConfig | str:
-    """Where the message goes, or why the task cannot go on."""
+    """Return the channel for the message, or why the task cannot continue."""
     if task.destination is not None:
         return config_cache.channel(task.destination.slug) or UNKNOWN_SOURCE
     slug = payload.headers.get(f"{PREFIX}Channel", "")
     channel = config_cache.channel(slug) if slug else None
     if channel is None:
         return UNKNOWN_SOURCE
-    # What is published there again would come to all of them.
+    # A message published there again would go to all of its consumers.
     return channel if len(channel.consumers) == 1 else SHARED_SOURCE
 
 

@@ -23,24 +23,24 @@ from delivery.steps import health_monitor, outbox
 logger = logging.getLogger(__name__)
 
 CHANNEL = "hookstation"
-"""Reserved: an operator who makes this channel, internal, hears there of every consumer."""
+"""Reserved name: if the operator creates this internal channel, it gets all events."""
 MAIL_TIMEOUT_S = 10
 MAILS_AT_ONCE = 100
 DRIFT_MS = 1000
-"""Of a host's clock from the database's, from which on operators hear of it."""
+"""Difference between a host's clock and the database's from which operators are notified."""
 WARN_S = 3600.0
-"""The log repeats it so often."""
+"""Interval at which the log repeats the warning."""
 MAILS_S = 120.0
-"""Of one task: well below what django-q2 lets a task take."""
+"""Seconds that one task sends e-mails: much less than django-q2 allows."""
 
 
 _warned: dict[str, float] = {}
 
 
 def sweep() -> Iterator[int]:
-    """Note what changed and publish it. E-mails take their time: a task of django-q2's sends them.
+    """Record changes and publish them. A separate task of django-q2 sends the e-mails.
 
-    Steps, each with the number of notices that it made or published.
+    Yields the number of notifications that each step created or published.
     """
     yield from health_monitor.watch(clock.now())
     yield from _clocks()
@@ -51,7 +51,7 @@ def sweep() -> Iterator[int]:
 
 
 def is_drift(offset_ms: int) -> bool:
-    """Whether a host's clock is so far from the database's that operators hear of it."""
+    """Whether a host's clock differs so much from the database's that operators are notified."""
     return abs(offset_ms) >= DRIFT_MS
 
 
@@ -80,9 +80,9 @@ def _clocks() -> Iterator[int]:
 
 
 def mail() -> int:
-    """Send the e-mails that are due; returns how many are out.
+    """Send due e-mails; return how many were sent.
 
-    A server that fails once would fail for each: the rest waits for the next task.
+    After a failure of the mail server the rest waits for the next task: it would fail as well.
     """
     count, end = 0, time.monotonic() + MAILS_S
     for _ in range(MAILS_AT_ONCE):
@@ -103,7 +103,7 @@ def _publish(notice_id: int) -> int:
 
 
 def _published(notice_id: int) -> int:
-    """The mark and the message in one transaction: neither twice nor not at all."""
+    """Mark the notification and store its message in one transaction, so it is published once."""
     notice = outbox.take(notice_id)
     if notice is None:
         return 0
@@ -122,10 +122,10 @@ def _published(notice_id: int) -> int:
 
 
 def _channel(notification: Notification) -> ChannelConfig | None:
-    """Where events go; None while there is no such channel.
+    """Return the channel for events; None if there is no such channel.
 
-    It is everybody's, so that no team may register there; and what happens to its own consumers is
-    not published to them.
+    It has the events of all teams and must be internal, so that no team can register there.
+    Notifications about its own consumers are not published to it.
     """
     return None if notification.channel == CHANNEL else _operators()
 
@@ -136,7 +136,7 @@ def _operators() -> ChannelConfig | None:
 
 
 def _mail(notice: Notice) -> int:
-    """Send one; raises OSError when it is the server that fails. In any case it is written down."""
+    """Send one e-mail and record the result; raises OSError if the mail server fails."""
     team_id = notice.team_id if notice.consumer is None else notice.consumer.team_id
     addresses = outbox.recipients(team_id) if team_id is not None else []
     if not addresses:
@@ -149,7 +149,7 @@ def _mail(notice: Notice) -> int:
     try:
         message.connection = get_connection(timeout=MAIL_TIMEOUT_S)
         message.send()
-    # An address that cannot be one is a ValueError; all of smtplib's are OSErrors.
+    # An invalid address is a ValueError; all errors of smtplib are OSErrors.
     except (OSError, ValueError) as error:
         logger.warning("a notice cannot be mailed: %s", error)
         outbox.failed(notice, f"{type(error).__name__}: {error}", clock.now())

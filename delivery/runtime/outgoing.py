@@ -1,4 +1,4 @@
-"""Outgoing: put together the one request that an attempt sends, and who sends it."""
+"""Build the request of an attempt, and the sender for it."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,7 +16,7 @@ from delivery.steps.send import Call, Sender
 
 
 def sender(max_connections: int) -> Sender:
-    """A sender within this installation's limits; ``max_connections`` are kept open at most."""
+    """Return a sender with this installation's limits; keeps at most ``max_connections`` open."""
     return Sender(
         allowed=conf().allowed_targets,
         excerpt_bytes=conf().excerpt_bytes,
@@ -27,7 +27,7 @@ def sender(max_connections: int) -> Sender:
 
 
 class DeliveryMetadata(NamedTuple):
-    """What the broker's own headers say about one attempt."""
+    """The values of the broker's own headers for one attempt."""
 
     message_id: str
     event_type: str
@@ -43,7 +43,7 @@ class DeliveryMetadata(NamedTuple):
 
 
 def stamp(claimed: ClaimedDelivery) -> DeliveryMetadata:
-    """The stamp of a claimed delivery."""
+    """Return the header values for a claimed delivery."""
     return DeliveryMetadata(
         message_id=ids.to_public("msg", claimed.message_id),
         event_type=claimed.event_type,
@@ -64,7 +64,7 @@ def call(
     mark: DeliveryMetadata,
     now: datetime,
 ) -> Call:
-    """The signed request (standard-webhooks: the timestamp is this attempt's, the id is not)."""
+    """Return the signed request; by Standard Webhooks each attempt has its own timestamp."""
     assert payload.body is not None
     timestamp = int(now.timestamp())
     return Call(
@@ -111,7 +111,7 @@ def _signatures(signer: Signer, message_id: str, timestamp: int, body: bytes, no
     if not v1a:
         return tokens
     more = signing.sign_v1a(v1a, message_id, timestamp, body)
-    return f"{tokens} {more}" if tokens else more  # an empty token would break the libraries
+    return f"{tokens} {more}" if tokens else more  # libraries reject an empty token
 
 
 def _valid(keys: Sequence[tuple[bytes, datetime | None]], now: datetime) -> list[bytes]:

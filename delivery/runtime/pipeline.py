@@ -1,8 +1,8 @@
-"""Pipeline: runs that were asked for, each in a process of its own, and what becomes of them.
+"""Start requested runs of the pipeline, each in its own process, and record how they end.
 
-The process is no child of the broker's in any sense that matters: it has its own session, goes on
-when the broker stops, and says itself how it does (pipeline/broker/runs.py). A thread waits for its
-end, so that nothing is left of it and whoever died before the first word is told of at once.
+The process is independent of the broker: it has its own session, continues when the broker stops,
+and records its own progress (pipeline/broker/runs.py). A thread waits for its end, so that no
+zombie process remains and a process that dies before its first record is reported at once.
 """
 
 import importlib.util
@@ -26,31 +26,31 @@ from delivery.steps import pipeline_runs
 logger = logging.getLogger(__name__)
 
 NICENESS = 5
-"""Delivering comes first."""
+"""Gives delivery precedence."""
 BUSY = 3
-"""Exit code: another run of the job is at work (pipeline/commandline.py)."""
+"""Exit code: another run of the job is active (pipeline/commandline.py)."""
 TAIL = 2000
-"""Bytes of what a process said that are kept when it could not say it otherwise."""
+"""Bytes of a process's output that are kept if it could not record an error itself."""
 PACKAGE = "pyspark"
 PROBE = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({PACKAGE!r}) is None)"
 PROBE_S = 30
 
 
 def wake_up() -> None:
-    """Have a worker start what waits, now instead of within a minute."""
+    """Make a worker start waiting runs now instead of within a minute."""
     task_queue.add(task_queue.PIPELINE)
 
 
 def turn() -> list[threading.Thread]:
-    """Ask for what is due and start what may begin; returns who waits for each process."""
+    """Request due runs and start those that may begin; return the threads that wait for them."""
     pipeline_runs.ask_due(clock.now(), has_lake=bool(settings.ENVIRONMENT.lake))
     return start()
 
 
 def start() -> list[threading.Thread]:
-    """A process for each waiting run that may begin."""
+    """Start a process for each waiting run that may begin."""
     watchers = []
-    tried: set[int] = set()  # One that was given back meanwhile waits for the next time.
+    tried: set[int] = set()  # A run that is given back meanwhile waits for the next time.
     while run := pipeline_runs.take(conf().host, now=clock.now(), but=tried):
         tried.add(run.pk)
         path = log_of(run)
@@ -66,12 +66,12 @@ def start() -> list[threading.Thread]:
 
 
 def interpreter() -> str:
-    """The Python that has the pipeline's packages."""
+    """Return the Python that has the pipeline's packages."""
     return settings.ENVIRONMENT.pipeline_python or sys.executable
 
 
 def is_installed() -> bool:
-    """Whether that Python has them, as far as this host can tell."""
+    """Whether that Python has the packages, as far as this host can tell."""
     if interpreter() == sys.executable:
         return importlib.util.find_spec(PACKAGE) is not None
     try:
@@ -82,7 +82,7 @@ def is_installed() -> bool:
 
 
 def log_of(run: PipelineRun) -> Path:
-    """What the last process of the run's job said; its row has what the run itself told."""
+    """Return the file with the output of the job's last process; the row has the run's own log."""
     return Path(settings.DATA_DIR) / "pipeline" / f"{run.job}.log"
 
 
@@ -103,7 +103,7 @@ def _spawn(run: PipelineRun, path: Path) -> subprocess.Popen[bytes]:
 
 
 def _watch(process: subprocess.Popen[bytes], run_id: int, path: Path) -> None:
-    """Wait for the end, see that the run has one too, and let the next begin."""
+    """Wait for the process, make sure that the run has ended too, and start the next."""
     code = process.wait()
     try:
         if code == BUSY:
@@ -113,14 +113,14 @@ def _watch(process: subprocess.Popen[bytes], run_id: int, path: Path) -> None:
         if code != BUSY:
             start()
     except DatabaseFailure as error:
-        # The sweep finds it by its heartbeat.
+        # The sweep notices the missing heartbeat.
         logger.warning("pipeline run %s is left to its heartbeat: %s", run_id, error)
     finally:
         connections.close_all()
 
 
 def _last_output(code: int, path: Path) -> str:
-    """What can be said of a process that did not say it in its run's row."""
+    """Return what is known of a process that did not record its own end."""
     if code < 0:
         return f"{pipeline_runs.GONE} It was killed by signal {-code}."
     try:

@@ -1,4 +1,4 @@
-"""Probe: send one signed sample to a consumer and wait for its answer, outside of any delivery."""
+"""Send one signed sample to a consumer and wait for its response, outside of any delivery."""
 
 import json
 import threading
@@ -22,18 +22,18 @@ from delivery.steps.payloads import Payload
 from delivery.steps.send import Call, Response
 
 PREFIX = "msg_test"
-"""Of the sample's ``webhook-id``: no real message has such an id."""
+"""Prefix of the sample's ``webhook-id``, which no real message has."""
 MAX_MS = 30_000
-"""A person waits for it, and so does one of the web server's threads."""
+"""Limited because a person and one of the web server's threads wait for it."""
 PRIORITY = 4
 MAX_CONCURRENT = 4
-"""In this process: the web server's other threads are there to accept messages."""
+"""Limit for this process, whose other threads must accept messages."""
 BUSY = "Too many tries at once; try again in a moment."
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """One sample and what came back."""
+    """One sample and its response."""
 
     webhook_id: str
     event_type: str
@@ -42,11 +42,12 @@ class Probed:
 
 
 def probe(view: ConsumerConfig, *, team_id: int | None) -> Probed:
-    """Send a sample now, whether or not the consumer is paused; takes up to `MAX_MS`.
+    """Send a sample now, also to a paused consumer; takes up to `MAX_MS`.
 
-    Neither limits nor circuit know of it, and nothing is stored. ``team_id`` is whose person or
-    key asks. Raises Conflict for a pull consumer, and when its secrets are damaged; KeyUnavailable;
-    Busy when `MAX_CONCURRENT` others, or one of the same team, wait for an answer.
+    It does not affect limits or the circuit, and is not stored. ``team_id`` is the team of the
+    person or key that asks. Raises Conflict for a pull consumer, and when its secrets are damaged;
+    KeyUnavailable; RateLimited when `MAX_CONCURRENT` others, or one of the same team, wait for a
+    response.
     """
     if not view.url:
         raise Conflict("not_push", "The consumer pulls: there is no address to send a sample to.")
@@ -62,10 +63,10 @@ def probe(view: ConsumerConfig, *, team_id: int | None) -> Probed:
 
 
 def knock(url: str, channel: ChannelConfig, client_id: str, *, team_id: int | None) -> Probed:
-    """Send a sample to an address before it is registered, signed with a secret nobody knows.
+    """Send a sample to an address before it is registered, signed with a random secret.
 
-    The address has passed rules/addresses.py; where its name leads is judged when the socket opens.
-    Raises Busy as `probe` does.
+    The address has passed rules/addresses.py; the resolved address is checked when the socket
+    opens. Raises RateLimited like `probe`.
     """
     view = ConsumerConfig(
         id=0,
@@ -89,7 +90,7 @@ def knock(url: str, channel: ChannelConfig, client_id: str, *, team_id: int | No
 
 
 class _Turns:
-    """Who waits for an answer right now; nobody waits for a turn."""
+    """Limits the samples in progress; excess ones are rejected and do not wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,7 +98,7 @@ class _Turns:
 
     @contextmanager
     def take(self, team_id: int | None) -> Iterator[None]:
-        """One of the few turns. Raises Busy."""
+        """Hold one of the few slots. Raises RateLimited."""
         with self._lock:
             theirs = team_id is not None and team_id in self._waiting
             if theirs or len(self._waiting) >= MAX_CONCURRENT:
@@ -131,7 +132,7 @@ def _probe(view: ConsumerConfig, signer: Signer) -> Probed:
 
 
 def sample(view: ConsumerConfig, now: datetime) -> tuple[str, bytes]:
-    """An event type that the consumer asked for, and the type's own example or a made-up body."""
+    """Return a matching event type, and its example or a generated body."""
     described = EventType.objects.filter(channel_id=view.channel_id, example__isnull=False)
     for name in described.order_by("deprecated", "name").values_list("name", flat=True):
         if filters.matches(view.event_types, name):

@@ -1,4 +1,4 @@
-"""One supervised process with its descendants: started, asked to stop, killed, buried."""
+"""Start, stop, kill and reap one supervised process with its descendants."""
 
 import contextlib
 import logging
@@ -18,50 +18,50 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
 STEADY_S = 60.0
-"""A process that ran this long is not failing in a row: its next pause is the first one again."""
+"""After running this long, a process that dies is restarted with the first, shortest pause."""
 
-# The shell waits for a line before it becomes the command. The supervisor tells the reaper about
-# the new process group first and then sends the line, so that at no instant a command runs that
-# nobody would clean up; when the supervisor dies in between, `read` fails and nothing starts.
+# The shell waits for a line before it becomes the command. The supervisor first tells the reaper
+# about the new process group and then sends the line, so no command ever runs that the reaper does
+# not know. If the supervisor dies in between, `read` fails and nothing starts.
 WAIT_FOR_GO = ("/bin/sh", "-c", 'read -r go && exec "$@" </dev/null', "sh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """What to run and how to know that it works."""
+    """A command to run, and how to check that it works."""
 
     name: str
     command: tuple[str, ...]
     folder: Path | None = None
-    """Working directory; the supervisor's own by default."""
+    """Working directory; by default the supervisor's own."""
     is_alive: Callable[[], bool] | None = None
-    """False when the process exists but stands still. Asked from one thread of its own; when it
-    raises, nothing is known and nothing is done."""
+    """Returns False when the process exists but does not work. Called from a separate thread; if it
+    raises, the state is unknown and nothing is done."""
     settle_s: float = 30.0
-    """Seconds after a start before an answer of ``is_alive`` counts."""
+    """Seconds after a start before the result of ``is_alive`` counts."""
     longest_pause_s: float = MAX_PAUSE_S
-    """Most seconds between a death and the next start."""
+    """Longest pause in seconds between a death and the next start."""
 
 
 class Reaper:
-    """Our end of the reaper process's pipe."""
+    """The supervisor's end of the pipe to the reaper process."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._process, self._pipe = self._start()
 
     def watch(self, group: int) -> None:
-        """Have the group killed should this process die."""
+        """Have the group killed if this process dies."""
         self._groups.add(group)
         self._tell(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        """The group is gone; its number may be another's soon."""
+        """Stop watching a group that has ended; its number may be reused soon."""
         self._groups.discard(group)
         self._tell(f"-{group}\n")
 
     def ensure(self) -> None:
-        """Start another reaper when somebody killed this one."""
+        """Start another reaper if this one was killed."""
         if self._process.poll() is not None:
             logger.warning("the reaper process was gone; starting another")
             os.close(self._pipe)
@@ -70,22 +70,22 @@ class Reaper:
                 self._tell(f"+{group}\n")
 
     def close(self) -> None:
-        """End the reaper; whatever it still watches is killed."""
+        """End the reaper, which kills all groups that it still watches."""
         os.close(self._pipe)
         self._process.wait()
 
     def _start(self) -> tuple[subprocess.Popen[bytes], int]:
-        # Isolated and without site-packages: a quick start that no environment can spoil.
+        # Isolated and without site-packages: starts quickly, independent of the environment.
         return _popen([sys.executable, "-I", "-S", reaper.__file__])
 
     def _tell(self, line: str) -> None:
-        # A reaper that has just died is replaced by ensure(), which repeats all groups.
+        # If the reaper has just died, ensure() replaces it and repeats all groups.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, line.encode())
 
 
 class Process:
-    """A child's life: at most one process group at a time, and when the next may start."""
+    """Manages a child: at most one process group at a time, and when the next may start."""
 
     def __init__(self, child: Child, reaper: Reaper) -> None:
         self.child = child
@@ -97,13 +97,13 @@ class Process:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process, be it dead, that was not buried."""
+        """Whether there is a process, running or dead, that was not reaped."""
         return self._popen is not None
 
     def start(self) -> None:
         """Start the command in a session and process group of its own.
 
-        A machine out of processes or memory is a reason to try again later, not to give up.
+        If the host has no processes or memory left, the start is tried again later.
         """
         try:
             popen, pipe = _popen([*WAIT_FOR_GO, *self.child.command], self.child.folder)
@@ -120,26 +120,26 @@ class Process:
         logger.info("%s started (pid %d)", self.child.name, popen.pid)
 
     def has_ended(self) -> bool:
-        """Whether the main process is dead. It is left unreaped, so that its number stays ours."""
+        """Whether the main process is dead; it stays unreaped, so that its id is not reused."""
         if self._popen is None:
             return False
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._popen.pid, flags) is not None
 
     def stopped(self) -> set[int]:
-        """Those of its processes that a signal halted."""
+        """Return the ids of its processes that a signal has stopped."""
         if self._popen is None:
             return set()
         return {pid for pid in (self._popen.pid, *below(self._popen.pid)) if is_stopped(pid)}
 
     def ask_to_stop(self) -> None:
-        """SIGTERM to the main process alone: it knows how to stop its own workers."""
+        """Send SIGTERM to the main process only: it stops its own workers."""
         if self._popen is not None:
-            # Not Popen.send_signal: that reaps a process which has just died.
+            # Not Popen.send_signal, which would reap a process that has just died.
             os.kill(self._popen.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to the main process and all that it started."""
+        """Send SIGKILL to the main process and all that it started."""
         if self._popen is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
@@ -148,7 +148,7 @@ class Process:
         """Kill what the dead main process left behind and reap it.
 
         Returns the exit status (negative: the signal) and sets ``start_at``, with a pause that
-        doubles while the process keeps dying young.
+        doubles while the process keeps dying early.
         """
         popen, self._popen = self._popen, None
         if popen is None:
@@ -169,7 +169,7 @@ class Process:
 
 
 def runs(pid: int) -> bool:
-    """Whether this host has a process of that number, whoever owns it."""
+    """Whether this host has a process with that id, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -180,7 +180,7 @@ def runs(pid: int) -> bool:
 
 
 def below(pid: int) -> list[int]:
-    """Every process that the process started, and those that they did."""
+    """Return the ids of all descendants of a process."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
@@ -189,9 +189,9 @@ def below(pid: int) -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal (SIGSTOP) halted the process. One in a debugger is not."""
+    """Whether a signal (SIGSTOP) has stopped the process. False for one in a debugger."""
     try:
-        # The name of the command, in parentheses, may hold anything.
+        # The command's name, in parentheses, may contain any character.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except OSError:
         return False
@@ -200,7 +200,7 @@ def is_stopped(pid: int) -> bool:
 def _popen(
     command: Sequence[str], folder: Path | None = None
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """A process in its own session, and the writing end of the pipe that is its input."""
+    """Start a process in its own session; return it and the write end of its input pipe."""
     read_end, write_end = os.pipe()
     try:
         popen = subprocess.Popen(command, stdin=read_end, cwd=folder, start_new_session=True)

@@ -1,4 +1,4 @@
-"""Pump: the loop that takes due deliveries, sends them all at once and records what came back."""
+"""Claim due deliveries, send them concurrently and record the results, in a loop."""
 
 import itertools
 import logging
@@ -35,30 +35,30 @@ from delivery.steps.send import Response
 logger = logging.getLogger(__name__)
 
 MUCH, REST_S = 4, 0.005
-"""From so many messages and deliveries in one look on, the next one waits, so long at most."""
+"""After a scan that found MUCH messages and deliveries, the next scan waits, at most REST_S."""
 SOON = timedelta(seconds=1)
-"""Receivers that wait are told of what is due within it; they find the rest in time."""
+"""Waiting receivers are notified of deliveries due within this time; they poll for later ones."""
 URGENT_AT_ONCE = 8
-"""Most messages of one fan-out between two steps."""
+"""Most messages that one urgent fan-out between two steps of a round handles."""
 FAN_OUT_GUARD = 20
-"""One fan-out of a backlog in so many takes the oldest messages, whatever their priority."""
+"""Every 20th fan-out takes the oldest messages of a backlog, whatever their priority."""
 SPARE_S = 300.0
-"""How much longer than its time a pump may live to end when nothing is open."""
+"""Seconds a pump may outlive its time while it waits until no request is open."""
 RETRY_CAP_S = 2.0
-"""Longest wait between tries while the database is away."""
+"""Longest wait between tries while the database is unavailable."""
 STOPPED = "The broker stopped during the attempt."
 CHANGED = "Something changed before the attempt began. Nothing was sent."
 
 
 class Pump:
-    """One pump: owns a share of the consumers and carries their deliveries."""
+    """One pump: owns a share of the consumers and sends their deliveries."""
 
     def __init__(self, held: PumpRegistration, listener: Listener) -> None:
         self.held = held
         self.listener = listener
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener.socket, selectors.EVENT_READ)
-        # Connections for those on their way, and as many that are kept for consumers that pause.
+        # One connection per request in flight, plus as many idle.
         self.sender = outgoing.sender(max_connections=2 * conf().pump_in_flight)
         self.selector.register(self.sender, selectors.EVENT_READ)
         self.assignment = Assignment(held.generation)
@@ -68,30 +68,31 @@ class Pump:
         self.open: dict[
             int, tuple[ClaimedDelivery, ConsumerQueue, ConsumerConfig, datetime, int]
         ] = {}
-        """Attempts on their way, with the consumer as it was when they started, that instant and
-        the bytes they carry. Not by delivery: one whose lease ended by a step of the clock may be
-        taken again while its request is still open."""
+        """Attempts in flight by ticket: delivery, queue, the consumer's configuration and the time
+        at the start, and the bytes sent. Not keyed by delivery: after a step of the clock a
+        delivery may be claimed again while its request is still open."""
         self.tickets = itertools.count(1)
         self.claimed: list[tuple[ClaimedDelivery, ConsumerQueue]] = []
-        """Leased and not sent yet."""
+        """Leased deliveries that are not sent yet."""
         self.unopened: dict[str, list[ClaimedDelivery]] = {}
-        """Taken, and sealed with a key that this process lacks, by that key; to be given back."""
+        """Claimed deliveries to give back because this process lacks their encryption key, by key
+        id."""
         self.recorder = Recorder(held, self.assignment)
         self.is_hushed = False
-        """Whether it takes nothing because of its clock."""
+        """Whether the pump claims nothing because its clock is wrong."""
         self.accepted_hint = True
         self.notified: dict[int, int] = {}
-        """Messages of whose acceptance somebody told, with their priorities."""
+        """Accepted messages from wake-ups, with their priorities."""
         self.waiting = WaitingReceivers()
         self.least = 0
-        """The lowest priority that this round is busy with."""
+        """The lowest priority among the deliveries that this round has claimed."""
         self.next_poll = self.next_look = 0.0
         self.fan_outs = 0
 
     def run(self, stopped: Callable[[], bool], seconds: float) -> None:
-        """Pump until ``stopped`` or for ``seconds``, then finish what is open.
+        """Pump until ``stopped`` or for ``seconds``, then finish the open requests.
 
-        A database that goes away ends a round, not the pump. Raises slots.Replaced.
+        A database failure ends a round, not the pump. Raises registration.Replaced.
         """
         end = time.monotonic() + seconds
         pause = 0.0
@@ -105,12 +106,12 @@ class Pump:
                 logger.warning("pump waits %.2f s for the database: %s", pause, error)
                 close_old_connections()
                 self._wait(pause)
-                self._take_answers()  # what nobody takes would end each wait at once
+                self._take_answers()  # a response that is not taken would end each wait at once
         self.drain(conf().grace_s / 2)
         self.close()
 
     def round(self) -> None:
-        """Beat, look, send, record, wait: once."""
+        """Run one round: heartbeat, scan, send, record, wait."""
         now = clock.now()
         if time.monotonic() >= self.membership.next_beat:
             self._beat()
@@ -118,16 +119,16 @@ class Pump:
             self._scan(now)
         self._send_claimed()
         self._send_urgent()
-        # After the sending: consumers work while the database writes.
+        # Record after sending: consumers work while the database writes.
         self._record()
         self._send_urgent()
         if self.hold.seconds(clock.now()) <= 0:
-            self._send_claimed()  # what became due while it wrote
+            self._send_claimed()  # deliveries that became due during the write
         self._wait(self._patience())
         self._take_answers()
 
     def _scan(self, now: datetime) -> None:
-        """Fan out and take. Where much is found, rest as long as it took: then more is."""
+        """Fan out and claim, then rest after a large result, so that batches stay large."""
         if self._is_adrift():
             self.next_look = self.next_poll = time.monotonic() + registration.BEAT_S
             return
@@ -141,9 +142,9 @@ class Pump:
             self.next_look = ended + min(ended - began, REST_S)
 
     def _is_adrift(self) -> bool:
-        """Whether this host's clock and the database's are so far apart that one must be wrong.
+        """Return whether the host's clock and the database's differ too much to claim.
 
-        Pumps of other hosts are given the consumers meanwhile.
+        While they do, pumps on other hosts serve this pump's consumers.
         """
         offset_s = clock.drift_s()
         adrift = registration.is_adrift(offset_s)
@@ -157,17 +158,17 @@ class Pump:
             registration.start_claiming(self.held, self.listener.address)
             self.membership.join()
             self.is_hushed = False
-            return True  # not before those know that look after its consumers now
+            return True  # wait until the pumps that serve its consumers now have noticed
         self.is_hushed = adrift
         return adrift
 
     def _may_leave(self, end: float) -> bool:
-        """At ``end``, or soon after it when nothing is open: a pump that drains takes nothing."""
+        """Return whether to stop: at ``end``, or up to `SPARE_S` later if requests are open."""
         ticks = time.monotonic()
         return ticks >= end + SPARE_S or (ticks >= end and not self.open)
 
     def drain(self, seconds: float) -> None:
-        """Wait for what is on its way, then give the rest back; the budgets are not charged."""
+        """Wait for requests in flight, then give claimed deliveries back without charging them."""
         end = time.monotonic() + seconds
         ignoring_outage(lambda: registration.stop_claiming(self.held))
         while self.open and (left := end - time.monotonic()) > 0:
@@ -182,21 +183,21 @@ class Pump:
         ignoring_outage(self._record)
 
     def close(self) -> None:
-        """Free sockets; nothing may be open any more."""
+        """Close the sockets. No request may be open."""
         self.selector.close()
         self.sender.close()
         self.listener.close()
 
     def _beat(self) -> None:
-        """Say that we live, and follow what changed: nothing begins any more by what was."""
+        """Send a heartbeat and apply configuration changes before anything else is sent."""
         if self.membership.beat(len(self.open)):
             self.next_poll = 0.0
             self._recall()
-            self.assignment.save()  # for those whom our former consumers moved to
+            self.assignment.save()  # for the pumps that its former consumers moved to
             self.membership.confirm(len(self.open))
 
     def _recall(self) -> None:
-        """Give back what has not begun yet and may not begin any more, or not as it is."""
+        """Give back unsent deliveries that may no longer be sent, or not as they are."""
         rows = [row for row, _ in self.claimed] + [row for row, *_ in self.open.values()]
         views = {key: self.assignment.view(key) for key in {row.consumer_id for row in rows}}
         held = lanes.paused((row.consumer_id, row.ordering_key) for row in rows)
@@ -225,7 +226,7 @@ class Pump:
             self._finish(self._begin(row, queue), Outcome.INTERRUPTED, error)
 
     def _fan_out(self, now: datetime) -> int:
-        """Returns how many messages there were."""
+        """Fan out accepted messages, and return how many there were."""
         poll = time.monotonic() >= self.next_poll
         if not (poll or self.accepted_hint) or not (
             limit := self.capacity_planner.fanout_limit(now)
@@ -256,11 +257,11 @@ class Pump:
         return made.message_count
 
     def _made(self, made: FanoutResult, now: datetime) -> None:
-        """Keep what was taken of a fan-out; note the rest, and tell those that serve it."""
+        """Keep what a fan-out claimed, and notify the processes that serve the rest."""
         self._took(made.claimed, now)
         self.hold.stock(made.along, made.claimed)
         if not made.due.keys() <= self.assignment.queues.keys() and self.assignment.is_behind():
-            self._beat()  # who registered a moment ago does not wait for the next beat
+            self._beat()  # so that a new consumer does not wait for the next heartbeat
         others = {
             key
             for key, due in made.due.items()
@@ -272,16 +273,16 @@ class Pump:
             pulling = {key for key in others if pulls(views.get(key))}
             wakeup_sender.due(others - pulling, but=self.held.generation)
             if pulling:
-                self._hear()  # who began to wait before these deliveries were made
+                self._hear()  # for receivers that began to wait before the fan-out
                 soon = now + SOON
                 due = [key for key in pulling if min(made.due[key].values()) <= soon]
                 wakeup_sender.receivers(self.waiting.of(due))
 
     def _send_urgent(self) -> None:
-        """Between two steps: send what was just accepted and is more urgent than what they handle.
+        """Send just accepted messages that are more urgent than what this round handles.
 
-        A step of a bulk load takes up to 20 ms, and a round has four. What is more than a few goes
-        with the next fan-out, which knows priorities, too.
+        A step of a bulk load takes up to 20 ms, and a round has four. More than `URGENT_AT_ONCE`
+        messages wait for the next fan-out, which also goes by priority.
         """
         self._hear()
         urgent = {key for key, level in self.notified.items() if level > self.least}
@@ -300,7 +301,7 @@ class Pump:
         self._send_claimed()
 
     def _take(self, now: datetime) -> int:
-        """Returns how many deliveries were claimed."""
+        """Claim due deliveries, and return how many there were."""
         wants = self.capacity_planner.wants(self.held.generation, now, self._free())
         if not wants:
             return 0
@@ -319,7 +320,7 @@ class Pump:
         return len(taken.rows)
 
     def _took(self, rows: Sequence[ClaimedDelivery], now: datetime) -> Tally[int]:
-        """Keep what is leased to us now; how many of each consumer."""
+        """Keep deliveries leased to this pump, and return their number by consumer."""
         counts = Tally(row.consumer_id for row in rows)
         if rows:
             self.capacity_planner.saw({row.priority for row in rows})
@@ -330,7 +331,7 @@ class Pump:
         return counts
 
     def _send_claimed(self) -> None:
-        """Send what was claimed and is due. What cannot be read now stays claimed."""
+        """Send claimed deliveries that are due and whose bodies fit into the buffer."""
         if self.claimed and not self.membership.may_begin:
             self._beat()
         if not self.claimed:
@@ -344,9 +345,9 @@ class Pump:
         }
         failpoints.reach("before_send")
         if not self.membership.may_begin:
-            return  # something changed while bodies and secrets were read, or this process slept
+            return  # the configuration changed meanwhile, or this process slept
         now = clock.now()
-        # From here on nothing asks the database: either all of them begin, or none has.
+        # No database query from here on: either all of them begin, or none has.
         self.claimed = waiting
         loaded.sort(key=lambda it: -it[0].priority)
         for row, queue, payload in loaded:
@@ -356,17 +357,17 @@ class Pump:
                 continue
             ticket = self._begin(row, queue, payload)
             if is_late(row, queue, now):
-                # Too late to be sure that it is still ours at the end.
+                # The lease may end before the attempt does.
                 self._finish(ticket, Outcome.INTERRUPTED, STOPPED)
             elif isinstance(signer, Unreadable):
                 self._finish(ticket, Outcome.INTERRUPTED, str(signer))
             else:
                 self._send(ticket, signer, payload, now)
-        self.sender.on_timer()  # on the wire before anything else
+        self.sender.on_timer()  # write to the sockets before anything else
         failpoints.reach("after_send")
 
     def _free(self) -> int:
-        """How many more requests may be open."""
+        """Return how many more requests may be open."""
         return conf().pump_in_flight - len(self.open) - len(self.claimed)
 
     def _begin(
@@ -392,7 +393,7 @@ class Pump:
         self._close(recorder.unsent(ticket, outcome, error))
 
     def _leave(self, key_id: str, row: ClaimedDelivery, queue: ConsumerQueue) -> None:
-        """Leave a delivery to those that have the key; nothing was begun."""
+        """Leave a delivery, whose attempt has not begun, to the processes that have the key."""
         self.unopened.setdefault(key_id, []).append(row)
         queue.in_flight -= 1
         self.assignment.ready_consumers.note(queue)
@@ -407,7 +408,7 @@ class Pump:
             del self.unopened[key_id]
             for consumer_id in {row.consumer_id for row in rows}:
                 self.assignment.expect(consumer_id, due_at)
-            self.membership.next_beat = 0.0  # the others are to hear of it now
+            self.membership.next_beat = 0.0  # tell the other processes at once
 
     def _close(self, answer: Response) -> None:
         row, queue, _, started_at, size = self.open.pop(answer.key)
@@ -429,7 +430,7 @@ class Pump:
             self.recorder.flush()
 
     def _patience(self) -> float:
-        """Seconds until something is to be done without being told."""
+        """Return the seconds until this pump must act without a notification."""
         ticks = time.monotonic()
         waits = [self.next_poll - ticks, self.hold.seconds(clock.now()), self.membership.rest_s()]
         if (recount_s := self.assignment.recount_s) is not None:
@@ -448,7 +449,7 @@ class Pump:
             seconds = min(seconds, timer)
         events = self.selector.select(seconds)
         if time.monotonic() >= self.membership.fence_at:
-            # Asleep for long, or without the database: what has not gone out by now does not.
+            # This process slept or has lost the database: send nothing that is not on the wire yet.
             for ticket in self.sender.recall(lambda _: True):
                 self._finish(ticket, Outcome.INTERRUPTED, CHANGED)
         for key, _ in events:
@@ -472,7 +473,7 @@ class Pump:
 
 
 def _missing_key(signer: Signer | Unreadable, payload: Payload | None) -> str:
-    """Id of a key that this process lacks to decrypt the payload; '' if it lacks none."""
+    """Return the id of a key that this process lacks for the payload, or '' if it lacks none."""
     if isinstance(signer, KeyMissing):
         return signer.key_id
     return payload.missing_key if payload else ""

@@ -1,4 +1,4 @@
-"""Ready consumers: those with something to claim now, most urgent first; others cost nothing."""
+"""Consumers with something to claim now, most urgent first; others cost nothing."""
 
 import heapq
 from collections.abc import Callable, Mapping
@@ -10,73 +10,73 @@ from delivery.rules.fair_sharing import LEVELS
 from delivery.runtime.consumer_queue import LEAD, QUEUE_STATUSES, ConsumerQueue, QueueStatus
 
 MAX_SCANNED = 1000
-"""Instants that may be kept in vain: a line that sleeps until late may be woken again and again."""
+"""Outdated entries that the heap may keep: a sleeping queue may be woken again and again."""
 SCAN = 100
-"""Lines of one place that a look passes at most: with thousands it goes round among them."""
+"""Most queues of one place that a check examines; with thousands it continues in turn."""
 
 Admits = Callable[[QueueStatus, int], int]
-"""How many requests a line of that standing may open that has so many open already."""
+"""Returns how many requests a queue of this status may open if so many are open already."""
 
 
 class Pick(NamedTuple):
-    """A line that may take something now."""
+    """A queue that may claim now."""
 
     queue: ConsumerQueue
     level: int
-    """The highest priority of what it has due."""
+    """Its highest due priority."""
     room: int
-    """How many deliveries it may take."""
+    """How many deliveries it may claim."""
     status: QueueStatus
 
 
 class ReadyConsumers:
-    """Lines that have something due, by priority and standing, and those that sleep until later.
+    """Queues with due deliveries, by priority and status, and queues that sleep until later.
 
-    Among lines of one priority and standing it is the one that waited longest that comes next.
+    Among queues of one priority and status, the one that has waited longest is next.
     """
 
     def __init__(self, queues: Mapping[int, ConsumerQueue]) -> None:
         self._lines = queues
         self._noted: dict[int, ConsumerQueue] = {}
-        """Something happened to them since the last look."""
+        """Queues that changed since the last check."""
         self._waiting: dict[tuple[int, QueueStatus], dict[int, ConsumerQueue]] = {
             (level, status): {} for level in LEVELS for status in QUEUE_STATUSES
         }
         self._places: dict[int, tuple[int, QueueStatus]] = {}
         self._asleep: list[tuple[float, int]] = []
-        """A heap. What `_until` does not confirm was overtaken by an earlier instant."""
+        """A heap. An entry that differs from `_until` is outdated: an earlier time replaced it."""
         self._until: dict[int, float] = {}
         self._more = False
-        """Whether the last look left lines that it might have taken."""
+        """Whether the last check left queues that could have claimed."""
 
     def note(self, queue: ConsumerQueue) -> None:
-        """To be called for whatever may let this line take something, or take it sooner."""
+        """Must be called for every change that may let this queue claim, or claim sooner."""
         consumer_id = queue.view.id
         if self._lines.get(consumer_id) is queue:
             self._noted[consumer_id] = queue
 
     def forget(self, consumer_id: int) -> None:
-        """It is another pump's now, or nobody's."""
+        """Remove a consumer that this pump no longer serves."""
         self._noted.pop(consumer_id, None)
         self._until.pop(consumer_id, None)
         self._leave(consumer_id)
 
     @property
     def waiting_count(self) -> int:
-        """Lines that had something due at the last look, and may take it once there is room."""
+        """Number of queues that had due deliveries at the last check, and may claim given room."""
         return len(self._places)
 
     def top(self) -> int:
-        """The highest priority that any of those waits with; 0 when none does."""
+        """Return the highest priority among those; 0 when there are none."""
         return next((level for (level, _), place in self._waiting.items() if place), 0)
 
     def gather(
         self, now: datetime, ticks: float, admits: Admits, most: int, *, from_below: bool = False
     ) -> list[Pick]:
-        """Up to ``most`` lines that may take something, the most urgent first.
+        """Return up to ``most`` queues that may claim, most urgent first.
 
-        ``from_below`` takes half of them from the other end, which the starvation guard asks for.
-        A line that may take nothing for a reason of its own sleeps until that changes.
+        ``from_below`` takes half of them from the other end, for the starvation guard. A queue that
+        may not claim for its own reasons sleeps until that changes.
         """
         self._wake(now, ticks)
         picks: list[Pick] = []
@@ -91,7 +91,7 @@ class ReadyConsumers:
         return sorted(picks, key=lambda pick: (-pick.level, pick.status)) if known else picks
 
     def wake_at(self) -> float | None:
-        """When to look again, Unix seconds; None when only an event can change anything."""
+        """Return when to check again, in Unix seconds; None if only an event changes anything."""
         if self._more or self._noted:
             return 0.0
         return self._asleep[0][0] if self._asleep else None
@@ -118,7 +118,7 @@ class ReadyConsumers:
                 if consumer_id in known:
                     continue
                 if queue.place(now, ticks) != (level, status):
-                    self._noted[consumer_id] = queue  # it began to hang: the next look knows
+                    self._noted[consumer_id] = queue  # its status changed: sort it in again
                     self._leave(consumer_id)
                     continue
                 if (capacity := queue.capacity(now)) <= 0:
@@ -148,7 +148,7 @@ class ReadyConsumers:
                 self._leave(consumer_id)
                 self._places[consumer_id] = place
                 self._waiting[place][consumer_id] = queue
-            # What is more urgent and due later gives it another place then.
+            # A more urgent delivery that is due later changes its place at that time.
             level, _ = place
             if rises := [due for known, due in queue.due.items() if known > level]:
                 self._alarm(consumer_id, (min(rises) - LEAD).timestamp())

@@ -1,10 +1,10 @@
-"""Kills the process groups it was told about as soon as its supervisor is gone, however it died.
+"""Kill the registered process groups as soon as the supervisor has died, for whatever reason.
 
-A script of its own, not an import: it starts in a few milliseconds, holds nothing of Django, and
-survives what takes the supervisor away. Its standard input is a pipe that only the supervisor can
-write to; the end of that pipe is the one sign of death that not even SIGKILL can suppress.
+This is a script and not imported: it starts in a few milliseconds, does not load Django, and
+survives what kills the supervisor. Its standard input is a pipe that only the supervisor writes to;
+the pipe ends even if the supervisor is killed by SIGKILL.
 
-Lines: ``+<group>`` watches a process group, ``-<group>`` forgets it.
+Lines: ``+<group>`` watches a process group, ``-<group>`` stops watching it.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ import sys
 
 
 def main() -> None:
-    """Follow the supervisor's lines until they end, then kill what is still watched."""
-    # A terminal or a service manager that signals everybody must not take the reaper first.
+    """Follow the supervisor's lines until they end, then kill the groups still watched."""
+    # A signal from a terminal or a service manager to all processes must not end the reaper first.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

@@ -1,4 +1,4 @@
-"""Receive for pull consumers: claim due deliveries, or long-poll while there are none.
+"""Claim due deliveries for a pull consumer, or long-poll while there are none.
 
 A waiting request is an entry in a queue (long_polling.py) and holds no thread where the server can
 answer later. Requests of several workers at the same time share one claim and one read of bodies;
@@ -38,34 +38,34 @@ from delivery.steps.claim import ClaimRequest
 from delivery.steps.payloads import Payload, PayloadCache
 
 MAX_ROWS = 200
-"""Of several workers in one claim; one of them may ask for more."""
+"""Most deliveries in a claim shared by several workers; a single worker may ask for more."""
 
 
 class Share(NamedTuple):
-    """What one worker gets."""
+    """The part of a claim that one worker gets."""
 
     rows: list[ClaimedDelivery]
     payloads: dict[int, Payload]
-    """By message, also others'; a large body is left where it is."""
+    """By message id, including those of other workers; large bodies are not loaded."""
     has_expired: bool
-    """Whether the claim met rows whose last instant had passed: perhaps there are others."""
+    """Whether the claim met expired messages; other due deliveries may remain."""
     is_more: bool = False
-    """Whether something may be due that it did not get."""
+    """Whether more deliveries may be due."""
 
 
 def take(want: ClaimRequest) -> Share:
-    """Claim what is due; threads that do it at the same time share a transaction."""
+    """Claim due deliveries; threads that claim at the same time share a transaction."""
     return _together.run(want, want.limit)
 
 
 def take_chosen(chosen: list[int], want: ClaimRequest, *, anew: bool = False) -> Share:
-    """The same of rows that the caller chose; with ``anew`` also of those that the worker holds."""
+    """Claim the chosen rows; ``anew`` includes rows that the worker already holds."""
     taken = claim.claim_chosen(chosen, want, now=clock.now(), slot=os.getpid(), anew=anew)
     return _shares([taken.rows], taken, [want])[0]
 
 
 def share(rows: list[ClaimedDelivery], along: Sequence[tuple[Any, ...]], *, is_more: bool) -> Share:
-    """The share of one who has claimed these by other means, and read ``along`` of their bodies."""
+    """Return the share for claimed rows; ``along`` are their payload rows."""
     ids, shelf = [row.message_id for row in rows], PayloadCache()
     shelf.stock(along, dict.fromkeys(ids, 1))
     return Share(rows, shelf.load(ids) if rows else {}, has_expired=False, is_more=is_more)
@@ -96,32 +96,32 @@ _together = GroupCommit(_take, most=MAX_ROWS, most_size=MAX_ROWS)
 
 
 MIN_STAY_S = 30.0
-"""Longer than a call may wait for a message: who asks again and again is never thought gone."""
+"""Longer than the longest long poll, so that a worker that keeps asking stays a member."""
 MAX_STAY_S = 300.0
-"""Keys of one that is gone do not wait longer for it, however long its lease would be."""
+"""Most seconds for which the keys of a worker that left wait for it, whatever its lease time."""
 JOIN_INTERVAL_S = 2.0
 SCAN_INTERVAL_S = 1.0
-"""How soon a worker is known to processes that it does not ask."""
+"""Seconds until processes that a worker does not call know of it."""
 MAX_KEPT = 10_000
 
 
 class StickyKeys:
-    """One circle for each consumer. Threads share them."""
+    """Which workers share the ordering keys of each consumer. Safe for use by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.forget()
 
     def forget(self) -> None:
-        """Ask the tables again."""
+        """Clear the cache, so that the tables are read again."""
         self._joined: dict[int, float] = {}
         self._known: dict[int, tuple[float, dict[int, datetime]]] = {}
 
     def around(self, owner: int, consumer_id: int, worker: str, lease_ms: int) -> list[int]:
-        """The workers that share the consumer's keys now, ``owner`` among them from now on.
+        """Return the workers that share the consumer's keys, after adding ``owner`` to them.
 
-        It stays until it could have worked off what it is about to take, and then as long as it
-        asks: who is gone is missed when its leases end.
+        A worker stays a member for the time of one lease after it last joined, which it does
+        whenever it asks. One that stops asking is dropped when its leases end.
         """
         now, ticks = clock.now(), time.monotonic()
         if ticks - self._joined.get(owner, float("-inf")) >= JOIN_INTERVAL_S:
@@ -144,18 +144,18 @@ circles = StickyKeys()
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Of all bodies in one answer, unless it has a single message; the others come by their address."""
+"""Limit for all bodies in a response of several messages; the others are fetched by their URL."""
 NOTE_INTERVAL_S = 10.0
 MAX_NOTED = 10_000
-"""Workers of whom this process remembers that it wrote them down."""
+"""Workers that this process remembers to have recorded."""
 EMPTY_TRIES = 5
-"""Claims in a row of which nothing is left, because all that was due had expired."""
+"""Claims in a row that may return nothing because all due messages had expired."""
 NOTHING = Share([], {}, has_expired=False)
 THREADS = 4
-"""In which those that were woken look: what they take at the same time is one claim (handout)."""
+"""Threads that serve resumed requests; requests served at the same time share one claim."""
 
 polls = ConcurrencyLimit()
-"""For those who wait; without a limit until the web server says how many."""
+"""Limits waiting requests; unlimited until the web server sets a limit."""
 
 
 class ReceiveRequest(NamedTuple):
@@ -165,31 +165,32 @@ class ReceiveRequest(NamedTuple):
     lease_ms: int
     worker: str
     settled: bool = False
-    """At most once: closed before it is handed out."""
+    """At most once: the deliveries are settled before the response is sent."""
     sticky: bool = False
-    """Keys stay with the worker, as far as the others of its kind let it (S2-66)."""
+    """Whether keys stay with a worker, as far as the number of workers allows (S2-66)."""
     resume: bool = False
-    """First what the worker holds already: it died, and is back (S4-R4)."""
+    """Return first what the worker already holds, because it crashed and restarted (S4-R4)."""
 
 
 class ReceivedMessage(NamedTuple):
-    """One delivery in a worker's hands."""
+    """One delivery leased to a worker."""
 
     row: ClaimedDelivery
     payload: Payload
-    """Without a body where the answer has no room for it."""
+    """Without a body if the response has no room for it."""
     token: str
 
 
 Deliver: TypeAlias = Callable[[Sequence[ReceivedMessage], Callable[[], object]], bool]
-"""Answers a request that was postponed. Calls its second argument when the answer is about to go
-out, and returns False, without having called it, where nobody is there any more."""
+"""Sends the response of a deferred request. Calls its second argument just before sending. Returns
+False without calling it if the client has disconnected."""
 
 
 def receive(view: ConsumerConfig, receive_request: ReceiveRequest) -> list[ReceivedMessage]:
-    """What is due now, best first, leased to the worker; nothing while the consumer is halted.
+    """Return due deliveries in order of priority, leased to the worker.
 
-    Raises rules.encryption.KeyMissing, before anything is taken, where no lease can be signed.
+    Returns none while the consumer is halted. Raises rules.encryption.KeyMissing before anything is
+    claimed if no lease can be signed.
     """
     return _receive(view, receive_request)[0]
 
@@ -202,11 +203,11 @@ def receive_ignoring_outage(
     owner: Hashable,
     defer: Callable[[], Deliver] | None = None,
 ) -> list[ReceivedMessage] | None:
-    """As `receive`, waiting up to ``wait_s`` seconds for something; None without a place to wait.
+    """Do the same as `receive`, but wait up to ``wait_s`` seconds for a delivery.
 
-    ``owner`` never has all places. With ``defer`` a request that waits is answered later and by
-    another thread: it is called first, and nothing is returned. Without it, the calling thread
-    waits.
+    Returns None if too many requests wait already; a single ``owner`` cannot use up that limit.
+    With ``defer``, which is called first, another thread answers a request that has to wait, and
+    this returns an empty list. Without it the calling thread waits.
     """
     if wait_s <= 0:
         return receive(view, receive_request)
@@ -250,7 +251,7 @@ class _Deferred:
         self._wish, self._owner, self._deliver = receive_request, owner, deliver
 
     def wait(self) -> None:
-        """Until it is resumed; answers at once if something came meanwhile."""
+        """Wait until resumed, or answer at once if a delivery arrived meanwhile."""
         if not long_polls.wait(self._receiver):
             self._scan()
 
@@ -260,13 +261,13 @@ class _Deferred:
     def _scan(self) -> None:
         received_message: list[ReceivedMessage] = []
         try:
-            # What is closed before it is handed out is closed when somebody is there to take it.
+            # At-most-once deliveries are settled only once the client is known to be connected.
             found = _scan(self._receiver, self._wish._replace(settled=False))
             if found is None:
                 return
             received_message = found
         except Exception:
-            # It is told nothing, and told why when it asks again.
+            # The worker gets an empty response, and the error when it asks again.
             logger.exception("a receiver that waited cannot be given anything")
         finally:
             _keep_connection_usable()
@@ -285,7 +286,7 @@ class _Deferred:
             )
 
     def _take_back(self, received_message: Sequence[ReceivedMessage]) -> None:
-        """The client is gone: undo the claim, and let the next receiver look."""
+        """Undo the claim because the client has disconnected, and wake the next receiver."""
         if not received_message:
             return
         consumer_id, now = self._receiver.consumer_id, clock.now()
@@ -302,7 +303,7 @@ class _Deferred:
 
 
 def _takes_new(view: ConsumerConfig, receive_request: ReceiveRequest) -> bool:
-    """Whether a receiver can fan a new message out by itself, as nobody else gets it."""
+    """Whether a receiver can fan out new messages itself: no other consumer gets them."""
     if receive_request.sticky or view.ordering or view.halted:
         return False
     channel = config_cache.channel(view.channel_slug, look=False)
@@ -316,7 +317,7 @@ def _wait(
     receive_request: ReceiveRequest,
     owner: Hashable,
 ) -> list[ReceivedMessage]:
-    """In this thread."""
+    """Wait in the calling thread."""
     resumed = threading.Event()
     receiver = WaitingReceiver(consumer_id, deadline, resumed.set, channel_id)
     try:
@@ -333,7 +334,7 @@ def _wait(
 def _scan(
     receiver: WaitingReceiver, receive_request: ReceiveRequest
 ) -> list[ReceivedMessage] | None:
-    """What it gets in the end, which may be nothing; None if it waits again."""
+    """Return the deliveries for the response, possibly none; None if the request waits again."""
     is_waiting, is_more = False, False
     received_message: list[ReceivedMessage] = []
     try:
@@ -348,7 +349,7 @@ def _scan(
                     metrics.RESUMED.labels(receiver.cause.value).inc()
                 break
             if receive_request.sticky:
-                long_polls.pass_on(receiver)  # what is due may be of another one's keys
+                long_polls.pass_on(receiver)  # the due deliveries may have keys of another worker
             if not is_more and long_polls.wait(receiver):
                 is_waiting = True
                 return None
@@ -363,7 +364,7 @@ def _scan(
 def _receive(
     view: ConsumerConfig, receive_request: ReceiveRequest, wakeup: Wakeup | None = None
 ) -> tuple[list[ReceivedMessage], bool]:
-    """As `receive`, and whether more may be due; first the new messages that ``wakeup`` names."""
+    """Receive new messages of ``wakeup`` first; return also whether more may be due."""
     if view.halted or view.mode != "pull":
         return [], False
     keystore.signing_key(leasing.PURPOSE)
@@ -401,7 +402,7 @@ _noted: dict[int, float] = {}
 def _new(
     view: ConsumerConfig, receive_request: ReceiveRequest, owner: int, wakeup: Wakeup
 ) -> Share:
-    """New messages, fanned out and claimed in one transaction; others are notified of the rest."""
+    """Fan out and claim new messages in one transaction; notify other receivers of the rest."""
     claimer = DirectClaim(
         owner,
         clock.now(),
@@ -423,9 +424,9 @@ def _new(
 
 
 def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
-    """What is due, and where that is too little what is accepted and not fanned out yet.
+    """Claim due deliveries; if these are too few, fan out accepted messages and claim again.
 
-    So who receives after the answer to a publish finds the message.
+    A receiver that asks after the response to a publish therefore finds the message.
     """
     share = _due(view, receive_request, owner)
     if len(share.rows) == receive_request.most:
@@ -433,7 +434,7 @@ def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) 
     for made in fanout.fan_out_channel(view.channel_id, os.getpid()):
         if made.due:
             notify_pumps(made.due)
-    # Also where nothing was found waiting: a pump may have fanned it out since the first look.
+    # Claim even if nothing was waiting: a pump may have fanned it out since the first claim.
     more = _due(view, receive_request._replace(most=receive_request.most - len(share.rows)), owner)
     return more._replace(rows=share.rows + more.rows, payloads=share.payloads | more.payloads)
 
@@ -455,7 +456,7 @@ def _due(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> S
 
 
 def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
-    """First what the worker holds, as attempts of its own: its former self settles none of it."""
+    """Claim first what the worker holds, which voids the leases of its crashed process."""
     mine = steps.held(view.id, owner, receive_request.most, clock.now())
     want = ClaimRequest(view.id, receive_request.most, receive_request.lease_ms, owner)
     held = take_chosen(mine, want, anew=True)
@@ -468,7 +469,7 @@ def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) 
 
 
 def _own(want: ClaimRequest, receive_request: ReceiveRequest, owner: int) -> Share:
-    """Of keys that are the worker's, and without one; joins the others by asking."""
+    """Claim deliveries without a key or with the worker's keys; makes it a member."""
     workers = circles.around(
         owner, want.consumer_id, receive_request.worker, receive_request.lease_ms
     )
@@ -493,7 +494,7 @@ def _lease(row: ClaimedDelivery, worker: str) -> Lease:
 
 
 def _contents(share: Share) -> dict[int, Payload]:
-    """What each message carries, large bodies as long as there is room."""
+    """Return the payload of each message, with large bodies while there is room."""
     found = {
         row.message_id: share.payloads.get(row.message_id, payloads.MISSING) for row in share.rows
     }
@@ -508,7 +509,7 @@ def _contents(share: Share) -> dict[int, Payload]:
 def _opened(
     rows: list[ClaimedDelivery], contents: dict[int, Payload], owner: int
 ) -> list[ClaimedDelivery]:
-    """Those that are not sealed with a key that this process lacks; the others are given back."""
+    """Return deliveries whose encryption key this process has, and give the others back."""
     lacking: dict[str, list[ClaimedDelivery]] = {}
     for row in rows:
         lacking.setdefault(contents[row.message_id].missing_key, []).append(row)
@@ -532,5 +533,5 @@ def _note(owner: int, consumer_id: int, worker: str) -> None:
 
 
 def _keep_connection_usable() -> None:
-    """What Django does at the end of a request: drop a connection that broke or is old."""
+    """Close a broken or old connection, as Django does at the end of a request."""
     connections[DEFAULT_DB_ALIAS].close_if_unusable_or_obsolete()

@@ -1,4 +1,4 @@
-"""Reconciler: the steps of a reconciliation in order, each short, with pauses in between."""
+"""Run the steps of a reconciliation in order, each short, with pauses in between."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -18,52 +18,52 @@ from delivery.runtime import registration
 from delivery.steps import counter_repair, due_times, reconcile
 
 CHECK_INTERVAL_S = 2.0
-"""Between the two looks at what seems to stand still."""
+"""Seconds between two checks of consumers that seem to make no progress."""
 BATCH_PAUSE_S = 0.05
 MAX_ID = (1 << 63) - 2
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody asked to have audited."""
+    """What to reconcile."""
 
     since: datetime | None = None
-    """Messages accepted from here on; None: from the first."""
+    """Messages accepted from this time on; None: from the first."""
     until: datetime | None = None
     channel: Channel | None = None
     consumers: tuple[Consumer, ...] | None = None
-    """None: all of the channel, or of all channels."""
+    """None: all consumers of the channel, or of all channels."""
     grace: timedelta | None = None
-    """How long something may be under way before it is called late; None: the installation's."""
+    """How long something may wait before it is late; None: the installation's setting."""
     counters: bool = True
-    """Whether rows are counted for them: all there are, however short the time asked for."""
+    """Whether to compare counters, which counts all rows, however short the time range is."""
     most_counted: int | None = None
-    """Counters of consumers with more deliveries are left alone: their rows are counted at once."""
+    """Skip the counters of consumers with more deliveries: each count is one long query."""
 
     @property
     def is_narrow(self) -> bool:
-        """Whether some channels or consumers are left out."""
+        """Whether some channels or consumers are excluded."""
         return self.channel is not None or self.consumers is not None
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether nothing is excluded."""
         return not (self.is_narrow or self.since or self.until)
 
 
 Still = Mapping[int, tuple[datetime, dict[str, int]]]
-"""By consumer that seems to stand still: what is due longest, and its counters."""
+"""Consumers that seem to make no progress, with the earliest due time and the counters."""
 
 
 class Reconciler:
-    """One run. ``steps`` does the work; then ``result`` and ``findings`` hold what came out."""
+    """One run. ``steps`` does the work; then ``result`` and ``findings`` have the results."""
 
     def __init__(self, wanted: Wanted, *, now: datetime, most_ids: int) -> None:
         self.wanted = wanted
         self._now = now
         self._grace = conf().reconcile_grace if wanted.grace is None else wanted.grace
         self.parties = reconcile.Parties(self._grace)
-        """Names of channels and consumers, as the last step knew them."""
+        """Names of channels and consumers at the last step."""
         self.result = Reconciliation(most_ids)
         newest = reconcile.newest()
         self.scope = reconcile.Scope(
@@ -75,21 +75,21 @@ class Reconciler:
         )
 
     def steps(self) -> Iterator[float]:
-        """Look at everything, step by step; yields how much of it is done, from 0 to 1."""
+        """Run all checks step by step; yield the share that is done, from 0 to 1."""
         with reconcile.snapshot():
             self.parties.refresh()
         second_look = time.monotonic() + CHECK_INTERVAL_S
         still = self._still() if self._is_served() else {}
         yield 0.0
         yield from self._messages()
-        if not self.wanted.is_narrow:  # these rows say not whose they are
+        if not self.wanted.is_narrow:  # these rows have no channel or consumer
             yield from self._orphans()
             yield from self._lost()
         if self.wanted.counters:
             yield from self._counters()
         if self._is_served():
             reconcile.late.messages(self.result, self.scope)
-            # Leases of pull consumers are as long as they like, and lapse until somebody receives.
+            # Leases of pull consumers have any length, and stay expired until a worker receives.
             pushed = [key for key in self._meant() if self.parties.by_id[key].is_pushed]
             reconcile.late.leases(
                 self.result, pushed, before=self.scope.before, latest=self._latest()
@@ -102,7 +102,7 @@ class Reconciler:
         yield 1.0
 
     def findings(self) -> list[Finding]:
-        """What is off, in the order of the checks, with names for ids."""
+        """Return the discrepancies in the order of the checks, with names for ids."""
         found = [
             Finding(check, place, *self._names(place), off.count, tuple(off.ids))
             for (check, place), off in self.result.off.items()
@@ -142,13 +142,13 @@ class Reconciler:
 
     @property
     def _last(self) -> int:
-        """Of rows that are walked by themselves: no newer message may be left that has them."""
+        """Return the last key for tables read on their own: no newer message may own such rows."""
         return _id_at(self.wanted.until) - 1 if self.wanted.until else MAX_ID
 
     def _counters(self) -> Iterator[float]:
         for consumer_id in self._meant():
             party = self.parties.by_id[consumer_id]
-            # While a channel is being deleted, its counters stay to the end.
+            # The counters of a channel that is being deleted are deleted last.
             if Pruned.is_all(party.channel_id) or self._is_too_large(consumer_id):
                 continue
             wrong = counter_repair.difference(consumer_id)
@@ -161,12 +161,12 @@ class Reconciler:
         return most is not None and Counter.read([consumer_id])[consumer_id]["made"] > most
 
     def _is_served(self) -> bool:
-        """Whether what is late is to be judged: not while workers have only just begun."""
+        """Whether lateness can be judged: not if all workers have only just started."""
         pumps = registration.living()
         return not pumps or any(pump.started_at < self.scope.before for pump in pumps)
 
     def _still(self) -> Still:
-        """Consumers that could be sent to and have something due too long, and none in flight."""
+        """Return active consumers with deliveries due too long ago and none in flight."""
         views = config_cache.consumers()
         calm = [
             consumer_id
@@ -186,18 +186,18 @@ class Reconciler:
         if view.mode != Consumer.Mode.PUSH or view.halted or view.rate is not None:
             return False
         party, lane = self.parties.by_id[view.id], self.parties.lanes.get(view.channel_id)
-        # One that was resumed a moment ago has what waited for it until then.
+        # Deliveries of a consumer that was just resumed have waited until now.
         return lane is not None and max(party.since, lane.since) < _id_at(self._now)
 
     def _late(self, first: Still) -> None:
-        """What is found twice, unchanged, stands still; a consumer that is served has moved."""
+        """Record consumers that are found twice without any change; served ones have changed."""
         for consumer_id, known in self._still().items() if first else ():
             if first.get(consumer_id) == known:
                 place = self.parties.by_id[consumer_id].place
                 reconcile.late.due(self.result, place, self.scope.before)
 
     def _latest(self) -> datetime:
-        """After which no lease ends that was given until now, long after this audit began."""
+        """Return the latest possible end of any lease given so far."""
         longest = timedelta(milliseconds=MAX_TIMEOUT_MS + conf().lease_grace_ms)
         return clock.now() + longest + self._grace
 

@@ -1,4 +1,4 @@
-"""Reconciliations that the broker runs by itself: the last hours and, once a day, everything."""
+"""Reconcile the last hours at short intervals and, once a day, everything."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,15 +13,15 @@ from delivery.runtime.reconciler import Reconciler, Wanted
 Span = AccountingReport.Span
 MAX_IDS = 20
 MAX_FINDINGS = 200
-"""Of one report: consumers may be many. How many rows are off is told of all."""
+"""Findings stored in one report; the total number of rows is always stored."""
 MAX_COUNTED = 1_000_000
-"""Deliveries of a consumer up to which its counters are compared: about a second's work, during
-which the maintenance process does nothing else. The command compares them all."""
+"""Most deliveries of a consumer whose counters are compared: that takes about a second, during
+which the maintenance process does nothing else. The command compares all counters."""
 RETENTION = {Span.RECENT: timedelta(days=7), Span.EVERYTHING: timedelta(days=400)}
 
 
 def recent() -> Iterator[int]:
-    """Audit the last hours when that is due; yields zeros, it mends nothing."""
+    """Reconcile the last hours when that is due; yields zeros, because it repairs nothing."""
     now = clock.now()
     if _is_due(Span.RECENT, conf().reconcile_interval, now):
         wanted = Wanted(since=now - conf().reconcile_recent, counters=False)
@@ -29,14 +29,14 @@ def recent() -> Iterator[int]:
 
 
 def everything() -> Iterator[int]:
-    """The same of all there is."""
+    """Reconcile everything when that is due."""
     now = clock.now()
     if _is_due(Span.EVERYTHING, conf().reconcile_full_interval, now):
         yield from _run(Wanted(most_counted=MAX_COUNTED), Span.EVERYTHING, now)
 
 
 def keep(reconciler: Reconciler, span: Span, began: datetime) -> AccountingReport:
-    """Store what an audit came to."""
+    """Store the result of a reconciliation."""
     result = reconciler.result
     states: dict[str, int] = {}
     for account in result.accounts.values():
@@ -61,13 +61,13 @@ def keep(reconciler: Reconciler, span: Span, began: datetime) -> AccountingRepor
 
 
 def newest() -> dict[str, AccountingReport]:
-    """The last report of each span; a span without any is absent."""
+    """Return the last report of each span; a span without any is absent."""
     found = {span: _newest(span) for span in Span}
     return {span.value: report for span, report in found.items() if report is not None}
 
 
 def forget(now: datetime) -> int:
-    """Delete reports that nobody will look at any more; returns how many."""
+    """Delete reports past their retention; return how many."""
     return sum(
         AccountingReport.objects.filter(span=span, finished_at__lt=now - kept).delete()[0]
         for span, kept in RETENTION.items()
@@ -85,12 +85,12 @@ def _is_due(span: Span, every: timedelta, now: datetime) -> bool:
     if not every or not _is_settled(now):
         return False
     last = _newest(span)
-    # Later than now: the clock was set back.
+    # A last run in the future means that the clock was set back.
     return last is None or not now - every < last.started_at <= now
 
 
 def _is_settled(now: datetime) -> bool:
-    """Whether pumps run for a while: just after a start much is late, and no fault."""
+    """Whether a pump has run long enough: just after a start many deliveries are late."""
     return any(pump.started_at < now - conf().reconcile_grace for pump in registration.living())
 
 

@@ -1,4 +1,4 @@
-"""Recorder: turns what came back into results, and gets them into the database."""
+"""Turn responses into results, and write them to the database in batches."""
 
 import logging
 import time
@@ -26,9 +26,9 @@ from delivery.steps.settle import Result
 logger = logging.getLogger(__name__)
 
 LINGER_S = 0.01
-"""How long a result waits for others that are on their way, to be written together."""
+"""Seconds a result waits to be written in a batch."""
 BATCH = 100
-"""Results that wait no longer."""
+"""Results in a batch that is written at once."""
 
 
 class Recorder:
@@ -40,12 +40,12 @@ class Recorder:
         self._waits = Waits()
         self.results: list[Result] = []
         self.due_at = 0.0
-        """When (`time.monotonic`) they want to be written, should any request still be open."""
+        """When (`time.monotonic`) to write them at the latest, if requests are still open."""
 
     def note(
         self, row: ClaimedDelivery, queue: ConsumerQueue, started_at: datetime, answer: Response
     ) -> None:
-        """Decide what follows from an answer and keep it for the next flush."""
+        """Decide the transition after a response, and keep it for the next flush."""
         if not self.results:
             self.due_at = time.monotonic() + LINGER_S
         elif len(self.results) >= BATCH:
@@ -70,7 +70,7 @@ class Recorder:
         )
         left_s = (row.due_at - clock.now()).total_seconds()
         if transition.due_in is not None and transition.due_in < left_s:
-            transition = replace(transition, due_in=left_s)  # given back before its time
+            transition = replace(transition, due_in=left_s)  # given back before it is due
         self.results.append(
             Result(
                 claimed=row,
@@ -93,7 +93,7 @@ class Recorder:
         self._roster.learn(queue, answer, transition.due_in, row.priority)
 
     def flush(self) -> None:
-        """Write everything; raises what the database raises, and then nothing is lost."""
+        """Write all results; on a database error, which is raised, they are kept."""
         if self.results:
             failpoints.reach("before_settle")
             self._settle()
@@ -102,7 +102,7 @@ class Recorder:
         self._roster.save()
 
     def _settle(self) -> None:
-        """One result that the database refuses does not keep the others waiting."""
+        """Write results so that one rejected by the database does not hold up the others."""
         try:
             self._write(self.results)
         except (DataError, IntegrityError):
@@ -129,7 +129,7 @@ class Recorder:
 
 
 def ignoring_outage(work: Callable[[], object]) -> None:
-    """While stopping: a database that is away leaves the rows to their leases."""
+    """Run a step of stopping; if the database is unavailable, the leases simply expire."""
     try:
         work()
     except DatabaseFailure as error:
@@ -138,7 +138,7 @@ def ignoring_outage(work: Callable[[], object]) -> None:
 
 
 def unsent(key: int, outcome: Outcome, error: str) -> Response:
-    """The answer to an attempt that never reached the consumer."""
+    """Return the response of an attempt that never reached the consumer."""
     return Response(
         key=key,
         outcome=outcome,

@@ -1,4 +1,4 @@
-"""Recurring messages: due schedules are accepted as messages, each occurrence once (S4-06)."""
+"""Accept the messages of due schedules, each occurrence once (S4-06)."""
 
 import logging
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ from delivery.steps import occurrences
 logger = logging.getLogger(__name__)
 
 MAX_OCCURRENCES = 100
-"""Schedules of one transaction: at nine o'clock many are due at once."""
+"""Schedules in one transaction: at nine o'clock many are due at once."""
 _missing: set[str] = set()
-"""Keys whose absence the log has been told of."""
+"""Missing keys that the log has reported."""
 LATE = timedelta(seconds=5)
-"""From here on a sweep fires what nobody else has."""
+"""After this delay the sweep fires an occurrence instead of a schedule runner."""
 
 
 class _Rejected(Exception):
@@ -40,7 +40,7 @@ class _Rejected(Exception):
 
 @dataclass(slots=True)
 class _Round:
-    """What one schedule does now."""
+    """What to do now for one schedule."""
 
     schedule: Schedule
     turn: Turn
@@ -53,19 +53,19 @@ class _Round:
 
     @property
     def skipped(self) -> int:
-        """Occurrences that have passed without a message."""
+        """Number of occurrences that have passed without a message."""
         return self.turn.missed + (self.turn.occurrence is not None and self.message_id is None)
 
 
 def fire_due(*, due_before: datetime | None = None, most: int = MAX_OCCURRENCES) -> int:
-    """Fire what is due now, or was before that instant, in one transaction; how many schedules.
+    """Fire what is due now, or by ``due_before``, in one transaction; return how many schedules.
 
-    Raises what the database raises; then nothing was stored.
+    Raises database errors; then nothing was stored.
     """
     try:
         rounds = transactions.run(lambda: _fire(due_before, most), on_collision=new_id.reseed)
     except occurrences.Lost:
-        # Somebody's pause or change was faster than our lock: what is due will be found again.
+        # A schedule was paused or changed before it was locked; due ones are found again.
         logger.warning("a round of schedules was given up", exc_info=True)
         return 0
     if rounds:
@@ -75,15 +75,15 @@ def fire_due(*, due_before: datetime | None = None, most: int = MAX_OCCURRENCES)
 
 
 def fire_overdue() -> int:
-    """The same for what is so late that nobody else can be at it; nothing is locked for a look."""
+    """Fire occurrences so late that no schedule runner handles them; checks without locks."""
     limit, next_at = clock.now() - LATE, occurrences.next_at()
     return fire_due(due_before=limit) if next_at is not None and next_at <= limit else 0
 
 
 def run_now(order: Order) -> dict[str, Any]:
-    """Publish its message once more, now, whatever its state; the answer to a publication.
+    """Publish a schedule's message once more, in any state; return the publish response.
 
-    Raises NotFound, Stale, KeyUnavailable, and Conflict for what the channel does not take.
+    Raises NotFound, PreconditionFailed, KeyUnavailable, and Conflict if the channel rejects it.
     """
     return transactions.run(lambda: _run_now(order), on_collision=new_id.reseed)
 
@@ -107,9 +107,9 @@ def _fire(due_before: datetime | None, most: int) -> list[_Round]:
 
 
 def _store(some: Sequence[_Round], producer_id: int | None) -> None:
-    """Store the messages of one producer on one channel, as many as the quotas leave room for.
+    """Store the messages of one producer on one channel, as many as the quotas permit.
 
-    Each belongs to a schedule of its own, so each is refused by itself.
+    Each belongs to its own schedule, so each is rejected individually.
     """
     view = some[0].view
     assert view is not None
@@ -138,12 +138,12 @@ def _store(some: Sequence[_Round], producer_id: int | None) -> None:
 
 
 def _judge(schedule: Schedule, now: datetime) -> _Round | None:
-    """What becomes of its occurrence; None leaves it to processes that can open its body."""
+    """Decide about a schedule's occurrence; None if this process lacks its body's key."""
     assert schedule.next_at is not None
     try:
         turn = misfires.turn(schedule.next_at, now, schedule.misfire, schedule.timetable.after)
     except ValueError as error:
-        # Its zone has gone with a release of the zones: it ends, and says why.
+        # Its time zone no longer exists in a new release of the zones: end it with the reason.
         turn = Turn(schedule.next_at, 0, None)
         return _Round(schedule, turn, result=occurrence_log.REFUSED, detail=str(error))
     one = _Round(schedule, turn)
@@ -161,7 +161,7 @@ def _judge(schedule: Schedule, now: datetime) -> _Round | None:
             logger.error(registration.MISSING, error.key_id)
         if any(error.key_id in other.keys for other in registration.holders()):
             return None
-        # It would stand before all others for ever.
+        # Otherwise it would come before all others for ever.
         one.result, one.detail = occurrence_log.REFUSED, str(error)
     except _Rejected as refused:
         one.result, one.detail = occurrence_log.REFUSED, str(refused)

@@ -17,14 +17,14 @@ _HEADS = (
 
 
 def kind() -> Kind:
-    """Answers of consumers, for ``manage.py rotate_keys``."""
+    """Return the responses of consumers, for ``manage.py rotate_keys``."""
     return Kind("answer", Attempt.objects.count, partial(reencrypt.batches, _answers))
 
 
 def _answers(after: int) -> Slice:
     heads = raw.read(_HEADS, [after])
     primary = bytes.fromhex(keystore.encrypting_key_id())
-    # What is plain or current is not read at all.
+    # Responses that are plain or have the current key are not read.
     old = [
         key
         for key, head in heads
@@ -42,7 +42,7 @@ def _answers(after: int) -> Slice:
             public = ids.to_public(ids.ATTEMPT, row.id)
             unreadable.append(f"The answer of attempt {public}: {error}")
             continue
-        # The error's own column stays as it is.
+        # The error's own column stays unchanged.
         said = answer._replace(error="" if row.error else answer.error)
         sealed = data_encryption.encrypt_response(row.delivery_id, row.number, said)
         reencrypted += Attempt.objects.filter(id=row.id).update(answer_excerpt=sealed)

@@ -1,4 +1,4 @@
-"""Registration: pumps and other processes announce themselves in rows with a heartbeat."""
+"""Register pumps and other processes in rows with a heartbeat."""
 
 import logging
 import os
@@ -26,22 +26,22 @@ logger = logging.getLogger(__name__)
 MISSING = "the encryption key %s is missing here: what it sealed is left to other processes"
 
 BEAT_S, MAINTENANCE_BEAT_S, WEB_BEAT_S = 0.5, 1.0, 2.0
-"""Of pumps, of a maintenance process and of web processes; the latter two hold no deliveries that
-another process would have to take over."""
+"""Heartbeat intervals of pumps, maintenance processes and web processes. Only pumps hold deliveries
+that another process would have to take over."""
 STALLED_AFTER_S = 20.0
-"""How long a cluster may lack a pump until it is killed and started afresh."""
+"""Seconds a cluster may lack a pump before it is killed and restarted."""
 TASKLESS_S = 300.0
-"""django-q2 runs a task each minute. Without one for so long its queue is stuck, which happens
-when a worker is killed while it holds the queue's lock: it too is then started afresh."""
+"""django-q2 runs a task each minute. Without one for this long its queue is stuck, which happens
+when a worker is killed while it holds the queue's lock: the cluster is then restarted too."""
 TASK = "fallback run"
 STALE_AFTER_S = 5.0
-"""A slot without a heartbeat for so long has lost its owner, wherever that ran."""
+"""A slot without a heartbeat for this long has lost its owner, on whichever host."""
 QUIET_S = 1.5
-"""Three beats."""
+"""Three heartbeats."""
 ELSEWHERE_S, NOWHERE_S = 1.0, 60.0
-"""How long a delivery waits that its taker had no key for: until another process may have taken
-its consumer over, or, where none has the key, until somebody may have brought it."""
-# Both twice a second in each pump: the ORM would take most of the time.
+"""Seconds a delivery waits whose key the claiming process lacked: until another process may have
+taken over its consumer or, if no process has the key, until a person may have added it."""
+# Both run twice a second in each pump: the ORM would take most of the time.
 BEAT = (
     f"UPDATE {PumpSlot._meta.db_table} SET heartbeat_at = %s, in_flight = %s, followed = %s,"  # noqa: S608 (ours)
     " clock_offset_ms = %s WHERE id = %s AND generation = %s"
@@ -53,7 +53,7 @@ CLAIMERS = (
 
 
 class Replaced(Exception):
-    """Another process was given this slot; everything held in it is no longer ours."""
+    """Another process has taken this slot, and with it everything that this process held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,18 @@ class PumpRegistration:
     ordinal: int
     kind: str
     predecessor: int | None = None
-    """Generation of the dead owner it was taken from; its rows are to be given back."""
+    """Generation of the dead owner it was taken from, whose deliveries must be released."""
 
     @property
     def worker(self) -> str:
-        """How attempts name this process."""
+        """The name of this process in attempts."""
         return f"{conf().host}/{os.getpid()}/{self.kind}-{self.ordinal}"
 
 
 def acquire(
     cluster: str, kind: str, places: int, wake_address: str = ""
 ) -> PumpRegistration | None:
-    """A free place of ``kind`` in this cluster, or None when all are held by the living."""
+    """Take a free slot of ``kind`` in this cluster; None when live processes hold all."""
     now = clock.now()
     taken = {slot.ordinal: slot for slot in PumpSlot.objects.filter(cluster=cluster, kind=kind)}
     for ordinal in range(places):
@@ -90,44 +90,44 @@ def acquire(
 
 
 def beat(held: PumpRegistration, in_flight: int, followed: int = 0) -> bool:
-    """Say that we live, and up to which number we follow the configuration.
+    """Send a heartbeat, with the configuration version that is applied.
 
-    False when somebody else was given the slot: stop at once.
+    Returns False if another process has taken the slot: stop at once.
     """
     values = raw.text(clock.now()), in_flight, followed, int(clock.drift_s() * 1000)
     return bool(raw.execute(BEAT, [*values, held.id, held.generation]))
 
 
 def stop_claiming(held: PumpRegistration) -> None:
-    """Take nothing more: from now on the other pumps look after its consumers."""
+    """Stop claiming: from now on other pumps serve its consumers."""
     start_claiming(held, "")
 
 
 def start_claiming(held: PumpRegistration, wake_address: str) -> None:
-    """Take deliveries again, woken at this address."""
+    """Claim deliveries again, with wake-ups to this address."""
     mine = PumpSlot.objects.filter(id=held.id, generation=held.generation)
     mine.update(wake_address=wake_address)
 
 
 def is_adrift(offset_s: float) -> bool:
-    """Whether a host whose clock is so far from the database's takes no deliveries."""
+    """Whether a host whose clock differs this much from the database's may not claim."""
     limit_s = conf().max_clock_offset_s
     return bool(limit_s) and abs(offset_s) > limit_s
 
 
 def lack(generation: int, key_ids: Collection[str]) -> None:
-    """Say which encryption keys we met and do not have: the alarm, and a word to the others."""
+    """Publish which encryption keys a pump lacks: for the alarm, and for the other pumps."""
     mine = PumpSlot.objects.filter(generation=generation)
     mine.update(missing_key_ids=",".join(sorted(key_ids)))
 
 
 def wait_s(key_id: str, others: Iterable[KeyHolder]) -> float:
-    """Seconds until what a key sealed that we lack may be taken again: short if others have it."""
+    """Return the seconds to wait for a missing key: few if other processes have it."""
     return ELSEWHERE_S if any(key_id in other.keys for other in others) else NOWHERE_S
 
 
 def holders() -> list[KeyHolder]:
-    """Every living process of the installation with the encryption keys that it has read."""
+    """Return every live process of the installation with its encryption keys."""
     horizon = clock.now() - timedelta(seconds=STALE_AFTER_S)
     rows = PumpSlot.objects.filter(heartbeat_at__gte=horizon).order_by("host", "pid")
     return [
@@ -136,27 +136,27 @@ def holders() -> list[KeyHolder]:
 
 
 def leave(held: PumpRegistration) -> None:
-    """Give the slot up on a clean stop."""
+    """Release the slot on a clean stop."""
     PumpSlot.objects.filter(id=held.id, generation=held.generation).delete()
 
 
 def living(kind: str = PumpSlot.Kind.PUMP) -> Sequence[PumpSlot]:
-    """Slots whose owner shows a heartbeat."""
+    """Return slots whose owners have a current heartbeat."""
     horizon = clock.now() - timedelta(seconds=STALE_AFTER_S)
     return list(PumpSlot.objects.filter(kind=kind, heartbeat_at__gte=horizon).order_by("id"))
 
 
 def listening() -> Sequence[PumpSlot]:
-    """The living that wake-ups can be sent to: pumps and web processes."""
+    """Return live processes that receive wake-ups: pumps and web processes."""
     horizon = clock.now() - timedelta(seconds=STALE_AFTER_S)
     found = PumpSlot.objects.filter(heartbeat_at__gte=horizon).exclude(wake_address="")
     return list(found.order_by("id"))
 
 
 def behind(number: int) -> dict[int, datetime]:
-    """Living pumps that do not follow the configuration up to ``number`` yet, and their last beats.
+    """Return live pumps that have not applied the configuration up to version ``number``.
 
-    By their generations.
+    Maps their generations to their last heartbeats.
     """
     horizon = clock.now() - timedelta(seconds=STALE_AFTER_S)
     pumps = PumpSlot.objects.filter(kind=PumpSlot.Kind.PUMP, heartbeat_at__gte=horizon)
@@ -164,12 +164,12 @@ def behind(number: int) -> dict[int, datetime]:
 
 
 def claimers() -> raw.Statement:
-    """A query for the living pumps that take deliveries: what KeyHolder.of reads."""
+    """Return the query for live pumps that claim; its rows are arguments of KeyHolder.of."""
     return CLAIMERS, [raw.text(clock.now() - timedelta(seconds=STALE_AFTER_S))]
 
 
 class ChangeMarker:
-    """Says again and again that a web process lives, and which encryption keys it has read."""
+    """Sends the heartbeat of a web process, with the encryption keys that it has read."""
 
     def __init__(self) -> None:
         self._held: PumpRegistration | None = None
@@ -178,14 +178,15 @@ class ChangeMarker:
         self._told: tuple[int, frozenset[str]] = (0, frozenset())
 
     def start(self, wake_address: str) -> None:
-        """In a thread of its own, for as long as the process lives; it is woken at the address."""
+        """Run in a thread while the process lives; wake-ups are sent to the address."""
         self._wake_address = wake_address
         threading.Thread(target=self._run, name="change-marker", daemon=True).start()
 
     def beat(self) -> None:
-        """Once. Raises what the database raises."""
+        """Send one heartbeat. Raises database errors."""
         if self._held is None or not beat(self._held, 0):
-            # A process that stood still is buried like a dead one, and announces itself anew.
+            # A process that did not run for a while was reaped like a dead one, and registers
+            # again.
             self._held = acquire(uuid.uuid4().hex, PumpSlot.Kind.WEB, 1, self._wake_address)
         if keystore.refusal():
             self.miss(keystore.encrypting_key_id())
@@ -196,7 +197,7 @@ class ChangeMarker:
                 self._told = told
 
     def miss(self, key_id: str) -> float:
-        """Note a key that we met and do not have; `wait_s` of it."""
+        """Record a missing key; return its `wait_s`."""
         if key_id not in self._missing:
             self._missing.add(key_id)
             logger.error(MISSING, key_id)
@@ -216,19 +217,19 @@ change_marker = ChangeMarker()
 
 
 class DeadPumpReaper:
-    """Finds slots whose owner is gone, and is not misled by a database that stood still.
+    """Finds slots whose owner is gone, even if the database was unavailable for a while.
 
-    While nobody could write, nobody could beat: whoever is silent now must stay so for three beats
-    in our sight. A missing process is believed after three missing beats, not at once: a container
-    of the same host name has process numbers of its own.
+    During an outage no process could send a heartbeat, so a silent one must stay silent for three
+    more intervals. A missing process also counts only after these: containers with the same host
+    name have process ids of their own.
     """
 
     def __init__(self) -> None:
         self._silent: dict[tuple[int, datetime], float] = {}
-        """Since when (`time.monotonic`) we see a generation with that heartbeat."""
+        """Since when (`time.monotonic`) this process has seen a generation with that heartbeat."""
 
     def dead(self) -> Sequence[PumpSlot]:
-        """Slots without a process or a heartbeat, beyond doubt."""
+        """Return slots that certainly have no process or heartbeat."""
         now, ticks = clock.now(), time.monotonic()
         suspects = [slot for slot in PumpSlot.objects.all() if is_dead(slot, now)]
         keys = [(slot.generation, slot.heartbeat_at) for slot in suspects]
@@ -245,7 +246,7 @@ dead_pump_reaper = DeadPumpReaper()
 
 
 def is_dead(slot: PumpSlot, now: datetime) -> bool:
-    """Whether the owner is gone: no process of that number on this host, or no heartbeat."""
+    """Whether the owner is gone: its process does not exist on this host, or no heartbeat."""
     if slot.heartbeat_at < now - timedelta(seconds=STALE_AFTER_S):
         return True
     return _is_gone(slot)
@@ -256,12 +257,12 @@ def _is_gone(slot: PumpSlot) -> bool:
 
 
 def reap(slot: PumpSlot) -> bool:
-    """Remove a dead slot; True for the one caller who did and now releases its rows."""
+    """Delete a dead slot; True for the only caller that did, which then releases its rows."""
     return bool(PumpSlot.objects.filter(id=slot.id, generation=slot.generation).delete()[0])
 
 
 class Watch:
-    """Asked again and again by the supervisor: does this cluster pump?"""
+    """A check for the supervisor whether the cluster's pumps run."""
 
     def __init__(self, cluster: str, places: int) -> None:
         self._cluster = cluster
@@ -269,10 +270,12 @@ class Watch:
         self._complete_at = self._started_at = time.monotonic()
 
     def __call__(self) -> bool:
-        """False once a place had no heartbeat for ``STALLED_AFTER_S``, or the queue is stuck; a gap
-        while one pump hands over to the next is no reason to kill them all."""
-        # The asking thread lives as long as the supervisor and ends no request that would do it: a
-        # connection that broke with the database has to be dropped before the next question.
+        """Return False once a slot had no heartbeat for ``STALLED_AFTER_S``, or the queue is stuck.
+
+        A gap while one pump replaces another is no reason to kill them all.
+        """
+        # This thread lives as long as the supervisor and has no requests whose end would close
+        # broken connections: drop one that broke before the next query.
         close_old_connections()
         beating = sum(slot.cluster == self._cluster for slot in living())
         if beating >= self._places:
@@ -283,7 +286,7 @@ class Watch:
 
 
 def note_task() -> None:
-    """Called when a cluster starts and by each scheduled task: django-q2's queue moves."""
+    """Record that django-q2's queue works, at the cluster's start and in each scheduled task."""
     now = clock.now()
     SweepRun.objects.update_or_create(name=TASK, defaults={"next_at": now, "last_started_at": now})
 
@@ -317,4 +320,4 @@ def _take(
     with suppress(IntegrityError), transaction.atomic():
         created = PumpSlot.objects.create(cluster=cluster, kind=kind, ordinal=ordinal, **values)
         return PumpRegistration(created.id, generation, ordinal, kind)
-    return None  # a sibling was faster
+    return None  # another process was faster

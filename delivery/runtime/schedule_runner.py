@@ -1,8 +1,8 @@
-"""Schedule runner: fires schedules at their instant, in a thread beside the sweeps.
+"""Fire schedules on time, in a thread beside the sweeps.
 
-Sweeps take turns, and one that deletes old rows may hold the others up for a while; a message that
-is due every half second cannot wait for them. Each maintenance process has a schedule runner; a
-schedule's row says which of them fires it.
+Sweeps take turns, and one that deletes old rows may delay the others; a message that is due every
+half second cannot wait for them. Each maintenance process has a schedule runner; the lock on a
+schedule's row decides which of them fires it.
 """
 
 import logging
@@ -22,30 +22,30 @@ from delivery.steps import occurrences
 logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
-"""How often the table is asked with nothing due: what other hosts changed is seen then."""
+"""Interval of queries with nothing due, which find changes made by other hosts."""
 PEEK_INTERVAL_S = 0.2
-"""How often we see whether configuration changed on this host, which costs next to nothing."""
+"""Interval of checks for configuration changes on this host, which cost very little."""
 REST_S = 0.01
-"""At least, when what is due is held by somebody else."""
+"""Shortest pause when another process holds what is due."""
 RETRY_S = 1.0
 
 
 class ScheduleRunner(threading.Thread):
-    """Runs until told to stop; errors are told and tried again."""
+    """Runs until told to stop; errors are logged, and the work is tried again."""
 
     def __init__(self, wait: Callable[[float], bool]) -> None:
-        """``wait`` sleeps for so many seconds; true, and at once, when everything is to stop."""
+        """``wait`` sleeps for some seconds; it returns True, at once, when the process stops."""
         super().__init__(name="schedule-runner", daemon=True)
         self._wait = wait
         self._ended = threading.Event()
 
     def stop(self) -> None:
-        """End, and wait for what is being written."""
+        """Stop, and wait for the current write."""
         self._ended.set()
         self.join(5.0)
 
     def run(self) -> None:
-        """Fire, sleep until the next occurrence, again."""
+        """Fire and sleep until the next occurrence, in a loop."""
         while not (self._ended.is_set() or self._wait(0.0)):
             try:
                 mark = change_marker.mark()
@@ -55,16 +55,16 @@ class ScheduleRunner(threading.Thread):
                 close_old_connections()
                 self._pause(RETRY_S)
             except Exception:
-                # The sweep is the fallback run; but whatever this was, it is not to end the thread.
+                # The sweep is the fallback; no error may end this thread.
                 logger.exception("a round of schedules failed")
                 self._pause(RETRY_S)
         connection.close()
 
     def turn(self) -> datetime | None:
-        """Fire all that is due; when the next one is."""
+        """Fire all that is due; return when the next occurrence is."""
         while (next_at := occurrences.next_at()) is not None and next_at <= clock.now():
             if self._ended.is_set() or not recurring.fire_due():
-                break  # somebody else is at it
+                break  # another process handles it
         return next_at
 
     def _sleep_until(self, next_at: datetime | None, mark: tuple[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the broker's processes: restarts what dies or stands still, and leaves nothing behind."""
+"""Run the broker's processes: restart those that die or hang, and leave none behind."""
 
 import logging
 import os
@@ -16,20 +16,20 @@ from delivery.runtime.processes import Child, Process, Reaper, is_stopped
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
-"""Longest wait of the loop; signals and deaths of children end it at once."""
+"""Longest wait of the loop in seconds; signals and deaths of children end it at once."""
 MAX_STOPPED_CHECKS = 2
-"""Looks in a row, a tick apart, at a stopped process before it is killed. Looks are counted and not
-seconds: when all of the broker was stopped and goes on, this process may be the first one."""
+"""Checks in a row, a tick apart, that find a process stopped before it is killed. Checks are
+counted instead of seconds: if the whole broker was stopped, this process may continue first."""
 MAX_FAILED_PROBES = 3
-"""Answers in a row that say a child stands still before it is killed: one alone may only mean that
-the database came back this instant and the child has not yet been able to write."""
+"""Failed probes in a row before a child is killed. A single one may only mean that the database has
+just come back and the child could not write yet."""
 
 
 class Pulse(threading.Thread):
-    """Asks a child's ``is_alive`` every few seconds.
+    """Calls a child's ``is_alive`` every few seconds, in its own thread.
 
-    In a thread of its own: the answer usually comes from the database, and while that hangs the
-    supervisor must still hear SIGTERM and restart what died.
+    The result usually comes from the database. While that hangs, the supervisor must still react to
+    SIGTERM and restart children that died.
     """
 
     def __init__(self, name: str, is_alive: Callable[[], bool], every_s: float) -> None:
@@ -41,12 +41,12 @@ class Pulse(threading.Thread):
         self._noes: list[float] = []
 
     def stalled_after(self, instant: float) -> bool:
-        """Whether all the last answers were no, to questions after ``instant`` (monotonic)."""
+        """Whether all the last probes failed that began after ``instant`` (monotonic)."""
         noes = self._noes
         return len(noes) >= MAX_FAILED_PROBES and noes[-MAX_FAILED_PROBES] > instant
 
     def run(self) -> None:
-        """Ask until stopped."""
+        """Probe until stopped."""
         known = True
         while not self._stopped.wait(self._every_s):
             asked_at = time.monotonic()
@@ -56,8 +56,8 @@ class Pulse(threading.Thread):
                 )
                 known = True
             except Exception:
-                # Not knowing is not a reason to kill: a database that is away would otherwise
-                # take the workers with it. Said once, not every few seconds.
+                # An unknown state is no reason to kill: a database outage would otherwise end the
+                # workers as well. Logged once instead of every few seconds.
                 if known:
                     logger.warning(
                         "no heartbeat of %s can be read", self._child_name, exc_info=True
@@ -65,17 +65,17 @@ class Pulse(threading.Thread):
                 known = False
 
     def stop(self) -> None:
-        """Ask no more; an open question may still come back and is not waited for."""
+        """Stop probing, without waiting for a probe in progress."""
         self._stopped.set()
 
 
 class Supervisor:
     """Keeps its children running until SIGTERM, SIGINT or SIGHUP, then stops them.
 
-    Each child has its own session, so that Ctrl-C in a terminal reaches the supervisor alone and
-    every child is stopped in one way: SIGTERM to its main process, ``grace_s`` seconds, SIGKILL to
-    its whole group. A second signal skips the rest of the wait. Should the supervisor itself be
-    killed, the reaper kills all groups (delivery/runtime/reaper.py).
+    Each child has its own session, so Ctrl-C in a terminal reaches only the supervisor. It stops
+    every child in the same way: SIGTERM to its main process, ``grace_s`` seconds, SIGKILL to its
+    whole group. A second signal skips the rest of the wait. If the supervisor itself is killed, the
+    reaper kills all groups (delivery/runtime/reaper.py).
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Supervisor:
         self._processes: list[Process] = []
         self._pulses: dict[str, Pulse] = {}
         self._stopped: dict[int, int] = {}
-        """How many looks ago we first saw that a process was stopped, by process id."""
+        """How many checks ago a process was first found stopped, by process id."""
         self._next_look = 0.0
 
     @property
@@ -97,7 +97,7 @@ class Supervisor:
         return bool(self._signals)
 
     def run(self) -> None:
-        """Block until told to stop. Only for the main thread, since it takes the signals."""
+        """Block until told to stop. Call this in the main thread, because it handles signals."""
         with self._hearing_signals() as wakeup:
             reaper = Reaper()
             self._processes = [Process(child, reaper) for child in self._children]
@@ -111,7 +111,7 @@ class Supervisor:
                     self._wait(wakeup, self._until_next_start())
                 self._stop(wakeup)
             finally:
-                # Whatever brought us here, nothing stays: closing the reaper kills the rest.
+                # Whatever ended the loop, no process remains: closing the reaper kills the rest.
                 for pulse in self._pulses.values():
                     pulse.stop()
                 reaper.close()
@@ -135,8 +135,10 @@ class Supervisor:
             process.kill()
 
     def _kill_stopped(self) -> None:
-        """End what a signal halted: what it holds is given to others, and it must not wake up and
-        send that too. Its parent, or this process, starts another one in its place.
+        """Kill processes that a signal has stopped.
+
+        Other processes take over what such a process holds, so it must not continue and send that
+        as well. Its parent, or this process, starts a replacement.
         """
         ticks = time.monotonic()
         if ticks < self._next_look:
@@ -165,7 +167,7 @@ class Supervisor:
         logger.info("stopped")
 
     def _reap_dead(self) -> bool:
-        """Bury who ended; True while somebody still runs."""
+        """Reap ended processes; return whether any still runs."""
         for process in self._processes:
             if process.has_ended():
                 process.reap()
@@ -191,7 +193,7 @@ class Supervisor:
 
     @contextmanager
     def _hearing_signals(self) -> Iterator[socket.socket]:
-        """Handlers for the time of a run, and the socket that becomes readable at each signal."""
+        """Install signal handlers during a run; yield a socket that is readable after a signal."""
         read_end, write_end = socket.socketpair()
         read_end.setblocking(False)
         write_end.setblocking(False)
@@ -214,7 +216,7 @@ class Supervisor:
 
 
 def _say(status: int) -> str:
-    """An exit status in words: ``exit code 3`` or ``SIGKILL``."""
+    """Return an exit status as text: ``exit code 3`` or ``SIGKILL``."""
     if status >= 0:
         return f"exit code {status}"
     with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Sweep scheduler: run sweeps in the order in which they fall due, long ones in slices."""
+"""Run sweeps in the order in which they are due, long ones in slices."""
 
 import logging
 import time
@@ -16,13 +16,13 @@ from delivery.models import SweepRun
 logger = logging.getLogger(__name__)
 
 SLICE_S = 0.1
-"""Seconds after which a sweep with more to do lets the others have their turn."""
+"""Seconds after which a long sweep pauses to let the others run."""
 NOTIFIED_INTERVAL_S = 10.0
-"""How often one begins that a look finds nothing to do for: its row says that it is alive."""
+"""How often a sweep begins although it has nothing to do, so that its row shows that it runs."""
 SOON_S = 0.05
-"""What is due within so many seconds begins now: those of one rhythm stay together, and share one
+"""A sweep due within this many seconds begins now, so that those with the same interval share one
 write and one wake-up."""
-# Later than its rhythm allows: the database's clock was set back.
+# A next run later than the interval allows means that the database's clock was set back.
 BEGIN = f"""
     UPDATE {SweepRun._meta.db_table} SET next_at = %s, last_started_at = %s,
     last_duration_ms = 0, last_count = 0, last_error = ''
@@ -32,37 +32,39 @@ BEGIN = f"""
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Something that has to be done again and again."""
+    """A task to be repeated."""
 
     name: str
     every_s: float
     work: Callable[[], Iterator[int]]
-    """Short steps, each with the number of rows it touched; no transaction is open in between."""
+    """Short steps, each yielding the number of rows it changed; no transaction is open in
+    between."""
     idle_s: float = 0.0
-    """A longer rhythm for as long as there is nothing to do."""
+    """A longer interval for as long as there is nothing to do."""
     pause_s: float = 0.0
-    """Between two slices of a long run that is in no hurry."""
+    """Pause between two slices of a long run that is not urgent."""
     has_work: Callable[[], bool] | None = None
-    """A look that is cheaper than beginning, for a rhythm so quick that an idle broker feels it."""
+    """A check that is cheaper than a run, for an interval so short that it would load an idle
+    broker."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """A sweep under way."""
+    """A sweep in progress."""
 
     steps: Iterator[int]
     started: float
     held_until: float
-    """When somebody else may begin the same sweep, by our own ticks."""
+    """When (`time.monotonic`) another process may begin the same sweep."""
     count: int = 0
     spent_s: float = 0.0
     error: str = field(default="")
 
 
 class SweepScheduler:
-    """Sweeps as one process runs them: whoever moves a sweep's clock in the database forward.
+    """Runs sweeps in one process: the one that moves a sweep's ``next_at`` forward runs it.
 
-    When each falls due is remembered here, so that an idle broker asks the database little.
+    Remembers when each is due, so that an idle broker rarely queries the database.
     """
 
     def __init__(self, sweeps: Sequence[Sweep]) -> None:
@@ -70,17 +72,17 @@ class SweepScheduler:
         self._due = dict.fromkeys(self._sweeps, float("-inf"))
         self._open: dict[str, _Run] = {}
         self._notified: dict[str, float] = {}
-        """When each began last."""
+        """When each last began."""
         self._is_new = True
-        """Whether nothing is known yet of the clocks in the database."""
+        """Whether the due times have not been read from the database yet."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a sweep has more to do."""
+        """Whether a sweep is in progress."""
         return bool(self._open)
 
     def turn(self) -> int:
-        """One slice of each sweep that is due, longest waiting first; returns how many began."""
+        """Run one slice of each due sweep, longest waiting first; return how many began."""
         ticks = time.monotonic()
         if self.rest_s() > 0:
             return 0
@@ -94,11 +96,11 @@ class SweepScheduler:
         return began
 
     def rest_s(self) -> float:
-        """Seconds until a sweep wants to run."""
+        """Return the seconds until a sweep is due."""
         return max(0.0, min(self._due.values()) - time.monotonic())
 
     def _rests(self, sweep: Sweep, ticks: float) -> bool:
-        """Whether there is nothing to do, and nobody waits to be told so."""
+        """Whether there is nothing to do and no need to show that the sweep runs."""
         if sweep.has_work is None:
             return False
         if (
@@ -110,16 +112,16 @@ class SweepScheduler:
         return False
 
     def _begin(self, sweeps: Sequence[Sweep]) -> int:
-        """Open those that nobody else runs; returns how many."""
+        """Begin sweeps that no other process runs; return how many."""
         if not sweeps:
             return 0
         now, ticks = clock.now(), time.monotonic()
         if self._is_new:
-            # Most are not due yet when somebody else runs them: one question tells which.
+            # If another process runs them, most are not due yet: one query finds out.
             self._is_new = False
             known = self._learn(sweeps, now, ticks)
             sweeps = [sweep for sweep in known if self._due[sweep.name] <= ticks + SOON_S]
-        # By name: two who begin at once lock the rows in one order.
+        # Sorted by name, so that two processes lock the rows in the same order.
         sweeps = sorted(sweeps, key=lambda sweep: sweep.name)
         begun = [sweep for sweep, found in zip(sweeps, _claim(sweeps, now), strict=True) if found]
         for sweep in begun:
@@ -129,7 +131,7 @@ class SweepScheduler:
         return len(begun)
 
     def _learn(self, sweeps: Sequence[Sweep], now: datetime, ticks: float) -> list[Sweep]:
-        """Ask when these are due, and make the clocks that are missing; returns the others."""
+        """Read when these are due, and create missing rows; return the sweeps that had rows."""
         if not sweeps:
             return []
         names = [sweep.name for sweep in sweeps]
@@ -148,7 +150,7 @@ class SweepScheduler:
         try:
             done = self._slice(sweep, run, started + SLICE_S)
         except DatabaseFailure as failure:
-            # The others still run, and this one again at its next time.
+            # The others still run, and this one again when it is next due.
             run.error, done = f"{type(failure).__name__}: {failure}"[:500], True
             logger.warning("sweep %s failed: %s", sweep.name, run.error)
         ticks = time.monotonic()
@@ -167,7 +169,7 @@ class SweepScheduler:
             SweepRun.objects.filter(name=sweep.name).update(next_at=later)
 
     def _slice(self, sweep: Sweep, run: _Run, end: float) -> bool:
-        """Steps until ``end``; whether that was all."""
+        """Run steps until ``end``; return whether the sweep has finished."""
         for count in run.steps:
             run.count += count
             metrics.SWEEP_ROWS.labels(sweep.name).inc(count)
@@ -176,7 +178,7 @@ class SweepScheduler:
         return True
 
     def _report(self, sweep: Sweep, run: _Run) -> None:
-        # Nothing found in no time is what the beginning wrote down already.
+        # A short run without results was recorded completely at its start.
         if run.count or run.error or run.spent_s >= SLICE_S:
             SweepRun.objects.filter(name=sweep.name).update(
                 last_duration_ms=int(run.spent_s * 1000),
@@ -186,13 +188,15 @@ class SweepScheduler:
 
 
 def _claim(sweeps: Sequence[Sweep], now: datetime) -> list[int]:
-    """Move the clocks of these forward, in one round trip and one commit; 1 for each that was due,
-    0 where somebody else was faster."""
+    """Move the due times of these forward, in one round trip and one commit.
+
+    Returns 1 for each sweep that was due, 0 if another process was faster.
+    """
     statements: list[raw.Statement] = []
     due_by = raw.text(now + timedelta(seconds=SOON_S))
     for sweep in sweeps:
         soon = raw.text(now + timedelta(seconds=sweep.every_s))
         statements.append((BEGIN, [soon, raw.text(now), sweep.name, due_by, soon]))
-    if len(statements) < 2:  # one is a transaction by itself, and two round trips less
+    if len(statements) < 2:  # a single statement needs no transaction: two round trips less
         return [raw.execute(sql, values) for sql, values in statements]
     return transactions.run(lambda: raw.execute_all(statements))

@@ -1,4 +1,4 @@
-"""Sweeps: fail-safes and housekeeping, each on its own clock, run by whoever comes first."""
+"""Define the sweeps, fail-safes and housekeeping, each with its interval; any process runs them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -40,17 +40,17 @@ from delivery.steps.replay import restore
 
 BATCH = 500
 FALLBACK_INTERVAL_S = 30.0
-"""How long the fallback run works before it leaves the rest to the next time."""
+"""Seconds the fallback run works before it leaves the rest to the next one."""
 AUDIT_PAUSE_S = 0.9
-"""Between two tenths of a second of an audit: it is in no hurry."""
+"""Pause between slices of 0.1 s of a reconciliation, which is not urgent."""
 QUOTA_PAUSE_S = 1.9
-"""Between two tenths of a second of a count of what waits: a twentieth of one core at most."""
+"""Pause between slices of 0.1 s of a quota count: it uses at most 1/20 of a core."""
 SLOT = 15
-"""The sweeps' share of the counters, apart from the pumps'."""
+"""The sweeps' slot of the counters, separate from those of pumps."""
 
 
 def orphans() -> int:
-    """Give back at once what pumps held that no longer live."""
+    """Release the deliveries of dead pumps at once."""
     released = 0
     for slot in registration.dead_pump_reaper.dead():
         if registration.reap(slot):
@@ -66,18 +66,18 @@ def not_fanned_out() -> int:
 
 
 def overdue() -> int:
-    """Fire schedules that no schedule runner did: the same step as the fast path."""
+    """Fire schedules that no schedule runner fired: the same step as the fast path."""
     return recurring.fire_overdue()
 
 
 def lapsed() -> int:
-    """Queue again what lapsed where no claim would find it."""
+    """Queue expired leases again that no claim would find."""
     absent = reassign.absent() if reassign.is_needed() else ()
     return release.release_lapsed(now=clock.now(), slot=SLOT, absent=absent)
 
 
 def reassigned() -> Iterator[int]:
-    """Give to others what waits for queues' consumers that are away."""
+    """Move deliveries of queues' unavailable consumers to others."""
     if reassign.is_needed():
         for given in reassign.reassign(clock.now(), SLOT):
             notify_pumps(given)
@@ -85,7 +85,7 @@ def reassigned() -> Iterator[int]:
 
 
 def retired() -> Iterator[int]:
-    """Cancel what waits for consumers that were removed and that nobody else can take."""
+    """Cancel deliveries of retired consumers that no other consumer can take."""
     yield from reassigned()
     yield from iter(_cancelled, 0)
 
@@ -95,18 +95,18 @@ def _cancelled() -> int:
 
 
 class _Waiting:
-    """The sweep that counts what waits, and whether it may have changed."""
+    """The quota count, and whether its result may have changed."""
 
     def __init__(self) -> None:
         self._newest = -1
 
     def run(self) -> Iterator[int]:
-        """Count it."""
+        """Count the waiting messages."""
         self._newest = quotas.newest()
         yield from quotas.count(clock.now())
 
     def has_work(self) -> bool:
-        """Whether messages came, or some are refused until fewer wait."""
+        """Whether messages were accepted since, or some are rejected until fewer wait."""
         return quotas.newest() != self._newest or quotas.is_any_full()
 
 
@@ -118,14 +118,14 @@ def _once(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
 
 
 def old_rows() -> Iterator[int]:
-    """Delete what is past its retention; where there is a lake, what is in it."""
+    """Delete rows past their retention; with a lake, other sweeps delete archived rows."""
     yield from retention.delete_replays(clock.now())
     if not conf().lake:
         yield from retention.prune(clock.now(), SLOT)
 
 
 def archived_rows() -> Iterator[int]:
-    """Delete what has been archived."""
+    """Delete rows that have been archived."""
     if conf().lake:
         yield from archived.prune(SLOT)
 
@@ -185,17 +185,17 @@ AUDITS = (
     Sweep("audit of everything", 60.0, reconciliations.everything, pause_s=AUDIT_PAUSE_S),
     Sweep("old audits", 3600.0, _once(lambda: reconciliations.forget(clock.now()))),
 )
-"""They repair nothing: the fallback run, which has no time, leaves them to the maintenance
+"""These repair nothing: the fallback run has little time and leaves them to the maintenance
 process."""
 
 
 def rounds() -> SweepScheduler:
-    """The maintenance process's way to run them all, turn by turn."""
+    """Return the maintenance process's scheduler of all sweeps."""
     return SweepScheduler((*SWEEPS, *AUDITS))
 
 
 def run_due() -> int:
-    """The fallback run: every sweep that is due and that nobody else runs; returns how many."""
+    """Run every due sweep that no other process runs, as the fallback; return how many."""
     end = time.monotonic() + FALLBACK_INTERVAL_S
     mine = SweepScheduler(SWEEPS)
     began = mine.turn()

@@ -1,10 +1,11 @@
-"""Queue: django-q2's queue and schedules, cut down to the tasks that this project registered.
+"""Restrict django-q2's queue and schedules to the tasks that this project registered.
 
-django-q2 calls any function that a row names, and unpickles what stands in its tables: whoever may
-write one row runs code in a worker. Here a queued row names a registered task and nothing else. A
-worker calls only those, whatever stands in the tables; decision 26 has the details.
+django-q2 calls any function that a row names and unpickles the contents of its tables, so write
+access to one row would allow running code in a worker. Here a queued row contains only the name of
+a registered task, and a worker calls no other, whatever the tables contain. Decision 26 has the
+details.
 
-`Stop` is how a cluster tells its workers to finish, which the death of none of them can spoil.
+`Stop` tells a cluster's workers to finish; it works even if any of them is killed.
 """
 
 import base64
@@ -32,25 +33,25 @@ from delivery import metrics
 
 
 class Stop:
-    """A flag that is set once, seen by this process and by all that it forks.
+    """A flag that is set once, visible in this process and all that it forks.
 
-    Not multiprocessing.Event: a process that is killed while it asks keeps that one's lock, and one
-    that is killed while it waits is waited for; then its siblings, or whoever sets it, stand still.
+    Not multiprocessing.Event: a process killed while it checks that keeps its lock, and one killed
+    while it waits is waited for; then its siblings, or the process that sets it, block.
     """
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
 
     def set(self) -> None:
-        """For good: nobody takes out of the pipe what is put into it here."""
+        """Set the flag for good: nothing reads the byte out of the pipe."""
         os.write(self._writer, b".")
 
     def is_set(self) -> bool:
-        """Whether it is."""
+        """Whether the flag is set."""
         return self.wait(0.0)
 
     def wait(self, seconds: float) -> bool:
-        """Until it is set, or so long; whether it is."""
+        """Wait until it is set, at most so many seconds; return whether it is."""
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         return bool(poll.poll(max(0.0, seconds) * 1000))
@@ -73,22 +74,22 @@ SCAN_ROWS = 100
 FAILURES_KEPT = timedelta(days=30)
 
 stopping = Stop()
-"""Set once, before anything is told to stop; made before the fork so that every worker has it."""
+"""Set before anything is told to stop; created before the fork so that every worker has it."""
 
-# django-q2 signs the pickles that it hands from one of its functions to the next with SECRET_KEY.
-# Ours never leave a process, so a key that nobody else knows will do, and no stored one opens them.
+# django-q2 signs the pickles that it passes between its own functions with SECRET_KEY. They never
+# leave a process here, so a random key works, and no stored pickle is valid under it.
 Conf.SECRET_KEY = secrets.token_urlsafe(50)
 
 
 class TaskBroker(ORM):  # type: ignore[misc]  # it has no types
     """django-q2's ORM broker, for rows that name a registered task.
 
-    The original stores signed pickles. It also sleeps through a stop, for up to ``poll`` seconds
-    (settings.Q_CLUSTER); here ``dequeue`` returns at once.
+    The original stores signed pickles, and sleeps up to ``poll`` seconds (settings.Q_CLUSTER) even
+    during a stop; here ``dequeue`` returns at once.
     """
 
     def enqueue(self, task: str) -> Any:
-        """Store the name of a package's task; returns the row's number, None if it is refused."""
+        """Store the name of a package's task; return the row's id, or None if it is rejected."""
         name = SignedPackage.loads(task)["func"]
         if name not in REGISTERED:
             _refuse(name, "it is not registered")
@@ -96,7 +97,7 @@ class TaskBroker(ORM):  # type: ignore[misc]  # it has no types
         return super().enqueue(json.dumps({"task": name}))
 
     def dequeue(self) -> Any:
-        """The next tasks as django-q2's packages, or None after ``poll`` seconds without any."""
+        """Return the next tasks as django-q2's packages, or None after ``poll`` seconds."""
         if self.queue_size():
             return [
                 (row_id, package)
@@ -104,11 +105,11 @@ class TaskBroker(ORM):  # type: ignore[misc]  # it has no types
                 if (package := self._package(row_id, payload)) is not None
             ]
         if stopping.wait(Conf.POLL):
-            time.sleep(0.05)  # until the pusher hears of it from the sentinel, too
+            time.sleep(0.05)  # until the sentinel has told the pusher as well
         return None
 
     def _package(self, row_id: int, payload: str) -> str | None:
-        """A package made anew from a row, so that nothing else of the row reaches a worker."""
+        """Build a new package from a row, so that nothing else in the row reaches a worker."""
         name = task_of(payload)
         if name not in REGISTERED:
             self.delete(row_id)
@@ -116,7 +117,7 @@ class TaskBroker(ORM):  # type: ignore[misc]  # it has no types
             return None
         package: str = SignedPackage.dumps(
             {
-                # Known to nobody in advance: the row of a task that failed is looked up by it.
+                # Random: the row of a failed task is looked up by it.
                 "id": uuid.uuid4().hex,
                 "name": name.rpartition(".")[2],
                 "func": name,
@@ -130,17 +131,17 @@ class TaskBroker(ORM):  # type: ignore[misc]  # it has no types
 
 
 def add(name: str) -> None:
-    """Have a worker call a registered task."""
+    """Make a worker call a registered task."""
     async_task(name)
 
 
 def is_queued(name: str) -> bool:
-    """Whether a task waits or is at work: its row goes when it has ended."""
+    """Whether a task waits or runs: its row is deleted when it has ended."""
     return any(task_of(row.payload) == name for row in OrmQ.objects.order_by("id")[:SCAN_ROWS])
 
 
 def task_of(payload: str) -> str:
-    """What a queued row names; '' when it cannot be read, such as a row of django-q2's own."""
+    """Return the task named in a queued row; '' if unreadable, such as a row of django-q2's own."""
     try:
         named = json.loads(payload)
         return str(named["task"]) if set(named) == {"task"} else ""
@@ -149,7 +150,7 @@ def task_of(payload: str) -> str:
 
 
 def ensure_schedules() -> None:
-    """Reset our schedules and stop all others; harmless to repeat."""
+    """Reset this project's schedules and stop all others; harmless to repeat."""
     with transaction.atomic():
         stop_other_schedules()
         for name, (task, minutes) in SCHEDULES.items():
@@ -172,9 +173,10 @@ def ensure_schedules() -> None:
 
 
 def stop_other_schedules() -> int:
-    """Stop schedules that are not ours; how many.
+    """Stop schedules of others; return how many.
 
-    Arguments that cannot be read end each turn of django-q2's scheduler, and with it our schedules.
+    Arguments that cannot be read end each round of django-q2's scheduler, and with it this
+    project's schedules.
     """
     others = Schedule.objects.exclude(name__in=SCHEDULES).exclude(repeats=0)
     for name, func in others.values_list("name", "func"):
@@ -183,24 +185,24 @@ def stop_other_schedules() -> int:
 
 
 def forget(now: datetime) -> int:
-    """Delete failures of long ago; how many."""
+    """Delete old failures; return how many."""
     count, _ = Task.objects.filter(stopped__lt=now - FAILURES_KEPT).delete()
     return int(count)
 
 
 def text_of(stored: str) -> str:
-    """The texts in a stored pickle, such as a failed task's traceback, without unpickling it."""
+    """Return the texts in a stored pickle, such as a traceback, without unpickling it."""
     try:
         steps = pickletools.genops(base64.b64decode(stored, validate=True))
         return "\n".join(argument for _, argument, _ in steps if isinstance(argument, str))
-    except Exception:  # whatever pickletools makes of what is no pickle
+    except Exception:  # whatever pickletools raises for an invalid pickle
         return "It cannot be read."
 
 
 def _only_the_name(task: dict[str, Any], **_: Any) -> None:
-    """Take from a new package what would run something else or in another place.
+    """Remove options from a new package that would run something else or elsewhere.
 
-    A schedule's row can ask for a hook, a chain, or for its function to be run where it is queued.
+    A schedule's row can request a hook, a chain, or running the function where it is queued.
     """
     kept = {"id", "name", "func", "args", "kwargs", "started"}
     for option in set(task) - kept:

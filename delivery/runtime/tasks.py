@@ -1,20 +1,20 @@
-"""What django-q2 calls: entry points by name, each a line."""
+"""Entry points that django-q2 calls by name."""
 
 from delivery.runtime import notifications, registration, sweeps
 from delivery.runtime import pipeline as pipeline_processes
 
 
 def sweep() -> int:
-    """The fallback run: run the sweeps that are due even if every maintenance process is dead."""
+    """Run the due sweeps as the fallback, even if every maintenance process is dead."""
     registration.note_task()
     return sweeps.run_due()
 
 
 def mail() -> int:
-    """Send what owners are to be told; a mail server may take its time."""
+    """Send notification e-mails; a mail server may be slow."""
     return notifications.mail()
 
 
 def pipeline() -> int:
-    """Start the pipeline's runs that were asked for, by people or by the clock."""
+    """Start pipeline runs that people or schedules have requested."""
     return len(pipeline_processes.turn())

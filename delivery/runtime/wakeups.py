@@ -1,7 +1,7 @@
-"""Wake-ups: a datagram to the process that should look now. A hint; polling is what is relied on.
+"""Send datagrams to the processes that should check now. They are hints: polling finds the rest.
 
-Pumps hear of what was accepted, and of what is due for consumers that are called. Web processes
-hear of what is due for pull consumers, whose receivers wait there (long_polling.py).
+Pumps are told of accepted messages, and of due deliveries for push consumers. Web processes are
+told of due deliveries for pull consumers, whose receivers wait there (long_polling.py).
 """
 
 import socket
@@ -22,23 +22,24 @@ from delivery.runtime import registration
 Address: TypeAlias = tuple[str, int]
 ACCEPTED, DUE, CHANGED, WAITING = b"accepted", b"due", b"changed", b"waiting"
 TAKE, TAKING = b"take", b"taking"
-"""Words; all but CHANGED are followed by ids, ACCEPTED and TAKE by a digit: their priority."""
+"""Datagram types. All but CHANGED are followed by ids, ACCEPTED and TAKE first by the priority
+digit."""
 REFRESH_S = 1.0
 QUIET_REFRESH_S = 2.0
-"""For who has nothing to tell but that receivers wait."""
+"""Refresh interval for a process that only reports waiting receivers."""
 FORGET_S = 5.0
-"""A pump believes for so long that receivers wait in a web process, which says it every second."""
+"""How long a pump assumes that receivers wait in a web process, which repeats it every second."""
 MAX_DATAGRAM = 1400
-"""Bytes; fits one Ethernet frame. Longer lists are cut: looking finds the rest."""
+"""Bytes; fits one Ethernet frame. Longer lists are split or cut: polling finds the rest."""
 
 
 @dataclass(slots=True)
 class Hints:
-    """What the datagrams since the last look said."""
+    """The combined contents of the datagrams since the last read."""
 
     accepted: bool = False
     message_ids: dict[int, int] = field(default_factory=dict)
-    """Those that were accepted, as far as they were named, with their priorities."""
+    """Accepted messages, as far as they were named, with their priorities."""
     consumer_ids: set[int] = field(default_factory=set)
     waiting: dict[Address, set[int]] = field(default_factory=dict)
     """Consumers whose receivers wait in a web process, by its address."""
@@ -47,11 +48,11 @@ class Hints:
     take: list[tuple[int, int, set[int]]] = field(default_factory=list)
     """Channel, priority and ids of such messages."""
     changed: bool = False
-    """Somebody waits for pumps to follow the configuration."""
+    """Whether a process waits for pumps to apply the configuration."""
 
 
 class Listener:
-    """Where a process hears wake-ups: a UDP socket on an ephemeral port of the wake address."""
+    """Receives a process's wake-ups: a UDP socket on an ephemeral port of the wake address."""
 
     def __init__(self) -> None:
         family = socket.AF_INET6 if ":" in conf().wake_bind else socket.AF_INET
@@ -62,7 +63,7 @@ class Listener:
         self.address = f"{host} {port}"
 
     def hear(self) -> Hints:
-        """Everything that arrived, merged. Unknown datagrams are ignored."""
+        """Return all hints that arrived, merged. Ignores unknown datagrams."""
         hints = Hints()
         while True:
             try:
@@ -92,16 +93,16 @@ class Listener:
 
 
 class WaitingReceivers:
-    """What a process knows of receivers that wait: in which web processes, for whose messages.
+    """What a process knows of waiting receivers: in which web processes, for which ids.
 
-    Pumps know of consumers, web processes of channels.
+    In pumps the ids are consumers, in web processes they are channels.
     """
 
     def __init__(self) -> None:
         self._until: dict[Address, dict[int, float]] = {}
 
     def note(self, notified: Mapping[Address, Collection[int]]) -> None:
-        """Remember what web processes said, for `FORGET_S`."""
+        """Remember what web processes reported, for `FORGET_S`."""
         ticks = time.monotonic()
         for address, ids in notified.items():
             known = self._until.get(address, {}).items()
@@ -109,22 +110,22 @@ class WaitingReceivers:
             self._until[address] = lasting | dict.fromkeys(ids, ticks + FORGET_S)
 
     def of(self, wanted: Collection[int]) -> dict[Address, list[int]]:
-        """Those of the wanted for which receivers wait, by web process."""
+        """Return those of the wanted ids for which receivers wait, by web process."""
         if not self._until:
             return {}
         ticks, found = time.monotonic(), dict[Address, list[int]]()
         for address, until in list(self._until.items()):
             if max(until.values(), default=0.0) <= ticks:
-                del self._until[address]  # it is gone, or nobody waits there any more
+                del self._until[address]  # the process is gone, or has no waiting receivers
             elif ids := [key for key in wanted if until.get(key, 0.0) > ticks]:
                 found[address] = ids
         return found
 
 
 class WakeupSender:
-    """Rings pumps and web processes.
+    """Sends wake-ups to pumps and web processes.
 
-    Knows them from their slots, read at most every ``REFRESH_S`` seconds.
+    Reads their addresses from the slots, at most every ``REFRESH_S`` seconds.
     """
 
     def __init__(self) -> None:
@@ -135,15 +136,15 @@ class WakeupSender:
         self._sockets: dict[int, socket.socket] = {}
 
     def accepted(self, channel_id: int, priority: int, message_ids: Iterable[int]) -> None:
-        """Messages of this channel were stored: one pump should fan them out."""
+        """Tell one pump to fan out stored messages of this channel."""
         generation = sharding.owner(channel_id, self._pumps())
         if generation is not None:
             self._send(generation, b"%b%d" % (ACCEPTED, priority), message_ids)
 
     def due(self, consumer_ids: Iterable[int], *, but: int = 0) -> None:
-        """These consumers have something now: tell the pumps that serve them, or receivers.
+        """Tell the pumps that serve these consumers, or receivers, that something is due.
 
-        Without the pump of the generation ``but``, which knows.
+        Except the pump of the generation ``but``, which knows.
         """
         addresses = self._pumps()
         views = config_cache.consumers()
@@ -165,14 +166,14 @@ class WakeupSender:
             self.receivers(dict.fromkeys(self._web, pulling))
 
     def receivers(self, waiting: dict[Address, list[int]]) -> None:
-        """Pull consumers have something now: tell the web processes where receivers wait."""
+        """Tell the web processes where receivers wait that pull consumers have something due."""
         for address, ids in waiting.items():
             self._send_to(address, DUE, ids)
 
     def waiting(self, listener: Listener, consumer_ids: Collection[int], *, asks: bool) -> None:
-        """Tell all pumps that receivers of these consumers wait where ``listener`` hears.
+        """Tell all pumps that receivers of these consumers wait at the address of ``listener``.
 
-        Without ``asks`` those that are known, however long that is ago.
+        Without ``asks`` it uses the known addresses, however old they are.
         """
         addresses = self._pumps(QUIET_REFRESH_S) if asks else self._addresses
         for address in list(addresses.values()):
@@ -180,19 +181,19 @@ class WakeupSender:
                 _send(listener.socket, datagram, address)
 
     def changed(self) -> None:
-        """Configuration changed, and somebody waits until all pumps follow it."""
+        """Tell all pumps that a process waits until they have applied a configuration change."""
         for generation in self._pumps():
             self._send(generation, CHANGED, ())
 
     def close(self) -> None:
-        """Forget the pumps and free the sockets; the next ring opens them again."""
+        """Forget the pumps and close the sockets; the next wake-up opens them again."""
         with self._lock:
             self._read_at = float("-inf")
             while self._sockets:
                 self._sockets.popitem()[1].close()
 
     def taking(self, listener: Listener, channel_ids: Collection[int]) -> None:
-        """Tell all web processes that receivers who wait there take new messages of these."""
+        """Tell all web processes that receivers here take new messages of these channels."""
         for address in list(self._web):
             for datagram in _datagrams(TAKING, channel_ids):
                 _send(listener.socket, datagram, address)
@@ -200,12 +201,12 @@ class WakeupSender:
     def take(
         self, address: Address, channel_id: int, priority: int, message_ids: Iterable[int]
     ) -> None:
-        """Messages of this channel were stored: a receiver that waits there should take them."""
+        """Tell a receiver waiting at this address to take stored messages of the channel."""
         self._send_to(address, b"%b%d" % (TAKE, priority), [channel_id, *message_ids])
 
     def _pumps(self, refresh_s: float = REFRESH_S) -> dict[int, Address]:
         if time.monotonic() - self._read_at > refresh_s and self._lock.acquire(blocking=False):
-            # One thread reads; the others ring those that are known.
+            # One thread reads; the others use the known addresses.
             try:
                 self._read_at = time.monotonic()
                 found = registration.listening()
@@ -234,12 +235,12 @@ class WakeupSender:
 
 
 def pulls(view: ConsumerConfig | None) -> bool:
-    """Whether receivers take what the consumer has; pumps never look at it."""
+    """Whether receivers take the consumer's deliveries; pumps never do."""
     return view is not None and view.mode == "pull"
 
 
 def _datagrams(word: bytes, ids: Iterable[int]) -> Iterator[bytes]:
-    """As many as it takes to name all of them; one without ids if there are none."""
+    """Yield the datagrams needed for all ids; one without ids if there are none."""
     datagram = word
     for number in ids:
         part = b" %d" % number
@@ -254,7 +255,7 @@ def _send(sender: socket.socket, datagram: bytes, address: Address) -> None:
     try:
         sender.sendto(datagram, address)
     except OSError:
-        return  # nobody there or a full buffer: who was to hear it polls
+        return  # no receiver or a full buffer: the process polls anyway
 
 
 def _address(text: str) -> Address:
@@ -266,10 +267,10 @@ wakeup_sender = WakeupSender()
 
 
 def notify_pumps(consumer_ids: Iterable[int]) -> None:
-    """Tell who serves these consumers to look now, pumps or receivers. A hint: they look anyway."""
+    """Tell the pumps or receivers of these consumers to check now; they poll anyway."""
     if not conf().wake:
         return
     try:
         wakeup_sender.due(consumer_ids)
     except DatabaseError:
-        return  # what was asked for is stored
+        return  # the requested change is stored

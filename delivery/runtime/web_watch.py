@@ -1,10 +1,9 @@
-"""Web watch: replaces a web process that stands still, stuck in C code for instance.
+"""Replace a web process that hangs, for instance in C code.
 
-Each web process touches a file once a second. The supervisor looks at these files and kills a
-process whose file does not change; the web server then starts another in its place. A thread does
-the touching: it stands still when nothing else of the process can run, either. A loop in Python
-code leaves the thread its turns, and goes unnoticed. One that a signal stopped is killed sooner
-(supervisor.py).
+Each web process touches a file once a second. The supervisor checks these files and kills a process
+whose file does not change; the web server then starts a replacement. A thread touches the file: it
+stops when nothing else in the process can run either. A loop in Python code lets the thread run and
+is not detected. A process that a signal stopped is killed sooner (supervisor.py).
 """
 
 import logging
@@ -23,22 +22,22 @@ logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 LOOKS = 10
-"""Looks in a row, 3 s apart (Supervisor's ``pulse_s``), at an unchanged file. Looks are counted and
-not seconds: a machine that was suspended, or a clock that was set, kills nobody."""
+"""Checks in a row, 3 s apart (Supervisor's ``pulse_s``), that find a file unchanged. Checks are
+counted instead of seconds, so that a suspended host or a changed clock kills no process."""
 GONE_S = 86_400.0
-"""A host whose files nobody touched for so long is gone. If it was only suspended, its processes
-make the folder anew."""
+"""A host whose files were not touched for this long is gone. If it was only suspended, its
+processes create the folder again."""
 MARK = "supervisor"
-"""The supervisor's own file: it shows that files can be written, and what the time is there."""
+"""The supervisor's own file, which shows that files can be written and what the time is there."""
 
 
 def folder() -> Path:
-    """Of this host's files: two hosts on one volume have processes of the same number."""
+    """Return the folder of this host: processes of two hosts on one volume may have equal ids."""
     return Path(settings.DATA_DIR) / "web" / socket.gethostname()
 
 
 def begin() -> None:
-    """Start to touch this process's file; in a web process, when it can answer."""
+    """Start touching this process's file; called in a web process when it can answer."""
     threading.Thread(target=_beat, name="heartbeat", daemon=True).start()
 
 
@@ -58,19 +57,19 @@ def _beat() -> None:
 
 
 class WebWatch:
-    """Asked by the supervisor every few seconds; kills single processes, never all of them."""
+    """Called by the supervisor every few seconds; kills single processes, never all of them."""
 
     def __init__(self) -> None:
         self._seen: dict[Path, tuple[int, int]] = {}
-        """By file: when it was touched last, and how many looks ago we saw that first."""
+        """By file: when it was last touched, and how many checks ago that was first seen."""
         self._has_cleared = False
 
     def __call__(self) -> bool:
-        """Replace what stands still; always True, for the web server as a whole goes on."""
+        """Replace hanging processes; always returns True, because the web server continues."""
         before, self._seen = self._seen, {}
         if not self._can_write():
-            return True  # then nobody can, and no file says anything
-        if not self._has_cleared:  # once: a new host comes with a start
+            return True  # no process can write, so the files say nothing
+        if not self._has_cleared:  # once, because a new host name comes only with a start
             self._has_cleared = True
             _clear_gone_hosts()
         for path in folder().glob("*.*"):
@@ -102,22 +101,22 @@ class WebWatch:
 
 
 def _clear_gone_hosts() -> None:
-    """Remove the folders of hosts that are gone: each container brings a name of its own."""
+    """Remove the folders of hosts that are gone: each container has a new host name."""
     own = folder()
     # Not this process's clock: a volume may have its own.
     now = (own / MARK).stat().st_mtime
     for host in own.parent.iterdir():
-        with suppress(OSError):  # its files come and go, or another supervisor removes it as well
+        with suppress(OSError):  # its files change, or another supervisor removes it as well
             files = list(host.iterdir()) if host != own else []
             if files and now - max(path.stat().st_mtime for path in files) > GONE_S:
                 for path in files:
                     if path.name == MARK or _numbers(path):
                         _forget(path)
-                host.rmdir()  # unless there is something that is not ours
+                host.rmdir()  # fails if it contains other files
 
 
 def _numbers(path: Path) -> tuple[int, int] | None:
-    """Group and number of the process whose file this is; None for any other file."""
+    """Return the process group and id of the file's process; None for any other file."""
     group, _, pid = path.name.partition(".")
     return (int(group), int(pid)) if group.isdecimal() and pid.isdecimal() else None
 
@@ -138,5 +137,5 @@ def _is_ours(group: int, pid: int) -> bool:
 def _parent(pid: int) -> int:
     """Process id of the parent. Raises OSError when there is no such process."""
     stat = Path(f"/proc/{pid}/stat").read_text()
-    # The name of the command, in parentheses, may hold anything.
+    # The command's name, in parentheses, may contain any character.
     return int(stat.rpartition(")")[2].split()[1])

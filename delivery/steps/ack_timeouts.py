@@ -1,4 +1,4 @@
-"""How long a consumer's latest acknowledgements took, from the tables (S3-30)."""
+"""Read how long a consumer's latest acknowledgements took (S3-30)."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from delivery.rules.acks import Bounds
 from delivery.rules.lifecycle import DeliveryState, Reason
 
 RECENT = 200
-"""Deliveries that are looked at: a few milliseconds, whatever the consumer's history."""
+"""Deliveries to examine; takes a few milliseconds, however long the consumer's history is."""
 _ENDS = (DeliveryState.DELIVERED, DeliveryState.DEAD)
 
 
 def wait_ms(consumer_id: int, bounds: Bounds) -> float:
-    """How long to wait now for the word about a delivery to this consumer.
+    """Return the timeout in milliseconds for this consumer's next acknowledgement.
 
-    Only first attempts count: about a later one nobody knows which of them was acknowledged.
+    Only first attempts count: after a retry it is unknown which attempt was acknowledged.
     """
     rows: list[Any] = []
     for state in _ENDS:

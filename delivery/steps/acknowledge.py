@@ -1,4 +1,4 @@
-"""Acknowledge: a consumer's later word about one delivery, whatever has become of it (S3-38)."""
+"""Process a consumer's acknowledgement of a delivery in any state (S3-38)."""
 
 import base64
 import hmac
@@ -17,22 +17,22 @@ from delivery.rules.acks import AckResult, confirmed, heard
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
 
 PURPOSE = b"acknowledgement addresses"
-"""Of the key that signs tokens."""
+"""Purpose of the key that signs tokens."""
 RETENTION = timedelta(hours=1)
-"""How long a word is kept that nothing followed."""
+"""How long an acknowledgement without a matching attempt is kept."""
 
 
 class Answered(NamedTuple):
-    """What became of a word."""
+    """The effect of an acknowledgement."""
 
     heard: AckResult
     delivery: Delivery
     due: dict[int, datetime]
-    """When ordered consumers have something due by that."""
+    """When released deliveries of ordered consumers are due."""
 
 
 def token(delivery_id: int) -> str:
-    """What stands for one delivery in the address that its consumer may call.
+    """Return the token for one delivery in the URL that its consumer may call.
 
     Raises rules.encryption.KeyMissing.
     """
@@ -41,7 +41,7 @@ def token(delivery_id: int) -> str:
 
 
 def opened(text: str) -> int:
-    """The delivery that a token stands for. Raises NotFound for a token that is not ours."""
+    """Return the delivery of a token. Raises NotFound for a token with an invalid signature."""
     name, _, given = text.partition(".")
     keys, signature = keystore.signing_keys(PURPOSE), given.encode("utf-8", "replace")
     if any(hmac.compare_digest(signature, _signature(name, key).encode()) for key in keys):
@@ -57,7 +57,7 @@ def _signature(name: str, key: bytes) -> str:
 
 
 def acknowledge(delivery_id: int, *, ok: bool, now: datetime, slot: int = 0) -> Answered:
-    """Take a word about a delivery. Raises NotFound for one that has been deleted since."""
+    """Process an acknowledgement. Raises NotFound for a delivery that was deleted meanwhile."""
     answered = transactions.run(lambda: _write(delivery_id, ok, now, slot))
     if answered is None:
         raise _foreign()
@@ -67,9 +67,10 @@ def acknowledge(delivery_id: int, *, ok: bool, now: datetime, slot: int = 0) -> 
 
 
 def extend_wait(delivery_id: int, *, now: datetime) -> Answered:
-    """Begin the wait for a word anew: the consumer is at work (S4-26). Raises NotFound.
+    """Restart the wait for an acknowledgement because the consumer is at work (S4-26).
 
-    It begins with the answer to our own request: before that there is nothing to prolong.
+    The wait begins with the response to the broker's request; before that nothing can be extended.
+    Raises NotFound.
     """
     answered = transactions.run(lambda: _extend_wait(delivery_id, now))
     if answered is None:
@@ -79,9 +80,9 @@ def extend_wait(delivery_id: int, *, now: datetime) -> Answered:
 
 
 def forget(now: datetime) -> int:
-    """Delete words that came early and that no attempt followed; returns how many."""
+    """Delete early acknowledgements without a matching attempt; return how many."""
     old = EarlyAck.objects.filter(said_at__lt=now - RETENTION)
-    # While nobody runs, attempts stay open: their words decide what becomes of them.
+    # Keep those of open attempts, which stay open while no pump runs: they decide the result.
     held = Delivery.objects.filter(id=OuterRef("pk"), state=DeliveryState.IN_FLIGHT.value)
     return old.exclude(Exists(held)).delete()[0]
 

@@ -1,8 +1,8 @@
-"""Archived: delete what the archive holds, part by part, once it was read back from there.
+"""Delete archived rows part by part, after the archive was read back and verified.
 
-A segment says for each part what its rows come to. Under their locks they are compared with that:
-only what agrees is deleted. Where a row left in the meantime, by a replay, or joined, the whole
-part stays: the archive then takes it out of its files, and comes back for it another time.
+A segment stores checksums of each part's rows. The rows are locked, compared with these and deleted
+only if they agree. If a replay removed a row meanwhile, or a row was added, the whole part stays:
+the archive then corrects its files, and the part is deleted later.
 """
 
 from collections import Counter as Tally
@@ -30,25 +30,25 @@ from delivery.models.counter import MADE
 from delivery.rules.lifecycle import DeliveryState
 
 PRIME = 2_147_483_647
-"""Keys are added up by their remainder, as the archive does."""
+"""Keys are summed modulo this prime, as the archive does."""
 READING = timedelta(seconds=30)
-"""A run without a heartbeat for so long reads nothing any more."""
+"""A run without a heartbeat for this long no longer reads anything."""
 WRITER = "archive"
-"""The job that reads neither the files of a segment that is being deleted nor its rows."""
+"""The job that reads neither the files nor the rows of a segment that is being deleted."""
 DONE = (DeliveryState.DELIVERED.value, DeliveryState.CANCELLED.value)
 
 
 class _Differs(Exception):
-    """The rows are not what the archive has."""
+    """The rows differ from those in the archive."""
 
 
 class _ReadersActive(Exception):
-    """A run that reads lake and tables together began."""
+    """A run that reads lake and tables together has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a segment says of rows that are to be deleted together."""
+    """What a segment stores about rows that are deleted together."""
 
     last: int
     rows: int
@@ -58,10 +58,10 @@ class _Part:
 
 
 def prune(slot: int) -> Iterator[int]:
-    """Delete what has been archived and read back; yields the rows of each part.
+    """Delete rows that are archived and verified; yield the number of rows of each part.
 
-    It rests while a job reads lake and tables together: a row must not move from one to the other
-    between two of its questions.
+    Stops while a job reads lake and tables together: a row must not move from one to the other
+    between its queries.
     """
     while not _readers_active():
         segment_id = _next()
@@ -74,7 +74,7 @@ def prune(slot: int) -> Iterator[int]:
 
 
 def _next() -> int | None:
-    """The oldest segment that may be deleted here; messages first, of which there are fewer."""
+    """Return the oldest segment to delete; messages first, which have fewer segments."""
     for kind in (Segment.Kind.MESSAGES, Segment.Kind.DELIVERIES):
         states = [Segment.State.PRUNING, Segment.State.VERIFIED]
         rows = Segment.objects.filter(kind=kind, state__in=states).order_by("id")
@@ -91,7 +91,7 @@ def _step(segment_id: int, slot: int) -> int:
 
 
 def _delete_part(segment_id: int, slot: int) -> int:
-    """The next part, or the segment's end. Raises _Differs, and _ReadersActive."""
+    """Delete the next part, or finish the segment. Raises _Differs and _ReadersActive."""
     segment = _locked(segment_id)
     part = _part(segment) if segment else None
     if segment is None or part is None:
@@ -101,7 +101,7 @@ def _delete_part(segment_id: int, slot: int) -> int:
     else:
         _delete_messages(segment, part)
     _advance(segment, part, part.rows)
-    # Looked at last: who began while rows were locked must find them as they were.
+    # Checked last: a job that began while the rows were locked must find them unchanged.
     if _readers_active():
         raise _ReadersActive
     return part.rows
@@ -116,14 +116,14 @@ def _pass_by(segment_id: int) -> int:
 
 
 def _locked(segment_id: int) -> Segment | None:
-    """The segment, held; None when it is not to be deleted any more."""
+    """Lock and return the segment; None if it must no longer be deleted."""
     states = [Segment.State.PRUNING, Segment.State.VERIFIED]
     rows = Segment.objects.filter(id=segment_id, state__in=states)
     return rows.select_for_update().first()
 
 
 def _part(segment: Segment) -> _Part | None:
-    """The first one behind the cursor; without any the segment is through."""
+    """Return the first part behind the cursor; without one, finish the segment."""
     for row in segment.parts:
         if row[0] > segment.cursor:
             return _Part(*row)
@@ -142,7 +142,7 @@ def _advance(segment: Segment, part: _Part, deleted: int) -> None:
 
 
 def _end(segment: Segment) -> None:
-    """In the lake alone, or nearly: then the archive has to look at it once more."""
+    """Mark the segment as pruned, or for correction if some of its rows are left."""
     if segment.deleted_count == segment.row_count:
         segment.state, segment.parts = Segment.State.PRUNED, []
         segment.pruned_at = clock.now()
@@ -157,7 +157,7 @@ def _delete_deliveries(segment: Segment, part: _Part, slot: int) -> None:
         eligible, id__gte=max(segment.low, segment.cursor + 1), id__lte=part.last
     )
     keys = list(rows.order_by("id").values_list("id", flat=True)[: part.rows + 1])
-    # Looked at again under their locks: a replay may have queued some of them meanwhile.
+    # Checked again under their locks: a replay may have queued some of them meanwhile.
     rows = Delivery.objects.filter(eligible, id__in=keys).order_by("id").select_for_update()
     found = list(
         rows.values_list("id", "version", "consumer_id", "state", "channel_id", "message_id")
@@ -177,12 +177,12 @@ def _delete_deliveries(segment: Segment, part: _Part, slot: int) -> None:
 
 
 def _note(found: list[tuple[int, int, int, str, int, int]]) -> None:
-    """Tell the audit what is gone by right, and retention what it would have to look at again."""
+    """Mark rows as deleted for reconciliation, and messages to examine again for retention."""
     messages: dict[int, list[int]] = {}
     for _, _, _, _, channel_id, message_id in found:
         messages.setdefault(channel_id, []).append(message_id)
     Pruned.note_each({channel_id: max(ids) for channel_id, ids in messages.items()})
-    # These messages wait for the archive. Should it be taken away, retention is to find them.
+    # These messages wait for the archive. If it is removed, retention must find them.
     first = min(map(min, messages.values()))
     behind = Channel.objects.filter(id__in=messages, pruned_to__gte=first)
     behind.update(pruned_to=first - 1)
@@ -190,7 +190,7 @@ def _note(found: list[tuple[int, int, int, str, int, int]]) -> None:
 
 def _delete_messages(segment: Segment, part: _Part) -> None:
     unwanted = ~Exists(Delivery.objects.filter(message_id=OuterRef("id")))
-    # What a replay brought back is in the lake, and goes another way (steps/replay).
+    # A restored message is in the lake already, and is deleted elsewhere (steps/replay).
     here_alone = ~Exists(RestoredMessage.objects.filter(message_id=OuterRef("id")))
     eligible = _eligible(segment, _accepted) & ~Q(state=Message.State.ACCEPTED)
     rows = Message.objects.filter(
@@ -201,7 +201,7 @@ def _delete_messages(segment: Segment, part: _Part) -> None:
         id__lte=part.last,
     )
     keys = list(rows.order_by("id").values_list("id", flat=True)[: part.rows + 1])
-    # Locked first, which keeps a backfill from making a delivery of them; then looked at again.
+    # Locked first, which keeps a backfill from creating a delivery of them; then checked again.
     locked = Message.objects.filter(id__in=keys).order_by("id").select_for_update()
     list(locked.values_list("id", flat=True))
     left: QuerySet[Message] = Message.objects.filter(
@@ -222,7 +222,7 @@ def _compare(part: _Part, found: list[tuple[int, int]]) -> None:
 
 
 def _eligible(segment: Segment, condition: Any) -> Q:
-    """Of which rows the segment is made, as pipeline/lake/eligible.py says it in SQL."""
+    """Return the condition for a segment's rows, as pipeline/lake/eligible.py has it in SQL."""
     limits: dict[str, Any] = segment.cutoffs
     own: Mapping[str, Mapping[str, str]] = limits["channels"]
     groups: dict[tuple[str, str], list[int]] = {}

@@ -1,4 +1,4 @@
-"""Cancel: take back what was not sent yet, one delivery, one message, or a removed consumer's."""
+"""Cancel deliveries that are not sent yet: of a delivery, a message, or a retired consumer."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
@@ -30,20 +30,20 @@ HELD = {
 
 
 BATCH_SIZE = 2000
-"""Deliveries of many messages that are taken back in one transaction, about."""
+"""Approximate number of deliveries that one transaction cancels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What became of a message."""
+    """The result of cancelling a message."""
 
     message: Message
     cancelled_count: int
-    """Deliveries that this call took back."""
+    """Deliveries that this call cancelled."""
 
 
 def cancel_one(delivery_id: int, principal: Principal, *, now: datetime, slot: int = 0) -> Delivery:
-    """Take back one queued delivery. Raises NotFound, or Conflict when it is not queued."""
+    """Cancel one queued delivery. Raises NotFound, or Conflict when it is not queued."""
 
     def write() -> Delivery:
         row = Delivery.objects.select_for_update().filter(id=delivery_id).first()
@@ -77,11 +77,12 @@ def cancel_message(
     condition: Precondition = ALWAYS,
     unless_sent: bool = False,
 ) -> Cancelled:
-    """Take back what is still queued of a message; before its fan-out, the message itself.
+    """Cancel a message's queued deliveries; before its fan-out, the message itself.
 
-    What is in flight finishes its attempt, and may be queued again if that fails: a lease is not
-    broken (S4-23). Doing it twice is harmless. Raises NotFound and Stale; with ``unless_sent``
-    Conflict where nothing is queued and something is being sent, so that the caller asks again.
+    A delivery in flight finishes its attempt, and is queued again if that fails: leases are not
+    revoked (S4-23). Repeating the call is harmless. Raises NotFound and PreconditionFailed. With
+    ``unless_sent``, raises Conflict if nothing is queued and an attempt is open, so that the caller
+    tries again.
     """
     wanted = {message_id: condition}
     (done,) = cancel_messages(
@@ -100,9 +101,9 @@ def cancel_messages(
     slot: int = 0,
     unless_sent: bool = False,
 ) -> dict[int, Cancelled | BrokerError]:
-    """The same for many, by key and with the version each must have; each by itself.
+    """Cancel many messages, by key and with the version that each must have; each by itself.
 
-    Messages with `BATCH_SIZE` deliveries together are one transaction of a few statements.
+    Messages with together `BATCH_SIZE` deliveries are one transaction of a few statements.
     """
     done: dict[int, Cancelled | BrokerError] = {}
     for group in stored_config.in_groups(list(wanted), BATCH_SIZE):
@@ -119,7 +120,7 @@ def _cancel_messages(
     slot: int,
     unless_sent: bool,
 ) -> dict[int, Cancelled | BrokerError]:
-    # Waits for a fan-out that is being written: then its deliveries are there.
+    # Waits for a fan-out in progress; then its deliveries exist.
     messages = stored_config.messages(wanted)
     queued: dict[int, list[tuple[int, int]]] = {key: [] for key in messages}
     rows = Delivery.objects.filter(message_id__in=messages, state=QUEUED)
@@ -180,21 +181,21 @@ def _entries(message: Message, principal: Principal, before: dict[str, Any]) -> 
 
 
 def _sent(message_ids: list[int]) -> dict[int, datetime]:
-    """Until when at most an attempt of each of these is open; without those that have none."""
+    """Return the latest end of each message's open attempts; messages without any are absent."""
     rows = Delivery.objects.filter(message_id__in=message_ids, state__in=HELD)
     return dict(rows.values_list("message_id").annotate(until=Max("due_at")))
 
 
 def _close(message: Message, now: datetime) -> bool:
-    """Keep the message from being sent to anyone else, not written yet; whether it was open."""
+    """Exclude further consumers from the message, without saving it; return whether it was open."""
     if message.state == Message.State.ACCEPTED:
         message.state = Message.State.CANCELLED
     elif message.state == Message.State.DISPATCHED and not _has_expired(message, now):
-        # A consumer that registers later must not be given it by a backfill.
+        # A backfill must not give it to a consumer that registers later.
         message.expires_at = now
     else:
         return False
-    # Due no more: the timeline is what is going to be sent.
+    # Remove it from the timeline, which shows what is going to be sent.
     message.due_at = min(message.due_at, times.floor_ms(now))
     message.version += 1
     return True
@@ -205,14 +206,14 @@ def _has_expired(message: Message, now: datetime) -> bool:
 
 
 def cancel_waiting(consumer_id: int, *, now: datetime, limit: int, slot: int = 0) -> int:
-    """Take back up to ``limit`` queued deliveries of one consumer; returns how many.
+    """Cancel up to ``limit`` queued deliveries of one consumer; return how many.
 
-    For whoever takes back all of them, slice by slice, and writes that down once.
+    For a caller that cancels all of them in slices and writes a single audit entry.
     """
 
     def write() -> int:
         mine = Delivery.objects.filter(consumer_id=consumer_id, state=QUEUED)
-        # What another transaction holds is being received.
+        # Rows that another transaction holds are being received.
         rows = mine.order_by("id").select_for_update(skip_locked=True)
         found = list(rows.values_list("id", "consumer_id")[:limit])
         take_back(found, now, slot)
@@ -227,10 +228,10 @@ def take_back(rows: Iterable[tuple[int, int]], now: datetime, slot: int) -> None
 
 
 def cancel_retired(now: datetime, slot: int, batch: int) -> int:
-    """Cancel up to ``batch`` queued deliveries of removed consumers; returns how many rows moved.
+    """Cancel up to ``batch`` queued deliveries of retired consumers; return how many rows changed.
 
-    For a sweep: whoever removes a consumer does not wait for its pile. A lapsed lease, which no
-    claim will find any more, is queued first and cancelled by the next run.
+    Runs in a sweep, so that retiring a consumer does not wait for its backlog. An expired lease,
+    which no claim will find any more, is queued first and cancelled by the next run.
     """
     retired = list(
         Consumer.objects.filter(state=Consumer.State.RETIRED).values_list("id", flat=True)
@@ -255,7 +256,7 @@ def _cancel_retired(retired: list[int], now: datetime, slot: int, batch: int) ->
 
 
 def _end_leases(retired: list[int], now: datetime, slot: int, batch: int) -> int:
-    """Queue what is held beyond its time; the holder's late result finds another state."""
+    """Queue deliveries with expired leases; a late result of the holder is then ignored."""
     rows = list(
         Delivery.objects.filter(consumer_id__in=retired, state__in=HELD, due_at__lte=now)
         .select_for_update(skip_locked=True)

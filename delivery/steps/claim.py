@@ -1,8 +1,8 @@
-"""Claim: lease due deliveries of chosen consumers, in index order (S0-34, S0-40).
+"""Lease due deliveries of chosen consumers in index order (S0-34, S0-40).
 
-One short range per consumer and priority level finds candidates without locking anything; only
-those rows are then locked, by primary key. A consumer that may not be called now is never read,
-so its backlog costs its neighbours nothing.
+One short range per consumer and priority level finds candidates without locks. Only those rows are
+then locked, by primary key. The caller requests only consumers that may be called now, so the
+backlog of a paused or failing consumer costs the others nothing.
 """
 
 from collections import Counter as Tally
@@ -31,45 +31,46 @@ TABLE = Delivery._meta.db_table
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """How much of one consumer's work to take."""
+    """How many deliveries of one consumer to claim, and for whom."""
 
     consumer_id: int
     limit: int
     lease_ms: int
     owner: int
-    """Whose lease it will be: a pump's generation, or a pull worker."""
+    """The lease owner: the generation of a pump, or a pull worker."""
     oldest_first: bool = False
-    """Ignore priority this time: the guard against starvation (S0-42)."""
+    """Ignore priority in this claim: the guard against starvation (S0-42)."""
     spare: int = 0
-    """Rows behind those, in case that others hold some of them."""
+    """Additional candidates, used when another worker holds some of the first ones."""
     levels: Sequence[int] = LEVELS
-    """Priorities to look at, where it is known which have something due."""
+    """Priorities to read, where the caller knows which levels have due rows."""
     may_take_more: bool = False
-    """Whether the limit is a share, and more might be taken now."""
+    """Whether ``limit`` is only a share and the consumer could take more."""
     share: Share = ALONE
-    """Which rows are rather taken by other pumps. A preference and no lock: where nothing better is
-    due, they are taken, too, and a pump that does not keep up is helped."""
+    """Which rows this owner claims first, where several pumps serve the consumer. This is a
+    preference and not a lock: with nothing better due, a pump also claims the other pumps' rows and
+    so helps a slow one."""
 
     @property
     def look(self) -> int:
-        """How many rows of each priority to look at: one more than are wanted of all owners'."""
+        """Rows to read per priority: enough for all owners of the consumer, and one more."""
         return (self.limit + self.spare) * len(self.share.owners) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Ids of due rows, by consumer, in the order in which they are to be taken."""
+    """Ids of due rows by consumer, in the order in which to claim them."""
 
     first: dict[int, list[int]]
     spare: dict[int, list[int]]
     drained: frozenset[int]
-    """Consumers that had no more due rows than were asked for."""
+    """Consumers that have no more due rows than were asked for."""
     left: dict[int, dict[int, datetime]] = field(default_factory=dict)
     """When the earliest row that was not chosen is due, by consumer and priority."""
 
 
 def candidates_sql(wants: Sequence[ClaimRequest], now: datetime) -> tuple[str, list[Any]]:
-    """The query that finds what is due: one range per consumer and level, each in index order."""
+    """Return the query for due rows: one range per consumer and level, each in index order."""
     terms = [(want.consumer_id, level, want.look) for want in wants for level in want.levels]
     sql = raw.union(
         f"SELECT id, consumer_id, priority, due_at FROM {TABLE} "
@@ -81,9 +82,10 @@ def candidates_sql(wants: Sequence[ClaimRequest], now: datetime) -> tuple[str, l
 
 
 def choose(wants: Sequence[ClaimRequest], now: datetime, most: int | None = None) -> Candidates:
-    """The highest levels first, or the oldest where the guard says so; a want per consumer.
+    """Choose due rows by priority, or by age where the starvation guard asks for it.
 
-    ``most`` limits all of them together (`rules.fair_sharing`).
+    Expects one request per consumer. ``most`` limits the total over all of them
+    (`rules.fair_sharing`).
     """
     found: dict[int, list[Row]] = {want.consumer_id: [] for want in wants}
     for delivery_id, consumer_id, priority, due_at in raw.read(*candidates_sql(wants, now)):
@@ -117,7 +119,7 @@ def choose(wants: Sequence[ClaimRequest], now: datetime, most: int | None = None
 
 
 def _preferred(want: ClaimRequest, rows: Sequence[Row]) -> Iterator[Row]:
-    """As many of each priority as are wanted; others' only where our own are not enough."""
+    """Up to the limit of each priority: this owner's rows first, then those of other owners."""
     by_level: dict[int, list[Row]] = {}
     for row in rows:
         by_level.setdefault(row[0], []).append(row)
@@ -135,7 +137,7 @@ def _earliest(rows: set[Row]) -> dict[int, datetime]:
 
 
 def _instant(value: datetime | str) -> datetime:
-    """A raw column as an instant: SQLite hands text out, MySQL naive UTC."""
+    """Return a raw column as an aware datetime: SQLite returns text, MySQL naive UTC."""
     instant = datetime.fromisoformat(value) if isinstance(value, str) else value
     return instant.replace(tzinfo=UTC)
 
@@ -149,29 +151,30 @@ LAPSED = raw.Insert(
 
 
 class ClaimContext(NamedTuple):
-    """Who takes, and when."""
+    """Who claims, and when."""
 
     wants: Sequence[ClaimRequest]
     now: datetime
     slot: int
     ahead: timedelta
     owner: int | None = None
-    """Whose own leases are taken anew, before they have lapsed."""
+    """If set, rows that this owner holds are claimed again before their leases expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one call took, and what it found on the way."""
+    """The rows that one call claimed, and what else it found."""
 
     rows: list[ClaimedDelivery]
     expired_count: int = 0
-    """Rows whose last instant had passed: cancelled, not sent."""
+    """Rows past their expiry: cancelled instead of sent."""
     rescued_count: int = 0
-    """Rows whose former holder let the lease lapse."""
+    """Rows whose former lease had expired."""
     drained: frozenset[int] = frozenset()
-    """Consumers that had no more due rows than were asked for."""
+    """Consumers that have no more due rows than were asked for."""
     left: dict[int, dict[int, datetime]] = field(default_factory=dict)
-    """Of the others, when the earliest row of each priority that was not chosen is due."""
+    """For the other consumers: when the earliest row of each priority that was not chosen is
+    due."""
 
 
 class _OfConsumer(Protocol):
@@ -183,7 +186,7 @@ R = TypeVar("R", bound=_OfConsumer)
 
 
 def shared(rows: Iterable[R], wants: Sequence[ClaimRequest]) -> list[list[R]]:
-    """What of the rows is each want's: its limit, unless those before it left less."""
+    """Distribute rows over the requests: each gets up to its limit, earlier requests first."""
     left: dict[int, deque[R]] = {}
     for row in rows:
         left.setdefault(row.consumer_id, deque()).append(row)
@@ -196,7 +199,7 @@ def shared(rows: Iterable[R], wants: Sequence[ClaimRequest]) -> list[list[R]]:
 
 
 class _DueRow(NamedTuple):
-    """A row that is due and locked."""
+    """A due row that this transaction has locked."""
 
     id: int
     message_id: int
@@ -221,7 +224,7 @@ _COLUMNS = ", ".join(
 
 
 def take(choice: Candidates, holding: ClaimContext) -> Claim:
-    """Lease what nobody else holds of the choice. The last thing in the caller's transaction."""
+    """Lease the chosen rows that no other worker holds. Must be the transaction's last step."""
     now, instant = holding.now, raw.text(holding.now)
     rows = _locked(choice, now + holding.ahead, holding.owner)
     if holding.ahead:
@@ -255,7 +258,7 @@ def take(choice: Candidates, holding: ClaimContext) -> Claim:
 
 
 def _locked(choice: Candidates, now: datetime, owner: int | None) -> list[_DueRow]:
-    """The first ones, and of the spare ones as many as others hold of those."""
+    """Lock the first candidates, and a spare one for each that another worker holds."""
     rows = _lock(choice.first, now, owner)
     got = Tally(row.consumer_id for row in rows)
     instead = {
@@ -274,7 +277,7 @@ def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None)
         [raw.text(now)],
     )
     place = {delivery_id: place for place, delivery_id in enumerate(whose)}
-    # Of a queue one may have gone to another consumer since it was chosen (steps/reassign).
+    # A queue's delivery may have moved to another consumer since it was chosen (steps/reassign).
     rows = [row for row in map(_DueRow._make, found) if row.consumer_id == whose[row.id]]
     return sorted(rows, key=lambda row: place[row.id])
 
@@ -282,7 +285,7 @@ def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None)
 def _lease(
     rows: list[_DueRow], holding: ClaimContext, tally: Tally[tuple[int, str]]
 ) -> list[ClaimedDelivery]:
-    """One UPDATE for all that one holder takes for the same time, and the counters with them."""
+    """Lease the rows, one UPDATE per owner and lease time, and update the counters."""
     by_holder: dict[tuple[int, int], list[_DueRow]] = {}
     for want, mine in zip(holding.wants, shared(rows, holding.wants), strict=True):
         by_holder.setdefault((want.owner, want.lease_ms), []).extend(mine)
@@ -320,7 +323,7 @@ def _finish(
     now: str,
     tally: Tally[tuple[int, str]],
 ) -> None:
-    """End rows that are not to be sent (any more)."""
+    """Move rows that are not to be sent to a final state."""
     if not rows:
         return
     for row in rows:
@@ -337,7 +340,7 @@ def _finish(
 def _go_on(
     rows: list[_DueRow], decided: list[acks.Move], now: datetime, tally: Tally[tuple[int, str]]
 ) -> list[_DueRow]:
-    """Move what is decided without another try; the other rows."""
+    """Move rows whose result is already known, and return the other rows."""
     acks.move(decided, now)
     to = {move.delivery_id: move.transition.state for move in decided}
     moved = [row for row in rows if row.id in to]
@@ -354,9 +357,9 @@ def _go_on(
 def _without_held(
     rows: list[_DueRow], now: datetime, tally: Tally[tuple[int, str]]
 ) -> list[_DueRow]:
-    """Those that may be sent (again): of a key that a person holds, the next try waits.
+    """Put retries of paused ordering keys back, and return the rows that may be sent.
 
-    What was never tried waits already: it stands behind in its lane, or was put back there.
+    Rows that were never attempted need no check: they already wait behind their lane's head.
     """
     again = [row for row in rows if row.ordering_key and (row.attempt_count or row.replay_id)]
     if not again:
@@ -384,7 +387,7 @@ def _without_held(
 
 
 def _leave(rows: Sequence[_DueRow], dead: set[int], now: datetime) -> None:
-    """What ended is in nobody's way any more: who asks next finds the one behind it."""
+    """Remove finished rows from their ordering keys, where the next entries become heads."""
     ordered = config_cache.ordered()
     lanes.leave(
         (
@@ -397,10 +400,11 @@ def _leave(rows: Sequence[_DueRow], dead: set[int], now: datetime) -> None:
 
 
 def _record_lapsed(lapsed: list[_DueRow], heard: set[int], now: str) -> dict[int, bool]:
-    """The attempt that nobody closed becomes history; its holder can no longer close it.
+    """Record the expired attempts, after which their former holders can no longer close them.
 
-    Those that were ``heard`` of were not in vain. Returns which of the others their consumers are
-    charged for, and whether it was the last attempt of each.
+    ``heard`` are deliveries whose consumers have acknowledged or refused them: these count as
+    neither failure nor interruption. Returns the other deliveries that count as a failure of the
+    consumer, and for each whether that was its last attempt.
     """
     if not lapsed:
         return {}
@@ -423,7 +427,7 @@ def _record_lapsed(lapsed: list[_DueRow], heard: set[int], now: str) -> dict[int
 
 
 def _counted(row: _DueRow, charged: Mapping[int, bool]) -> _DueRow:
-    """The row as `_record_lapsed` has written it."""
+    """Return the row with the counts that `_record_lapsed` has written."""
     if row.state != DeliveryState.IN_FLIGHT:
         return row
     if row.id in charged:
@@ -466,12 +470,12 @@ def claim(
 ) -> Claim:
     """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
 
-    ``slot`` is the caller's share of the counters. Rows that another worker holds
-    are skipped, never waited for. What waits and is due within ``ahead`` is claimed too, for a
-    worker that keeps it until then (``ClaimedDelivery.due_at``); no lease ends sooner by it. Of
-    several requests of one consumer the first is served first; `shared` tells what is whose.
-    ``most`` limits what `CONSUMERS_PER_QUERY` of them get together: then the highest priority goes
-    first across consumers, too (`rules.fair_sharing`).
+    ``slot`` is the caller's slot of the counters. Rows that another worker holds are skipped
+    without waiting. Queued rows due within ``ahead`` are claimed too, for a worker that keeps each
+    until its ``ClaimedDelivery.due_at``; no lease ends early because of it. Of several requests for
+    one consumer the first is served first; `shared` assigns the rows to the requests.
+    ``most`` limits the total for each group of `CONSUMERS_PER_QUERY` consumers; the highest
+    priority then goes first across consumers as well (`rules.fair_sharing`).
     """
     holding = ClaimContext(wants, now, slot, ahead)
     parts = [_claim_group(group, holding, most) for group in _groups(_merged(wants))]
@@ -487,9 +491,9 @@ def claim(
 def claim_chosen(
     chosen: list[int], want: ClaimRequest, *, now: datetime, slot: int, anew: bool = False
 ) -> Claim:
-    """The same for rows of one consumer that the caller chose among those that are due.
+    """Lease rows of one consumer that the caller has chosen among its due ones.
 
-    With ``anew`` what the owner itself holds is taken, too, as if its lease had lapsed.
+    ``anew`` also claims rows that the owner itself holds, as if their leases had expired.
     """
     if not chosen:
         return Claim([])
@@ -510,7 +514,7 @@ def _take(choice: Candidates, holding: ClaimContext) -> Claim:
 
 
 def _merged(wants: Sequence[ClaimRequest]) -> Sequence[ClaimRequest]:
-    """One for each consumer."""
+    """Combine requests so that each consumer has one."""
     by_consumer: dict[int, ClaimRequest] = {}
     for want in wants:
         known = by_consumer.get(want.consumer_id)

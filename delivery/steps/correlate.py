@@ -1,4 +1,4 @@
-"""Correlate: which deliveries a provider's callback speaks of, by the ids that it gave (S3-39)."""
+"""Find the deliveries that a provider's callback reports on, by the provider's ids (S3-39)."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -12,25 +12,26 @@ from delivery.rules.acks import AckResult
 from delivery.rules.correlation import ProviderStatus, correlation_id
 
 RETENTION = timedelta(days=2)
-"""How long a provider's id is known: twice the longest wait for an acknowledgement."""
+"""How long a provider's id is stored: twice the longest wait for an acknowledgement."""
 BATCH = 1000
 
 
 class ProviderReport(NamedTuple):
-    """A word, and whom it is about."""
+    """A status from a callback, and its delivery."""
 
     delivery_id: int | None
-    """None while our own request's answer has not been recorded."""
+    """None while the response to the broker's request is not recorded."""
     ok: bool
     heard: AckResult | None
-    """What the word was, where no delivery is known yet that would decide it."""
+    """How the acknowledgement relates, where no delivery is known yet that would decide it."""
 
 
 def find(consumer_id: int, words: Sequence[ProviderStatus], now: datetime) -> list[ProviderReport]:
-    """Whom these words are about, in their order.
+    """Return the deliveries that these statuses are about, in their order.
 
-    A word about an id that nobody knows is kept until the answer that brings the id is recorded
-    (acks.correlated), as words that come early are; one that nothing brings was foreign.
+    A status with an unknown id is kept until the response that contains the id is recorded
+    (acks.correlated), like early acknowledgements. If none does, it concerned another sender's
+    message.
     """
     keys = [correlation_id(consumer_id, word.provider_id) for word in words]
     known = dict(
@@ -48,8 +49,8 @@ def find(consumer_id: int, words: Sequence[ProviderStatus], now: datetime) -> li
 
 
 def forget(now: datetime) -> Iterator[int]:
-    """Delete ids that nobody calls back about any more, batch by batch."""
-    # When almost all are old, MariaDB would sort the whole table for each batch.
+    """Delete ids that are too old for a callback; yield the number of each batch."""
+    # If almost all are old, MariaDB would sort the whole table for each batch.
     indexed = by_index(Correlation.objects.all(), "correlation_age")
     left = old = indexed.filter(noted_at__lt=now - RETENTION).order_by("noted_at")
     while gone := list(left.values_list("id", "ok", "noted_at")[:BATCH]):
@@ -62,8 +63,8 @@ def forget(now: datetime) -> Iterator[int]:
 
 
 def _kept(key: int, word: ProviderStatus, now: datetime) -> tuple[int | None, AckResult | None]:
-    # The answer may be recorded just now: then ours collides with its row, and is read again.
-    # It is counted when somebody knows what it is about: it may be none of ours.
+    # The response may be recorded at this moment; then this insert collides, and runs again. The
+    # metric counts it once its delivery is known: it may concern another sender's message.
     delivery_id, heard = transactions.run(lambda: _keep(key, word, now), on_collision=lambda: None)
     if heard is not None:
         failpoints.reach("after_early_word")

@@ -13,13 +13,13 @@ SLOT = 14
 
 
 def gap() -> int:
-    """Deliveries ever made minus the sum of all states: 0 unless the books are wrong."""
+    """Return deliveries ever created minus the sum of all states: 0 unless the counts are wrong."""
     totals = Counter.totals()
     return totals.pop(MADE) - sum(totals.values())
 
 
 def repair() -> int:
-    """Recount the consumers whose own books do not add up; returns how many were mended."""
+    """Correct consumers whose counts do not add up; return how many."""
     if gap() == 0:
         return 0
     counts = Counter.read(Consumer.objects.values_list("id", flat=True))
@@ -34,9 +34,9 @@ def repair() -> int:
 
 
 def recount(consumer_id: int) -> bool:
-    """Make one consumer's counters equal to its rows; whether they were not."""
+    """Correct one consumer's counters from its rows; return whether they were wrong."""
     with transaction.atomic():
-        # Two who recount the same consumer would both mend it.
+        # Without this lock two concurrent recounts would both apply the correction.
         Consumer.objects.select_for_update().get(id=consumer_id)
         wrong = difference(consumer_id)
         Counter.add(wrong, SLOT)
@@ -44,10 +44,10 @@ def recount(consumer_id: int) -> bool:
 
 
 def difference(consumer_id: int) -> dict[tuple[int, str], int]:
-    """What one consumer's counters lack, by consumer and state; empty when they are true.
+    """Return what one consumer's counters lack, by consumer and state; empty if they are correct.
 
-    Whoever changes rows changes the counters in the same transaction, so one statement that reads
-    both sees what is wrong and nothing else, without holding anybody up.
+    Rows and counters always change in one transaction. A single statement that reads both therefore
+    sees only real differences, and blocks no writer.
     """
     rows = Delivery.objects.filter(consumer_id=consumer_id).order_by()
     shares = Counter.objects.filter(consumer_id=consumer_id).order_by()

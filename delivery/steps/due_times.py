@@ -1,8 +1,8 @@
-"""Each consumer's earliest due instant, read in index order without locks.
+"""Read when each consumer's earliest delivery is due, in index order and without locks.
 
-Both databases jump from one (consumer, priority) to the next and read one index entry of each:
-3 to 10 microseconds per consumer on MariaDB, whatever waits and whatever has been finished. One
-UNION of a range per consumer and level took over 500, nearly all of it to plan its terms.
+Both databases jump from one (consumer, priority) to the next and read one index entry of each. On
+MariaDB that takes 3 to 10 microseconds per consumer, however many deliveries wait or are finished.
+A UNION of a range per consumer and level took over 500, nearly all of it for planning.
 """
 
 from collections.abc import Iterable
@@ -16,16 +16,16 @@ from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState
 
 CONSUMERS_PER_QUERY = 250
-"""MariaDB turns a list of a thousand numbers into a join, and then reads everything that is due."""
+"""MariaDB turns a list of a thousand numbers into a join, and then reads all due rows."""
 TABLE = Delivery._meta.db_table
-# Finished rows have no due_at. The constant bound is what lets the index step over them.
+# Finished rows have no due_at. The constant bound lets the index skip them.
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 
 LOOSE_SCAN = f"""
     SELECT consumer_id, priority, MIN(due_at) FROM {TABLE} FORCE INDEX FOR GROUP BY (delivery_claim)
     WHERE consumer_id IN ({{holes}}) AND due_at > %s GROUP BY consumer_id, priority
 """
-"""MySQL and MariaDB call it so; EXPLAIN says "Using index for group-by"."""
+"""The name in MySQL and MariaDB; EXPLAIN shows "Using index for group-by"."""
 SEEKS = f"""
     SELECT * FROM (
         SELECT consumer.id, level.value, (
@@ -41,12 +41,12 @@ SEEKS = f"""
 
 
 def next_due(consumer_ids: Iterable[int]) -> dict[int, datetime]:
-    """Each consumer's earliest due instant, future ones included; consumers without are absent."""
+    """Return when each consumer's earliest delivery is due, also in the future."""
     return {key: min(due.values()) for key, due in by_priority(consumer_ids).items()}
 
 
 def by_priority(consumer_ids: Iterable[int]) -> dict[int, dict[int, datetime]]:
-    """The same for each priority of which a consumer has something."""
+    """Return the same by priority; consumers and priorities without deliveries are absent."""
     wanted = sorted(consumer_ids)
     found: dict[int, dict[int, datetime]] = {}
     for start in range(0, len(wanted), CONSUMERS_PER_QUERY):
@@ -56,12 +56,12 @@ def by_priority(consumer_ids: Iterable[int]) -> dict[int, dict[int, datetime]]:
 
 
 def ahead(consumer_id: int, now: datetime, most: int) -> list[int]:
-    """The next ``most`` queued deliveries of a consumer that are due later, in that order; ids.
+    """Return the ids of a consumer's next ``most`` queued deliveries due later, in that order.
 
-    What waits for an earlier one of its ordering key has no time yet. One short range for each
-    priority level, in index order.
+    Deliveries behind an earlier one of their ordering key have no time yet. Reads one short range
+    for each priority level, in index order.
     """
-    # Else MariaDB may take the index of states, and sort.
+    # Otherwise MariaDB may use the index of states, and sort.
     by_index = " FORCE INDEX (delivery_claim)" if connection.vendor == "mysql" else ""
     terms = (
         f"SELECT due_at, id FROM {TABLE}{by_index} "
@@ -87,6 +87,6 @@ def _read(consumer_ids: list[int]) -> list[tuple[int, int, datetime | str]]:
 
 
 def _instant(value: datetime | str) -> datetime:
-    """A raw column as an instant: SQLite hands text out, MySQL naive UTC."""
+    """Return a raw column as an aware datetime: SQLite returns text, MySQL naive UTC."""
     instant = datetime.fromisoformat(value) if isinstance(value, str) else value
     return instant.replace(tzinfo=UTC)

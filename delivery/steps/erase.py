@@ -1,4 +1,4 @@
-"""Erase: take a channel away with everything that was ever sent on it, in small transactions."""
+"""Erase a channel with everything ever sent on it, in small transactions."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What goes with a channel."""
+    """The number of rows that are erased with a channel."""
 
     consumers: int
     event_types: int
@@ -38,7 +38,7 @@ class Census:
 
 
 def census(channel: Channel) -> Census:
-    """Count without touching anything. Messages are counted one by one, the others are known."""
+    """Count without changing anything; only messages are counted row by row."""
     consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
     counts = Counter.read(consumer_ids).values()
     finished = {"delivered", "dead", "cancelled", MADE}
@@ -53,8 +53,10 @@ def census(channel: Channel) -> Census:
 
 
 def close(channel: Channel, *, actor: str, reason: str, counted: Census) -> None:
-    """Retire the consumers and end the schedules, so that nothing more is stored, fanned out or
-    sent, and note who did it."""
+    """Retire the consumers and end the schedules, and record who did it.
+
+    Afterwards nothing more is stored, fanned out or sent.
+    """
     now = clock.now()
     with transaction.atomic():
         channel.paused = True
@@ -70,9 +72,9 @@ def close(channel: Channel, *, actor: str, reason: str, counted: Census) -> None
 
 
 def rows(channel: Channel) -> Iterator[int]:
-    """Delete deliveries with their attempts, then messages; yields the rows of each batch.
+    """Delete deliveries with their attempts, then messages; yield the number of each batch.
 
-    May be broken off: what is left stays on a channel that sends nothing.
+    May be interrupted: the remaining rows belong to a channel that sends nothing.
     """
     for consumer_id in list(Consumer.objects.filter(channel=channel).values_list("id", flat=True)):
         yield from _deliveries(consumer_id)
@@ -80,7 +82,7 @@ def rows(channel: Channel) -> Iterator[int]:
 
 
 def finish(channel: Channel, *, actor: str, reason: str) -> bool:
-    """Delete the channel itself with what hangs on it; False when new rows came in meanwhile."""
+    """Delete the channel with its dependent rows; return False if new rows arrived meanwhile."""
     consumers = Consumer.objects.filter(channel=channel)
     try:
         with transaction.atomic():
@@ -96,9 +98,9 @@ def finish(channel: Channel, *, actor: str, reason: str) -> bool:
 
 
 def left_over_rows(channel_id: int, consumer_ids: list[int]) -> int:
-    """Rows of processes that did not know yet that the channel is gone; call a second later."""
+    """Delete rows written by processes with old configuration; call this a second later."""
     late = [batch for consumer_id in consumer_ids for batch in _deliveries(consumer_id)]
-    # A sweep that was cancelling rows meanwhile may have counted them once more.
+    # A sweep that cancelled rows at the same time may have created counters again.
     Counter.objects.filter(consumer_id__in=consumer_ids).delete()
     return sum(late) + sum(_messages(channel_id))
 
@@ -126,12 +128,12 @@ def _messages(channel_id: int) -> Iterator[int]:
             rows = Message.objects.filter(channel_id=channel_id).order_by("id")
             page = list(rows.values_list("id", "producer_id", "idempotency_key")[:BATCH])
             ids = [message_id for message_id, _, _ in page]
-            # What a key stands for must be there: else an audit takes the message for lost.
+            # A record must not outlive its message: reconciliation would count that as lost.
             digests = [
                 IdempotencyRecord.digest_of(channel_id, owner, key)
                 for _, producer_id, key in page
                 if key
-                # The channel's scope may have been another one when it was stored.
+                # The channel may have had another deduplication scope when the message was stored.
                 for owner in (producer_id, IdempotencyRecord.SHARED)
             ]
             IdempotencyRecord.objects.filter(digest__in=sorted(digests)).delete()

@@ -1,7 +1,7 @@
-"""Fan-out: make a delivery for every consumer that wants a message, all or none (S0-32).
+"""Fan out messages to deliveries, one for each matching consumer, all or none (S0-32).
 
-A pump that would claim a delivery the moment it is queued can have it made already claimed: the
-same row, without a search, a lock and an update later.
+A pump that has capacity can have due deliveries created as already claimed. That saves finding,
+locking and updating each row later.
 """
 
 import time
@@ -25,17 +25,17 @@ from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.recipients import Recipients
 
 SelectPayloads: TypeAlias = Callable[[Iterable[int]], raw.Statement]
-"""Makes a query about messages."""
+"""Builds a query for the payloads of these messages."""
 MESSAGES = Message._meta.db_table
 MAX_SEEN = 256
-"""From so many messages on a look does not read all that wait."""
+"""Rows at which a scan of waiting messages stops; the backlog is then read by priority."""
 FEW = 8
-"""Of so many messages at most something is asked along: asking later costs more than to have read
-of some that nobody may take now."""
+"""Most messages for which payloads are read in the same round trip. With more, reading payloads of
+messages that another worker has locked costs more than a second round trip."""
 
 
 class Accepted(NamedTuple):
-    """A message to fan out; instants as text, as they go into its deliveries."""
+    """A message to fan out, with its times as the text that its deliveries store."""
 
     id: int
     channel_id: int
@@ -47,46 +47,45 @@ class Accepted(NamedTuple):
     accepted_at: str
 
     def is_due(self, now: str) -> bool:
-        """Whether a delivery of it may go at ``now``."""
-        # Accepted means accepted in the past, by the database's clock; ours is a little behind.
+        """Whether a delivery of it may be sent at ``now``."""
+        # The database's clock set accepted_at, and ``now`` may be a little behind it.
         return self.due_at <= max(now, self.accepted_at) and not (
             self.expires_at and self.expires_at <= now
         )
 
 
 class Found(NamedTuple):
-    """What a look found where somebody had told of some."""
+    """What one scan found, beginning with messages from wake-ups."""
 
     waiting: list[int]
-    """As `MessageScan.first` has them."""
+    """Ids, as `MessageScan.first` returns them."""
     is_all: bool
     locked: list[Accepted]
-    """Those of them that are ours."""
+    """Those of the waiting messages that this transaction has locked."""
     number: int
-    """The directory's, read behind the locks."""
+    """Configuration version, read after the locks were taken."""
     along: list[tuple[Any, ...]]
 
 
 class MessageScan(NamedTuple):
-    """What to look for: up to ``limit`` messages."""
+    """A query for up to ``limit`` accepted messages."""
 
     limit: int
     condition: str = ""
     values: tuple[str, ...] = ()
 
     def first(self) -> tuple[list[int], bool]:
-        """Ids of what waits, oldest first, and whether these are all that wait.
+        """Return ids of waiting messages, oldest first, and whether these are all of them.
 
-        When there is more than ``limit``, priority decides; where this look cannot tell, because
-        priorities differ or `MAX_SEEN` are not all, it finds nothing (`ranked`).
+        With more than ``limit`` messages priority decides. Returns no ids if this query cannot
+        decide, because priorities differ or `MAX_SEEN` rows were found; `ranked` then can.
         """
         return self._cut(raw.read(*self._select_payloads()))
 
     def ranked(self, passed: int, *, oldest_first: bool) -> tuple[list[int], bool]:
-        """Of a backlog the ids that come behind the ``passed`` first ones, oldest first, and
-        whether all that waits has one priority.
+        """Return the ids after the first ``passed`` ones, and whether all have one priority.
 
-        One short range for each priority level, as in a claim; worth it only for a backlog.
+        Reads one short range for each priority, as a claim does; that pays only for a backlog.
         """
         most = passed + self.limit
         sql = raw.union(
@@ -102,14 +101,14 @@ class MessageScan(NamedTuple):
     def with_notified(
         self, notified: Iterable[int], select_payloads: SelectPayloads | None
     ) -> Found:
-        """What waits and what of it is ours; of few what is asked along, too.
+        """Return what waits and lock what is free, with the payloads if there are few.
 
-        For use inside a transaction. One round trip where `first` and `lock` take two, the
-        number a third and ``select_payloads`` a fourth; one or two more if more messages wait.
+        For use inside a transaction. Takes one round trip where `first`, `lock`, the configuration
+        version and ``select_payloads`` take four; one or two more if other messages wait as well.
         """
         ids = sorted(notified)[: self.limit]
         more = [select_payloads(ids)] if select_payloads and len(ids) <= FEW else []
-        # The look comes behind the locks: what was accepted before one of those is in it.
+        # The scan runs after the locks, so it sees each message accepted before a locked one.
         rows, looked, version, *along = raw.read_all(
             [_locking(ids), self._select_payloads(), (DirectoryVersion.CURRENT, []), *more]
         )
@@ -120,11 +119,11 @@ class MessageScan(NamedTuple):
             locked = [it for it in locked if it.id in chosen]
         if others := sorted(set(waiting).difference(ids)):
             locked = sorted([*locked, *lock(others)])
-            number = DirectoryVersion.current()  # of those, consumers may know that came later
+            number = DirectoryVersion.current()  # these may match consumers that registered later
         return Found(waiting, is_all, locked, number, *(along or [[]]))
 
     def _select_payloads(self) -> raw.Statement:
-        # In the order of the index, so that it ends at the limit.
+        # Index order, so that the read ends at the limit.
         sql = f"SELECT id, priority FROM {MESSAGES} WHERE state = %s{self.condition}"
         values = [Message.State.ACCEPTED.value, *self.values, MAX_SEEN]
         return f"{sql} ORDER BY priority, id LIMIT %s", values
@@ -139,9 +138,10 @@ class MessageScan(NamedTuple):
 
 
 def of_channel(channel_id: int) -> tuple[list[int], bool]:
-    """Ids of what waits in one channel, oldest first, and whether these are all.
+    """Return ids of waiting messages in one channel, oldest first, and whether these are all.
 
-    Reads `MAX_SEEN` rows twice at most, whatever waits: of a backlog the newest of the channel.
+    Reads `MAX_SEEN` rows at most twice, however large the backlog. Of a larger one it looks only at
+    the channel's newest messages.
     """
     accepted = Message.State.ACCEPTED.value
     rows = raw.read(
@@ -157,20 +157,20 @@ def of_channel(channel_id: int) -> tuple[list[int], bool]:
 
 
 def are_waiting(ids: Iterable[int]) -> bool:
-    """Whether one of these still waits; others may be fanning it out."""
+    """Whether one of these messages still waits; another process may be fanning it out."""
     sql = f"SELECT 1 FROM {MESSAGES} WHERE id IN ({raw.listed(ids)}) AND state = %s LIMIT 1"
     return bool(raw.read(sql, [Message.State.ACCEPTED.value]))
 
 
 def lock(ids: Iterable[int]) -> list[Accepted]:
-    """Those that are still waiting and that nobody else has."""
+    """Lock and return the messages that still wait and that no other process has locked."""
     return _accepted(raw.read(*_locking(ids)))
 
 
 def lock_alone(
     ids: Collection[int], select_payloads: SelectPayloads
 ) -> tuple[list[Accepted], int, list[tuple[Any, ...]]]:
-    """The same, the number of the configuration behind the locks, and of few what is asked along.
+    """Lock messages as `lock`; also return the configuration version and the payloads if few.
 
     One round trip.
     """
@@ -184,7 +184,7 @@ def _locking(ids: Iterable[int]) -> raw.Statement:
     sql = (
         "SELECT state, id, channel_id, priority, CAST(due_at AS CHAR), CAST(expires_at AS CHAR), "
         "event_type, ordering_key, CAST(accepted_at AS CHAR) "
-        # Not by state as well: that would lead through its index again.
+        # No condition on the state: it would make the query use the state's index.
         f"FROM {MESSAGES} WHERE id IN ({raw.listed(ids)}) ORDER BY id{raw.skip_locked()}"
     )
     return sql, []
@@ -196,13 +196,13 @@ def _accepted(rows: Iterable[tuple[object, ...]]) -> list[Accepted]:
 
 
 MAX_ROWS = 200
-"""Deliveries that one transaction makes, unless a single message has more consumers: whatever is
-more urgent waits for its end."""
+"""Deliveries that one transaction creates, unless a single message has more consumers. A more
+urgent message waits until the transaction ends."""
 RIVALS_S, RIVAL_PAUSE_S = 1.0, 0.002
-"""How long a receiver waits for those who fan out what it is to see, and between two looks."""
+"""Seconds a receiver waits for other processes' fan-outs, and between two checks."""
 MAX_PASSED = 2_000
-"""How many messages that are somebody else's, or behind such of their key, a fan-out looks beyond:
-as many as ten pumps hold at a time."""
+"""Messages that a fan-out skips because other processes hold them, or wait behind those in an
+ordering key: as many as ten pumps hold at a time."""
 NEVER = raw.text(BEHIND)
 _NUMBERS = ("id", "message_id", "consumer_id", "channel_id", "priority")
 _VALUES = ("due_at", "expires_at", "event_type", "ordering_key", "accepted_at")
@@ -227,22 +227,22 @@ CLAIMED = raw.Insert(
 
 @dataclass(frozen=True, slots=True)
 class FanoutResult:
-    """What one batch of fan-out made."""
+    """The deliveries that one batch of fan-out created."""
 
     message_count: int = 0
     more: bool = False
-    """Whether others may be waiting."""
+    """Whether more messages may be waiting."""
     oldest_accepted_at: datetime | None = None
     due: dict[int, dict[int, datetime]] = field(default_factory=dict)
-    """Earliest instant at which each consumer has something queued of each priority."""
+    """When each consumer's earliest queued delivery of each priority is due."""
     claimed: list[ClaimedDelivery] = field(default_factory=list)
-    """What the taker has now; each consumer's in the order in which it is to be sent."""
+    """Deliveries that the claimer holds now; each consumer's in the order in which to send them."""
     along: list[tuple[Any, ...]] = field(default_factory=list)
-    """What was asked along."""
+    """Rows that ``select_payloads`` returned."""
 
 
 class _NewDelivery(NamedTuple):
-    """A delivery that is about to be made."""
+    """A delivery to be created."""
 
     id: int
     message: Accepted
@@ -258,12 +258,12 @@ def fan_out(
     *,
     oldest_first: bool = False,
 ) -> FanoutResult:
-    """Fan out up to ``limit`` accepted messages; of a backlog those of the highest priority.
+    """Fan out up to ``limit`` accepted messages; those of the highest priority from a backlog.
 
-    Safe to run anywhere at once: messages that another worker is fanning out are skipped, and a
-    message that was fanned out is no longer in the state that this looks for. ``notified`` are ids
-    of some that are probably waiting: those that wait beside them are found all the same. Of few
-    of them ``select_payloads`` is asked along, without a round trip of its own.
+    Any number of processes may call it at the same time: it skips messages that another one has
+    locked, and messages already fanned out have left the state that it looks for. ``notified`` are
+    ids of messages that probably wait; other waiting messages are found as well.
+    ``select_payloads`` reads the payloads in the same round trip if there are few messages.
     ``oldest_first`` ignores priority: the guard against starvation.
     """
     look = MessageScan(limit)
@@ -277,25 +277,26 @@ def fan_out(
 def fan_out_for_receiver(
     message_ids: Collection[int], slot: int, claimer: DirectClaim, select_payloads: SelectPayloads
 ) -> FanoutResult:
-    """Fan out these and no others, for a receiver that waits for one of them.
+    """Fan out only these messages, for a receiver that waits for one of them.
 
-    Nothing where somebody else has them, or a consumer of theirs keeps the order of keys: that asks
-    for a look at all that wait, which is the pumps'.
+    Does nothing if another process holds the messages, or if a consumer of their channel is
+    ordered: that needs a scan of all waiting messages, which the pumps do.
     """
     return _make(partial(_fan_out_alone, message_ids, slot, claimer, select_payloads))
 
 
 def fan_out_late(limit: int, slot: int, *, accepted_before: datetime) -> FanoutResult:
-    """The same for messages that nobody took in time (S0-33)."""
+    """Fan out messages that were accepted before an instant and still wait (S0-33)."""
     look = MessageScan(limit, " AND accepted_at < %s", (raw.text(accepted_before),))
     return _run(look, slot, None, oldest_first=True)
 
 
 def fan_out_channel(channel_id: int, slot: int) -> Iterator[FanoutResult]:
-    """Fan out what waits in a channel, for a receiver that looks now: a transaction at a time.
+    """Fan out what waits in one channel, for a receiver that asks now.
 
-    What another process is fanning out just now is waited for, `RIVALS_S` at most. Of a large
-    backlog only the newest messages are looked at, without those of a key that keeps its order.
+    Yields the result of each transaction. Waits up to `RIVALS_S` seconds for messages that another
+    process is fanning out. Of a large backlog only the newest messages are fanned out, without
+    those of ordering keys.
     """
     ids, is_all = of_channel(channel_id)
     if not ids:
@@ -318,9 +319,9 @@ def fan_out_channel(channel_id: int, slot: int) -> Iterator[FanoutResult]:
 def _run(
     look: MessageScan, slot: int, claimer: DirectClaim | None, *, oldest_first: bool
 ) -> FanoutResult:
-    # A look without a lock first: an idle broker opens no transaction to find nothing, and a look
-    # that locks would stop at each entry that earlier messages have left in the index and nobody
-    # has cleared away yet. With ten messages waiting it takes three times as long.
+    # Scan without locks first. An idle broker then opens no transaction, and a locking scan would
+    # also stop at each index entry of earlier messages that the database has not purged yet: with
+    # ten messages waiting that takes three times as long.
     ids, is_all = look.first()
     if is_all:
         return (
@@ -346,7 +347,7 @@ def _run(
         made = _make(partial(_fan_out_messages, passed, len(ids), look, slot, claimer))
         if made.message_count or len(ids) < look.limit:
             return made
-        # All of these are somebody else's just now: there may be more behind them.
+        # Other processes hold all of these; more may wait behind them.
         more = more or made.more
     return FanoutResult(more=more)
 
@@ -363,31 +364,31 @@ def _fan_out_messages(
     locked = lock(passed[-found:])
     if not locked:
         return FanoutResult()
-    # Asked after the messages were locked: whoever registered before one of them was accepted
-    # is in the answer, and a half-read list of consumers cannot exist.
+    # Refreshed after the messages are locked: this includes each consumer that registered before
+    # one of them was accepted, and all consumers are read at one point in time.
     config_cache.refresh(now=True)
     made = _fan_out(lanes.in_turn(locked, passed), slot, claimer)
     return replace(made, more=found == look.limit or made.message_count < len(locked))
 
 
 def _fan_out_free(ids: list[int], slot: int) -> FanoutResult:
-    """Of a backlog what may overtake."""
+    """Fan out a backlog's messages that may overtake others."""
     locked = lock(ids)
     config_cache.refresh(now=True)
     return _fan_out(_free(locked), slot, None)
 
 
 def _free(locked: list[Accepted]) -> list[Accepted]:
-    """What may overtake: a key keeps the order of acceptance."""
+    """Return messages that may overtake others; those of an ordering key keep their order."""
     channels = {view.channel_id for view in config_cache.ordered().values()}
     return [it for it in locked if not (it.ordering_key and it.channel_id in channels)]
 
 
 def _fan_out_urgent(ids: list[int], slot: int, claimer: DirectClaim | None) -> FanoutResult:
-    """Of a backlog what may overtake, of one priority: what is less urgent does not hold it up.
+    """Fan out a backlog's messages of the highest priority that may overtake others.
 
-    A key keeps the order of acceptance: its messages wait for a fan-out by age, which is at once
-    where they are most of what was found.
+    Messages of an ordering key stay in order and wait for a fan-out by age. That follows at once if
+    they are more than half of the messages found.
     """
     locked = lock(ids)
     highest = max((it.priority for it in locked), default=0)
@@ -426,7 +427,7 @@ def _fan_out_alone(
 
 
 def _fan_out(turned: list[Accepted], slot: int, claimer: DirectClaim | None) -> FanoutResult:
-    """Make the deliveries of messages that are locked."""
+    """Create the deliveries of locked messages."""
     messages, rows = _deliveries(turned)
     if not messages:
         return FanoutResult()
@@ -467,7 +468,7 @@ def _fan_out(turned: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
 
 
 def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_NewDelivery]]:
-    """Rows for as many of the messages as one transaction should make, and those messages."""
+    """Return the messages that fit into one transaction, and their deliveries."""
     recipients = Recipients(config_cache.channels(), Counter.unfinished, _away)
     rows: list[_NewDelivery] = []
     for place, message in enumerate(messages):
@@ -479,7 +480,7 @@ def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_NewDeli
 
 
 def _away(consumer_ids: Collection[int]) -> set[int]:
-    """Those of a queue's consumers that are left out while others are there."""
+    """Return a queue's consumers to leave out while others are available."""
     views = config_cache.consumers()
     select_payloads = (one for one in consumer_ids if views[one].mode == Consumer.Mode.PULL)
     return ConsumerHealth.resting(consumer_ids) | PullWorker.absent(select_payloads)
@@ -488,7 +489,7 @@ def _away(consumer_ids: Collection[int]) -> set[int]:
 def _chosen(
     rows: list[_NewDelivery], claimer: DirectClaim | None
 ) -> dict[int, tuple[_NewDelivery, int]]:
-    """What the taker takes, by id, with the length of its lease; best first."""
+    """Return what the claimer claims by id, most urgent first, with the lease in milliseconds."""
     if claimer is None:
         return {}
     now = raw.text(claimer.now)
@@ -505,7 +506,7 @@ def _chosen(
 
 
 def _behind(row: _NewDelivery) -> _NewDelivery:
-    """The same, waiting for an earlier one of its key (delivery/lanes)."""
+    """Return the row as waiting for an earlier delivery of its key (delivery/lanes)."""
     return row._replace(message=row.message._replace(due_at=NEVER))
 
 

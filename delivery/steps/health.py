@@ -1,4 +1,4 @@
-"""Health: what delivery learnt of a consumer, kept over restarts, and the broker's own switch."""
+"""Store what pumps learn about consumers' health, and disable consumers automatically."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,7 +13,7 @@ from delivery.rules.breaker import Circuit
 
 
 def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
-    """Circuits as they were last saved; a consumer without a row is absent."""
+    """Return the circuits as last saved; a consumer without a row is absent."""
     return {
         row.consumer_id: Circuit(
             state=row.circuit,
@@ -28,7 +28,7 @@ def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
 
 
 def save(consumer_id: int, circuit: Circuit, *, outcome: str, success: bool, now: datetime) -> None:
-    """Keep a circuit for whoever pumps this consumer next, and for people to see."""
+    """Save a circuit, for the next pump of this consumer and for display."""
     values: dict[str, object] = {
         "circuit": circuit.state,
         "consecutive_failures": circuit.consecutive_failures,
@@ -40,7 +40,7 @@ def save(consumer_id: int, circuit: Circuit, *, outcome: str, success: bool, now
         "last_success_at" if success else "last_failure_at": now,
     }
     if not ConsumerHealth.objects.filter(consumer_id=consumer_id).update(**values):
-        # There is no health to keep of a consumer that was deleted meanwhile.
+        # The consumer was deleted meanwhile.
         with suppress(IntegrityError):
             ConsumerHealth.objects.update_or_create(consumer_id=consumer_id, defaults=values)
 
@@ -48,10 +48,10 @@ def save(consumer_id: int, circuit: Circuit, *, outcome: str, success: bool, now
 def disable(
     consumer_id: int, *, reason: str, now: datetime, active_since: datetime | None = None
 ) -> bool:
-    """Stop calling a consumer that is gone or failed for days; its backlog waits (S0-13).
+    """Disable a consumer that is gone or has failed for days; its backlog waits (S0-13).
 
-    One that a person switched on after ``active_since`` is left alone: it is given as long again.
-    Returns whether it was active until now.
+    A consumer that a person activated after ``active_since`` is left active for the same period
+    again. Returns whether this call disabled it.
     """
     return transactions.run(lambda: _disable(consumer_id, reason, now, active_since))
 

@@ -1,7 +1,7 @@
-"""Health monitor: find changes of consumers' health, and record each once for its owners.
+"""Find changes of consumers' health, and record each once for the owners.
 
-Whoever moves a consumer's standing writes the notices in the same transaction: of several that
-look at once one wins.
+The process that updates a consumer's standing creates the notifications in the same transaction; of
+several processes that check at once, one succeeds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ from delivery.rules.health_status import Facts, Kind, State
 from delivery.rules.lifecycle import DeliveryState
 
 SCAN_ROWS = 1000
-"""Dead letters that one look reads, newest first: one that was made before all of these and dies
-after them is not news by itself."""
+"""Dead letters that one check reads, newest first. A delivery created before all of these that dies
+after them is not reported on its own."""
 OVERLAP = timedelta(seconds=30)
-"""So far the clocks of processes may differ, and so long a commit may take."""
+"""Covers differences between the processes' clocks and the time for a commit."""
 PAUSE = timedelta(minutes=1)
-"""How often a consumer is looked at whose owners know of its dead letters."""
+"""Interval of checks for a consumer whose owners know of its dead letters."""
 
 _TROUBLED = (
     (Q(state="disabled") & ~Q(standing__state=State.DISABLED.value))
@@ -40,16 +40,16 @@ _KNOWN = Q(standing__dead_since__isnull=False) | (
 
 
 class _Transitions(NamedTuple):
-    """What one look came to. Without values there is nothing to be written."""
+    """The result of one check. Without ``values`` there is nothing to write."""
 
     notices: Sequence[tuple[Kind, str]]
-    """With a sentence each."""
+    """Kinds of notifications, each with a sentence."""
     values: dict[str, Any]
-    """Of the standing."""
+    """New values for the standing."""
 
 
 def watch(now: datetime) -> Iterator[int]:
-    """Look at each consumer that may be in trouble or out of it; how many notices each made."""
+    """Check consumers that may have begun or ceased to fail; yield the notifications of each."""
     rows = Consumer.objects.exclude(state=Consumer.State.RETIRED).filter(_TROUBLED | _KNOWN)
     for consumer in rows.select_related("health", "standing").order_by("id"):
         yield _scan(consumer, now)
@@ -63,7 +63,7 @@ def _scan(consumer: Consumer, now: datetime) -> int:
     if new is not old:
         values |= {"state": new.value, "since": now}
     if new is State.DISABLED:
-        notices = []  # "disabled" says it all
+        notices = []  # "disabled" covers them
     if kind := health_status.told(old, new):
         notices = [(kind, _reason(consumer, kind)), *notices]
     if not values:
@@ -71,7 +71,7 @@ def _scan(consumer: Consumer, now: datetime) -> int:
     try:
         return transactions.run(lambda: _keep(consumer, known, _Transitions(notices, values), now))
     except IntegrityError:
-        return 0  # another process made the first standing of this consumer
+        return 0  # another process created the first standing of this consumer
 
 
 def _keep(consumer: Consumer, known: Standing, news: _Transitions, now: datetime) -> int:

@@ -1,6 +1,6 @@
-"""Hot keys: find ordering keys that get more than can go one after the other, and tell of it once.
+"""Find ordering keys that get more messages than can be sent in order, and notify once.
 
-Nothing of this is on the way of a delivery: it reads what stands in the lanes anyway.
+This does not slow deliveries down: it reads the lanes as they are stored anyway.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from delivery.rules import health_status
 from delivery.rules.health_status import Kind, State
 
 SLICE = 5000
-"""Lanes of one look."""
+"""Lanes that one query reads."""
 SHOWN = 5
-"""Consumers that are named."""
+"""Consumers that are listed by name."""
 KEY_SHOWN = 80
-"""Characters of a key in a sentence."""
+"""Characters of a key that are shown in a sentence."""
 LANES = Lane._meta.db_table
 END = f"SELECT MAX(id) FROM (SELECT id FROM {LANES} WHERE id > %s ORDER BY id LIMIT %s) AS slice"
 HOT = f"""
@@ -38,7 +38,7 @@ MAX_COUNT = 2**31 - 1
 
 
 class Hot(NamedTuple):
-    """A key that is hot, as its lane says."""
+    """A hot key, from its lane."""
 
     consumer_id: int
     ordering_key: str
@@ -49,27 +49,27 @@ class Hot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyBacklog:
-    """The hot keys of one consumer, as the last look found them."""
+    """The hot keys of one consumer at the last scan."""
 
     consumer: Consumer
     key: str
-    """The one behind whose head most is waiting."""
+    """The key with the most waiting deliveries."""
     waiting: int
     count: int
 
     @property
     def name(self) -> str:
-        """Channel and consumer, as lists are searched for them."""
+        """Channel and consumer, as in the search of lists."""
         return f"{self.consumer.channel.slug}/{self.consumer.client_id}"
 
 
 def look(now: datetime) -> Iterator[int]:
-    """Look at each lane, and tell the owners of keys that became hot; yields the notices made.
+    """Check each lane, and notify the owners of keys that became hot; yield the notifications.
 
-    Hot is a key behind whose head more waits than HOOKSTATION_HOT_KEY_WAITING, or whose head
-    stands for longer than HOOKSTATION_HOT_KEY_AFTER_S while something waits (S3-32). Not so where
-    the broker was told to wait: paused keys, paused consumers, a head that is due later. What
-    waits for a consumer that fails was told of as that.
+    A key is hot if more than HOOKSTATION_HOT_KEY_WAITING deliveries wait behind its head, or if its
+    head is older than HOOKSTATION_HOT_KEY_AFTER_S while deliveries wait (S3-32). Keys that wait as
+    intended are not: paused keys, paused consumers, a head that is due later. Failing consumers are
+    reported as such instead.
     """
     config_cache.refresh(now=True)
     found: dict[int, list[Hot]] = {}
@@ -87,7 +87,7 @@ def look(now: datetime) -> Iterator[int]:
 
 
 def crowds(most: int = SHOWN) -> list[KeyBacklog]:
-    """Consumers that have hot keys, those first where most is waiting."""
+    """Return consumers with hot keys, those with most waiting deliveries first."""
     rows = Standing.objects.filter(hot_count__gt=0).select_related("consumer__channel")
     return [
         KeyBacklog(row.consumer, row.hot_key, row.hot_waiting, row.hot_count)
@@ -96,14 +96,14 @@ def crowds(most: int = SHOWN) -> list[KeyBacklog]:
 
 
 def totals() -> tuple[int, int]:
-    """Hot keys of all consumers, and how much waits behind the head of the longest."""
+    """Return the number of hot keys, and the deliveries waiting for the longest of them."""
     rows = Standing.objects.filter(hot_count__gt=0).values_list("hot_count", "hot_waiting")
     counts = list(rows)
     return sum(count for count, _ in counts), max((waiting for _, waiting in counts), default=0)
 
 
 def _hot(after: int, last: int, now: datetime) -> list[Hot]:
-    """Those of a slice of lanes."""
+    """Return the hot keys in a slice of lanes."""
     most = conf().hot_key_waiting or MAX_COUNT
     since = now - conf().hot_key_after if conf().hot_key_after else NEVER
     going = {key for key, view in config_cache.ordered().items() if not view.halted}
@@ -114,7 +114,7 @@ def _hot(after: int, last: int, now: datetime) -> list[Hot]:
 
 
 def _due_later(head_ids: Sequence[int], now: datetime) -> set[int]:
-    """Heads that a producer scheduled: their keys stand as they should."""
+    """Return heads that a producer scheduled for later: their keys wait as intended."""
     if not head_ids:
         return set()
     rows = Delivery.objects.filter(id__in=head_ids, attempt_count=0, due_at__gt=now)
@@ -146,7 +146,7 @@ def _tell(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
     try:
         return transactions.run(write)
     except IntegrityError:
-        return 0  # another process made the first standing of this consumer
+        return 0  # another process created the first standing of this consumer
 
 
 def _sentence(worst: Hot, others: int) -> str:

@@ -1,6 +1,6 @@
-"""Lanes: hold one key of a consumer, let it go on, pass over its head, and mend what stands still.
+"""Pause and resume ordering keys, skip their heads, and repair lanes that stopped.
 
-Everything else that happens to lanes happens where deliveries begin and end (delivery/lanes).
+All other changes of lanes are made when deliveries begin and end (delivery/lanes).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
 from delivery.rules.principal import Principal
 
 BATCH = 500
-"""Lanes looked at, or deliveries let go, in one transaction."""
+"""Lanes examined, or deliveries released, in one transaction."""
 LANES, DELIVERIES = Lane._meta.db_table, Delivery._meta.db_table
 LOCK_KEY = f"""
     SELECT lane.id, lane.consumer_id, lane.head_id, lane.paused_at IS NOT NULL,
@@ -29,10 +29,10 @@ DONE = {state.value for state in FINISHED}
 
 
 def pause(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
-    """Send nothing more of a key: only what is on the wire still ends. Raises NotFound."""
+    """Pause a key: only requests already on the wire are completed. Raises NotFound."""
 
     def write() -> Lane:
-        # The head first and then the lane, as everybody does who finishes one.
+        # Lock the head before the lane, as every step does that finishes one.
         known = Lane.objects.filter(id=lane_id).values_list("head_id", flat=True).first()
         Delivery.objects.select_for_update().filter(id=known or 0).first()
         lane, locked = _find(lane_id)
@@ -50,9 +50,9 @@ def pause(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
 
 
 def resume(lane_id: int, principal: Principal, *, now: datetime) -> dict[int, datetime]:
-    """Let a paused key go on; returns when its consumer has something due by that.
+    """Resume a paused key; return when its released delivery is due.
 
-    Doing it twice is harmless. Raises NotFound.
+    Repeating the call is harmless. Raises NotFound.
     """
 
     def write() -> dict[int, datetime]:
@@ -74,14 +74,14 @@ def resume(lane_id: int, principal: Principal, *, now: datetime) -> dict[int, da
 def skip(
     lane_id: int, head_id: int, principal: Principal, *, now: datetime, slot: int = 0
 ) -> dict[int, datetime]:
-    """Pass over the head of a key: a dead one stays dead, one that waits is cancelled.
+    """Skip the head of a key: a dead one stays dead, a waiting one is cancelled.
 
-    Returns when its consumer has something due by that. Raises NotFound, and Conflict when
-    ``head_id`` is not the head any more, or is on its way.
+    Returns when the released delivery is due. Raises NotFound, and Conflict when ``head_id`` is no
+    longer the head, or is in flight.
     """
 
     def write() -> dict[int, datetime]:
-        # The head first and then the lane, as everybody does who finishes one.
+        # Lock the head before the lane, as every step does that finishes one.
         head = Delivery.objects.select_for_update().filter(id=head_id).first()
         lane, locked = _find(lane_id)
         if head is None or locked.head_id != head.id:
@@ -99,11 +99,11 @@ def skip(
 
 
 def repair(now: datetime) -> Iterator[int]:
-    """Let go on whatever stands without reason; yields how many lanes each step mended.
+    """Release lanes that stopped without a reason; yield how many each step repaired.
 
-    A lane whose head is finished or gone, and every lane of a consumer that keeps no order (any
-    more). Nothing leads there but a configuration that had just changed, and rows that were
-    deleted by hand.
+    These are lanes whose head is finished or deleted, and lanes of consumers that are not ordered
+    (any more). They result only from configuration changes at the same moment, and from rows that
+    were deleted by hand.
     """
     config_cache.refresh(now=True)
     after = -1
@@ -131,7 +131,7 @@ def _stale_head(rows: Sequence[tuple[int, int, int | None, int, int, str | None]
 
 
 def _repair(keys: Sequence[int], now: datetime) -> int:
-    """Returns how many lanes changed: 0 when there is nothing left to do."""
+    """Repair lanes; return how many changed, 0 when nothing is left to do."""
     ordered, stands = config_cache.ordered(), lanes.is_stalled()
     locked = list(lanes.lock(keys).values())
     heads = [lane.head_id for lane in locked if lane.head_id is not None]
@@ -148,7 +148,7 @@ def _repair(keys: Sequence[int], now: datetime) -> int:
         if state == DeliveryState.DEAD and lane.consumer_id in stands:
             blocked.append(lane.id)
         else:
-            # The count may be what was wrong: the next one is looked for.
+            # The count itself may be wrong: search for the next entry.
             free.append(lane._replace(waiting_count=max(1, lane.waiting_count)))
     known = set(Lane.objects.filter(id__in=blocked, blocked_at=None).values_list("id", flat=True))
     lanes.block(sorted(known), now)
@@ -158,7 +158,7 @@ def _repair(keys: Sequence[int], now: datetime) -> int:
 
 
 def _dissolve(lane: Locked, now: datetime) -> int:
-    """Let some of those behind a head go all at once; the last ones take the lane with them."""
+    """Release a batch of deliveries of a lane at once; with the last ones the lane is deleted."""
     waiting = LaneWaiter.objects.filter(lane_id=lane.id).order_by("place")
     some = dict(waiting.values_list("delivery_id", "due_at")[:BATCH])
     if some:
@@ -170,7 +170,7 @@ def _dissolve(lane: Locked, now: datetime) -> int:
 
 
 def _find(lane_id: int) -> tuple[Lane, Locked]:
-    """The lane, locked."""
+    """Lock and return the lane."""
     locked = lanes.lock([lane_id]).get(lane_id)
     if locked is None:
         raise NotFound("unknown_ordering_key", "Nothing of this key is open.")
@@ -183,7 +183,7 @@ def _hold(lane: Locked, now: datetime) -> None:
     if head is not None and head.state == DeliveryState.QUEUED:
         lanes.step_back({head.id: lane.id}, now)
     elif head is not None and head.state == DeliveryState.IN_FLIGHT:
-        # Perhaps in a pump's hands and not on the wire yet. A retry of it waits (steps/claim).
+        # A pump may hold it without having sent it. A retry waits (steps/claim).
         DirectoryVersion.bump(confirmed=True)
 
 

@@ -1,4 +1,4 @@
-"""Leases: who holds them, making them last longer, and giving one back in its holder's stead."""
+"""Look up, extend and compare the leases of pull consumers' workers and of pumps."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -16,12 +16,12 @@ from delivery.rules.outcome import Outcome
 
 TABLE = Delivery._meta.db_table
 RETENTION = timedelta(days=7)
-"""So long a worker that receives nothing any more is known by its name."""
+"""How long the name of a worker that no longer receives is stored."""
 BATCH = 500
 
 
 def note_worker(owner: int, consumer_id: int, name: str, now: datetime) -> None:
-    """Write down who ``owner`` is; to be called every few seconds, not for each receipt."""
+    """Record the name of ``owner``; call this every few seconds, not for each receive."""
     if PullWorker.objects.filter(id=owner).update(seen_at=now):
         return
     try:
@@ -31,7 +31,7 @@ def note_worker(owner: int, consumer_id: int, name: str, now: datetime) -> None:
 
 
 def delete_workers(now: datetime) -> int:
-    """Delete those that were last seen long ago; returns how many. Their leases are over."""
+    """Delete workers last seen long ago, whose leases have all ended; return how many."""
     old = PullWorker.objects.filter(seen_at__lt=now - RETENTION)
     names = list(old.values_list("id", flat=True)[:BATCH])
     PullWorker.objects.filter(id__in=names).delete()
@@ -39,7 +39,7 @@ def delete_workers(now: datetime) -> int:
 
 
 def held(consumer_id: int, owner: int, most: int, now: datetime) -> list[int]:
-    """What a worker holds of a consumer, oldest first; without what has lapsed."""
+    """Return a worker's unexpired deliveries of a consumer, oldest first."""
     rows = Delivery.objects.filter(
         consumer_id=consumer_id,
         state=DeliveryState.IN_FLIGHT.value,
@@ -50,7 +50,7 @@ def held(consumer_id: int, owner: int, most: int, now: datetime) -> list[int]:
 
 
 def elsewhere(consumer_ids: Iterable[int], owner: int, now: datetime) -> dict[int, dict[int, int]]:
-    """How many deliveries each pump other than ``owner`` holds, by consumer; without is absent."""
+    """Return how many deliveries pumps other than ``owner`` hold, by consumer and pump."""
     wanted = sorted(consumer_ids)
     counts: dict[int, dict[int, int]] = {}
     for start in range(0, len(wanted), BATCH):
@@ -67,9 +67,9 @@ def elsewhere(consumer_ids: Iterable[int], owner: int, now: datetime) -> dict[in
 
 
 def extend(until: Mapping[Lease, datetime]) -> set[Lease]:
-    """Make leases end at these instants; those that nobody overtook.
+    """Extend leases to these times; return those that were still current.
 
-    A lease that has lapsed lives again as long as nobody else took the delivery.
+    An expired lease can be extended as long as no other worker has claimed the delivery.
     """
     return transactions.run(lambda: _extend(until)) if until else set()
 
@@ -95,9 +95,9 @@ def _extend(until: Mapping[Lease, datetime]) -> set[Lease]:
 
 
 def ended_so(leases: Collection[Lease], outcome: Outcome) -> set[Lease]:
-    """Those whose attempt has already been closed with this outcome, and by nobody since.
+    """Return leases whose attempt already ended with this outcome and was the latest.
 
-    Who did not hear the answer to an acknowledgement sends it again: that is no failure.
+    A client that did not receive the response to an acknowledgement repeats it; that is no failure.
     """
     if not leases:
         return set()
@@ -111,7 +111,7 @@ def ended_so(leases: Collection[Lease], outcome: Outcome) -> set[Lease]:
 
 
 def event_types(delivery_ids: Iterable[int]) -> dict[int, str]:
-    """The event type of each of these deliveries, by id."""
+    """Return the event type of each of these deliveries, by id."""
     found = raw.read(f"SELECT id, event_type FROM {TABLE} WHERE id IN ({raw.listed(delivery_ids)})")
     return dict(found)
 

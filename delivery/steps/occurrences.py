@@ -1,7 +1,8 @@
-"""Find due schedules, and write their next occurrence and result (S4-06).
+"""Find due schedules, and store their results and next occurrences (S4-06).
 
-The row is the lock: whoever holds it fires, and moves ``next_at`` in the transaction that stores
-the message. A rival passes over it; who comes later finds another ``next_at`` and version.
+The schedule's row is the lock: its holder publishes, and moves ``next_at`` in the transaction that
+stores the message. Concurrent processes skip a locked row; later ones see another ``next_at`` and
+version.
 """
 
 from collections.abc import Sequence
@@ -27,19 +28,19 @@ _DUE = (
 
 
 class Lost(Exception):
-    """Somebody else moved a schedule that was locked: nothing of this round may be kept."""
+    """A locked schedule was changed by another transaction: discard everything of this round."""
 
 
 def next_at() -> datetime | None:
-    """When the next schedule is due; None while none is waiting."""
+    """Return when the next schedule is due; None if there is none."""
     found: datetime | None = Schedule.objects.aggregate(at=Min("next_at"))["at"]
     return found
 
 
 def take(now: datetime, most: int) -> list[Schedule]:
-    """Schedules that are due, longest first, locked until the transaction ends.
+    """Lock due schedules until the transaction ends; return them, longest overdue first.
 
-    Those that somebody else holds are his.
+    Schedules that another process has locked are skipped.
     """
     rows = raw.read(_DUE + raw.skip_locked(), [raw.text(now), most])
     keys = [key for (key,) in rows]
@@ -48,7 +49,7 @@ def take(now: datetime, most: int) -> list[Schedule]:
 
 
 def is_undelivered(schedule: Schedule) -> bool:
-    """Whether its last message still waits: for its fan-out, or for one of its consumers."""
+    """Whether its last message still waits for the fan-out or for one of its consumers."""
     message_id = schedule.last_message_id
     if message_id is None:
         return False
@@ -65,7 +66,7 @@ def move(
     message_id: int | None,
     skipped: int,
 ) -> None:
-    """Write a round's result into the row, whose version is that of the settings that it followed.
+    """Store a round's result in the row, if its settings still have the version that was used.
 
     Raises Lost.
     """
@@ -88,7 +89,7 @@ def move(
 
 
 def note_run(schedule: Schedule, line: dict[str, Any], message_id: int) -> None:
-    """The same for one by hand, which leaves the timetable and the limit alone."""
+    """Store the result of a manual run, which does not affect the next occurrence or the limit."""
     Schedule.objects.filter(id=schedule.id).update(
         recent=occurrence_log.kept(schedule.recent, line), last_message_id=message_id
     )

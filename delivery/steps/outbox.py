@@ -1,4 +1,4 @@
-"""Outbox: notices that are still to be told, as an event and by e-mail, each one process's."""
+"""The outbox of notifications: claim each for one process, as an event and as an e-mail."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -10,41 +10,41 @@ from delivery.models import Notice
 
 BATCH = 1000
 LEASE = timedelta(minutes=5)
-"""How long an e-mail is one process's to send."""
+"""How long one process has to send an e-mail that it has claimed."""
 FIRST_WAIT = timedelta(minutes=1)
 MAX_MAILS = 8
-"""Tries: the last one after about two hours."""
+"""Most tries; the last one is after about two hours."""
 ABOUT = ("consumer__channel", "consumer__team", "team")
 ROLES = (Membership.Role.OWNER.value, Membership.Role.EDITOR.value)
 
 
 def unpublished() -> list[int]:
-    """Notices whose event is still to be published, oldest first."""
+    """Return notifications whose event is not published yet, oldest first."""
     rows = Notice.objects.filter(published=False).order_by("id")
     return list(rows.values_list("id", flat=True)[:BATCH])
 
 
 def take(notice_id: int) -> Notice | None:
-    """The notice, ours to publish in the caller's transaction; None when another was faster."""
+    """Claim a notification for publishing in this transaction; None if another process has."""
     if not Notice.objects.filter(id=notice_id, published=False).update(published=True):
         return None
     return Notice.objects.select_related(*ABOUT).get(id=notice_id)
 
 
 def became(notice: Notice, message_id: int) -> None:
-    """Keep which message the event is, in the transaction that stored it."""
+    """Store the id of the event's message, in the transaction that stored it."""
     Notice.objects.filter(id=notice.id).update(message_id=message_id)
 
 
 def has_mail(now: datetime) -> bool:
-    """Whether an e-mail is due."""
+    """Return whether an e-mail is due."""
     return Notice.objects.filter(mail_due_at__lte=now).exists()
 
 
 def claim(now: datetime) -> Notice | None:
-    """An e-mail that is due, ours to send for a while; None when there is none.
+    """Claim a due e-mail for a limited time; return None when there is none.
 
-    One whose senders vanished each time is given up: it may be what they vanish of.
+    An e-mail whose senders disappeared at every try is abandoned: it may be the cause.
     """
     vanished = Notice.objects.filter(mail_due_at__lte=now, mail_count__gte=MAX_MAILS)
     vanished.update(mail_due_at=None, mail_error="The last try ended without a result.")
@@ -58,23 +58,23 @@ def claim(now: datetime) -> Notice | None:
 
 
 def recipients(team_id: int) -> list[str]:
-    """Addresses of those who can mend a team's consumers."""
+    """Return the addresses of people who may change a team's consumers."""
     people = Membership.objects.filter(team_id=team_id, role__in=ROLES, user__is_active=True)
     return sorted(set(people.exclude(user__email="").values_list("user__email", flat=True)))
 
 
 def sent(notice: Notice, addresses: Sequence[str]) -> None:
-    """Note that the e-mail is out, or that there is nobody to send it to."""
+    """Record that the e-mail was sent, or that it has no recipients."""
     _ours(notice).update(mail_due_at=None, mailed_to=list(addresses), mail_error="")
 
 
 def failed(notice: Notice, error: str, now: datetime) -> None:
-    """Try again later, for a few hours."""
+    """Schedule the next try; tries end after a few hours."""
     wait = FIRST_WAIT * 2 ** (notice.mail_count - 1)
     again = now + wait if notice.mail_count < MAX_MAILS else None
     _ours(notice).update(mail_due_at=again, mail_error=error[:300])
 
 
 def _ours(notice: Notice) -> QuerySet[Notice]:
-    # Fenced: a sender that took longer than its lease has lost its say.
+    # Fenced: a sender that took longer than its lease changes nothing.
     return Notice.objects.filter(id=notice.id, mail_count=notice.mail_count)

@@ -1,4 +1,4 @@
-"""Pace: how many messages of one key a consumer can take, as its latest ones say (S2-64)."""
+"""Estimate how many messages per second of one key a consumer can take (S2-64)."""
 
 from datetime import timedelta
 
@@ -8,15 +8,15 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
 
 SAMPLE = 20
-"""Deliveries that are looked at, the newest."""
+"""Deliveries examined, newest first."""
 MIN_INTERVAL = timedelta(milliseconds=1)
 
 
 def most_per_second(consumer_id: int) -> float | None:
-    """About 1 / the time for which a delivery holds its key; None where nothing was delivered yet.
+    """Return the rate at which one key's deliveries can follow each other; None without data.
 
-    That is the answer time, and where the consumer acknowledges later, until it has: the next one
-    of a key goes then.
+    A delivery holds its key for the response time, and if the consumer acknowledges later until it
+    has done so; only then the next one is sent.
     """
     rows = Delivery.objects.filter(consumer_id=consumer_id, state=DeliveryState.DELIVERED.value)
     newest = by_index(rows, "delivery_list").order_by("-id")

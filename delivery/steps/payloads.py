@@ -1,4 +1,4 @@
-"""Read the payloads of claimed deliveries, once per message however many consumers."""
+"""Read the payloads of claimed deliveries, once per message for all its consumers."""
 
 import json
 import logging
@@ -16,9 +16,9 @@ from delivery.rules.outcome import Outcome
 logger = logging.getLogger(__name__)
 
 SMALL_BYTES = 64 * 1024
-"""Bodies up to this size come with everything else; a larger one only when it is asked for."""
+"""Bodies up to this size are read with the message; larger ones only when they are needed."""
 KEPT_BYTES = 8 * 1024 * 1024
-"""Of bodies that a shelf keeps for consumers whose turn comes later."""
+"""Bytes of bodies that a cache keeps for consumers that claim later."""
 READ_AT_ONCE = 500
 
 _COLUMNS = f"""
@@ -30,60 +30,60 @@ WHERE m.id IN """
 
 
 Row: TypeAlias = tuple[Any, ...]
-"""A message as `select_payloads` finds it."""
+"""A message's row as `select_payloads` returns it."""
 
 
 class Payload(NamedTuple):
-    """A message's content, opened."""
+    """The decrypted content of a message."""
 
     content_type: str
     headers: dict[str, str]
     body: bytes | None
-    """None: left where it is for its size, or not to be had; then ``error`` says why."""
+    """None if the body is large and not loaded, or unavailable; then ``error`` says why."""
     size: int
     """Bytes of the body."""
     error: str = ""
     missing_key: str = ""
-    """Id of the key that this process lacks, and another one may have."""
+    """Id of a key that this process lacks; another process may have it."""
     outcome: Outcome = Outcome.BODY_UNREADABLE
-    """How an attempt ends that has an ``error`` in place of a body."""
+    """Outcome of an attempt if there is an ``error`` instead of a body."""
 
     @property
     def is_left(self) -> bool:
-        """Whether the body can be had by asking for it."""
+        """Whether the body exists but is not loaded."""
         return self.body is None and not self.error
 
 
 MISSING = Payload("", {}, None, 0, "The stored message is missing.")
-"""Of a message without a row."""
+"""The payload of a message without a row."""
 
 
 def select_payloads(message_ids: Iterable[int], largest: int = SMALL_BYTES) -> raw.Statement:
-    """What finds the content of these messages, bodies up to ``largest`` bytes with it."""
+    """Return the query for these messages' payloads, with bodies up to ``largest`` bytes."""
     return f"{_COLUMNS}({raw.listed(message_ids)})", [largest]
 
 
 def load(message_ids: Iterable[int]) -> dict[int, Payload]:
-    """Content of these messages, of whatever size; an id without a row is absent."""
+    """Load the payloads of these messages, of any size; an id without a row is absent."""
     return {found[0]: _open(found) for found in _read(set(message_ids), largest=1 << 62)}
 
 
 class PayloadCache:
-    """The contents that a pump has on hand, within ``KEPT_BYTES``.
+    """Payloads that a pump keeps in memory, up to ``KEPT_BYTES``.
 
-    A message that goes to several consumers stays until each of them had it, or until newer ones
-    need its place: consumers that take at different times do not read it once each.
+    A message for several consumers is kept until all of them have used it, or until newer ones need
+    the space. So consumers that claim at different times do not each read it.
     """
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._room = kept_bytes
         self._kept: OrderedDict[int, tuple[Payload, int]] = OrderedDict()
-        """With the number of consumers that are still to come; those kept longest first."""
+        """Payloads with the number of remaining uses, oldest first."""
 
     def load(self, message_ids: Iterable[int]) -> dict[int, Payload]:
-        """Content of these messages, each id as often as it is sent; one without a row is absent.
+        """Return payloads; pass each id as often as it is sent. An id without a row is absent.
 
-        Large bodies are left; see `Payload.is_left` and `load`.
+        Large bodies are not loaded; see `Payload.is_left` and `load`.
         """
         uses = Tally(message_ids)
         known = {key: self._kept[key][0] for key in uses if key in self._kept}
@@ -97,7 +97,7 @@ class PayloadCache:
         return known
 
     def prepare(self, message_ids: Iterable[int]) -> None:
-        """Read what is going to be sent in a moment; large bodies stay where they are."""
+        """Read payloads that will be sent soon; large bodies are not loaded."""
         for found in _read(set(message_ids) - self._kept.keys(), largest=SMALL_BYTES):
             key, _, _, consumer_count, *_ = found
             payload = _open(found)
@@ -105,7 +105,7 @@ class PayloadCache:
                 self._keep(key, payload, max(1, consumer_count))
 
     def stock(self, rows: Iterable[Row], uses: Mapping[int, int]) -> None:
-        """Keep what was found already, for so many uses of each message; large bodies not."""
+        """Keep rows that were read already, for this many uses each, except large bodies."""
         for found in rows:
             key = found[0]
             if uses.get(key) and key not in self._kept:

@@ -1,6 +1,6 @@
-"""Pipeline runs: asked for by people and by the clock, handed to a process, ended when it is gone.
+"""Request runs of the pipeline, assign them to processes, and end runs whose process is gone.
 
-Everything is a compare-and-set on the run's row, which the process itself moves too
+All changes are compare-and-set on the run's row, which the process itself updates as well
 (pipeline/broker/runs.py).
 """
 
@@ -20,11 +20,11 @@ from delivery.rules.principal import Principal
 State = PipelineRun.State
 Mode = PipelineSchedule.Mode
 SCHEDULE = "schedule"
-"""Who asks by the clock."""
+"""Recorded as the requester of scheduled runs."""
 SILENCE = timedelta(seconds=60)
-"""A run without a heartbeat for so long is dead. By itself it gives up earlier."""
+"""A run without a heartbeat for this long is dead. Its process stops itself earlier."""
 BEGINNING = timedelta(minutes=3)
-"""Between a process's start and its first word: on a busy machine its packages load slowly."""
+"""Time between a process's start and its first heartbeat: loading packages may take long."""
 RETENTION = timedelta(days=90)
 BATCH = 200
 GONE = "Its process ended without a word."
@@ -33,7 +33,7 @@ GONE = "Its process ended without a word."
 def ask(
     job: str, options: Mapping[str, Any], principal: Principal, *, now: datetime
 ) -> PipelineRun:
-    """A run that waits for a process. Raises Refused where one of that job waits already."""
+    """Request a run. Raises Refused if one of that job is waiting already."""
     if job not in JOBS:
         raise Refused(f"There is no job {job}.")
     with transaction.atomic():
@@ -52,7 +52,7 @@ def ask(
 
 
 def cancel(run_id: int, principal: Principal, *, now: datetime) -> None:
-    """End a run that waits, or ask the one at work to stop. Raises Refused for what has ended."""
+    """End a waiting run, or ask a running one to stop. Raises Refused if the run has ended."""
     with transaction.atomic():
         mine = PipelineRun.objects.filter(pk=run_id)
         waiting = mine.filter(state=State.QUEUED)
@@ -72,7 +72,7 @@ def cancel(run_id: int, principal: Principal, *, now: datetime) -> None:
 
 
 def plan(job: str, mode: str, every_minutes: int, principal: Principal) -> None:
-    """Change a job's rhythm. Raises Refused for a job that has none."""
+    """Change a job's schedule. Raises Refused for a job that has none."""
     with transaction.atomic():
         row = PipelineSchedule.objects.select_for_update().filter(job=job).first()
         if row is None:
@@ -91,12 +91,12 @@ def plan(job: str, mode: str, every_minutes: int, principal: Principal) -> None:
 
 
 def target(job: str) -> str:
-    """How the audit log names a job."""
+    """Return the job's name in the audit log."""
     return f"pipeline:{job}"
 
 
 def ask_due(now: datetime, *, has_lake: bool) -> int:
-    """Ask for what is due by the clock, each job that neither waits nor works; returns how many."""
+    """Request due scheduled runs of jobs that neither wait nor run; return how many."""
     count = 0
     for row in _schedules():
         if not is_on(row, has_lake=has_lake) or not _is_due(row, now):
@@ -112,17 +112,17 @@ def ask_due(now: datetime, *, has_lake: bool) -> int:
 
 
 def is_on(row: PipelineSchedule, *, has_lake: bool) -> bool:
-    """Whether the clock may ask for this job."""
+    """Return whether this job is run on schedule."""
     return row.mode == Mode.ON or (row.mode == Mode.LAKE and has_lake)
 
 
 def next_at(row: PipelineSchedule) -> datetime | None:
-    """When the clock asks for this job again; None: as soon as it looks."""
+    """Return when this job is scheduled next; None: at the next check."""
     return row.last_at and row.last_at + timedelta(minutes=row.every_minutes)
 
 
 def latest(state: str = "") -> dict[str, PipelineRun]:
-    """Each job's newest run, or the newest in a state, without its log."""
+    """Return each job's newest run, or its newest in a state, without the log."""
     rows = PipelineRun.objects.filter(state=state) if state else PipelineRun.objects.all()
     keys = rows.order_by().values("job").annotate(newest=Max("id")).values_list("newest", flat=True)
     found = PipelineRun.objects.filter(pk__in=list(keys)).defer("log")
@@ -130,15 +130,15 @@ def latest(state: str = "") -> dict[str, PipelineRun]:
 
 
 def unended() -> QuerySet[PipelineRun]:
-    """What waits or is at work."""
+    """Return waiting and running runs."""
     return PipelineRun.objects.filter(state__in=[State.QUEUED, State.RUNNING])
 
 
 def take(host: str, *, now: datetime, but: Collection[int] = frozenset()) -> PipelineRun | None:
-    """A waiting run, ours to start a process for, none of ``but``; None when none may begin.
+    """Claim a waiting run, none of ``but``, to start a process for it; None if none may start.
 
-    A job's runs follow each other. What the clock asked for also waits until nothing else runs:
-    each run has a Spark of its own.
+    Runs of one job follow each other. A scheduled run also waits until no other run is active,
+    because each has its own Spark.
     """
     runs = list(unended().defer("log").order_by("id"))
     busy = {run.job for run in runs if run.state == State.RUNNING or run.host}
@@ -154,19 +154,19 @@ def take(host: str, *, now: datetime, but: Collection[int] = frozenset()) -> Pip
 
 
 def give_back(run_id: int) -> None:
-    """Its process found another run of the job at work: it waits for another start."""
+    """Return a run to waiting because its process found another run of the job active."""
     mine = PipelineRun.objects.filter(pk=run_id, state=State.QUEUED)
     mine.update(host="", heartbeat_at=None)
 
 
 def ended(run_id: int, error: str, *, now: datetime) -> bool:
-    """Its process is gone: what the run did not say itself is said here. Whether that was so."""
+    """Record that a run's process is gone; return whether the run had not ended itself."""
     mine = PipelineRun.objects.filter(pk=run_id, state__in=[State.QUEUED, State.RUNNING])
     return bool(_end(mine, State.FAILED, now, error=error))
 
 
 def reap(now: datetime) -> int:
-    """End the runs whose processes are gone and that nobody watched; returns how many."""
+    """End runs whose processes are gone and were not watched; return how many."""
     dead = PipelineRun.objects.filter(state=State.RUNNING, heartbeat_at__lt=now - SILENCE)
     unborn = PipelineRun.objects.filter(state=State.QUEUED, heartbeat_at__lt=now - BEGINNING)
     return _end(dead, State.FAILED, now, error=GONE) + _end(
@@ -175,7 +175,7 @@ def reap(now: datetime) -> int:
 
 
 def forget(now: datetime) -> Iterator[int]:
-    """Delete runs that nobody will look at any more; yields the number of each step."""
+    """Delete runs past their retention; yield the number of each step."""
     while True:
         oldest = PipelineRun.objects.order_by("id").values_list("id", "requested_at")[:BATCH]
         old = [number for number, at in oldest if at < now - RETENTION]
@@ -186,7 +186,7 @@ def forget(now: datetime) -> Iterator[int]:
 
 
 def _end(runs: QuerySet[PipelineRun], state: str, now: datetime, **values: Any) -> int:
-    """End those that are still as they were asked for; what they knew about a person goes."""
+    """End runs that have not changed meanwhile, and remove personal data from their options."""
     count = 0
     for number, job, options in runs.values_list("id", "job", "options"):
         kept = JOBS[job].kept(options) if job in JOBS else options
@@ -196,7 +196,7 @@ def _end(runs: QuerySet[PipelineRun], state: str, now: datetime, **values: Any) 
 
 
 def _schedules() -> list[PipelineSchedule]:
-    """A row for each job that has a rhythm; made when they are missing."""
+    """Return a row for each scheduled job, and create missing ones."""
     rows = list(PipelineSchedule.objects.order_by("job"))
     known = {row.job for row in rows}
     missing = [
@@ -211,7 +211,7 @@ def _schedules() -> list[PipelineSchedule]:
 
 def _is_due(row: PipelineSchedule, now: datetime) -> bool:
     every = timedelta(minutes=row.every_minutes)
-    # Later than now: the clock was set back.
+    # A last run in the future means that the clock was set back.
     return row.last_at is None or not now - every < row.last_at <= now
 
 

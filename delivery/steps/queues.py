@@ -1,4 +1,4 @@
-"""Queues: what waits for a pull consumer, and moving it out of a dead-letter queue (S0-77)."""
+"""Count a pull consumer's waiting messages, and move those of a dead-letter queue (S0-77)."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -14,34 +14,34 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.principal import Principal
 
 MAX_COUNTED = 10_000
-"""Rows that are counted one by one for programs: delayed, or not fanned out yet."""
+"""Most rows counted one by one for programs: delayed messages, or those not fanned out."""
 MAX_MOVES_KEPT = 10
-"""Move tasks that a queue remembers."""
+"""Move tasks that are kept for each queue."""
 MAX_PER_SECOND = 500
 """The highest rate of a move task, in messages per second. A task without a rate has no limit."""
 State = MoveTask.State
 
 
 class Waiting(NamedTuple):
-    """How many messages a queue has."""
+    """Numbers of messages in a queue."""
 
     ready: int
-    """That may be received now, or once an earlier one of their ordering key was."""
+    """Messages that may be received now, or after an earlier one of their ordering key."""
     in_flight: int
-    """That workers hold."""
+    """Messages that workers hold."""
     delayed: int
-    """Whose time has not come."""
+    """Messages that are not due yet."""
 
     @property
     def to_move(self) -> int:
-        """What a move task takes."""
+        """Number of messages that a move task moves."""
         return self.ready + self.delayed
 
 
 def count(consumer_id: int, channel_id: int, now: datetime, most: int = MAX_COUNTED) -> Waiting:
-    """What waits for a pull consumer, and in its channel for the fan-out.
+    """Count a pull consumer's messages, and those of its channel that are not fanned out.
 
-    The cost does not grow with what is ready, nor with the history: it counts up to ``most``
+    The cost depends neither on the ready messages nor on the history: it counts up to ``most``
     delayed deliveries, and reads up to ``most`` messages twice for those not fanned out yet.
     """
     counts = Counter.read([consumer_id])[consumer_id]
@@ -62,7 +62,7 @@ def count(consumer_id: int, channel_id: int, now: datetime, most: int = MAX_COUN
 
 
 def oldest(consumer_id: int) -> datetime | None:
-    """When the oldest message that waits was accepted; None when nothing waits."""
+    """Return when the oldest waiting message was accepted; None when nothing waits."""
     rows = by_index(Delivery.objects.all(), "delivery_list").filter(
         consumer_id=consumer_id, state=DeliveryState.QUEUED.value
     )
@@ -80,9 +80,9 @@ def start_move(
     source_arn: str = "",
     destination_arn: str = "",
 ) -> MoveTask:
-    """Move what waits for the consumer to where it died, or to the destination.
+    """Move the consumer's waiting messages to the queues where they died, or to the destination.
 
-    `runtime/message_moves` carries it out. One task of a queue runs at a time: raises Refused.
+    `runtime/message_moves` executes the task. A queue can have one running task: raises Refused.
     """
     task = MoveTask(
         id=new_id(),
@@ -97,7 +97,7 @@ def start_move(
     )
 
     def write() -> None:
-        Consumer.objects.select_for_update().get(id=consumer.id)  # one start after the other
+        Consumer.objects.select_for_update().get(id=consumer.id)  # one start at a time
         mine = MoveTask.objects.filter(consumer_id=consumer.id)
         if mine.filter(state=State.RUNNING).exists():
             raise Refused("There is already a task running. Only one may run for a source queue.")
@@ -112,7 +112,7 @@ def start_move(
 
 
 def cancel_move(task_id: int, principal: Principal) -> MoveTask:
-    """Stop a task; what was moved stays where it is. Raises Refused when it has ended."""
+    """Stop a task; messages already moved stay where they are. Raises Refused if it has ended."""
 
     def write() -> MoveTask:
         tasks = MoveTask.objects.select_for_update().select_related("consumer__channel")
@@ -128,10 +128,10 @@ def cancel_move(task_id: int, principal: Principal) -> MoveTask:
 
 
 def _accepted(channel_id: int, now: datetime, most: int) -> tuple[int, int]:
-    """Messages that are not fanned out yet: those that are due, and those that are not.
+    """Count messages that are not fanned out yet: due ones and delayed ones.
 
-    Where ``most`` or more wait in all channels together, it counts among the newest ``most`` of
-    this one.
+    If ``most`` or more wait in all channels together, it counts only among this channel's newest
+    ``most`` messages.
     """
     accepted = by_index(Message.objects.all(), "message_state").filter(state=Message.State.ACCEPTED)
     rows = list(accepted.values_list("channel_id", "due_at")[:most])

@@ -1,8 +1,8 @@
-"""Quotas: count how much waits in each channel and of each team's messages, and keep the result.
+"""Count each channel's and team's waiting messages for their quotas, and store the result.
 
-A message waits until it is fanned out and each of its deliveries has ended; it counts once,
-however many consumers it waits for. The count reads what waits and nothing else, in short queries
-along an index: it takes longer the more waits, and never holds anybody up.
+A message waits until it is fanned out and each of its deliveries has ended. It counts once, however
+many consumers it waits for. The count reads only waiting rows, in short queries along an index: its
+duration grows with them, and it blocks no other process.
 """
 
 import logging
@@ -44,12 +44,12 @@ _ACCEPTED = f"""
         WHERE state = '{Message.State.ACCEPTED.value}' AND id > %s ORDER BY id LIMIT %s
     ) AS slice GROUP BY channel_id, producer_id
 """  # noqa: S608 (names of ours)
-# A look for each state: MariaDB would answer EXISTS, and a list of states, by reading all history.
+# One subquery per state: MariaDB would read all history for EXISTS or for a list of states.
 _HAS = f"(SELECT 1 FROM {_DELIVERIES} d WHERE d.consumer_id = c.id AND d.state = '%s' LIMIT 1)"  # noqa: S608
 _BUSY = f"SELECT id FROM {_CONSUMERS} c WHERE " + " OR ".join(  # noqa: S608 (names of ours)
     [f"{_HAS % state} IS NOT NULL" for state in OPEN]
 )
-# Each message at the first of the consumers that it waits for.
+# Each message is counted at the first of the consumers that it waits for.
 _DELIVERED = f"""
     SELECT m.channel_id, m.producer_id, SUM(is_first), SUM(is_first * m.body_bytes), MAX(last_id)
     FROM (
@@ -65,13 +65,13 @@ _DELIVERED = f"""
 
 
 def newest() -> int:
-    """Key of the newest message: it moves when one was accepted."""
+    """Return the key of the newest message, which changes when a message is accepted."""
     rows = raw.read(f"SELECT MAX(id) FROM {_MESSAGES}")  # noqa: S608 (a name of ours)
     return rows[0][0] or 0
 
 
 def name_of(row: QuotaUsage) -> str:
-    """Its scope and the name of what it is about."""
+    """Return its scope and the name of its owner."""
     if row.scope == QuotaUsage.Scope.DISK:
         return f"disk {row.owner_id}"
     kind = Channel if row.scope == QuotaUsage.Scope.CHANNEL else Team
@@ -80,12 +80,12 @@ def name_of(row: QuotaUsage) -> str:
 
 
 def is_any_full() -> bool:
-    """Whether messages were refused when it was counted last."""
+    """Whether messages were rejected at the time of the last count."""
     return QuotaUsage.objects.filter(level=quotas.FULL).exists()
 
 
 def limits() -> dict[tuple[str, int], Quota]:
-    """The limit of each channel and team."""
+    """Return the limit of each channel and team."""
     channels = Channel.objects.only("id", "max_waiting_messages", "max_waiting_bytes")
     teams = Team.objects.only("id", "max_waiting_messages", "max_waiting_bytes")
     default = conf()
@@ -94,7 +94,7 @@ def limits() -> dict[tuple[str, int], Quota]:
 
 
 def largest_shares() -> dict[str, float]:
-    """The largest used share of a limit, of all channels and of all teams."""
+    """Return the largest used share of a limit, over all channels and over all teams."""
     most = limits()
     found = {"channel": 0.0, "team": 0.0}
     for row in QuotaUsage.objects.filter(scope__in=found, messages__gt=0):
@@ -104,9 +104,9 @@ def largest_shares() -> dict[str, float]:
 
 
 def count(now: datetime) -> Iterator[int]:
-    """Count in short steps, and keep the result with the last of them; yields zeros, then 1.
+    """Count in short steps, and store the result with the last one; yields zeros, then 1.
 
-    What is accepted meanwhile may be counted or not, and what moves meanwhile may be missed.
+    Messages accepted during the count may be counted or not; those that change state may be missed.
     """
     found: dict[tuple[int, int | None], Usage] = {}
     last = 0
@@ -116,7 +116,7 @@ def count(now: datetime) -> Iterator[int]:
         yield 0
     sql = _DELIVERED.format(through=_through("delivery_list"))
     for (consumer_id,) in raw.read(_BUSY):
-        # In the order in which deliveries move.
+        # In the order in which deliveries change state.
         for state in OPEN:
             last = 0
             while rows := raw.read(sql, [consumer_id, consumer_id, state, last, SLICE]):
@@ -126,12 +126,12 @@ def count(now: datetime) -> Iterator[int]:
 
 
 def _through(index: str) -> str:
-    """MariaDB may take another index, and sort."""
+    """Force an index: MariaDB may use another one, and sort."""
     return f" FORCE INDEX ({index})" if connection.vendor == "mysql" else ""
 
 
 def _add(found: dict[tuple[int, int | None], Usage], rows: list[tuple[Any, ...]]) -> int:
-    """Add the rows; the last key that they are about."""
+    """Add the rows; return their last key."""
     for channel_id, producer_id, messages, size, _ in rows:
         if channel_id is None:  # deliveries whose message is gone
             continue
@@ -157,7 +157,7 @@ def _keep(sums: dict[tuple[str, int], Usage], now: datetime) -> int:
     free = _disk_usage()
     with transaction.atomic():
         rows = {(row.scope, row.owner_id): row for row in QuotaUsage.objects.select_for_update()}
-        # Of channels and teams that were removed nothing is told any more.
+        # Deleted channels and teams are not reported any more.
         gone = [it.pk for at, it in rows.items() if at not in most and not _is_of_disk(it)]
         QuotaUsage.objects.filter(pk__in=gone).delete()
         changed = [
@@ -180,15 +180,15 @@ def _changed(
     quota: Quota | None,
     now: datetime,
 ) -> QuotaUsage | None:
-    """The row with what was counted; None where it need not be written. Tells of a new level.
+    """Return the row with the new count, or None if nothing must be written; report a new level.
 
-    Without a ``quota`` it is this host's disk.
+    Without a ``quota`` the row is this host's disk.
     """
     if known is None and used == Usage() and owner[1]:
         return None
     row = known or QuotaUsage(scope=owner[0], owner_id=owner[1])
     level = quotas.level(row.level, _share_of_disk() if quota is None else quota.share(used))
-    is_all = not owner[1]  # who reads the counts goes by its time
+    is_all = not owner[1]  # this row's time tells readers when the count was made
     if not is_all and known is not None and (row.usage, row.level) == (used, level):
         return None
     row.messages, row.bytes = used
@@ -200,7 +200,7 @@ def _changed(
 
 
 def _disk_usage() -> Usage:
-    """The MiB that are free on this host, as bytes: less is no change worth a write."""
+    """Return the free space of this host in full MiB, so that small changes cause no write."""
     free = min(room.free for room in disks.rooms())
     return Usage(0, free - free % MIB)
 
@@ -210,7 +210,7 @@ def _is_of_disk(row: QuotaUsage) -> bool:
 
 
 def _share_of_disk() -> float:
-    """As if it were a quota: 1.0 when publishing is refused."""
+    """Return the used share as for a quota: 1.0 when publishing is rejected."""
     rooms = disks.rooms()
     if any(room.is_short for room in rooms):
         return 1.0
@@ -220,7 +220,7 @@ def _share_of_disk() -> float:
 
 
 def _tell(row: QuotaUsage, quota: Quota, now: datetime) -> None:
-    """Write the notice of a change, in the transaction that keeps it."""
+    """Create the notification of a change, in the transaction that stores it."""
     if row.scope == QuotaUsage.Scope.DISK:
         name, reason = f"disk {HOST}", f"{row.bytes // MIB:,} MiB are free."
     else:

@@ -1,8 +1,7 @@
-"""Reassign: what waits for a queue's consumer that is away goes to another one.
+"""Move waiting deliveries of a queue from an unavailable consumer to another one.
 
-A queue's message is for whichever consumer takes it. The fan-out chose one by what it knew then;
-that one may have been paused, disabled or removed since, its circuit may be open, or nobody asks
-for its messages any more.
+A queue's message may go to any of its consumers. The fan-out has chosen one, which may since have
+been paused, disabled or retired, have an open circuit, or have no worker that asks any more.
 """
 
 from collections import Counter as Tally
@@ -26,16 +25,16 @@ from delivery.rules.recipients import Recipients
 QUEUED = DeliveryState.QUEUED.value
 BATCH = 500
 MAX_ROWS = 5_000
-"""Deliveries of one consumer that are looked at each time; some may be for nobody else."""
+"""Deliveries of one consumer examined per run; some may fit no other consumer."""
 
 
 def is_needed() -> bool:
-    """Whether there is a queue at all."""
+    """Whether there is any queue."""
     return any(view.kind == Channel.Kind.QUEUE for view in config_cache.channels())
 
 
 def absent() -> set[int]:
-    """Queues' pull consumers for which nobody asks."""
+    """Return queues' pull consumers without an active worker."""
     return PullWorker.absent(
         view.id
         for channel in config_cache.channels()
@@ -46,11 +45,11 @@ def absent() -> set[int]:
 
 
 def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
-    """Move waiting deliveries to consumers that can take them; who got how many, batch by batch.
+    """Move waiting deliveries to available consumers; yield how many each got, batch by batch.
 
-    One that was attempted stays within its team, which may see the answers, and keeps its budget:
-    a message that no consumer can handle is dead in the end. One with an ordering key stays where
-    it is unless its consumer was removed (`rules.recipients`).
+    An attempted delivery stays within its team, which may see the responses, and keeps its failure
+    count, so that a message that no consumer can handle finally becomes a dead letter. A delivery
+    with an ordering key stays with its consumer unless that was retired (`rules.recipients`).
     """
     config_cache.refresh(now=True)
     nobody_asks = absent()
@@ -65,7 +64,7 @@ def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
 
 
 def _sources(channel: ChannelConfig, away: set[int]) -> list[Consumer]:
-    """Consumers that are away or removed, and for which something waits."""
+    """Return unavailable or retired consumers with waiting deliveries."""
     rows = Consumer.objects.filter(channel_id=channel.id)
     gone = list(rows.filter(Q(id__in=away) | Q(state=Consumer.State.RETIRED)))
     counts = Counter.read([one.id for one in gone])
@@ -73,7 +72,7 @@ def _sources(channel: ChannelConfig, away: set[int]) -> list[Consumer]:
 
 
 class _Pools:
-    """Among whom what waits for one consumer is dealt out."""
+    """The consumers among which one consumer's deliveries are distributed."""
 
     def __init__(self, source: Consumer, channel: ChannelConfig, away: set[int]) -> None:
         self.is_retired = source.state == Consumer.State.RETIRED
@@ -81,12 +80,12 @@ class _Pools:
         self._channel = channel
         self._others = [view for view in channel.consumers if view.id != source.id]
         able = [view for view in self._others if view.id not in away]
-        # What waits for a removed consumer would be cancelled: better that it waits elsewhere.
+        # A retired consumer's deliveries would be cancelled, so an unavailable consumer is better.
         self._able = able or (self._others if self.is_retired else [])
         self._dealers: dict[tuple[bool, bool], Recipients] = {}
 
     def chosen(self, row: Delivery) -> int | None:
-        """Who gets it; None where there is nobody."""
+        """Return the consumer that gets the delivery; None if there is none."""
         kind = bool(row.ordering_key), row.attempt_count > 0
         if kind not in self._dealers:
             self._dealers[kind] = self._dealer(*kind)
@@ -113,7 +112,7 @@ def _empty(source: Consumer, pools: _Pools, now: datetime, slot: int) -> Iterato
 def _move(
     source: Consumer, pools: _Pools, after: int, now: datetime, slot: int
 ) -> tuple[int | None, Tally[int]]:
-    """One batch behind that row; the last row that was looked at, and who got how many."""
+    """Move the next batch after a row; return the last row examined, and how many each got."""
     rows = Delivery.objects.filter(consumer_id=source.id, state=QUEUED, id__gt=after)
     if not pools.is_retired:
         rows = rows.filter(ordering_key="")
@@ -153,7 +152,7 @@ def _give(rows: list[Delivery], to: dict[int, int], now: datetime, slot: int) ->
 
 
 def _due(rows: Iterable[Delivery], now: datetime) -> dict[int, datetime]:
-    """When each may be taken: a failed try's wait was the former consumer's, its schedule stays."""
+    """Return when each is due: retries at once, because their wait was for the former consumer."""
     rows = list(rows)
     behind = [row.id for row in rows if row.is_behind]
     waits = LaneWaiter.objects.filter(delivery_id__in=behind)

@@ -1,4 +1,4 @@
-"""Release: give back rows whose worker died or stops, at once instead of after their lease."""
+"""Release the leases of workers that died or stopped, without waiting for the leases to end."""
 
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable
@@ -24,9 +24,9 @@ BATCH = 500
 
 
 def release_owner(owner: int, *, now: datetime, slot: int) -> int:
-    """Queue again everything that the pump of generation ``owner`` held; returns how many.
+    """Queue again all deliveries of the pump of generation ``owner``; return how many.
 
-    The consumers' budgets are not charged: it was not their fault.
+    They count as interruptions, not as failures of the consumers.
     """
     everybody = Consumer.objects.values_list("id", flat=True)
     total = _release_all(_held(everybody).filter(lease_owner=owner), _STOPPED, now, slot)
@@ -35,10 +35,10 @@ def release_owner(owner: int, *, now: datetime, slot: int) -> int:
 
 
 def release_lapsed(*, now: datetime, slot: int, absent: Collection[int] = ()) -> int:
-    """Queue again what lapsed at consumers that are switched off or ``absent``; returns how many.
+    """Queue again expired leases of inactive or ``absent`` consumers; return how many.
 
-    No pump looks at them, so that no claim would ever find such a row: it could neither be
-    cancelled nor moved, and that of a removed consumer would stay in flight for ever.
+    No pump claims for these consumers, so no claim finds such a row: it could neither be cancelled
+    nor moved, and that of a retired consumer would stay in flight for ever.
     """
     is_off = ~Q(state=Consumer.State.ACTIVE) | Q(channel__paused=True) | Q(id__in=absent)
     off = Consumer.objects.filter(is_off)
@@ -49,9 +49,9 @@ def release_lapsed(*, now: datetime, slot: int, absent: Collection[int] = ()) ->
 def release_lease(
     delivery_id: int, principal: Principal, *, now: datetime, slot: int = 0
 ) -> Delivery:
-    """Take one delivery out of a pull consumer's hands; its holder can no longer settle it.
+    """Release a pull consumer's lease of a delivery; the holder can no longer settle it.
 
-    Nothing is charged. Raises NotFound, or Refused when no pull consumer holds it.
+    It does not count as a failure. Raises NotFound, or Refused when no pull consumer holds it.
     """
 
     def write() -> Delivery:
@@ -85,11 +85,11 @@ def give_back(
     slot: int,
     reason: Reason = Reason.UNREADABLE,
 ) -> int:
-    """Undo the claim of what ``owner`` took and cannot open; returns how many still were its own.
+    """Undo claims whose attempts cannot begin; return how many deliveries ``owner`` still held.
 
-    No attempt was made: none is counted, and the next claim has the same number. So whoever lacks
-    a key wears nothing out, however often it tries. The same where nobody was there any more to be
-    given them, which ``reason`` tells.
+    No attempt was made and none is counted: the next claim has the same number. A process that
+    lacks a key therefore uses up no attempts, however often it tries. Also used if the receiver has
+    disconnected; ``reason`` tells which.
     """
     return transactions.run(lambda: _return_claims(rows, owner, due_at, slot, reason))
 
@@ -98,7 +98,7 @@ def _return_claims(
     rows: Collection[ClaimedDelivery], owner: int, due_at: datetime, slot: int, reason: Reason
 ) -> int:
     fences = {row.id: row.attempt for row in rows}
-    # By owner, too: once given back, another one's claim has the same number.
+    # Fenced by owner too: after the release another owner's claim has the same number.
     held = Delivery.objects.select_for_update().filter(
         id__in=fences, state=DeliveryState.IN_FLIGHT.value, lease_owner=owner
     )
@@ -121,7 +121,7 @@ def _return_claims(
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """How an attempt ended that nobody closed."""
+    """How an unfinished attempt is recorded."""
 
     reason: Reason
     outcome: Outcome
@@ -202,7 +202,7 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
 
 
 def _decide(rows: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
-    """Where those go of which their consumers have said already what became of them."""
+    """Apply acknowledgements that arrived before, and return the new states."""
     decided = acks.decided(rows)
     acks.move(decided, now)
     to = {move.delivery_id: move.transition.state for move in decided}
@@ -215,13 +215,13 @@ def _decide(rows: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
 
 
 def _charged(rows: list[Delivery]) -> list[Delivery]:
-    """Those whose lease was an attempt, as their consumers want it."""
+    """Return rows whose expired leases count as failures of their consumers."""
     views = config_cache.consumers({row.consumer_id for row in rows})
     return [row for row in rows if (it := views.get(row.consumer_id)) and it.charges_leases]
 
 
 def _give_up(charged: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
-    """End those of which it was the last attempt."""
+    """Finish rows for which this was the last attempt."""
     views = config_cache.consumers()
     last = [
         row
@@ -248,7 +248,7 @@ def _give_up(charged: list[Delivery], now: datetime) -> dict[int, DeliveryState]
 
 
 def _due(rows: list[Delivery], now: datetime) -> dict[datetime, list[int]]:
-    """When each may be taken again: now, unless a pump had it in its hands before its time."""
+    """Group rows by when they are due: now, or at their message's time if that is later."""
     messages = Message.objects.filter(id__in={row.message_id for row in rows}, due_at__gt=now)
     early = dict(messages.values_list("id", "due_at"))
     due: dict[datetime, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Reschedule: change when a waiting message is sent, or how urgent it is."""
+"""Change the time or the priority of a waiting message."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from delivery.rules.principal import Principal
 TAKEN = {DeliveryState.IN_FLIGHT.value, DeliveryState.AWAITING_ACK.value}
 DELIVERIES, MESSAGES, WAITERS = (one._meta.db_table for one in (Delivery, Message, LaneWaiter))
 BATCH_SIZE = 2000
-"""Deliveries of many messages that are moved in one transaction, about."""
+"""Approximate number of deliveries that one transaction moves."""
 
 
 class _Row(NamedTuple):
@@ -37,21 +37,21 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Where one message is to go; what is None stays as it is."""
+    """The new values for one message; None leaves a value unchanged."""
 
     priority: int | None = None
     due_at: datetime | None = None
-    """In the past it means now."""
+    """A time in the past means now."""
     condition: Precondition = ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A message at its new place."""
+    """A rescheduled message."""
 
     message: Message
     consumer_ids: frozenset[int]
-    """Who has it queued: their pumps may have to look earlier."""
+    """Consumers with queued deliveries: their pumps may have to check earlier."""
 
 
 def reschedule(
@@ -63,12 +63,12 @@ def reschedule(
     due_at: datetime | None = None,
     condition: Precondition = ALWAYS,
 ) -> Message:
-    """Give a message and its queued deliveries another priority, or another instant, or both.
+    """Change the priority or the time, or both, of a message and its queued deliveries.
 
-    ``due_at`` in the past means now; retries that wait move too. Raises NotFound; Stale; Conflict
-    while a delivery is in flight, and when nothing waits any more; Invalid for an instant after
-    the message's last one or farther ahead than its channel allows, and for a priority above what
-    its producer may ask for.
+    ``due_at`` in the past means now; waiting retries move too. Raises NotFound and
+    PreconditionFailed. Raises Conflict while a delivery is in flight, and when nothing waits any
+    more. Raises Invalid for a time after the message's expiry or farther ahead than its channel
+    allows, and for a priority above its producer's limit.
     """
     wanted = {message_id: Move(priority, due_at, condition)}
     (done,) = reschedule_many(wanted, principal, now=now).values()
@@ -80,9 +80,9 @@ def reschedule(
 def reschedule_many(
     wanted: Mapping[int, Move], principal: Principal, *, now: datetime
 ) -> dict[int, Moved | BrokerError]:
-    """The same for many, by key: each is moved or refused by itself.
+    """Reschedule many messages, by key; each succeeds or fails by itself.
 
-    Messages with `BATCH_SIZE` deliveries together are one transaction of a few statements.
+    Messages with together `BATCH_SIZE` deliveries are one transaction of a few statements.
     """
     done: dict[int, Moved | BrokerError] = {}
     for group in stored_config.in_groups(list(wanted), BATCH_SIZE):
@@ -95,7 +95,7 @@ def reschedule_many(
 def _reschedule(
     wanted: Mapping[int, Move], principal: Principal, now: datetime
 ) -> dict[int, Moved | BrokerError]:
-    # Waits for a fan-out that is being written: then its deliveries are there.
+    # Waits for a fan-out in progress; then its deliveries exist.
     messages = stored_config.messages(wanted)
     deliveries: dict[int, list[_Row]] = {key: [] for key in messages}
     rows = Delivery.objects.filter(message_id__in=messages)
@@ -145,11 +145,11 @@ def _known(message: Message | None, condition: Precondition) -> Message:
 
 
 def _waiting(message: Message, rows: Sequence[_Row]) -> list[_Row]:
-    """The queued deliveries among a message's locked ones."""
+    """Return the queued ones among a message's locked deliveries."""
     if message.state == Message.State.CANCELLED:
         raise Conflict("message_cancelled", "The message was cancelled.")
     if taken := [row.due_at for row in rows if row.state in TAKEN and row.due_at]:
-        # Not even its producer breaks a lease (S4-23).
+        # Not even the producer can revoke a lease (S4-23).
         until = times.text(max(taken))
         raise Conflict(
             "in_flight", f"The message is being delivered right now, until {until} at most."
@@ -163,15 +163,16 @@ def _waiting(message: Message, rows: Sequence[_Row]) -> list[_Row]:
 def _writing(
     waiting: Mapping[int, Sequence[_Row]], changes: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[raw.Statement]:
-    """What gives messages and their queued deliveries what changes of each message.
+    """Return the statements that apply each message's changes to it and its queued deliveries.
 
-    Not by the ORM: a CASE of 200 messages costs it half a second.
+    Without the ORM, which needs half a second for a CASE of 200 messages.
     """
     rows = [(key, row) for key, each in waiting.items() for row in each]
     if free := [row.id for _, row in rows if not row.is_behind]:
         yield _updating(DELIVERIES, "message_id", changes, free)
     if behind := {row.id: key for key, row in rows if row.is_behind}:
-        # Those behind an earlier one of their key keep their place; it is their turn that moves.
+        # Deliveries behind an earlier one of their key keep their place; their stored due_at
+        # changes.
         dues = {
             id: changes[key]["due_at"] for id, key in behind.items() if "due_at" in changes[key]
         }
@@ -188,7 +189,7 @@ def _writing(
 def _updating(
     table: str, column: str, changes: Mapping[int, Mapping[str, Any]], keys: Iterable[int]
 ) -> raw.Statement:
-    """UPDATE of locked rows; ``column`` of ``table`` says which message's changes are a row's."""
+    """Return an UPDATE of locked rows; ``column`` holds the id of a row's message."""
     sets, values = ["version = version + 1"], []
     for name in ("priority", "due_at"):
         those = {key: each[name] for key, each in changes.items() if name in each}

@@ -1,7 +1,7 @@
-"""Retention: delete what is finished and old enough, in steps that do not disturb delivery.
+"""Delete finished rows past their retention, in steps that do not disturb delivery.
 
-Nothing is looked at again and again: a message once when it has become old enough, and then only
-when a delivery of it was deleted. The many that a dead letter or a paused consumer still holds cost
+No row is examined repeatedly. A message is examined once when it is old enough, and again only when
+a delivery of it was deleted. Messages that a dead letter or a paused consumer still needs cost
 nothing until then.
 """
 
@@ -27,11 +27,11 @@ from delivery.models.counter import MADE
 from delivery.rules.lifecycle import DeliveryState
 
 BATCH = 500
-"""Rows of one transaction."""
+"""Rows deleted in one transaction."""
 NOTIFICATION_RETENTION = timedelta(days=400)
-"""Long enough to see last year's."""
+"""Keeps last year's notifications."""
 CONSUMERS = 500
-"""Asked at once whether they have anything old."""
+"""Consumers per query for their oldest rows."""
 
 
 def delete_idempotency_keys(now: datetime) -> Iterator[int]:
@@ -46,7 +46,7 @@ def delete_idempotency_keys(now: datetime) -> Iterator[int]:
 
 
 def delete_notifications(now: datetime) -> Iterator[int]:
-    """Delete what people were told of long ago; yields the number of each step."""
+    """Delete old notifications; yields the number of each step."""
     cutoff = now - NOTIFICATION_RETENTION
     while True:
         oldest = Notice.objects.order_by("id").values_list("id", "at")[:BATCH]
@@ -58,7 +58,7 @@ def delete_notifications(now: datetime) -> Iterator[int]:
 
 
 def delete_sessions(now: datetime) -> Iterator[int]:
-    """Delete sessions of people that are over; yields the number of each step."""
+    """Delete expired sessions; yields the number of each step."""
     while lapsed := list(
         Session.objects.filter(expire_date__lt=now)
         .order_by("expire_date")
@@ -69,9 +69,9 @@ def delete_sessions(now: datetime) -> Iterator[int]:
 
 
 def delete_sign_in_attempts(now: datetime) -> int:
-    """Delete counts of tries to sign in that do not count any more.
+    """Delete expired counts of sign-in attempts.
 
-    Each write counts the cache's rows (Django's own culling): so there are only those that live.
+    Each write counts the cache's rows (Django's culling), so only unexpired rows should remain.
     """
     table = connection.ops.quote_name(settings.TRIES_TABLE)
     before = connection.ops.adapt_datetimefield_value(now.replace(microsecond=0))
@@ -83,12 +83,12 @@ def delete_sign_in_attempts(now: datetime) -> int:
 def prune(now: datetime, slot: int) -> Iterator[int]:
     """Delete deliveries past their channel's retention, and messages that have none left.
 
-    Finished ones go after ``retention_days``, dead ones after ``dead_retention_days``; what still
-    waits is never touched. Yields the number of rows that each step deleted. Not where there is a
-    lake: there rows go once they are in it (steps/archived).
+    Finished deliveries are deleted after ``retention_days``, dead ones after
+    ``dead_retention_days``; waiting ones never. Yields the number of rows that each step deleted.
+    Not used with a lake: then rows are deleted once they are archived (steps/archived).
     """
     channels = list(Channel.objects.all())
-    # In another order each time: who runs this may end before it does, and begin anew.
+    # In random order: a run may be interrupted before the last channel, and start again.
     for channel in sample(channels, len(channels)):
         cutoffs = _Cutoffs(channel, now)
         yield from _deliveries(channel.id, cutoffs, slot)
@@ -96,7 +96,7 @@ def prune(now: datetime, slot: int) -> Iterator[int]:
 
 
 class _Cutoffs:
-    """Up to when a channel's rows are old."""
+    """The times before which a channel's rows are old enough."""
 
     def __init__(self, channel: Channel, now: datetime) -> None:
         self.channel_id = channel.id
@@ -111,7 +111,7 @@ class _Cutoffs:
 
 
 def _deliveries(channel_id: int, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:
-    """Step by step through the consumers and states in which the oldest row is old enough."""
+    """Delete step by step for all consumers and states whose oldest row is old enough."""
     everyone = list(Consumer.objects.filter(channel_id=channel_id).values_list("id", flat=True))
     oldest = {f"oldest_{state}": _oldest(state) for state in cutoffs.states}
     for start in range(0, len(everyone), CONSUMERS):
@@ -126,7 +126,7 @@ def _deliveries(channel_id: int, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:
 
 
 def _oldest(state: str) -> Subquery:
-    # Not MIN, for which MariaDB would read the whole range of each consumer.
+    # MIN would make MariaDB read the whole range of each consumer.
     rows = Delivery.objects.filter(consumer_id=OuterRef("id"), state=state)
     return Subquery(rows.order_by("id").values("id")[:1])
 
@@ -135,8 +135,8 @@ def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> 
     cutoff = cutoffs.states[state]
     after, more = 0, True
     while more:
-        # Keys are time-ordered: the bound on the key is what the index serves. Some of these rows
-        # may have finished later; they are passed by.
+        # Keys are time-ordered, and the index serves a bound on the key. Some of these rows may
+        # have finished later; they are skipped.
         rows = Delivery.objects.filter(
             consumer_id=consumer_id, state=state, id__gt=after, id__lt=_id_at(cutoff)
         )
@@ -159,12 +159,12 @@ def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> 
 def _delete(
     consumer_id: int, state: str, eligible: dict[int, int], old_messages: list[int], slot: int
 ) -> int:
-    """Delete deliveries, then those of their messages that have none left; returns how many rows.
+    """Delete deliveries and messages that have none left; return how many rows.
 
-    Messages are locked first, as everybody does who changes both.
+    Locks messages first, as every step does that changes both.
     """
     list(_locked(old_messages))
-    # Looked at again: a replay may have queued some of them meanwhile.
+    # Checked again: a replay may have queued some of them meanwhile.
     rows = Delivery.objects.filter(id__in=eligible, consumer_id=consumer_id, state=state)
     found = list(rows.order_by("id").select_for_update().values_list("id", flat=True))
     gone = Delivery.objects.filter(id__in=found)
@@ -177,15 +177,15 @@ def _delete(
 
 
 def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
-    """Look once at each message that has become old: some have no delivery at all."""
+    """Examine once each message that has become old enough: some have no delivery at all."""
     accepted = Message.objects.filter(state=Message.State.ACCEPTED)
     accepted = by_index(accepted, "message_state").order_by("id")
     waiting = accepted.values_list("id", flat=True).first()
     end = _id_at(cutoffs.finished)
-    # A longer retention makes some of them young again: they are to be looked at another time.
+    # After an extension of the retention some of them must be examined again later.
     if channel.pruned_to > end:
         _note(channel, end)
-    # What nobody has fanned out yet is to be looked at later.
+    # Messages that are not fanned out yet are examined later.
     end = end if waiting is None else min(end, waiting)
     while True:
         rows = Message.objects.filter(channel_id=channel.id, id__gt=channel.pruned_to, id__lt=end)
@@ -210,7 +210,7 @@ def _note(channel: Channel, looked_at: int) -> None:
 
 
 def _locked(message_ids: list[int]) -> QuerySet[Message, int]:
-    """Locks that keep a backfill from making a delivery of a message that is being deleted."""
+    """Lock messages, which keeps a backfill from creating deliveries while they are deleted."""
     rows = Message.objects.filter(id__in=message_ids).exclude(state=Message.State.ACCEPTED)
     return rows.order_by("id").select_for_update().values_list("id", flat=True)
 
@@ -229,7 +229,7 @@ def _delete_unwanted(locked: list[int]) -> int:
 
 
 def delete_replays(now: datetime) -> Iterator[int]:
-    """Delete replays that ended long ago: after the longer of the installation's two retentions."""
+    """Delete old finished replays, after the longer of the installation's two retention periods."""
     cutoff = now - timedelta(days=max(conf().retention_days, conf().dead_retention_days))
     old = Replay.objects.filter(id__lt=_id_at(cutoff), finished_at__lt=cutoff)
     while gone := list(old.order_by("id").values_list("id", flat=True)[:BATCH]):

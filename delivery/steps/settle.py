@@ -1,4 +1,4 @@
-"""Settle: record finished attempts and move their deliveries, fenced by the attempt number."""
+"""Record finished attempts and move their deliveries, fenced by the attempt number."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +20,10 @@ from delivery.rules.lifecycle import FINISHED, DeliveryState, Transition
 from delivery.rules.outcome import Outcome
 
 Expect: TypeAlias = Callable[[int, datetime], object]
-"""Hears of a consumer, and when it has something due."""
+"""Called with a consumer's id and when its next delivery is due."""
 TABLE = Delivery._meta.db_table
 MAX_ERROR = 300
-"""Characters of an error that are kept."""
+"""Characters of an error that are stored."""
 ATTEMPTS = raw.Insert(
     Attempt,
     numbers=("id", "delivery_id", "number", "total_ms"),
@@ -35,14 +35,14 @@ ATTEMPTS = raw.Insert(
 
 
 class Result(NamedTuple):
-    """One attempt that came to an end, and what follows from it."""
+    """One finished attempt, and the transition of its delivery."""
 
     claimed: ClaimedDelivery
     transition: Transition
     outcome: Outcome
     started_at: datetime
     worker: str
-    """Who made the attempt."""
+    """The process that made the attempt."""
     status: int | None = None
     error: str = ""
     answer_headers: str = ""
@@ -52,18 +52,19 @@ class Result(NamedTuple):
     total_ms: int = 0
     remote_address: str = ""
     provider_id: str = ""
-    """What the consumer calls the delivery, where it calls back about that."""
+    """The consumer's own id for the delivery, which its callbacks use."""
     seals: bool = False
-    """Whether the bodies of its channel are sealed: what was answered may repeat one."""
+    """Whether the channel encrypts bodies. If so, the response is encrypted too: it may repeat
+    one."""
 
 
 def _no_waiters(consumer_id: int, due_at: datetime) -> None:
-    """Nobody waits to hear of it."""
+    """Ignore the due time: nothing waits for it."""
 
 
 def _stored(result: Result) -> Result:
-    """The same with what the consumer said as it is stored."""
-    # Other errors are the broker's own words.
+    """Return the result with the consumer's response as it is stored."""
+    # Only a rejection's error comes from the consumer; the broker writes all others.
     said = result.error[:MAX_ERROR] if result.outcome is Outcome.REJECTED else ""
     if not (result.seals and (said or result.answer_headers or result.excerpt)):
         plain = data_encryption.plain_response(result.excerpt)
@@ -78,23 +79,23 @@ def _stored(result: Result) -> Result:
 
 
 class _LostRace(Exception):
-    """Some delivery was taken by a newer attempt."""
+    """A newer attempt has taken one of the deliveries."""
 
 
 def bare(result: Result) -> Result:
-    """The same end of an attempt without what the consumer sent."""
+    """Return the result without the consumer's response."""
     return result._replace(error="The answer could not be stored.", answer_headers="", excerpt=b"")
 
 
 def settle(
     results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _no_waiters
 ) -> int:
-    """Write ``results`` in one transaction; returns how many still were ours to close.
+    """Write ``results`` in one transaction; return how many deliveries this caller still held.
 
-    ``expect`` hears what becomes due by that: the next deliveries of ordered consumers' keys.
+    ``expect`` is called when a result makes the next delivery of an ordering key due.
 
-    A result whose delivery was taken by another attempt meanwhile changes nothing (S0-37): its
-    lease had lapsed, and the newer attempt decides.
+    If another attempt has taken a delivery, its result changes nothing (S0-37): the lease had
+    expired, and the newer attempt decides.
     """
     return len(close(results, now=now, slot=slot, expect=expect))
 
@@ -102,13 +103,14 @@ def settle(
 def close(
     results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _no_waiters
 ) -> Sequence[Result]:
-    """As `settle`; those that still were ours."""
+    """Do the same as `settle`, and return the results that were written."""
     if not results:
         return results
     results = [_stored(result) for result in results]
-    # Nearly always all are ours: the fence in each UPDATE and its row count say so, and no row
-    # has to be read. Where a count differs, or an attempt of that number is there already, a
-    # second try reads and locks first which ones are.
+    # Nearly always the caller still holds all deliveries. The fence in each UPDATE and its row
+    # count
+    # confirm that without reading a row. If a count differs, or an attempt of that number exists, a
+    # second try first locks the deliveries that are still held.
     due: dict[int, datetime]
     try:
         ours, due = transactions.run(lambda: _write(results, now, slot))
@@ -134,7 +136,7 @@ def close(
 def _write(
     results: Sequence[Result], now: datetime, slot: int
 ) -> tuple[Sequence[Result], dict[int, datetime]]:
-    """The results, and when the keys that go on have something due. Raises _Overtaken."""
+    """Return the results, and when the next deliveries of their keys are due. Raises _LostRace."""
     if not results:
         return results, {}
     groups = _alike(results)
@@ -157,7 +159,7 @@ def _write(
 
 
 def _overruled(results: Sequence[Result], now: datetime, slot: int) -> Sequence[Result]:
-    """What consumers said before their answers were recorded goes before what those say."""
+    """Apply acknowledgements that arrived before their attempts; they take precedence."""
     words = acks.early(result.claimed.id for result in results)
     words |= acks.correlated(
         (
@@ -199,7 +201,7 @@ def _dead(results: Sequence[Result]) -> Iterator[tuple[int, int]]:
 
 
 def _leaving(results: Sequence[Result]) -> Iterator[ClosingEntry]:
-    """Finished deliveries that have a key, of consumers that keep the order of keys."""
+    """Yield finished deliveries that have a key and an ordered consumer."""
     ordered = config_cache.ordered()
     if not ordered:
         return
@@ -210,7 +212,7 @@ def _leaving(results: Sequence[Result]) -> Iterator[ClosingEntry]:
 
 
 def _held(results: Sequence[Result]) -> Sequence[Result]:
-    """Those that nobody overtook, locked by primary key."""
+    """Lock deliveries by primary key, and return the results whose attempts are still current."""
     ids = raw.listed(result.claimed.id for result in results)
     found = raw.read(
         f"SELECT id, attempt_count FROM {TABLE} WHERE id IN ({ids}) AND state = %s{raw.locked()}",
@@ -230,7 +232,7 @@ def _tally(results: Sequence[Result]) -> Tally[tuple[int, str]]:
 
 
 def _alike(results: Sequence[Result]) -> list[list[Result]]:
-    """Results by how they end: one UPDATE moves all rows of a group."""
+    """Group results that end alike: one UPDATE moves all rows of a group."""
     alike: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
         move = result.transition
@@ -263,7 +265,7 @@ def _moving(group: Sequence[Result], now: datetime) -> raw.Statement:
 
 
 def _due(group: Sequence[Result], now: datetime) -> tuple[str, list[Any]]:
-    """When each row may be taken again: jitter makes the instants differ."""
+    """Build the SQL value of ``due_at``: one for all rows, or one each where jitter differs."""
     waits = {row.claimed.id: timedelta(seconds=row.transition.due_in or 0.0) for row in group}
     if len(set(waits.values())) == 1:
         return "%s", [raw.text(now + waits[group[0].claimed.id])]

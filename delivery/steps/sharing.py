@@ -1,6 +1,6 @@
-"""Sharing: keys that stay with one worker of a pull consumer as long as it keeps asking (S2-66).
+"""Keep ordering keys with one worker of a pull consumer while it keeps asking (S2-66).
 
-A preference and no lock: that nobody overtakes within a key is up to the lanes (delivery/lanes).
+This is a preference and not a lock: the lanes guarantee the order within a key (delivery/lanes).
 """
 
 from collections.abc import Collection
@@ -16,13 +16,14 @@ from delivery.rules.fair_sharing import LEVELS
 from delivery.rules.lanes import lane_id
 
 SCAN_ROWS = 1000
-"""Due rows of each priority that are looked at. Whoever finds so many and none of a key of its own
-takes others': it helps those who do not keep up, and what stands behind is never forgotten."""
+"""Due rows of each priority to examine. A worker that finds this many rows without one of its own
+keys claims those of others. That helps slow workers, and rows further back are reached in the
+end."""
 TABLE = Delivery._meta.db_table
 
 
 class _DueRow(NamedTuple):
-    """A row that may be taken."""
+    """A row that may be claimed."""
 
     id: int
     priority: int
@@ -31,7 +32,7 @@ class _DueRow(NamedTuple):
 
 
 def join(owner: int, consumer_id: int, name: str, now: datetime, until: datetime) -> None:
-    """Leave keys to a worker until then; to be called every few seconds, not for each receipt."""
+    """Reserve keys for a worker until then; call this every few seconds, not for each receive."""
     mine = PullWorker.objects.filter(id=owner)
     if mine.update(keys_until=until):
         return
@@ -40,19 +41,19 @@ def join(owner: int, consumer_id: int, name: str, now: datetime, until: datetime
             id=owner, consumer_id=consumer_id, name=name, seen_at=now, keys_until=until
         )
     except IntegrityError:
-        mine.update(keys_until=until)  # another process was first, or the consumer is gone
+        mine.update(keys_until=until)  # another process was first, or the consumer is deleted
 
 
 def members(consumer_id: int, now: datetime) -> dict[int, datetime]:
-    """Workers that share the consumer's keys, and until when unless they ask again."""
+    """Return the workers that share the consumer's keys, and when their membership ends."""
     rows = PullWorker.objects.filter(consumer_id=consumer_id, keys_until__gt=now)
     found = rows.values_list("id", "keys_until")
     return {worker: until for worker, until in found if until is not None}
 
 
 def candidates_sql(consumer_id: int, now: datetime) -> tuple[str, list[Any]]:
-    """The query that finds what is due: a range per level, each in index order."""
-    # For so many rows MariaDB would rather read the whole table and sort it.
+    """Return the query for due rows: a range per level, each in index order."""
+    # For this many rows MariaDB would otherwise read the whole table and sort it.
     table = TABLE + (" FORCE INDEX (delivery_claim)" if connection.vendor == "mysql" else "")
     sql = raw.union(
         f"SELECT id, priority, due_at, ordering_key FROM {table} "
@@ -72,7 +73,7 @@ def choose(
     *,
     oldest_first: bool,
 ) -> list[int]:
-    """Ids of due deliveries for one of the workers: without a key, or of keys that are its own."""
+    """Return due deliveries for one worker: those without a key, or with a key of its own."""
     rows = [_DueRow(*row) for row in raw.read(*candidates_sql(consumer_id, now))]
     keys = {row.ordering_key for row in rows if row.ordering_key}
     others = {

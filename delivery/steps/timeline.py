@@ -1,7 +1,7 @@
-"""Timeline: what is going to be sent, in the order of its time, and how much of it when (S4-04).
+"""List upcoming messages by time, and count them by time span (S4-04).
 
-Served by one index, (channel, due_at, id): rows that are due no more lie behind the range, and a
-message that was cancelled is due no more.
+Served by one index, (channel, due_at, id): messages that are no longer due lie before the range,
+and cancelling a message makes it no longer due.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from django.db import connection
 from channels_app.models import Message, raw
 
 MAX_COUNTED = 100_000
-"""Messages that one answer counts: about 30 ms of MariaDB."""
+"""Most messages counted for one response; takes MariaDB about 30 ms."""
 MAX_BUCKETS = 1000
 CHANNELS_PER_QUERY = 40
 TABLE = Message._meta.db_table
@@ -26,7 +26,7 @@ INDEX = "message_timeline"
 
 
 class Place(NamedTuple):
-    """Where one stands on the timeline; many messages may have one instant."""
+    """A position on the timeline; many messages may have the same time."""
 
     due_at: datetime
     id: int
@@ -34,20 +34,20 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many messages are due in each stretch of time."""
+    """Numbers of messages due in each time span."""
 
     begins: datetime
-    """A multiple of the width, since 1970."""
+    """Start; a multiple of the width since 1970."""
     width: timedelta
     counts: list[int]
     complete: bool
-    """False where there are more than were counted; then of one channel the earliest were."""
+    """False if there are more than were counted; of one channel the earliest are counted."""
 
 
 def ahead(
     channel_ids: Sequence[int], begin: datetime, end: datetime, most: int, after: Place | None
 ) -> list[Place]:
-    """The next ``most`` places from ``begin`` (or behind ``after``) until before ``end``."""
+    """Return the next ``most`` positions from ``begin``, or after ``after``, to before ``end``."""
     found: list[list[Place]] = []
     for some in _groups(channel_ids):
         rows = raw.read(*ahead_sql(some, begin, end, most, after))
@@ -58,7 +58,7 @@ def ahead(
 def ahead_sql(
     channel_ids: Sequence[int], begin: datetime, end: datetime, most: int, after: Place | None
 ) -> tuple[str, list[Any]]:
-    """One short range per channel; two behind a place, for what has its instant comes first."""
+    """Read one short range per channel, or two after a position: first the rest of its time."""
     terms: list[str] = []
     values: list[Any] = []
     for channel_id in channel_ids:
@@ -72,7 +72,7 @@ def ahead_sql(
 
 
 def load(channel_ids: Sequence[int], begin: datetime, end: datetime, width: timedelta) -> Load:
-    """Count by stretches of ``width``, whole seconds, from the one that ``begin`` lies in."""
+    """Count by spans of ``width``, in whole seconds, beginning with the one around ``begin``."""
     counts: Tally[int] = Tally()
     complete = True
     for some in _groups(channel_ids):
@@ -92,7 +92,7 @@ def count(
     *,
     complete: bool,
 ) -> Load:
-    """The same of instants that somebody has chosen."""
+    """Count given times in the same way."""
     counts = Tally(int(instant.timestamp()) // _seconds(width) for instant in instants)
     return _load(counts, begin, end, width, complete)
 
@@ -100,11 +100,11 @@ def count(
 def load_sql(
     channel_ids: Sequence[int], begin: datetime, end: datetime, width_s: int
 ) -> tuple[str, list[Any]]:
-    """Instants from the index alone, a bounded number of them, added up by stretch."""
+    """Read a limited number of times from the index alone, and count them by span."""
     seconds = (
         "TIMESTAMPDIFF(SECOND, '1970-01-01', due_at) DIV"
         if connection.vendor == "mysql"
-        # Without the fraction, which it would round.
+        # Without the fraction, which SQLite would round.
         else "CAST(strftime('%%s', substr(due_at, 1, 19)) AS INTEGER) /"
     )
     sql = (
@@ -134,7 +134,7 @@ def _seconds(width: timedelta) -> int:
 
 
 def upcoming(channel_ids: Sequence[int], now: datetime, spans: Sequence[timedelta]) -> list[int]:
-    """How many messages are due within each of ``spans`` from now, the longest last."""
+    """Return how many messages are due within each of ``spans`` from now, the longest last."""
     totals = [0] * len(spans)
     sums = ", ".join(["SUM(due_at <= %s)"] * len(spans))
     ends = [raw.text(now + span) for span in spans]
@@ -157,7 +157,7 @@ def _range(channel_id: int, where: str, most: int) -> str:
 
 
 def _by_index() -> str:
-    # Estimates stop at half of a table: MariaDB would then take another index, and sort.
+    # MariaDB's estimates are capped at half of a table; it would then use another index, and sort.
     return f" FORCE INDEX ({INDEX})" if connection.vendor == "mysql" else ""
 
 

@@ -1,7 +1,7 @@
-"""Traffic: fold what passed into minutes and hours, in short slices behind the present; read it.
+"""Aggregate traffic by minute and hour, in short slices shortly behind the present, and read it.
 
-Keys carry the millisecond in which a row was made, so each slice is a stretch of a primary key. It
-costs the database a few microseconds for each attempt and message, and nothing on their way.
+Keys contain the millisecond in which a row was created, so each slice is a range of a primary key.
+That costs the database a few microseconds per attempt and message, and does not delay them.
 """
 
 from collections import defaultdict
@@ -22,13 +22,13 @@ from delivery.rules.latency import BOUNDS_MS, BUCKETS
 from delivery.rules.outcome import Outcome
 
 SLICE = 5000
-"""Rows of one look at attempts, and of one at messages."""
+"""Attempts, and messages, that one slice reads."""
 LAG = timedelta(seconds=10)
-"""By then what was begun is committed. What comes later still is in no chart."""
+"""By then transactions are committed. Rows that are committed later are in no chart."""
 LOOKBACK = timedelta(hours=1)
-"""How far the first look reaches, and the first one after a long pause."""
+"""How far back the first slice begins, also after a long pause."""
 BATCH_SIZE = 200
-"""Rows changed by one statement: what it costs grows with their number squared."""
+"""Rows changed by one statement, whose cost grows with the square of their number."""
 AMOUNTS = ("accepted", "delivered", "failed", "dead", "latency")
 RETENTION = {MINUTE_S: timedelta(days=2), HOUR_S: timedelta(days=15)}
 """How long spans of each length are kept."""
@@ -61,7 +61,7 @@ ACCEPTED = f"""
 
 @dataclass(slots=True)
 class Span:
-    """What passed in one stretch of time; all zero where nothing did."""
+    """Traffic in one time span; all zero without any."""
 
     begins_at: datetime
     accepted: int = 0
@@ -72,19 +72,19 @@ class Span:
     """Deliveries by the time since their message was accepted (rules/latency)."""
 
     def add(self, other: "Span | Traffic") -> None:
-        """Take in what passed in a part of this stretch."""
+        """Add the traffic of a part of this span."""
         self.accepted += other.accepted
         self.delivered += other.delivered
         self.failed += other.failed
         self.dead += other.dead
-        # A row that nobody filled has no buckets.
+        # A row with no traffic has no buckets.
         both = zip_longest(self.latency, other.latency, fillvalue=0)
         self.latency = [mine + its for mine, its in both]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one consumer did in some hours."""
+    """One consumer's results in some hours."""
 
     consumer_id: int
     delivered: int
@@ -93,16 +93,16 @@ class Record:
 
 
 Key = tuple[int, int, datetime]
-"""Consumer, length in seconds, beginning."""
+"""Consumer, length in seconds, start."""
 
 
 @dataclass(slots=True)
 class _Slice:
     mark: TrafficMark
-    """Where the next one begins."""
+    """Where the next slice begins."""
     spans: dict[Key, Span] = field(default_factory=dict)
     most: int = 0
-    """Rows of the longer of the two looks."""
+    """Number of attempts or of messages read, whichever is larger."""
 
     def span(self, consumer_id: int, length_s: int, minute_ms: int) -> Span:
         unix_s = (minute_ms + ids.EPOCH_MS) // 1000
@@ -111,7 +111,7 @@ class _Slice:
 
 
 def fold(now: datetime) -> Iterator[int]:
-    """Go on where the last one ended, slice by slice until LAG before ``now``; yields zeros."""
+    """Continue slice by slice until `LAG` before ``now``; yields zeros."""
     while (count := _go_on(now)) is not None:
         yield 0
         if count < SLICE:
@@ -119,7 +119,7 @@ def fold(now: datetime) -> Iterator[int]:
 
 
 def forget(now: datetime) -> int:
-    """Delete what is too old for any chart; returns how many rows."""
+    """Delete spans too old for any chart; return how many."""
     old = Q()
     for length_s, kept in RETENTION.items():
         old |= Q(span_s=length_s, begins_at__lt=now - kept)
@@ -127,10 +127,10 @@ def forget(now: datetime) -> int:
 
 
 def series(now: datetime, *, hours: int, step_s: int, consumer_id: int = ALL) -> list[Span]:
-    """The last ``hours`` in steps, oldest first, the one that ``now`` is in included.
+    """Return the last ``hours`` in steps, oldest first, including the current step.
 
-    Without a consumer it is all together, by the minute or coarser; ``accepted`` is known for that
-    alone. Of one consumer it is by the hour.
+    Without a consumer it is the sum over all, by the minute or coarser; only that has ``accepted``.
+    For one consumer it is by the hour.
     """
     length_s = HOUR_S if consumer_id != ALL or step_s >= HOUR_S else MINUTE_S
     end = int(now.timestamp()) // step_s + 1
@@ -147,9 +147,9 @@ def series(now: datetime, *, hours: int, step_s: int, consumer_id: int = ALL) ->
 
 
 def worst(now: datetime, *, hours: int, most: int) -> list[Record]:
-    """The consumers with most failed attempts in the last hours, worst first.
+    """Return the consumers with most failed attempts in the last hours, worst first.
 
-    Counts stand by whole hours: the one that ``hours`` ago lies in is taken in.
+    Counts are by whole hours: the hour at the start of the range is included.
     """
     since = (now - timedelta(hours=hours)).replace(minute=0, second=0, microsecond=0)
     rows = (
@@ -164,10 +164,10 @@ def worst(now: datetime, *, hours: int, most: int) -> list[Record]:
 
 
 def _go_on(now: datetime) -> int | None:
-    """One slice; how long it was, None when nothing is left to do."""
+    """Aggregate one slice; return its length, or None when nothing is left to do."""
     mark, _ = TrafficMark.objects.get_or_create(id=1)
     seen = _scan(mark, now)
-    # Another maintenance process may have counted this already: then it has moved the mark.
+    # If another maintenance process has counted this already, it has moved the mark.
     if not seen.most or not transactions.run(lambda: _write(mark, seen)):
         return None
     return seen.most
@@ -202,9 +202,9 @@ def _scan(mark: TrafficMark, now: datetime) -> _Slice:
 
 
 def _write(mark: TrafficMark, seen: _Slice) -> bool:
-    """Add a slice; False when somebody was faster.
+    """Store a slice; return False if another process was faster.
 
-    It may be called again after a deadlock: what was seen stays as it is.
+    May be called again after a deadlock, so ``seen`` is not changed.
     """
     held = TrafficMark.objects.filter(id=1, message_id=mark.message_id, attempt_id=mark.attempt_id)
     after = {"message_id": seen.mark.message_id, "attempt_id": seen.mark.attempt_id}
@@ -227,7 +227,7 @@ def _write(mark: TrafficMark, seen: _Slice) -> bool:
 
 
 def _known(keys: Iterable[Key]) -> dict[Key, Traffic]:
-    """The rows that are there already."""
+    """Return the rows that exist already."""
     consumers = defaultdict(set)
     for consumer_id, length_s, begins_at in keys:
         consumers[length_s, begins_at].add(consumer_id)

@@ -1,14 +1,14 @@
-"""Reconcile: read the tables range by range and record discrepancies. Changes nothing.
+"""Read the tables range by range and record discrepancies, without changing anything.
 
-Not to be mixed up with the audit trail (AuditEntry), which says what people did.
+The audit trail of people's actions (AuditEntry) is something else.
 
 result, parties = Reconciliation(most_ids=20), reconcile.Parties(grace)
 while first <= scope.last:
-    with audit.snapshot():
+    with reconcile.snapshot():
         parties.refresh()
-        stretch = audit.next_stretch(scope, first)
-        audit.look(books, scope, stretch, parties)
-    first = stretch.last + 1
+        key_range = reconcile.next_key_range(scope, first)
+        reconcile.look(result, scope, key_range, parties)
+    first = key_range.last + 1
 """
 
 from delivery.rules.reconciliation import Reconciliation
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def look(result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Parties) -> None:
-    """Everything that is asked of one stretch of messages. Inside a snapshot."""
+    """Run all checks on one range of messages. Call this inside a snapshot."""
     sums = fan_out.look(result, scope, key_range, parties)
     orphans.look(result, scope, key_range, parties, sums)
     attempts.look(result, scope, key_range)

@@ -1,4 +1,4 @@
-"""Attempts: each delivery's history has the numbers 1 to n that the delivery counts."""
+"""Check that each delivery's history has the attempts 1 to n that the delivery counts."""
 
 from channels_app.models import raw
 from channels_app.rules import ids
@@ -7,8 +7,9 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.reconciliation import Check, Place, Reconciliation
 from delivery.steps.reconcile.scope import KeyRange, Scope
 
-# The attempt that is in flight is written when it ends. No number stands twice in a history
-# (one_attempt_per_number): as many as are counted, and none outside, are all of them.
+# An open attempt is written when it ends. No number occurs twice in a history
+# (one_attempt_per_number), so if as many are stored as are counted, and none lie outside, all
+# exist.
 OPEN = f"(d.state = '{DeliveryState.IN_FLIGHT.value}')"
 OFF = f"""
     SELECT d.id, d.channel_id, d.consumer_id FROM {Delivery._meta.db_table} AS d
@@ -24,7 +25,7 @@ OFF = f"""
 
 
 def look(result: Reconciliation, scope: Scope, key_range: KeyRange) -> None:
-    """Note the deliveries of one stretch whose history does not fit. Inside a snapshot."""
+    """Record deliveries of one range with a wrong history. Call this inside a snapshot."""
     rows = raw.read(
         OFF.format(narrowed=scope.narrowed("d")),
         [key_range.first, key_range.last],

@@ -1,4 +1,4 @@
-"""Fan-out: every accepted message is dispatched, to each consumer that wanted it, exactly once."""
+"""Check that each accepted message was fanned out once to each matching consumer."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable
@@ -12,7 +12,8 @@ from delivery.steps.reconcile.scope import KeyRange, Parties, Party, Scope
 
 DISPATCHED = Message.State.DISPATCHED.value
 NO_END = 1 << 40
-"""More rows than a stretch has: a LIMIT that keeps the slice a slice, which is then added up."""
+"""Greater than the rows of any range: this LIMIT keeps the range a subquery, which is then
+summed."""
 MESSAGES = Message._meta.db_table
 DELIVERIES = Delivery._meta.db_table
 
@@ -48,7 +49,7 @@ LACKING = f"""
 
 @dataclass(slots=True)
 class Sums:
-    """What one stretch came to, for whoever looks at it next."""
+    """The sums of one range, for the checks that follow."""
 
     channel_ids: set[int] = field(default_factory=set)
     consumer_ids: set[int] = field(default_factory=set)
@@ -56,16 +57,16 @@ class Sums:
     made: int = 0
     off: int = 0
     sendable: bool = False
-    """Whether a message of it may still be sent."""
+    """Whether any of its messages may still be sent."""
 
     @property
     def agree(self) -> bool:
-        """Whether there is no delivery besides those that messages have."""
+        """Whether the deliveries are exactly those that messages record."""
         return self.recorded == self.made and not self.off
 
 
 def look(result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Parties) -> Sums:
-    """Add up one stretch and note what is off. Inside a snapshot."""
+    """Sum up one range and record discrepancies. Call this inside a snapshot."""
     ends = [key_range.first, key_range.last]
     of_channels = scope.narrowed("m", to_consumers=False)
     sums = Sums()
@@ -113,7 +114,7 @@ def _compare(
         for channel_id, event_type in sent
         if channel_id == party.channel_id and party.wants(event_type)
     ]
-    # Where the whole stretch counts, sums say that all are there, and no row has to be looked at.
+    # If the settings hold for the whole range, the sums suffice, and no row has to be read.
     if party.since <= key_range.first:
         wanted = [it for it in wanted if made[party.id, it] < sent[party.channel_id, it]]
     if wanted:

@@ -5,7 +5,7 @@ from delivery.models import Delivery
 from delivery.steps.reconcile.scope import KeyRange, Scope
 
 SLICE = 2000
-"""Messages, and deliveries, of one look."""
+"""Messages, and deliveries, that one query reads."""
 MESSAGES = f"""
     SELECT MIN(id), MAX(id), COUNT(*) FROM (
         SELECT id FROM {Message._meta.db_table} WHERE id BETWEEN %s AND %s ORDER BY id LIMIT %s
@@ -17,7 +17,7 @@ DELIVERIES = f"""
         WHERE message_id BETWEEN %s AND %s ORDER BY message_id LIMIT %s
     ) AS slice
 """
-"""Looked at by themselves: a message may have thousands, and they may be there without it."""
+"""Read separately: a message may have thousands of them, and they may exist without it."""
 
 NEWEST = f"""
     SELECT COALESCE((SELECT MAX(id) FROM {Message._meta.db_table}), 0),
@@ -26,15 +26,15 @@ NEWEST = f"""
 
 
 def newest() -> int:
-    """The highest key there is: what comes later is the next audit's."""
+    """Return the highest existing key: later rows are left to the next reconciliation."""
     message_id, owner_id = raw.read(NEWEST)[0]
     return max(int(message_id), int(owner_id))
 
 
 def next_one(scope: Scope, first: int) -> KeyRange:
-    """The piece that begins at ``first``: up to SLICE messages and SLICE deliveries.
+    """Return the range that begins at ``first``: up to SLICE messages and SLICE deliveries.
 
-    A message with more deliveries than that is a piece by itself.
+    A message with more deliveries than that is a range by itself.
     """
     _, last_message, messages = raw.read(MESSAGES, [first, scope.last, SLICE])[0]
     first_owner, last_owner, deliveries = raw.read(DELIVERIES, [first, scope.last, SLICE])[0]
@@ -42,7 +42,7 @@ def next_one(scope: Scope, first: int) -> KeyRange:
     if messages == SLICE:
         last = last_message
     if deliveries == SLICE:
-        # Of the last one there may be more than were read.
+        # The last message may have more deliveries than were read.
         whole = last_owner if first_owner == last_owner else last_owner - 1
         last = min(last, whole)
     return KeyRange(first, last)

@@ -1,4 +1,4 @@
-"""Late: what waits, or is held, for longer than anything that runs would let it."""
+"""Find messages and deliveries that wait, or are leased, for too long."""
 
 from collections.abc import Collection, Iterator
 from datetime import datetime
@@ -11,12 +11,12 @@ from delivery.rules.reconciliation import Check, Place, Reconciliation
 from delivery.steps.reconcile.scope import Scope, through
 
 MAX_ROWS = 1000
-"""Rows that are told of at once: where nobody delivers there may be millions."""
+"""Most rows reported at once: without running pumps there may be millions."""
 CONSUMERS = 200
-"""Of one statement."""
+"""Consumers in one statement."""
 HELD = f"('{DeliveryState.IN_FLIGHT.value}', '{DeliveryState.AWAITING_ACK.value}')"
 NEVER = "2000-01-01"
-"""Finished rows have no ``due_at``: without a bound below, the index leads through all of them."""
+"""Finished rows have no ``due_at``: without a lower bound the index would read all of them."""
 ACCEPTED = f"""
     SELECT id, channel_id FROM {Message._meta.db_table} AS m{{by_state}}
     WHERE state = '{Message.State.ACCEPTED.value}' AND id BETWEEN %s AND %s
@@ -35,7 +35,7 @@ DUE = f"""
 
 
 def messages(result: Reconciliation, scope: Scope) -> None:
-    """Messages that nobody has fanned out."""
+    """Record messages that are not fanned out."""
     rows = raw.read(
         ACCEPTED.format(
             by_state=through("message_state"), narrowed=scope.narrowed("m", to_consumers=False)
@@ -50,7 +50,7 @@ def messages(result: Reconciliation, scope: Scope) -> None:
 def leases(
     result: Reconciliation, consumer_ids: Collection[int], *, before: datetime, latest: datetime
 ) -> None:
-    """Deliveries that are held although their lease ended ``before``, or ends after ``latest``."""
+    """Record leases that ended ``before``, or end after ``latest``."""
     by_list = through("delivery_list")
     for some in _groups(consumer_ids):
         rows = raw.read(
@@ -63,7 +63,7 @@ def leases(
 
 
 def free(consumer_ids: Collection[int], now: datetime) -> list[int]:
-    """Those of the consumers that neither their circuit nor a wish of theirs holds back."""
+    """Return consumers that neither their circuit nor a requested pause holds back."""
     rows = ConsumerHealth.objects.filter(consumer_id__in=list(consumer_ids))
     held = {
         row.consumer_id
@@ -74,7 +74,7 @@ def free(consumer_ids: Collection[int], now: datetime) -> list[int]:
 
 
 def due(result: Reconciliation, place: Place, before: datetime) -> None:
-    """What is due since before that instant and stands still."""
+    """Record deliveries that have been due since before this time."""
     sql = DUE.format(by_claim=through("delivery_claim"))
     rows = raw.read(sql, [place.consumer_id, raw.text(before), MAX_ROWS])
     result.note(Check.LATE, place, (ids.to_public(ids.DELIVERY, row[0]) for row in rows))

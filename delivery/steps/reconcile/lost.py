@@ -1,7 +1,7 @@
-"""Lost: messages of which only their idempotency key's record is left.
+"""Find messages of which only the idempotency key's record is left.
 
 A record is written with its message, and deleted with it (steps/erase) or when its window closes.
-What retention deletes before that lies below its mark.
+Messages that retention deletes before that are below its mark.
 """
 
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ LOST = f"""
 def spans(
     parties: Parties, since: datetime | None, until: datetime, slack: timedelta
 ) -> Iterator[tuple[str, str]]:
-    """When records of messages of that time expire: after the one instant, up to the other.
+    """Yield when records of messages of that time expire: after the first time, up to the second.
 
-    A channel's window may have been another one then: only who asks for all that came before
-    ``until`` sees every record.
+    A channel's window may have been different then: only a reconciliation without a lower bound
+    sees every record.
     """
     if since is None:
         yield NEVER, FOREVER
@@ -52,10 +52,10 @@ def spans(
 
 
 def walk(result: Reconciliation, after: str, last: str, message_ids: tuple[int, int]) -> str:
-    """Look at the next SLICE records that expire later than ``after``; returns where to go on.
+    """Check the next SLICE records that expire after ``after``; return where to continue.
 
-    ``last`` when that was all. Records that expire at one instant are looked at together: they are
-    no more than a transaction has. Inside a snapshot.
+    Returns ``last`` when none are left. Records that expire at the same time are checked together:
+    they are at most those of one transaction. Call this inside a snapshot.
     """
     by_expiry = through("idempotency_expiry")
     end, number = raw.read(NEXT.format(by_expiry=by_expiry), [after, last, key_ranges.SLICE])[0]

@@ -1,4 +1,4 @@
-"""Orphans: rows whose parent is gone, and bodies that are gone before their message."""
+"""Find rows whose parent is gone, and bodies that are gone before their message."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -38,15 +38,15 @@ CONSUMERLESS = f"""
 
 
 class Table(NamedTuple):
-    """A large table that is walked by its own key, because nothing else leads to its orphans."""
+    """A large table to read by its own key, because no index leads to its orphans."""
 
     name: str
     key: str
     parent: str
-    """The column that names the parent's ``id``."""
+    """The column that has the parent's ``id``."""
     parents: str
     public: str
-    """How ids of its rows begin."""
+    """Prefix of the public ids of its rows."""
 
 
 TABLES = (
@@ -58,7 +58,7 @@ TABLES = (
 def look(
     result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Parties, sums: Sums
 ) -> None:
-    """Note what lacks its parent or its body in one stretch. Inside a snapshot."""
+    """Record rows of one range without a parent or a body. Call this inside a snapshot."""
     ends = [key_range.first, key_range.last]
     if sums.sendable:
         sql = BODILESS.format(narrowed=scope.narrowed("m", to_consumers=False))
@@ -76,9 +76,9 @@ def look(
 
 
 def walk(result: Reconciliation, table: Table, first: int, last: int) -> int:
-    """Look at the next SLICE rows from ``first`` on; returns the key at which to go on.
+    """Check the next SLICE rows from ``first`` on; return the key at which to continue.
 
-    Beyond ``last`` when that was all. Inside a snapshot.
+    Returns a key beyond ``last`` when none are left. Call this inside a snapshot.
     """
     name, key, parent, parents, public = table
     slice_ = f"SELECT {key} AS id FROM {name} WHERE {key} BETWEEN %s AND %s ORDER BY {key} LIMIT %s"

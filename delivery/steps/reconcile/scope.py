@@ -1,4 +1,4 @@
-"""Scope: the rows that a reconciliation reads, and who wanted what, in one snapshot."""
+"""The rows that a reconciliation reads, and the settings of consumers, in one snapshot."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,18 +16,18 @@ from delivery.rules.reconciliation import Place
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Messages by their keys, which carry the instant at which they were made."""
+    """A range of messages by their keys, which contain the time of creation."""
 
     first: int
     last: int
     before: datetime
-    """What waits since before this instant waits too long."""
+    """Messages and deliveries that have waited since before this time are late."""
     channel_ids: frozenset[int] | None = None
     """None: all."""
     consumer_ids: frozenset[int] | None = None
 
     def narrowed(self, alias: str, *, to_consumers: bool = True) -> str:
-        """The end of a WHERE that leaves other channels and consumers out."""
+        """Return the end of a WHERE clause that excludes other channels and consumers."""
         sql = ""
         if self.channel_ids is not None:
             sql += f" AND {alias}.channel_id IN ({raw.listed(self.channel_ids or {0})})"
@@ -36,13 +36,13 @@ class Scope:
         return sql
 
     def has(self, consumer_id: int) -> bool:
-        """Whether this consumer is looked at."""
+        """Whether this consumer is covered."""
         return self.consumer_ids is None or consumer_id in self.consumer_ids
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Keys of messages from ``first`` to ``last``, both included."""
+    """Keys of messages from ``first`` to ``last``, both inclusive."""
 
     first: int
     last: int
@@ -50,7 +50,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A consumer as an audit knows it."""
+    """A consumer as the reconciliation uses it."""
 
     id: int
     client_id: str
@@ -63,30 +63,30 @@ class Party:
 
     @property
     def place(self) -> Place:
-        """Where a finding about it belongs."""
+        """Return the place of findings about it."""
         return Place(self.channel_id, self.id)
 
     def wants(self, event_type: str) -> bool:
-        """Whether its filter lets this event type through."""
+        """Whether its filter matches this event type."""
         return filters.matches(self.event_types, event_type)
 
 
 class Lane(NamedTuple):
-    """A channel as an audit knows it."""
+    """A channel as the reconciliation uses it."""
 
     slug: str
     since: int
-    """The first key that was made when it was as it is now."""
+    """The first key created with its current settings."""
     window: timedelta
-    """For how long it remembers idempotency keys."""
+    """How long it remembers idempotency keys."""
     is_queue: bool
-    """Whether one consumer gets each message, whichever it is, and not all of them."""
+    """Whether each message goes to only one of its consumers."""
 
 
 class Parties:
-    """Channels and consumers, read anew in each snapshot in which they have changed.
+    """Channels and consumers, read again in each snapshot in which they have changed.
 
-    Retired consumers are among them: their history stays.
+    Includes retired consumers, whose history remains.
     """
 
     def __init__(self, grace: timedelta) -> None:
@@ -96,7 +96,7 @@ class Parties:
         self.by_id: dict[int, Party] = {}
 
     def refresh(self) -> None:
-        """To be called inside each snapshot."""
+        """Read changed settings. Call this inside each snapshot."""
         number = DirectoryVersion.current()
         if number == self._number:
             return
@@ -125,43 +125,43 @@ class Parties:
         )
 
     def slug(self, channel_id: int) -> str:
-        """A channel's name; empty for none, and for one that is gone."""
+        """Return a channel's name; empty for none, and for a deleted one."""
         lane = self.lanes.get(channel_id)
         return lane.slug if lane else ""
 
     def windows(self) -> set[timedelta]:
-        """For how long channels remember idempotency keys: as many as there are different ones."""
+        """Return the distinct idempotency windows of all channels."""
         return {lane.window for lane in self.lanes.values()}
 
     def _settled(self, changed_at: datetime) -> int:
-        # Clocks of hosts differ, and a message that is being fanned out while its consumer changes
-        # may go either way.
+        # Hosts' clocks differ, and a message that is being fanned out while its consumer changes
+        # may use the old or the new settings.
         return ids.first_id_at(int((changed_at + self._grace).timestamp() * 1000))
 
 
 def through(index: str) -> str:
-    """What follows a table's name where MariaDB must take this way to its rows."""
+    """Return the SQL after a table's name that forces an index."""
     return f" FORCE INDEX ({index})" if connection.vendor == "mysql" else f" INDEXED BY {index}"
 
 
 @contextmanager
 def snapshot() -> Iterator[None]:
-    """One instant for all that is read inside: what the broker changes meanwhile is not seen.
+    """Read a consistent state of the database: concurrent changes are not seen.
 
-    Locks nothing and waits for nobody. It must be short: the database keeps for it what others
-    change.
+    Takes no locks and waits for none. It must be short, because the database keeps old row versions
+    for it.
     """
     if connection.in_atomic_block:
         yield  # the caller's transaction
         return
     if connection.vendor == "mysql":
         with connection.cursor() as cursor:
-            # For the next transaction alone; the installation's own is READ COMMITTED.
+            # For the next transaction only; the installation's default is READ COMMITTED.
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with transaction.atomic():
             yield
         return
-    # Not Django's way to begin, which takes SQLite's one lock for writing (settings.py).
+    # Not Django's atomic(), which takes SQLite's only write lock (settings.py).
     with connection.cursor() as cursor:
         cursor.execute("BEGIN DEFERRED")
         try:

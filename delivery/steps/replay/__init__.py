@@ -1,9 +1,9 @@
-"""Replay: queue finished deliveries again, or past messages for the first time, however many.
+"""Replay finished deliveries, or create deliveries of past messages, in any number.
 
 wanted = replay.parse({"channel": "orders", "outcomes": ["timeout"]})
 consumers = replay.consumers_of(wanted)
 replay.count(wanted, consumers, now)
-job = replay.create(wanted, consumers, Asker("user:alice", "outage"), now=now)
+job = replay.create(wanted, consumers, Principal("user:alice", "outage"), now=now)
 while replay.run_due(now, slot):
     ...
 """

@@ -1,4 +1,4 @@
-"""Which deliveries a replay takes: read strictly, kept canonically, turned into conditions."""
+"""Parse a replay's filter strictly, store it canonically and build its conditions."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from delivery.rules.outcome import Outcome
 MAX_EVENT_TYPES = 100
 MAX_STATUS_CODES = 100
 LOWEST_STATUS, HIGHEST_STATUS = 100, 999
-"""What an answer can carry, known or not."""
+"""The status codes that a response can have, known or not."""
 MAX_IDS = 1000
 SKEW = timedelta(minutes=5)
-"""Keys carry the clock of the process that made them: so far it may be off from the database's.
-One that is off by more could not sign either: consumers refuse such timestamps."""
+"""Keys contain the clock of the process that created them, which may differ this much from the
+database's. With a larger difference consumers would reject the signed timestamps."""
 LARGEST_ID = (1 << 63) - 1
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -29,30 +29,30 @@ Kind = Literal["finished", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class ReplayFilter:
-    """Which deliveries; empty fields do not restrict."""
+    """Which deliveries to replay; empty fields do not restrict."""
 
     kind: Kind = "finished"
-    """``missing`` asks for messages that the consumer has no delivery of."""
+    """``missing`` selects messages of which the consumer has no delivery."""
     channel: str = ""
     consumer: str = ""
     """Its client id, unique in the channel."""
     states: tuple[str, ...] = ("dead",)
     outcomes: tuple[str, ...] = ()
-    """Of the last attempt."""
+    """Outcomes of the last attempt."""
     status_codes: tuple[int, ...] = ()
-    """That it was answered with."""
+    """Status codes of the last response."""
     event_types: tuple[str, ...] = ()
-    """Names and patterns, as consumers have them (channels_app/rules/filters.py)."""
+    """Names and patterns as in consumers' filters (channels_app/rules/filters.py)."""
     accepted_from: datetime | None = None
     """Inclusive."""
     accepted_to: datetime | None = None
     """Exclusive."""
     ids: tuple[int, ...] = ()
-    """Deliveries, in rising order."""
+    """Delivery ids in ascending order."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but consumer and state decides."""
+        """Whether only consumer and state decide."""
         return not (
             self.outcomes
             or self.status_codes
@@ -64,17 +64,17 @@ class ReplayFilter:
 
     @property
     def first_id(self) -> int:
-        """A key that is below every row accepted in the range."""
+        """Return a key below every row accepted in the range."""
         return id_at(self.accepted_from - SKEW) if self.accepted_from else 0
 
     def within(self, channel: str, consumer: str) -> "ReplayFilter":
-        """The same for one consumer."""
+        """Return the same filter for one consumer."""
         return replace(self, channel=channel, consumer=consumer)
 
     def condition(self, now: datetime) -> Q:
-        """What a delivery must be beside its consumer and state.
+        """Return the condition for a delivery, besides its consumer and state.
 
-        A delivery whose last instant has passed would be cancelled instead of sent: it stays.
+        Excludes deliveries of expired messages, which would be cancelled instead of sent.
         """
         wanted = self._common(now)
         if self.outcomes:
@@ -86,8 +86,8 @@ class ReplayFilter:
         return wanted
 
     def message_condition(self, consumer_event_types: Collection[str], now: datetime) -> Q:
-        """What a message must be to be sent to a consumer that came later."""
-        # One that is still to be fanned out will find the consumer by itself.
+        """Return the condition for a message to send to a consumer that registered later."""
+        # A message that is not fanned out yet will reach the consumer anyway.
         return self._common(now) & Q(state="dispatched") & of_types(consumer_event_types)
 
     def _common(self, now: datetime) -> Q:
@@ -99,7 +99,7 @@ class ReplayFilter:
         return wanted
 
     def to_json(self) -> dict[str, Any]:
-        """The canonical form: what is stored, answered and audited. `parse` reads it back."""
+        """Return the canonical form that is stored, returned and audited. `parse` reads it."""
         missing = self.kind == "missing"
         form = {
             "channel": self.channel,
@@ -118,10 +118,11 @@ class ReplayFilter:
 def parse(
     data: object, *, names: Collection[str] = (), at: str = "", kind: Kind = "finished"
 ) -> ReplayFilter:
-    """A filter as JSON. ``at`` is the path of ``data`` in the request, for the error's field.
+    """Parse a filter from JSON.
 
-    ``names`` restricts the fields that there are. Raises Invalid with every fault: a field that is
-    unknown, of the wrong type, too long, empty, or of no known value.
+    ``at`` is the path of ``data`` in the request, for the error's field. ``names`` restricts the
+    fields allowed. Raises Invalid with every error: a field that is unknown, of the wrong type, too
+    long, empty, or without a known value.
     """
     known = {name: field for name, field in FIELDS.items() if name in (names or FIELDS)}
     try:
@@ -137,31 +138,31 @@ def parse(
 
 
 def store(wanted: ReplayFilter) -> dict[str, Any]:
-    """The form that a Replay row keeps."""
+    """Return the form for a Replay row."""
     return {"kind": wanted.kind, **wanted.to_json()}
 
 
 def load(form: Mapping[str, Any]) -> ReplayFilter:
-    """The filter that a Replay row keeps. Raises Invalid for one of another version."""
+    """Return the filter of a Replay row. Raises Invalid for one of another version."""
     return parse(shown(form), kind="missing" if form.get("kind") == "missing" else "finished")
 
 
 def shown(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored form as it was asked for."""
+    """Return the stored form as in the request."""
     return {name: value for name, value in form.items() if name != "kind"}
 
 
 def of_types(patterns: Iterable[str]) -> Q:
-    """The rows whose event type one of ``patterns`` lets through; none at all lets all through.
+    """Return the condition for rows whose event type matches; without ``patterns`` all match.
 
-    The same answer as rules.filters.matches gives.
+    The result is the same as that of rules.filters.matches.
     """
     wanted = Q()
     for pattern in patterns:
         if pattern == filters.EVERYTHING:
             return Q()
         if pattern.endswith(".*"):
-            # A range and not LIKE, which folds case on SQLite. "/" is the character after ".".
+            # A range instead of LIKE, which ignores case on SQLite. "/" is the character after ".".
             below = pattern[:-1]
             wanted |= Q(event_type__gte=below, event_type__lt=f"{below[:-1]}/")
         else:
@@ -170,7 +171,7 @@ def of_types(patterns: Iterable[str]) -> Q:
 
 
 def id_at(instant: datetime) -> int:
-    """The smallest key made at an instant, within what a key can be."""
+    """Return the smallest key created at a time, limited to the valid range."""
     return min(ids.first_id_at(int(instant.timestamp() * 1000)), LARGEST_ID)
 
 
@@ -183,13 +184,13 @@ def _check(wanted: ReplayFilter) -> None:
 
 
 def _placed(fault: FieldError, at: str) -> FieldError:
-    # An unknown field's name is the caller's own text, and may be no Unicode at all.
+    # An unknown field's name is the caller's own text, and may be invalid Unicode.
     name = fault.field.encode("ascii", "backslashreplace").decode()
     return FieldError(f"{at}.{name}".strip("."), fault.detail)
 
 
 def instant(value: object) -> datetime:
-    """An instant that every database can keep and every key can express. Raises ValueError."""
+    """Parse a time that every database can store and every key can express. Raises ValueError."""
     found = times.instant(value)
     if not EARLIEST <= found < LATEST:
         raise ValueError("Write an instant between the years 2000 and 9000.")
@@ -197,7 +198,7 @@ def instant(value: object) -> datetime:
 
 
 def _some(read: Reader, most: int) -> Reader:
-    """Several of them, in order. An empty list is refused: it may be meant as all or as nothing."""
+    """Read several values in order. An empty list is invalid: it might mean all or nothing."""
 
     def read_some(value: object) -> tuple[Any, ...]:
         found = fields.listed(read, most)(value)
@@ -216,7 +217,7 @@ def _delivery_id(value: object) -> int:
 
 
 def _finished(value: object) -> str:
-    # As stored, or as the API shows it ("Dead").
+    # As stored, or as the API displays it ("Dead").
     if isinstance(value, str) and value.istitle():
         value = value.lower()
     name: str = fields.choice(*_FINISHED)(value)
@@ -238,6 +239,6 @@ FIELDS: dict[str, Field] = {
     "to": Field(fields.nullable(instant)),
     "ids": Field(_some(_delivery_id, MAX_IDS)),
 }
-"""What a filter may hold; null is the same as absent."""
+"""The fields of a filter; null is the same as absent."""
 BACKFILL_FIELDS = ("event_types", "from", "to")
 _ATTRIBUTES = {"from": "accepted_from", "to": "accepted_to"}

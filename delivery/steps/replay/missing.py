@@ -1,4 +1,4 @@
-"""Backfill: deliveries of past messages for a consumer that has none of them."""
+"""Create deliveries of past messages for a consumer that has none of them (backfill)."""
 
 from collections import Counter as Tally
 
@@ -13,9 +13,10 @@ from delivery.steps.replay.requeue import Pace
 
 
 def unknown_to(consumer: Consumer) -> Q:
-    """The messages that have no delivery for this consumer; on a queue, that nobody was given.
+    """Return the condition for messages that this consumer has not been given.
 
-    What was given to a consumer that was removed, and waited there, counts as given to nobody.
+    On a queue: messages that no consumer has been given. Deliveries that still waited when their
+    consumer was retired do not count.
     """
     had = Delivery.objects.filter(message_id=OuterRef("pk"))
     if consumer.channel.kind != Channel.Kind.QUEUE:
@@ -33,12 +34,12 @@ def make(
     first_place: int,
     slot: int,
 ) -> int:
-    """Make queued deliveries of these messages; returns how many.
+    """Create queued deliveries of these messages; return how many.
 
-    Inside the caller's transaction. A fan-out that is faster with one of them makes the unique key
-    undo it all: the caller runs it again and then finds that row.
+    Runs inside the caller's transaction. If a fan-out creates one of them first, the unique key
+    causes a rollback: the caller runs it again, and then finds that row.
     """
-    # Locked and looked at again: whoever cancels a message now waits, or was first.
+    # Locked and checked again: a concurrent cancellation now waits, or came first.
     messages = list(
         Message.objects.filter(wanted & unknown_to(consumer), id__in=message_ids)
         .order_by("id")

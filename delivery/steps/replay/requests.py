@@ -1,4 +1,4 @@
-"""Asking for a replay and taking it back: rows and audit entries, written together."""
+"""Request and cancel replays; rows and audit entries are written together."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,7 +15,7 @@ from delivery.steps.replay.requeue import Pace, requeue
 from delivery.steps.replay.scope import count, message_upper
 
 MAX_RUNNING = 20
-"""Replays that one tenant may run at once: each costs the maintenance process a slice per round."""
+"""Replays that one tenant may run at once: each takes a slice of each maintenance round."""
 
 
 def create(
@@ -26,10 +26,10 @@ def create(
     now: datetime,
     rate_per_second: float | None = None,
 ) -> Replay:
-    """Note down a replay of everything that matches now; `run_slice` carries it out.
+    """Store a replay of everything that matches now; `run_slice` executes it.
 
-    ``consumers`` comes from `consumers_of`. Rows made later are not part of it. Raises Invalid for
-    a filter that would mean the whole installation, Conflict when too many are running.
+    ``consumers`` comes from `consumers_of`. Rows created later are not part of it. Raises Invalid
+    for a filter that covers the whole installation, Conflict when too many replays are running.
     """
     if not (wanted.channel or wanted.ids):
         raise Invalid("invalid_filter", "Name a channel, or ids of deliveries.", field="channel")
@@ -71,13 +71,13 @@ def create(
 
 
 def cancel(replay_id: int, principal: Principal, *, now: datetime) -> Replay:
-    """Stop a running replay. What it has queued already is sent all the same.
+    """Stop a running replay. Deliveries that it has queued are still sent.
 
     Raises Conflict when it has ended, NotFound when there is none.
     """
 
     def write() -> Replay:
-        # Waits for the slice that is being written.
+        # Waits for a slice in progress.
         replay = Replay.objects.select_for_update().filter(id=replay_id).first()
         if replay is None:
             raise NotFound("unknown_replay", "There is no such replay.")
@@ -104,10 +104,10 @@ def cancel(replay_id: int, principal: Principal, *, now: datetime) -> Replay:
 
 
 def replay_one(delivery_id: int, principal: Principal, *, now: datetime, slot: int = 0) -> Delivery:
-    """Queue one finished delivery now, with a fresh budget, and leave a finished Replay behind.
+    """Queue one finished delivery now, with its failures reset, and store a finished Replay.
 
-    Raises NotFound, or Conflict when it is not finished, its consumer was removed, or its last
-    instant has passed.
+    Raises NotFound, or Conflict when it is not finished, its consumer was retired, or its message
+    has expired.
     """
 
     def write() -> Delivery:
@@ -160,7 +160,7 @@ def replay_one(delivery_id: int, principal: Principal, *, now: datetime, slot: i
 
 
 def _team_of(replay: Replay) -> int | None:
-    """Whose consumers it is about; None when they are several teams'."""
+    """Return the team of the consumers; None if they belong to several teams."""
     consumers = Consumer.objects.filter(id__in=replay.consumer_ids)
     teams = set(consumers.values_list("team_id", flat=True).distinct())
     return teams.pop() if len(teams) == 1 else None
@@ -195,7 +195,7 @@ def _check_room(principal: Principal) -> None:
 
 
 def _newest(wanted: ReplayFilter) -> int:
-    """The highest key there is. Not a key made now: another process's clock may be ahead."""
+    """Return the highest existing key. A new key may be lower: other clocks may be ahead."""
     model = Message if wanted.kind == "missing" else Delivery
     newest = model.objects.order_by("-id").values_list("id", flat=True).first() or 0
     return message_upper(wanted, newest) if wanted.kind == "missing" else newest

@@ -1,4 +1,4 @@
-"""Back on the timeline: finished deliveries become queued ones with a fresh budget."""
+"""Queue finished deliveries again, with their failures counted from zero."""
 
 from collections import Counter as Tally
 from collections.abc import Collection, Sequence
@@ -12,32 +12,32 @@ from delivery.models import Counter, Delivery
 from delivery.rules.lifecycle import DeliveryState, Reason
 
 STEP_S = 0.1
-"""Rows of one tenth of a second share an instant, so that a fast rate is not an UPDATE per row."""
+"""Rows of one tenth of a second share a time, so that a fast rate needs few UPDATEs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Where on the timeline the rows of a slice go."""
+    """When the rows of a slice are due."""
 
     start: datetime
     rate_per_second: float | None
     """None: all at ``start``."""
 
     def at(self, place: int) -> datetime:
-        """The instant of the ``place``-th row, never later than the rate says."""
+        """Return when the row at ``place`` is due, never later than the rate says."""
         if not self.rate_per_second:
             return self.start
         seconds = place / self.rate_per_second
         return self.start + timedelta(seconds=seconds // STEP_S * STEP_S)
 
     def after(self, count: int) -> datetime:
-        """Where the next slice goes on."""
+        """Return when the next slice begins."""
         if not self.rate_per_second:
             return self.start
         return self.start + timedelta(seconds=count / self.rate_per_second)
 
     def group(self, keys: Sequence[int], first_place: int) -> dict[datetime, list[int]]:
-        """``keys`` by their instants."""
+        """Group ``keys`` by when they are due."""
         groups: dict[datetime, list[int]] = {}
         for place, key in enumerate(keys, first_place):
             groups.setdefault(self.at(place), []).append(key)
@@ -53,9 +53,9 @@ def requeue(
     first_place: int,
     slot: int,
 ) -> int:
-    """Queue those of ``delivery_ids`` that still are in ``states``; returns how many.
+    """Queue those of ``delivery_ids`` that still are in ``states``; return how many.
 
-    Inside the caller's transaction. A row that this replay has queued before is left alone.
+    Runs inside the caller's transaction. Skips rows that this replay has queued before.
     """
     held = [
         row

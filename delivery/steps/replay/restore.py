@@ -1,8 +1,8 @@
-"""Restore: let in what the pipeline brought out of the lake, in small transactions, at its rate.
+"""Queue messages that the pipeline copied from the lake, in small transactions, at a given rate.
 
-A message comes back under its own key with its body as it was sealed; its delivery is a new one, or
-the old one where the tables still have it. Everything of a row is written together, and the row
-that was brought goes with it: whoever dies leaves either all of it or nothing.
+A message is restored under its own key with its body as it was encrypted. Its delivery is new, or
+the old one if the tables still have it. Everything for a row is written together and the copied row
+is deleted with it, so a killed process leaves all of it or nothing.
 """
 
 from collections.abc import Iterator
@@ -24,21 +24,21 @@ from delivery.steps.replay.requeue import Pace, requeue
 from delivery.steps.replay.restored_rows import Sorted
 
 BATCH = 200
-"""Rows of one transaction: each may bring a body."""
+"""Rows in one transaction; each may have a body."""
 HORIZON_S = 5.0
-"""With a rate, rows are let in so far ahead and no farther: stopping one stops it soon."""
+"""With a rate, rows are queued only this far ahead, so that cancelling takes effect soon."""
 OPEN = (Restore.State.STAGING, Restore.State.STAGED)
 GONE = "The consumer was removed: nothing is sent to it any more."
 SEALED = "Bodies are sealed with encryption keys that are not installed any more: {}."
 
 
 def is_any_open() -> bool:
-    """Whether rows may come."""
+    """Whether any restore is unfinished."""
     return Restore.objects.filter(state__in=OPEN).exists()
 
 
 def run_each(now: datetime, slot: int) -> Iterator[int]:
-    """Let rows in as long as there are any that may come; yields the number of each step."""
+    """Queue rows as long as there are any; yields the number of each step."""
     moved = 1
     while moved:
         moved = 0
@@ -52,7 +52,7 @@ def run_each(now: datetime, slot: int) -> Iterator[int]:
 
 
 def cancel(restore_id: int, principal: Principal, *, now: datetime) -> Restore:
-    """Let nothing more in. What is queued already is sent all the same.
+    """Stop a restore. Deliveries that it has queued are still sent.
 
     Raises Conflict when it has ended, NotFound when there is none.
     """
@@ -70,8 +70,11 @@ def cancel(restore_id: int, principal: Principal, *, now: datetime) -> Restore:
 
 
 def forget() -> Iterator[int]:
-    """Delete what restores leave behind: messages whose deliveries are gone again, which the lake
-    has, and rows that were brought and will not be let in; yields the number of each step."""
+    """Delete rows that restores leave behind; yields the number of each step.
+
+    These are restored messages without deliveries, which the lake has, and copied rows that will
+    not be queued.
+    """
     ended = Restore.objects.exclude(state__in=OPEN).filter(id=OuterRef("restore_id"))
     while brought := list(
         Restored.objects.filter(Exists(ended)).values_list("id", flat=True)[:BATCH]
@@ -88,7 +91,7 @@ def forget() -> Iterator[int]:
 
 
 def _forget(page: list[int]) -> int:
-    # Locked first, as retention does: a backfill may be making a delivery of one of them.
+    # Locked first, as in retention: a backfill may be creating a delivery of one of them.
     locked = Message.objects.filter(id__in=page).order_by("id").select_for_update()
     here = set(locked.values_list("id", flat=True))
     wanted = set(Delivery.objects.filter(message_id__in=page).values_list("message_id", flat=True))
@@ -140,7 +143,7 @@ def _admit(restore_id: int, now: datetime, slot: int) -> int:
 
 
 def _places(pace: Pace, now: datetime) -> int:
-    """How many rows the rate lets onto the timeline now."""
+    """Return how many rows the rate permits to be queued now."""
     if not pace.rate_per_second:
         return BATCH
     seconds = (now + timedelta(seconds=HORIZON_S) - pace.start).total_seconds()
@@ -148,7 +151,7 @@ def _places(pace: Pace, now: datetime) -> int:
 
 
 def _begin(restore: Restore, consumer: Consumer, now: datetime) -> None:
-    """Leave a Replay behind, by which people find the deliveries, and say who asked for it."""
+    """Create a Replay, by which people find the deliveries, and record who requested it."""
     if restore.replay_id is not None:
         return
     slug = Channel.objects.values_list("slug", flat=True).get(id=consumer.channel_id)
@@ -199,7 +202,7 @@ def _keep(
         restore.last_key = max(restore.last_key, *keys)
         restore.low = min(messages) if not restore.low else min(restore.low, *messages)
         restore.high = max(restore.high, *messages)
-    # Its other columns are the pipeline's.
+    # The pipeline writes the other columns.
     restore.save(
         update_fields=[
             *("queued_count", "skipped_count", "next_due_at", "replay_id"),

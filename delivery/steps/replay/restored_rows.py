@@ -1,4 +1,4 @@
-"""Restore messages under their own keys, bodies as they were stored, and deliveries."""
+"""Restore messages under their own keys, with bodies as they were stored, and deliveries."""
 
 from collections import Counter as Tally
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ DONE = tuple(sorted(state.value for state in FINISHED))
 
 
 class Sorted(NamedTuple):
-    """What becomes of some rows."""
+    """How some rows are to be restored."""
 
     missing: list[Restored]
-    """Their messages come back."""
+    """Rows whose messages are created again."""
     new: list[Restored]
-    """Their deliveries are made."""
+    """Rows whose deliveries are created."""
     again: list[int]
-    """Deliveries that are here and finished."""
+    """Existing deliveries that are finished."""
 
 
 def sort(rows: Sequence[Restored], consumer: Consumer, now: datetime) -> Sorted:
-    """What is to be done with rows of a consumer. Inside the caller's transaction, as the rest."""
+    """Decide how to restore a consumer's rows. Call this and the rest in one transaction."""
     keys = [row.message_id for row in rows]
-    # Locked first, as everybody does who changes both.
+    # Locked first, as every step does that changes both.
     locked = Message.objects.filter(id__in=keys).order_by("id").select_for_update()
     states = dict(locked.values_list("id", "state"))
     its_own = Delivery.objects.filter(message_id__in=keys, consumer_id=consumer.id)
@@ -46,7 +46,7 @@ def sort(rows: Sequence[Restored], consumer: Consumer, now: datetime) -> Sorted:
         is_here = row.message_id in states
         if row.expires_at is not None and row.expires_at <= now:
             continue
-        # Taken back meanwhile, or still to be fanned out; or neither here nor brought.
+        # Cancelled meanwhile, or not fanned out yet; or neither in the tables nor copied.
         if states.get(row.message_id, "dispatched") != "dispatched":
             continue
         if not is_here and row.body is None:
@@ -63,10 +63,10 @@ def sort(rows: Sequence[Restored], consumer: Consumer, now: datetime) -> Sorted:
 
 
 def messages(rows: Sequence[Restored], consumer: Consumer) -> None:
-    """Messages that the lake alone has had."""
+    """Create messages that only the lake has had."""
     if not rows:
         return
-    # The tables have not all of its deliveries, and by right: an audit must not miss them.
+    # The tables lack some of its deliveries, which reconciliation must not report as missing.
     Pruned.note(consumer.channel_id, max(row.message_id for row in rows))
     same = (
         *("channel_id", "producer_id", "event_type", "priority", "ordering_key"),
@@ -93,7 +93,7 @@ def messages(rows: Sequence[Restored], consumer: Consumer) -> None:
 def deliveries(
     rows: Sequence[Restored], consumer: Consumer, restore: Restore, pace: Pace, slot: int
 ) -> list[int]:
-    """New deliveries; returns their keys."""
+    """Create new deliveries; return their keys."""
     made = [
         Delivery(
             id=new_id(),

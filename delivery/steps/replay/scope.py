@@ -1,4 +1,4 @@
-"""What a filter would take: consumers, a bounded count and a sample, to look before leaping."""
+"""Preview a replay's filter: its consumers, a bounded count and a sample."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from delivery.steps.replay.filters import (
 )
 
 SCAN_ROWS = 100_000
-"""Most rows that a count looks at."""
+"""Most rows that a count reads."""
 SAMPLE = 10
 
 
@@ -34,16 +34,17 @@ class Count:
 
     number: int
     exact: bool
-    """Whether all rows were looked at; else ``number`` is how many of the first ones match, or what
-    the counters say where consumer and state alone decide."""
+    """Whether all rows were read. If not, ``number`` is how many of the first rows match, or the
+    sum of counters if only consumer and state decide."""
 
 
 def backfill(
     form: object, consumer: Consumer, *, tenant: Tenant = OPERATOR, now: datetime
 ) -> ReplayFilter:
-    """What ``form`` asks of the past for a consumer that came late, as far as its team may have it.
+    """Parse ``form`` as a filter of past messages for a consumer that registered later.
 
-    Raises Invalid for a form that cannot be used, or that ends before the team was let in.
+    Limits the filter to what the consumer's team may see. Raises Invalid for an unusable form, or
+    one whose range ends before the team got access.
     """
     wanted = parse(form, names=BACKFILL_FIELDS, kind="missing")
     wanted = wanted.within(consumer.channel.slug, consumer.client_id)
@@ -64,10 +65,11 @@ def consumers_of(
     channels: Collection[str] | None = None,
     tenant: Tenant = OPERATOR,
 ) -> list[Consumer]:
-    """The consumers that a filter means, removed ones left out, oldest first.
+    """Return the consumers that a filter covers, except retired ones, oldest first.
 
-    ``channels`` (slugs) and ``tenant`` restrict to what the caller may touch; the rest does not
-    exist for it. Raises NotFound for the channel or the consumer, Conflict for a removed consumer.
+    ``channels`` (slugs) and ``tenant`` restrict the result to what the caller may access; the rest
+    is treated as nonexistent. Raises NotFound for the channel or the consumer, Conflict for a
+    retired consumer.
     """
     known = Consumer.objects.select_related("channel")
     if channels is not None:
@@ -99,7 +101,7 @@ def count(wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime) ->
 
 
 def sample(wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime) -> list[Delivery]:
-    """A few of the deliveries that match, oldest first; empty for ``missing``, which has none."""
+    """Return a few matching deliveries, oldest first; none for ``missing``."""
     if wanted.kind == "missing":
         return []
     return list(_finished(wanted, consumers, now)[0].order_by("id")[:SAMPLE])
@@ -108,13 +110,13 @@ def sample(wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime) -
 def message_sample(
     wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime
 ) -> list[Message]:
-    """A few of the messages that ``missing`` matches, oldest first."""
+    """Return a few of the messages that ``missing`` matches, oldest first."""
     rows = _missing(wanted, consumers[0], now)[0].order_by("id")
     return list(Message.with_open(rows)[:SAMPLE])
 
 
 def message_upper(wanted: ReplayFilter, newest: int) -> int:
-    """A key above every message accepted in the range, and not above ``newest``."""
+    """Return a key above every message accepted in the range, at most ``newest``."""
     return min(newest, id_at(wanted.accepted_to + SKEW)) if wanted.accepted_to else newest
 
 
@@ -132,14 +134,14 @@ def _named(known: QuerySet[Consumer], wanted: ReplayFilter) -> Consumer:
 def _finished(
     wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime
 ) -> tuple[QuerySet[Delivery], bool]:
-    """Matching deliveries, at most `SCAN_ROWS` rows deep, and whether that is all of them."""
+    """Return matching deliveries among at most `SCAN_ROWS` rows, and whether these are all."""
     matching = Delivery.objects.filter(wanted.condition(now), state__in=wanted.states)
     matching = matching.filter(id__gte=wanted.first_id)
     everyone = Q(consumer_id__in=[consumer.id for consumer in consumers])
     counted = _counted(wanted, consumers)
     if wanted.ids or sum(counted.values()) <= SCAN_ROWS:
         return matching.filter(everyone), True
-    # The counters say where the rows are: small consumers together, then a part of the next one.
+    # The counters tell where the rows are: all small consumers, then a part of the next one.
     left, whole, part = SCAN_ROWS, list[int](), Q()
     for consumer_id, number in counted.items():
         if number > left:

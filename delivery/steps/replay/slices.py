@@ -1,7 +1,7 @@
-"""Slices: a running replay is worked off in short transactions that each keep their own progress.
+"""Run replays in short transactions, each of which stores its progress.
 
-A process that dies loses at most an uncommitted slice, which then never happened: rows, counters
-and cursor are written together.
+Rows, counters and cursor are written together, so a killed process loses at most an uncommitted
+slice, which then has no effect.
 """
 
 import logging
@@ -23,25 +23,25 @@ from delivery.steps.replay.requeue import Pace, requeue
 logger = logging.getLogger(__name__)
 
 BATCH = 1000
-"""Rows one slice queues at most."""
+"""Most rows that one slice queues."""
 MAX_SLICES = 50
-"""Consumers without a match that one slice looks at, at most; a long stretch counts as five."""
+"""Most consumers without a match that one slice examines; a long key range counts as five."""
 HORIZON_S = 60.0
-"""With a rate, rows are queued so far ahead and no farther: cancelling stops a replay soon."""
+"""With a rate, rows are queued only this far ahead, so that cancelling takes effect soon."""
 
 
 def run_due(now: datetime, slot: int) -> int:
-    """One slice of every running replay; returns how many deliveries were queued."""
+    """Run one slice of every running replay; return how many deliveries were queued."""
     return sum(run_each(now, slot))
 
 
 def is_any_open() -> bool:
-    """Whether one is running."""
+    """Whether any replay is running."""
     return Replay.objects.filter(state=Replay.State.RUNNING).exists()
 
 
 def run_each(now: datetime, slot: int) -> Iterator[int]:
-    """The same, one by one: each is a transaction of its own."""
+    """Run one slice of every running replay, each in its own transaction; yields the counts."""
     for replay in Replay.objects.filter(state=Replay.State.RUNNING).order_by("id"):
         try:
             yield run_slice(replay, now, BATCH, slot)
@@ -54,9 +54,9 @@ def run_each(now: datetime, slot: int) -> Iterator[int]:
 
 
 def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
-    """Queue up to ``budget`` deliveries and keep the progress; returns how many.
+    """Queue up to ``budget`` deliveries and store the progress; return how many.
 
-    Harmless on a replay that is finished, cancelled, or being worked on elsewhere.
+    Has no effect on a replay that is finished, cancelled, or locked by another process.
     """
     work = partial(_run, replay.id, now, budget, slot)
     count = transactions.run(work, on_collision=new_id.reseed)
@@ -66,7 +66,7 @@ def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
 
 @dataclass(slots=True)
 class _Slice:
-    """One slice at work."""
+    """One slice in progress."""
 
     replay: Replay
     wanted: ReplayFilter
@@ -77,7 +77,7 @@ class _Slice:
     count: int = 0
 
     def next_key_range(self, consumer: Consumer) -> windows.KeyRange:
-        """Look at one stretch and queue what it holds."""
+        """Read one key range and queue its rows."""
         after = max(self.replay.cursor, self.wanted.first_id - 1, 0)
         upper, left = self.replay.upper_id, self.room - self.count
         if self.wanted.kind == "missing":
@@ -145,7 +145,7 @@ def _run(replay_id: int, now: datetime, budget: int, slot: int) -> int:
 
 
 def _places(pace: Pace, now: datetime) -> int:
-    """How many rows the rate lets onto the timeline now."""
+    """Return how many rows the rate permits to be queued now."""
     if not pace.rate_per_second:
         return 1 << 31
     seconds = (now + timedelta(seconds=HORIZON_S) - pace.start).total_seconds()
@@ -153,7 +153,7 @@ def _places(pace: Pace, now: datetime) -> int:
 
 
 def _consumer(consumer_id: int) -> Consumer | None:
-    """The consumer, unless it was removed meanwhile."""
+    """Return the consumer, unless it was retired meanwhile."""
     return Consumer.objects.filter(id=consumer_id).exclude(state=Consumer.State.RETIRED).first()
 
 

@@ -1,4 +1,4 @@
-"""Reading deliveries and messages in the order of their keys, a bounded stretch at a time."""
+"""Read deliveries and messages in the order of their keys, a bounded range at a time."""
 
 import heapq
 from collections.abc import Sequence
@@ -12,28 +12,28 @@ from delivery.models import Delivery
 from delivery.steps.replay.filters import LARGEST_ID
 
 SCAN = 2000
-"""Most rows of one state that one stretch looks at; a filter that matches nothing costs no more."""
+"""Most rows of one state that one range reads, even if a filter matches nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """What one look found."""
+    """The result of one read."""
 
     ids: list[int]
-    """In rising order."""
+    """Ids in ascending order."""
     end: int
-    """Everything up to this key has been looked at."""
+    """Key up to which everything was read."""
     done: bool
-    """There is nothing more up to the upper end."""
+    """Whether nothing is left up to the upper end."""
 
 
 def deliveries(
     consumer_id: int, states: Sequence[str], wanted: Q, *, after: int, upper: int, limit: int
 ) -> KeyRange:
-    """Up to ``limit`` deliveries of a consumer with keys in (after, upper].
+    """Read up to ``limit`` deliveries of a consumer with keys in (after, upper].
 
-    One range of the index (consumer, state, id) per state, merged: a sort over several states is
-    none that the index serves.
+    Merges one range of the index (consumer, state, id) per state: the index cannot serve a sort
+    over several states.
     """
     end = min(boundary(consumer_id, state, after, upper, SCAN) for state in states)
     rows = _of(consumer_id).filter(wanted, id__gt=after, id__lte=end)
@@ -45,7 +45,7 @@ def deliveries(
 
 
 def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) -> KeyRange:
-    """Up to ``limit`` messages of a channel with keys in (after, upper]."""
+    """Read up to ``limit`` messages of a channel with keys in (after, upper]."""
     rows = Message.objects.filter(channel_id=channel_id, id__gt=after, id__lte=upper)
     rows = by_index(rows, "message_channel")
     ids = rows.order_by("id").values_list("id", flat=True)
@@ -55,7 +55,7 @@ def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) 
 
 
 def boundary(consumer_id: int, state: str, after: int, upper: int, scan: int) -> int:
-    """The key ``scan`` rows after ``after``, or ``upper``: read from the index alone."""
+    """Return the key ``scan`` rows after ``after``, or ``upper``; reads only the index."""
     ids = (
         _of(consumer_id)
         .filter(state=state, id__gt=after, id__lte=min(upper, LARGEST_ID))

@@ -1,4 +1,4 @@
-"""One POST to one consumer, many at a time: libcurl behind an epoll, and an outcome for each.
+"""Send many POST requests concurrently, with libcurl on an epoll, and return their outcomes.
 
 sender = Sender(allowed=(), excerpt_bytes=4096, max_response_bytes=65536)
 sender.start(call)

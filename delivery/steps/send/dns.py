@@ -1,8 +1,8 @@
-"""Host names to addresses, one lookup per name at a time and each in a thread of its own.
+"""Resolve host names to addresses: one lookup per name at a time, each in its own thread.
 
-libcurl would look names up itself, but in twenty threads that all transfers share: ten consumers
-whose name servers do not answer held up every other new name for ten seconds. Here a dead name
-costs one waiting thread and its own calls, nobody else's.
+libcurl would resolve names itself, but in twenty threads that all transfers share: ten consumers
+with unresponsive name servers held up every other new name for ten seconds. Here such a name costs
+one waiting thread and delays only its own calls.
 """
 
 import functools
@@ -18,7 +18,7 @@ from typing import Generic, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 FRESH_S = 60.0
-"""Seconds before a name that is in use is looked up again."""
+"""Seconds after which a name in use is resolved again."""
 MAX_THREADS = 256
 
 Waiter = TypeVar("Waiter")
@@ -30,45 +30,45 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(slots=True)
 class Known:
-    """What the last lookup of a name found."""
+    """The result of the last lookup of a name."""
 
     addresses: list[str]
-    """Numeric, in the order in which they are to be tried."""
+    """Numeric, in the order in which to try them."""
     stale_at: float
     told: bool = False
-    """libcurl has it."""
+    """Whether libcurl has the addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served(Generic[Waiter]):
-    """Somebody whose wait is over."""
+    """A waiter whose lookup has ended."""
 
     waiter: Waiter
     place: Place
     finding: Known | str
-    """Where the name leads, or why that is not known."""
+    """The addresses, or an error text."""
     waited_ms: int
 
 
 @functools.lru_cache(maxsize=8192)
 def place_of(url: str) -> Place | None:
-    """Host and port that have to be looked up; None for what libcurl settles without asking."""
+    """Return the host and port to resolve; None for addresses, which need no lookup."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
     except ValueError:
         return None
     last_label = host.rstrip(".").rpartition(".")[2]
-    # Numbers in any spelling, and what libcurl holds to be loopback by definition (RFC 6761 6.3).
+    # Numbers in any notation, and names that libcurl treats as loopback (RFC 6761 6.3).
     if port is None or not last_label or ":" in host or last_label == "localhost":
         return None
     return None if last_label[0].isdigit() else (host, port)
 
 
 class Names(Generic[Waiter]):
-    """Looks names up and remembers who waits for them. Not thread-safe towards its caller.
+    """Resolves names and keeps track of the waiters. The caller must use it from one thread.
 
-    A file descriptor, `fd`, becomes readable when `collect` has something to say.
+    The file descriptor `fd` becomes readable when `collect` has results.
     """
 
     def __init__(self) -> None:
@@ -86,13 +86,13 @@ class Names(Generic[Waiter]):
         self._ticket = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiters."""
         return len(self._waiting)
 
     def known(self, place: Place) -> Known | None:
-        """What is known of a name; None if it has to be waited for.
+        """Return the cached result for a name; None if the caller must wait for it.
 
-        Old knowledge serves while it is being renewed, and is given up if that fails.
+        An old result is used while it is being renewed, and dropped if that fails.
         """
         known = self._known.get(place)
         if known is not None and known.stale_at < time.monotonic():
@@ -100,7 +100,7 @@ class Names(Generic[Waiter]):
         return known
 
     def wait(self, waiter: Waiter, place: Place, seconds: float) -> None:
-        """Look a name up for somebody who gives up after so many seconds."""
+        """Resolve a name for a waiter that gives up after so many seconds."""
         now = time.monotonic()
         self._ticket += 1
         self._waiting[self._ticket] = (waiter, place, now)
@@ -108,13 +108,13 @@ class Names(Generic[Waiter]):
         self._ask(place)
 
     def next_deadline(self) -> float | None:
-        """When (`time.monotonic`) the next of those who wait gives up."""
+        """Return when (`time.monotonic`) the next waiter gives up."""
         while self._deadlines and self._deadlines[0][1] not in self._waiting:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def collect(self) -> list[Served[Waiter]]:
-        """Those who wait no longer."""
+        """Return the waiters whose lookups have ended."""
         with suppress(BlockingIOError):
             self._ear.recv(4096)
         served: list[Served[Waiter]] = []
@@ -129,12 +129,12 @@ class Names(Generic[Waiter]):
         return served
 
     def dismiss(self, wanted: Callable[[Waiter], bool] = lambda _: True) -> list[Waiter]:
-        """Those of the ``wanted`` who still wait; they wait no longer."""
+        """Remove and return the ``wanted`` waiters whose lookups have not ended."""
         tickets = [ticket for ticket, (waiter, *_) in self._waiting.items() if wanted(waiter)]
         return [self._waiting.pop(ticket)[0] for ticket in tickets]
 
     def close(self) -> None:
-        """Listen no more. Threads whose name server hangs end by themselves, unheard."""
+        """Stop listening; the results of lookups in progress are ignored."""
         self._ear.close()
         self._bell.close()
 
@@ -167,11 +167,11 @@ class Names(Generic[Waiter]):
         threading.Thread(target=self._look_up, args=(place,), daemon=True).start()
 
     def _look_up(self, place: Place) -> None:
-        """In a thread: whatever comes, an answer is left and the bell is rung."""
+        """Look up a name in a thread; store a result and signal it in every case."""
         finding: list[str] | str
         try:
             entries = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
-            # Without the zone of a link-local address, which names a network card.
+            # Without the zone of a link-local address, which names a network interface.
             ips = [str(entry[4][0]).partition("%")[0] for entry in entries]
             finding = list(dict.fromkeys(ips))
         except OSError as error:
@@ -179,6 +179,6 @@ class Names(Generic[Waiter]):
         except UnicodeError:
             finding = "it is not a host name"
         self._found.append((place, finding))
-        # Full means rung already, closed means that nobody listens any more.
+        # A full socket has been signalled already, a closed one has no listener any more.
         with suppress(OSError):
             self._bell.send(b"\0")

@@ -1,4 +1,4 @@
-"""From libcurl's way of failing to the outcome of an attempt and one sentence about it."""
+"""Translate libcurl's errors to the outcome of an attempt and one sentence about it."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ import pycurl
 from delivery.rules import outcome
 from delivery.rules.outcome import Outcome
 
-# Codes that libcurl has and pycurl does not name.
+# Error codes of libcurl for which pycurl has no name.
 _E_HTTP2_STREAM = 92
 _E_TOO_LARGE = 100
 
@@ -50,31 +50,31 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is known about a transfer that libcurl gave up."""
+    """What is known about a transfer that failed in libcurl."""
 
     code: int
     detail: str
-    """libcurl's own words."""
+    """libcurl's error text."""
     status: int | None
-    """The final status, if one came."""
+    """The final status, if one was received."""
     oversized: bool
-    """We cut the answer at the limit."""
+    """Whether the sender cut the response at the limit."""
     os_errno: int
     sent: bool
-    """The request was on its way."""
+    """Whether any of the request was sent."""
     blocked_ip: str
     """The address that the guard refused, if no other could be tried."""
     no_socket: str
-    """Why no socket could be opened here, if that happened."""
+    """Why no socket could be opened on this host, if that happened."""
     timeout_ms: int
     connect_timeout_ms: int
 
 
 def judge(failure: Failure) -> tuple[Outcome, str]:
-    """The outcome of a transfer that did not end well, and one sentence about it.
+    """Return the outcome of a transfer that did not end well, and one sentence about it.
 
-    An answer cut at the limit is judged by its status: what a 2xx goes on to say matters to
-    nobody, so the sentence is empty then.
+    A response cut at the limit is judged by its status: the rest of a 2xx does not matter, so the
+    sentence is then empty.
     """
     if failure.status is not None and _cut_short(failure):
         return answered(failure.status, oversized=True)
@@ -91,13 +91,13 @@ def judge(failure: Failure) -> tuple[Outcome, str]:
 
 
 def answered(status: int, *, oversized: bool) -> tuple[Outcome, str]:
-    """The outcome of an answer by its status, and the sentence where it is no success."""
+    """Return the outcome of a response by its status, and the sentence if it is no success."""
     found = outcome.from_status(status, oversized)
     return found, "" if found.is_success else f"The endpoint answered {status}."
 
 
 def _cut_short(failure: Failure) -> bool:
-    """Whether the answer ended because it was too long: its body by us, its headers by libcurl."""
+    """Whether the body, cut by the sender, or the headers, cut by libcurl, were too long."""
     too_many_headers = failure.detail.startswith("Too large response headers")
     return failure.oversized or failure.code == _E_TOO_LARGE or too_many_headers
 
@@ -105,14 +105,14 @@ def _cut_short(failure: Failure) -> bool:
 def _outcome(failure: Failure) -> Outcome:
     code = failure.code
     if code == pycurl.E_UNSUPPORTED_PROTOCOL:
-        # libcurl says the same of a scheme that we forbid and of an answer that is not HTTP/1.
+        # libcurl reports a forbidden scheme and a response other than HTTP/1 with the same code.
         return Outcome.PROTOCOL_ERROR if failure.sent else Outcome.BLOCKED_ADDRESS
     if code == pycurl.E_COULDNT_CONNECT:
         return _CONNECT_ERRORS.get(failure.os_errno, Outcome.CONNECTION_ERROR)
     if code == pycurl.E_OPERATION_TIMEDOUT:
         return Outcome.TIMEOUT if failure.sent else Outcome.CONNECT_TIMEOUT
     if code == pycurl.E_RECV_ERROR:
-        # Also what libcurl calls a malformed chunk or too many headers; then no read had failed.
+        # Also the code for a malformed chunk or too many headers; then no read had failed.
         broken = failure.os_errno or "SSL_read" in failure.detail
         return Outcome.CONNECTION_RESET if broken else Outcome.PROTOCOL_ERROR
     return _OUTCOMES.get(code, Outcome.CONNECTION_ERROR)

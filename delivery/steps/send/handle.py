@@ -1,4 +1,4 @@
-"""One libcurl transfer handle: what it is asked to send, what it returns, and how it does it."""
+"""One libcurl transfer handle, the call that it sends, and the response that it returns."""
 
 import functools
 import io
@@ -19,57 +19,57 @@ from delivery.steps.send import errors
 from delivery.steps.send.dns import Place
 from delivery.steps.send.errors import Failure
 
-# Named tuples, not the usual frozen dataclasses: one of each is made for every POST, and making
-# a frozen dataclass of eleven fields alone takes 1.6 of the 30 microseconds that a POST costs.
+# Named tuples instead of the usual frozen dataclasses: one of each is created for every POST, and a
+# frozen dataclass of eleven fields alone takes 1.6 of the 30 microseconds that a POST costs.
 
 
 class Call(NamedTuple):
-    """One POST."""
+    """One POST request."""
 
     key: int
-    """The caller's name for it, handed back in the answer; unique among the calls in flight."""
+    """Chosen by the caller and returned in the response; unique among the calls in flight."""
     url: str
     headers: Sequence[tuple[str, str]]
-    """Sent in this order and spelling. Latin-1 text; the framing headers are the sender's own."""
+    """Sent in this order and spelling. Latin-1 text; the sender adds the framing headers itself."""
     body: bytes
     timeout_ms: int
-    """For everything, from `start` to the answer's last byte."""
+    """Total time from `start` to the last byte of the response."""
     connect_timeout_ms: int
-    """For name, connection and TLS handshake together."""
+    """Time for name lookup, connection and TLS handshake together."""
 
 
 class Response(NamedTuple):
-    """How one call ended."""
+    """The result of one call."""
 
     key: int
     outcome: Outcome
     status: int | None
-    """The final HTTP status, also when the rest of the answer failed; None if none came."""
+    """The final HTTP status, even if the rest of the response failed; None if none was received."""
     headers: str
-    """Status line and headers of the final answer, cut at 2 KiB."""
+    """Status line and headers of the final response, cut at 2 KiB."""
     excerpt: bytes
-    """The first bytes of the answer's body."""
+    """The first bytes of the response body."""
     error: str
     """One sentence; empty on success."""
     retry_after: float | None
-    """Seconds that an unsuccessful answer asked to wait."""
+    """Seconds that an unsuccessful response asked to wait."""
     connect_ms: int | None
-    """Until the connection was ready, TLS included; None on a connection that was open already."""
+    """Time until the connection was ready, including TLS; None for a reused connection."""
     first_byte_ms: int | None
-    """Until the answer's first byte, from the start; None if none came."""
+    """Time from the start to the first byte of the response; None if none was received."""
     total_ms: int
     remote_address: str
-    """The numeric address that was called, or that was refused; empty if it never came to that."""
+    """The numeric address that was called or refused; empty if none was tried."""
     is_final: bool = False
-    """An unsuccessful answer said ``Hookstation-Retry: never``: no other attempt is wanted."""
+    """Whether an unsuccessful response has ``Hookstation-Retry: never``: no retry is wanted."""
 
 
 class CallRefused(Exception):
-    """The call cannot be sent as it stands; the message is a sentence that says why."""
+    """The call cannot be sent as it is; the message is a sentence that says why."""
 
 
-# They frame the message or steer the connection. A second, different word on either is how
-# requests are smuggled, so the sender alone writes them (RFC 9110 7.6.1, RFC 9112 6).
+# These headers frame the message or control the connection. Conflicting values allow request
+# smuggling, so only the sender writes them (RFC 9110 7.6.1, RFC 9112 6).
 _SENDERS_OWN = frozenset(
     {
         "connection",
@@ -85,22 +85,22 @@ _SENDERS_OWN = frozenset(
 )
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 
-# Without a value libcurl takes a header of its own away: no waiting for "100 Continue", and no
-# made-up Content-Type where the call brings none.
+# A header without a value makes libcurl omit its own: no wait for "100 Continue", and no default
+# Content-Type if the call has none.
 _TAKEN_AWAY = ["Expect:", "Content-Type:"]
 
 
 def header_lines(headers: Sequence[tuple[str, str]]) -> list[bytes]:
-    """The headers as libcurl wants them. Raises CallRefused for what must not go on the wire."""
+    """Return the headers in libcurl's form. Raises CallRefused for forbidden ones."""
     fault = _names_fault(tuple([name for name, _ in headers]))
     if fault:
         raise CallRefused(fault)
-    # "Name:" would mean "do not send it" to libcurl; a semicolon sends it without a value.
+    # "Name:" would make libcurl omit the header; a semicolon sends it without a value.
     lines = _TAKEN_AWAY + [
         f"{name}: {value}" if value.strip(" \t") else f"{name};" for name, value in headers
     ]
     text = "\n".join(lines)
-    # One look at the whole: a line break in any value makes one line too many.
+    # One check of the whole text: a line break in any value makes one line too many.
     if text.count("\n") != len(lines) - 1 or "\r" in text or "\0" in text:
         raise CallRefused("A request header holds a line break or a NUL.")
     try:
@@ -109,7 +109,7 @@ def header_lines(headers: Sequence[tuple[str, str]]) -> list[bytes]:
         raise CallRefused("A request header holds a character outside Latin-1.") from None
 
 
-# The calls to one consumer carry the same names again and again.
+# Calls to one consumer have the same header names again and again.
 @functools.lru_cache(maxsize=4096)
 def _names_fault(names: tuple[str, ...]) -> str:
     for name in names:
@@ -127,7 +127,7 @@ _RETRY_NEVER = re.compile(
 _RETRY_AFTER = re.compile(rb"^retry-after:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 _SMALL_BODY = 4096
 _ABORT = -1
-"""What a callback returns to make libcurl stop the transfer."""
+"""A callback's return value that makes libcurl abort the transfer."""
 
 
 class _BorrowedHandle(socket.socket):
@@ -140,7 +140,7 @@ class _BorrowedHandle(socket.socket):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What all handles of one sender have in common."""
+    """Limits that all handles of one sender share."""
 
     allowed: Networks
     excerpt_bytes: int
@@ -149,9 +149,9 @@ class Limits:
 
 
 class Handle:
-    """A pooled handle with what it has seen of the transfer that it carries.
+    """A pooled handle, with what it records about its transfer.
 
-    The callbacks run inside libcurl, where an exception has nowhere to go: they must not raise.
+    The callbacks run inside libcurl, which cannot propagate exceptions: they must not raise.
     """
 
     __slots__ = (
@@ -174,11 +174,11 @@ class Handle:
     )
 
     def __init__(self, limits: Limits, on_connection: Callable[[], None]) -> None:
-        """``on_connection`` is called when a TLS connection of its own stands."""
+        """``on_connection`` is called when the handle has opened a TLS connection."""
         self._limits = limits
         self._on_connection = on_connection
-        # Status lines and headers go straight into a buffer: called for each line, its `write`
-        # costs a third of a function of ours. libcurl itself ends the transfer at 300 KiB.
+        # Status lines and headers go directly into a buffer: its `write`, called for each line,
+        # costs a third of a Python function. libcurl itself ends the transfer at 300 KiB.
         self._headers = io.BytesIO()
         self._excerpt = bytearray()
         self._url = ""
@@ -189,43 +189,43 @@ class Handle:
         self.curl = self._set_up()
 
     def _set_up(self) -> Any:
-        """What never changes, set once: each option costs a fraction of a microsecond."""
+        """Set the constant options once: each option costs a fraction of a microsecond."""
         curl = pycurl.Curl()
         for option, value in (
             (pycurl.NOSIGNAL, 1),
             (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
             (pycurl.FOLLOWLOCATION, 0),
-            # The environment's proxies would take the address out of the guard's sight.
+            # A proxy from the environment would hide the address from the guard.
             (pycurl.PROXY, ""),
             (pycurl.NOPROXY, "*"),
             (pycurl.NETRC, pycurl.NETRC_IGNORED),
             (pycurl.TCP_NODELAY, 1),
-            # None of its own: the call's headers name the broker.
+            # No default: the call's headers name the broker.
             (pycurl.USERAGENT, ""),
             (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
             (pycurl.SSL_VERIFYPEER, 1),
             (pycurl.SSL_VERIFYHOST, 2),
             (pycurl.CAINFO, self._limits.ca_file),
-            # A consumer that moves is followed within this time, however busy its connections.
+            # Limits how long a busy connection keeps using an old address of the consumer.
             (pycurl.MAXLIFETIME_CONN, 300),
             (pycurl.OPENSOCKETFUNCTION, self._open_socket),
             (pycurl.HEADERFUNCTION, self._headers.write),
             (pycurl.WRITEFUNCTION, self._on_body),
         ):
             curl.setopt(option, value)
-        # The CA file says who is trusted, and no directory that the library was built with.
+        # Trust only the CA file, not the directory that the library was built with.
         curl.unsetopt(pycurl.CAPATH)
         return curl
 
     def load(self, call: Call) -> None:
-        """Put one call on the handle. Raises CallRefused for what cannot be sent."""
+        """Load a call into the handle. Raises CallRefused if it cannot be sent."""
         curl = self.curl
         lines = header_lines(call.headers)
         try:
             if call.url != self._url:
                 curl.setopt(pycurl.URL, call.url)
                 tls = call.url.startswith("https:")
-                # Waiting for a connection under way pays where it can carry many calls.
+                # Waiting for a connection in progress pays if it can carry many calls.
                 curl.setopt(pycurl.PIPEWAIT, tls)
                 if tls:
                     curl.setopt(pycurl.PREREQFUNCTION, self._on_request)
@@ -238,14 +238,14 @@ class Handle:
         self.call = call
 
     def lead(self, place: Place, ips: list[str]) -> None:
-        """Tell libcurl where a name leads; it remembers, for all handles of the sender."""
+        """Give libcurl a name's addresses, which it remembers for the sender's handles."""
         host, port = place
         listed = ",".join(f"[{ip}]" if ":" in ip else ip for ip in ips)
         self.curl.setopt(pycurl.RESOLVE, [f"{host}:{port}:{listed}"])
         self._leads = True
 
     def spend(self, waited_ms: int) -> None:
-        """Count what the call has waited already against its limits, and in its timings."""
+        """Deduct a wait before the transfer from the limits, and add it to the timings."""
         self._waited_ms = waited_ms
         call = self.call
         self._limit(call.timeout_ms - waited_ms, call.connect_timeout_ms - waited_ms)
@@ -260,13 +260,13 @@ class Handle:
             self._connect_timeout_ms = connect_timeout_ms
 
     def unload(self) -> None:
-        """Make the handle ready for the next call."""
+        """Prepare the handle for the next call."""
         if self._leads:
-            # Not yet told if the call was given up before it began; it must not be told later.
+            # Not passed on yet if the call was abandoned before it began; it must not be later.
             self.curl.unsetopt(pycurl.RESOLVE)
             self._leads = False
         if len(self.call.body) > _SMALL_BODY:
-            # An idle handle must not hold on to a large body.
+            # An idle handle must not keep a large body in memory.
             self.curl.setopt(pycurl.POSTFIELDS, b"")
         del self.call
         self._forget()
@@ -284,17 +284,17 @@ class Handle:
 
     @property
     def has_sent(self) -> bool:
-        """Whether any of the request that it carries has gone out."""
+        """Whether any of the current request was sent."""
         return bool(self.curl.getinfo(pycurl.REQUEST_SIZE) > 0)
 
     def answer(self, code: int, detail: str) -> Response:
-        """How the call ended, from libcurl's code (0 when it has read a whole answer)."""
+        """Return the response, given libcurl's code (0 when it has read a complete response)."""
         curl, call = self.curl, self.call
         status = curl.getinfo(pycurl.RESPONSE_CODE)
         if code == 0:
             found, error = errors.answered(status, oversized=False)
         else:
-            # An interim answer is none.
+            # An interim response does not count.
             status = status if status >= 200 else None
             found, error = errors.judge(self._failure(code, detail, status))
         headers = _final(self._headers.getvalue())
@@ -336,7 +336,7 @@ class Handle:
         return round(seconds * 1000) + self._waited_ms
 
     def _open_socket(self, purpose: int, address: Any) -> Any:
-        """The guard: the address that is really about to be called, whatever the name said."""
+        """Check the actual address before connecting to it, whatever the name resolved to."""
         family, kind, protocol, peer = address
         by_ip = family in (socket.AF_INET, socket.AF_INET6)
         ip = str(peer[0]) if by_ip else "of another kind than IP"
@@ -368,7 +368,7 @@ class Handle:
 
 
 def _final(headers: bytes) -> bytes:
-    """Status line and headers of the last answer, without the 1xx that came before it."""
+    """Return status line and headers of the last response, without preceding 1xx responses."""
     return headers[headers.rfind(b"\r\n\r\nHTTP/") + 4 :] if b"\nHTTP/" in headers else headers
 
 
@@ -376,5 +376,5 @@ def _retry_after(headers: bytes) -> float | None:
     found = _RETRY_AFTER.search(headers)
     if found is None:
         return None
-    # A date is compared with the clock that the wait is counted by, not with this machine's.
+    # A date is compared with the clock that measures the wait, not with this host's.
     return outcome.parse_retry_after(found[1].decode("latin-1"), clock.now())

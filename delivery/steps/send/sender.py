@@ -1,4 +1,4 @@
-"""Many calls at a time on one thread: libcurl's multi interface on an epoll of its own."""
+"""Send many calls on one thread, with libcurl's multi interface on an epoll of its own."""
 
 import select
 import ssl
@@ -24,14 +24,14 @@ _EVENTS = {
 
 
 class Sender:
-    """Carries calls and hands out their answers. Not thread-safe: it belongs to one loop.
+    """Sends calls and returns their responses. Not thread-safe: it belongs to one loop.
 
-    Nothing moves unless the loop calls `ready` when `fileno` is readable, and `on_timer` once
-    `next_timeout` has passed. Connections are kept open and reused by address;
-    ``max_connections`` says how many, busy ones included, before the idlest is closed.
+    The loop must call `ready` when `fileno` is readable, and `on_timer` once `next_timeout` has
+    passed. Connections are kept open and reused by address; ``max_connections`` is their maximum,
+    including busy ones, above which the least recently used one is closed.
 
-    Only addresses that `may_call` lets through with the ``allowed`` networks are ever connected
-    to. ``ca_file`` (PEM) replaces the machine's certificate authorities. An answer is read up to
+    The sender connects only to addresses that `may_call` permits with the ``allowed`` networks.
+    ``ca_file`` (PEM) replaces the host's certificate authorities. A response is read up to
     ``max_response_bytes``, and its first ``excerpt_bytes`` are kept.
     """
 
@@ -47,8 +47,9 @@ class Sender:
         self._limits = Limits(
             allowed, excerpt_bytes, max_response_bytes, ca_file or _machines_cas()
         )
-        # One of its own inside the loop's: the standard library's selectors take longer to note
-        # a socket and to report it than the kernel does, and libcurl notes one for every call.
+        # An epoll of its own inside the loop's: the standard library's selectors take longer to
+        # register and report a socket than the kernel does, and libcurl registers one for every
+        # call.
         self._epoll = select.epoll()
         self._watched: dict[int, int] = {}
         self._due: float | None = None
@@ -69,13 +70,14 @@ class Sender:
 
     @property
     def in_flight(self) -> int:
-        """Calls started whose answers were not yet taken."""
+        """Number of calls started whose responses were not taken yet."""
         return len(self._busy) + len(self._done) + len(self._names)
 
     def start(self, call: Call) -> None:
-        """Begin one call; it goes out at the next `on_timer`.
+        """Start one call; it is sent at the next `on_timer`.
 
-        Never raises for what the call holds: one that cannot be sent gets its answer from `take`.
+        Never raises because of the call's contents: if it cannot be sent, `take` returns its
+        response.
         """
         handle = self._idle.pop() if self._idle else self._new_handle()
         try:
@@ -94,13 +96,13 @@ class Sender:
             self._names.wait(handle, place, limit_ms / 1000)
 
     def fileno(self) -> int:
-        """What a selector watches: readable while `ready` has something to do."""
+        """Return the file descriptor to watch: readable while `ready` has something to do."""
         return self._epoll.fileno()
 
     def ready(self, seconds: float | None = 0.0) -> None:
-        """Move on whatever the network has news for; wait for some, up to ``seconds`` if any."""
+        """Process network events; wait up to ``seconds`` for the first if given."""
         for fd, events in self._epoll.poll(seconds):
-            # An event of the same round may have made libcurl let go of this socket.
+            # An earlier event of this round may have made libcurl release this socket.
             if fd in self._watched:
                 self._multi.socket_action(fd, _action(events))
             elif fd == self._names.fd:
@@ -108,7 +110,7 @@ class Sender:
         self._call_the_waiting()
 
     def next_timeout(self) -> float | None:
-        """Seconds until `on_timer` is to be called, at once if 0; None while nothing is due."""
+        """Return the seconds until `on_timer` must be called; None if nothing is due."""
         if self._done or self._due == 0.0:
             return 0.0
         due = self._names.next_deadline()
@@ -117,7 +119,7 @@ class Sender:
         return None if due is None else max(due - time.monotonic(), 0.0)
 
     def on_timer(self) -> None:
-        """Start what was added and end what has timed out, if the time for it has come."""
+        """Start added calls and end those that have timed out, if the time for it has come."""
         now = time.monotonic()
         impatient = self._names.next_deadline()
         if impatient is not None and impatient <= now:
@@ -125,14 +127,14 @@ class Sender:
         if self._due is not None and self._due <= now:
             self._due = None
             self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
-            # What was added has begun, so libcurl has read where the names lead.
+            # The added calls have begun, so libcurl has read the addresses of their names.
             for known in self._untold:
                 known.told = True
             self._untold.clear()
             self._call_the_waiting()
 
     def take(self) -> list[Response]:
-        """The answers to the calls that have ended since the last time."""
+        """Return the responses of calls that have ended since the last time."""
         answers, self._done = self._done, []
         queued = 1
         while queued:
@@ -142,7 +144,7 @@ class Sender:
         return answers
 
     def abort_all(self) -> list[int]:
-        """Give up every call that has not ended; their keys. What has ended is still to be taken.
+        """Abort every call that has not ended; return their keys. Take ended ones separately.
 
         A consumer may have received an aborted call.
         """
@@ -157,15 +159,15 @@ class Sender:
         return keys
 
     def recall(self, wanted: Callable[[int], bool]) -> list[int]:
-        """Give up those of the ``wanted`` calls of which nothing was sent yet; their keys.
+        """Abort those of the ``wanted`` calls of which nothing was sent yet; return their keys.
 
-        Their consumers have received nothing. Asked by key; what has ended is not.
+        Their consumers have received nothing. ``wanted`` is called with keys of calls in progress.
         """
         self._done = self.take()
         waiting = self._names.dismiss(lambda handle: wanted(handle.call.key))
         going = [it for it in self._busy.values() if wanted(it.call.key) and not it.has_sent]
         keys = [handle.call.key for handle in waiting + going]
-        self._untold.clear()  # whoever was to tell libcurl of a name may be among them
+        self._untold.clear()  # calls that would have passed addresses to libcurl may be among them
         for handle in going:
             self._release(handle)
         for handle in waiting:
@@ -173,7 +175,7 @@ class Sender:
         return keys
 
     def close(self) -> None:
-        """Give up everything and close every connection. The sender is of no use afterwards."""
+        """Abort all calls and close every connection. The sender cannot be used afterwards."""
         self.abort_all()
         self._done.clear()
         self._names.close()
@@ -191,10 +193,10 @@ class Sender:
         self._connected = True
 
     def _call_the_waiting(self) -> None:
-        """Make libcurl look again at the calls that wait for a connection under way.
+        """Make libcurl check again the calls that wait for a connection in progress.
 
-        By itself it does so only when they can share it, or when some call has ended: those to a
-        consumer without HTTP/2 would wait for the first one's answer.
+        By itself it does so only if they can share that connection, or when a call has ended: calls
+        to a consumer without HTTP/2 would wait for the first one's response.
         """
         if self._connected:
             self._connected = False
@@ -212,7 +214,7 @@ class Sender:
         self._go(handle)
 
     def _resume(self) -> None:
-        """Go on with the calls that waited for a name."""
+        """Continue calls that waited for a name."""
         for served in self._names.collect():
             handle = served.waiter
             if isinstance(served.finding, Known):
@@ -255,7 +257,7 @@ class Sender:
 
     def _unwatch(self, fd: int) -> None:
         if self._watched.pop(fd, None) is not None:
-            with suppress(OSError):  # closed before we were told
+            with suppress(OSError):  # closed before libcurl reported it
                 self._epoll.unregister(fd)
 
     def _on_timer_change(self, timeout_ms: int) -> None:
@@ -266,19 +268,19 @@ class Sender:
 
 
 def _action(events: int) -> int:
-    """What epoll reports, as libcurl wants to be told: an error is news for whoever waits."""
+    """Translate epoll events for libcurl: an error counts as both readable and writable."""
     reads = pycurl.CSELECT_IN if events & ~select.EPOLLOUT else 0
     writes = pycurl.CSELECT_OUT if events & ~select.EPOLLIN else 0
     return reads | writes
 
 
 def _machines_cas() -> str:
-    """The authorities that this machine trusts; the pycurl wheel looks where its builder did."""
+    """Return this host's CA file; the pycurl wheel has the path of its build host."""
     return ssl.get_default_verify_paths().cafile or certifi.where()
 
 
 def _unsent(call: Call, outcome: Outcome, sentence: str, total_ms: int) -> Response:
-    """The answer to a call that libcurl never got."""
+    """Return the response of a call that never reached libcurl."""
     return Response(
         key=call.key,
         outcome=outcome,
