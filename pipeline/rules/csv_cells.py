@@ -1,11 +1,11 @@
-"""CSV cells that a spreadsheet does not run as formulas."""
+"""Write CSV cells that a spreadsheet does not run as formulas."""
 
 RISKY = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def safe(value: object) -> object:
-    """The value; text that a spreadsheet would run as a formula is made text by an apostrophe
-    (OWASP, CSV injection)."""
+    """Return the value; text that a spreadsheet would run as a formula gets an apostrophe in
+    front (OWASP, CSV injection)."""
     if isinstance(value, str) and value.lstrip(" ").startswith(RISKY):
         return f"'{value}"
     return value
