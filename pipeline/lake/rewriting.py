@@ -98,7 +98,7 @@ def erase(
 
 
 def in_tables(database: Database, keys: Sequence[int]) -> int:
-    """How many of these messages the broker's tables still have."""
+    """Return how many of these messages are still in the broker's tables."""
     number = 0
     for start in range(0, len(keys), 500):
         listed = ", ".join(str(int(key)) for key in keys[start : start + 500])
