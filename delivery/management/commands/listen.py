@@ -1,5 +1,4 @@
-"""Provide ``manage.py listen``, which receives a channel's messages on a machine behind a
-firewall."""
+"""Provide ``manage.py listen``, which receives a channel's messages on a private machine."""
 
 import getpass
 import re
