@@ -56,8 +56,7 @@ class Broker(Protocol):
         """Start the broker; return when it accepts and delivers. Also called after `kill`."""
 
     def prepare(self, consumers: Sequence[Consumer]) -> None:
-        """Register exactly these consumers for all following messages; earlier ones receive
-        none."""
+        """Register exactly these consumers; earlier ones receive no further messages."""
 
     def single(self) -> Route:
         """Route with one message per request."""
@@ -66,8 +65,11 @@ class Broker(Protocol):
         """Route with many messages per request; None if the broker has none."""
 
     def processes(self) -> Mapping[str, Sequence[int]]:
-        """Present process ids by group. ``web`` is the group that accepts messages; ``database``
-        is the database server, if the broker has its own."""
+        """Present process ids by group.
+
+        ``web`` is the group that accepts messages; ``database`` is the database server, if the
+        broker has its own.
+        """
 
     def kill(self) -> None:
         """Kill all processes of the broker at once with SIGKILL, but not its database."""

@@ -193,13 +193,11 @@ class Hookstation:
             return False
 
     def look(self, consumer: str, path: str) -> Any:
-        """Return what the API reports about a consumer of the current channel. Raises
-        BenchError."""
+        """Return what the API reports on a consumer of the current channel. Raises BenchError."""
         return self._call("GET", f"/channels/{self._channel}/consumers/{consumer}{path}").json()
 
     def depth(self) -> int:
-        """Return the number of unfinished deliveries by the broker's own count. Raises
-        BenchError."""
+        """Return the broker's own count of unfinished deliveries. Raises BenchError."""
         try:
             text = self._http.get(f"{self.address()}/metrics", timeout=10).text
         except requests.RequestException as error:

@@ -25,8 +25,7 @@ class Snapshot:
         )
 
     def since(self, earlier: "Snapshot") -> dict[str, float]:
-        """Return CPU seconds by group between two snapshots, without processes that ended in
-        between."""
+        """Return CPU seconds by group since then, without processes that ended in between."""
         return {
             group: sum(
                 used - earlier.seconds.get(group, {}).get(pid, 0.0) for pid, used in now.items()

@@ -1,5 +1,4 @@
-"""Provide a web application that reads the request and does nothing, to measure the server
-alone."""
+"""Provide a web application that only reads the request, to measure the server alone."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

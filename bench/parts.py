@@ -91,10 +91,9 @@ def _wait_for(process: "subprocess.Popen[bytes]", port: int) -> None:
 
 
 def post(url: str, count: int, rate: float = 0.0) -> Part:
-    """Send `count` requests of plain libcurl to `url` (see bench/bare.py), `rate` per second; 0: as
-    fast as possible.
+    """Send `count` requests of plain libcurl to `url` (bench/bare.py), `rate` per second.
 
-    Raises BenchError when one fails.
+    With rate 0, as fast as possible. Raises BenchError when one fails.
     """
     done = subprocess.run(
         [sys.executable, "-m", "bench.bare", url, str(count), str(rate)],

@@ -1,5 +1,4 @@
-"""Provide a log of fixed-size records in shared memory, with one writing and one reading
-process."""
+"""Provide a log of fixed-size records in shared memory, for one writer and one reader."""
 
 import mmap
 import os

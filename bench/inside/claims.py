@@ -105,8 +105,7 @@ def _target() -> ChannelConfig:
 
 @contextmanager
 def _reading() -> Iterator[list[int]]:
-    """Yield a list whose only element is the number of rows that this connection read in the
-    context.
+    """Yield a list whose only element is the number of rows that this connection read.
 
     Reading the counter reads a constant number of rows itself. SQLite does not count rows.
     """

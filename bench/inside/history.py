@@ -57,12 +57,10 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
 
 
 class History:
-    """Channel, consumers and batches of one database, created at the first use and found again
-    later."""
+    """Channel, consumers and batches of one database, created once and found again later."""
 
     def __init__(self, url: str, *, most: int) -> None:
-        """``url`` is that of ``steady``; ``most`` is the highest number of finished messages
-        ever wanted."""
+        """``url`` is that of ``steady``; ``most`` is the highest number of finished messages."""
         channel, is_new = Channel.objects.get_or_create(
             slug=CHANNEL, defaults={"encrypt_bodies": False}
         )
@@ -77,8 +75,7 @@ class History:
         self.made_ms = int(channel.created_at.timestamp() * 1000)
 
     def finish(self, total: int, tell: Tell) -> None:
-        """Create messages up to ``total`` that were delivered to ``steady`` and died at
-        ``lost``."""
+        """Create ``total`` finished messages, delivered to ``steady`` and dead at ``lost``."""
         row_states = (
             RowState(self.steady.id, _S.DELIVERED, Reason.DELIVERED, Outcome.DELIVERED, 200),
             RowState(self.lost.id, _S.DEAD, Reason.EXHAUSTED, Outcome.SERVER_ERROR, 500),

@@ -150,8 +150,7 @@ class Month:
 
 
 def _attempt(at_ms: str, took: str, number: int, failed: str | None) -> dict[str, str | None]:
-    """Return one attempt of each delivery; ``failed`` is the SQL condition of failed ones, None
-    for none."""
+    """Return one attempt of each delivery; ``failed`` is the SQL condition of failed ones."""
     started_ms = at_ms if number == 1 else f"({at_ms} + {AGAIN_MS})"
     values: dict[str, str | None] = {
         # A slot for each kind of attempt, since two may end in the same millisecond.
@@ -179,8 +178,7 @@ def _attempt(at_ms: str, took: str, number: int, failed: str | None) -> dict[str
 
 
 def _failure(place: int) -> str:
-    """Return a column of the failure of number n. Only every second number fails, hence the
-    division."""
+    """Return a column of message n's failure. Only every second one fails, hence the division."""
     return f"ELT((n DIV 2) %% {len(FAILED)} + 1, {', '.join(it[place] or 'NULL' for it in FAILED)})"
 
 

@@ -48,8 +48,7 @@ NEW_ATTEMPTS = raw.Insert(
 
 
 def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
-    """``GROUP WAITS RATE PID...``: return CPU milliseconds per message and the duration of a
-    commit.
+    """``GROUP WAITS RATE PID...``: return CPU milliseconds per message and the time of a commit.
 
     ``GROUP`` is the number of messages per commit, ``WAITS`` the number of timed commits at
     ``RATE`` per second; the processes are the database server's.

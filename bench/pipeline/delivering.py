@@ -47,8 +47,7 @@ class Delivering:
         self.stage = Stage(self.broker, self.database, self.sink, folder, QUICK)
 
     def measure(self, left: Callable[[], int]) -> list[Spell]:
-        """Measure without a job, beside `usage`, beside `archive`, and while archived rows are
-        deleted.
+        """Measure without a job, beside `usage`, beside `archive`, and while rows are deleted.
 
         ``left`` returns the number of segments not pruned yet. Raises BenchError.
         """

@@ -1,8 +1,7 @@
-"""Compute latency percentiles alone, with the jobs' own parts: `python -m
-bench.pipeline.percentiles`.
+"""Compute latency percentiles alone: `python -m bench.pipeline.percentiles`.
 
-This is a part of `usage`: Spark sums attempts by hour, consumer and bucket, and the percentiles are
-computed from the sums.
+This is a part of `usage`, with the jobs' own code: Spark sums attempts by hour, consumer and
+bucket, and the percentiles are computed from the sums.
 """
 
 from collections import defaultdict

@@ -187,8 +187,7 @@ class _Place:
         shutil.rmtree(self.lake, ignore_errors=True)
 
     def _cool(self) -> None:
-        """Shrink the buffer pool to ``LEAST_MEMORY`` and enlarge it again, so that it evicts its
-        pages.
+        """Evict pages from the buffer pool by shrinking it to ``LEAST_MEMORY`` for a moment.
 
         Raises BenchError.
         """

@@ -11,8 +11,7 @@ SHARES = (("p50", 0.5), ("p99", 0.99))
 
 
 def isolate(stage: Stage) -> Values:
-    """Measure the healthy consumer alone, beside one that never responds, and beside one that
-    responds 500."""
+    """Measure a healthy consumer alone, beside a hanging one, and beside one that responds 500."""
     alone = _beside(stage, None)
     values = {f"isolation.alone_{name}": alone[name] for name, _ in SHARES}
     for manner in ("hang", "fail"):

@@ -50,8 +50,7 @@ def _due_ms(body: bytes, start_ms: int, step_ms: float, count: int) -> int:
 
 
 def _late_ms(stage: Stage, consumer: int, count: int, step_ms: float) -> list[float]:
-    """Return the lateness of each message. Database and sink have the same clock on this
-    machine."""
+    """Return each message's lateness. Database and sink share this machine's clock."""
     route = stage.broker.batch()
     if route is None:
         raise BenchError("It takes no batches.")

@@ -257,8 +257,7 @@ def _ranges(size: int, first: int = 1) -> Iterable[range]:
 def _round(
     stage: Stage, team: _Team, numbers: Iterable[range], together: int
 ) -> Iterable[tuple[Work, float, float]]:
-    """Send some messages and receive them; returns seconds of each, and CPU seconds of the
-    broker."""
+    """Send and receive some messages; returns seconds of each, and the broker's CPU seconds."""
     these = next(iter(numbers))
     done: list[tuple[Work, float, float]] = []
     for work in WORKS:

@@ -26,10 +26,10 @@ PATIENCE_S = 300.0
 
 
 def measure(stage: Stage) -> Values:
-    """Measure high priority on an idle broker, then from the first bulk message to the last one's
-    arrival.
+    """Measure high priority on an idle broker, and beside a bulk load.
 
-    The high-priority messages go to one of the consumers of the bulk load.
+    The second measurement lasts from the first bulk message to the last one's arrival. The
+    high-priority messages go to one of the consumers of the bulk load.
     """
     each = [{"event_types": [_kind(place)]} for place in range(CONSUMERS)]
     each[0]["event_types"].append(URGENT)

@@ -29,8 +29,7 @@ come to each consumer or be a dead letter with a reason, and `manage.py reconcil
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the soak test and print the results. The exit code is 1 if a message was lost or a
-    check failed."""
+    """Run the soak test and print the results. The exit code is 1 if it failed."""
     options = _parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)

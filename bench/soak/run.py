@@ -63,8 +63,7 @@ class Outcome:
 
     @property
     def lost(self) -> int:
-        """Number of acknowledged messages that were neither delivered nor died, over all
-        consumers."""
+        """Number of acknowledged messages that neither arrived nor died, over all consumers."""
         return sum(account.lost for account in self.accounts.values())
 
     @property

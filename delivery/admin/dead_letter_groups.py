@@ -114,8 +114,10 @@ def piles() -> list[DeadLetterGroup]:
 
 
 def shares(counts: dict[int, int]) -> dict[int, int]:
-    """Return how many rows of each consumer to read: large groups use what small ones leave of
-    `SCAN_ROWS`."""
+    """Return how many rows of each consumer to read.
+
+    Large groups use what small ones leave of `SCAN_ROWS`.
+    """
     left, found = SCAN_ROWS, {}
     for place, (key, count) in enumerate(sorted(counts.items(), key=lambda item: item[1])):
         found[key] = min(count, max(1, left // (len(counts) - place)))

@@ -90,8 +90,7 @@ ASKS = ' data-asks="This was delivered. Replay it?"'
 
 
 def replay_button(delivery: Delivery) -> str:
-    """Return a replay button that uses the list's form and CSRF token; '' for a delivery in
-    flight."""
+    """Return a replay button for the list's form; '' if it is not finished."""
     if DeliveryState(delivery.state) not in FINISHED:
         return ""
     start = AGAIN.replace("{2}", ASKS if delivery.state == DeliveryState.DELIVERED else "")
@@ -100,8 +99,7 @@ def replay_button(delivery: Delivery) -> str:
 
 @cache
 def _replaying() -> str:
-    """Return the URL that replays a delivery, with a placeholder for its key, since each row
-    needs it."""
+    """Return the URL that replays a delivery, with a placeholder for the key of each row."""
     return reverse("admin:delivery_delivery_replay", args=[0]).replace("/0/", "/{}/")
 
 
@@ -180,8 +178,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         return f"delivery:{obj}"
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Omit buttons for users who may only view, and omit columns that all dead letters
-        share."""
+        """Omit buttons for users who may only view, and columns that all dead letters share."""
         without = set() if self.has_operate_permission(request) else {"again"}
         if request.GET.get("state") == DeliveryState.DEAD:
             without |= {"state_now", "due_short"}

@@ -76,8 +76,7 @@ class ErasureAdmin(base.ReadOnly):
 
     @display(description="Left in the tables")
     def left(self, row: Erasure) -> str:
-        """Messages still in the tables; running the same command again erases them once
-        archived."""
+        """Messages still in the tables. Repeating the command erases them once archived."""
         return intcomma(row.left_count)
 
     @display(description="Begun")

@@ -83,8 +83,7 @@ class SinceFilter(_Held):
 
 
 class OutcomeFilter(_Held):
-    """Filter by the last attempt's outcome. It has no index, so it scans what the other filters
-    leave."""
+    """Filter by the last attempt's outcome, without an index: scans the other filters' rows."""
 
     title = f"outcome (of the newest {MAX_ROWS:,})"
     parameter_name = "outcome"
@@ -177,8 +176,7 @@ class Deliveries(IndexOrdered):
 
 
 def _by_id(rows: Rows, term: str) -> Rows | None:
-    """Return the delivery of an id, or the deliveries of a message's id; None for any other
-    text."""
+    """Return the delivery of an id, or the deliveries of a message's id; None for other text."""
     delivery, message = ids.from_public(ids.DELIVERY, term), ids.message_number(term)
     if delivery is not None:
         return rows.filter(pk=delivery)

@@ -159,8 +159,7 @@ def last_results() -> list[dict[str, Any]]:
 
 
 def strip(hours: list[ForecastFrame]) -> list[Day]:
-    """Return days of 24 hours each. Hot hours have the darkest shade, and do not scale the
-    others."""
+    """Return days of 24 hours. Hot hours have the darkest shade, and do not scale the others."""
     calm = [frame.deliveries for frame in hours if not frame.is_hot]
     top = max(calm or [frame.deliveries for frame in hours], default=0.0)
     found = []

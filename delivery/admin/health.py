@@ -134,8 +134,11 @@ def page(model_admin: base.Page, request: HttpRequest) -> HttpResponse:
 
 
 def worst(rows: QuerySet[HealthDay]) -> list[HealthDay]:
-    """Return rows in order of urgency: first those with failures by score, then those without,
-    since few attempts alone lower the score, and last those without attempts."""
+    """Return rows in order of urgency.
+
+    First come those with failures, by score; then those without, since few attempts alone lower the
+    score; last those without attempts.
+    """
     order = Case(When(attempts=0, then=2), When(failed=0, then=1), default=0)
     return list(rows.annotate(part=order).order_by("part", "score", "-attempts", "host")[:SHOWN])
 

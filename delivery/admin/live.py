@@ -45,8 +45,7 @@ class Live:
 
 
 class AbstractPage(ABCMeta, MediaDefiningClass):
-    """The metaclass of pages with abstract methods, so that incomplete pages cannot be
-    registered."""
+    """A metaclass with abstract methods, so that incomplete pages cannot be registered."""
 
 
 class LivePage(WithPageContext, Stoppable, metaclass=AbstractPage):
@@ -69,8 +68,7 @@ class LivePage(WithPageContext, Stoppable, metaclass=AbstractPage):
         return [own, *super().get_urls()]
 
     def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Return the present progress; at the end reload the whole page, since its buttons
-        change."""
+        """Return the present progress; at the end reload the page, since its buttons change."""
         base.require(self.has_view_permission(request))
         row = self.get_object(request, object_id)
         if row is None:

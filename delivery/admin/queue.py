@@ -207,8 +207,7 @@ class MoveActions(RowActions):
         return TemplateResponse(request, "delivery/move.html", context)
 
     def moves_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Return the progress of the move; at the end reload the whole page, since its buttons
-        change."""
+        """Return the move's progress; at the end reload the page, since its buttons change."""
         base.require(self.has_view_permission(request))
         consumer = self.get_object(request, object_id)
         if consumer is None:

@@ -17,8 +17,7 @@ changed."""
 def headers(
     delivery: Delivery, message: Message, consumer: Consumer, at: datetime
 ) -> list[tuple[str, str]]:
-    """Return the headers of an attempt at an instant, without the consumer's own, which may be
-    secrets."""
+    """Return an attempt's headers, without the consumer's own, which may be secrets."""
     built = envelope.build(
         envelope.Envelope(
             message_id=ids.to_public(ids.MESSAGE, message.id),

@@ -30,8 +30,7 @@ class TimelineEvent:
 
 
 def moments(delivery: Delivery, *, hidden: str) -> Sequence[TimelineEvent]:
-    """Return events from acceptance until now; attempts beyond MAX_SHOWN are left out, oldest
-    first.
+    """Return events from acceptance until now; the oldest attempts beyond MAX_SHOWN are left out.
 
     ``hidden`` explains why headers and responses are hidden, since they may repeat the request; ''
     shows them.

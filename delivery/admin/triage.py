@@ -174,8 +174,10 @@ def lines(clusters: Iterable[DeadCluster]) -> list[Line]:
 
 
 def _sensitive(clusters: Iterable[DeadCluster]) -> set[int]:
-    """Return keys of groups that sensitive channels have, or may have: not all consumers are
-    stored."""
+    """Return keys of groups that sensitive channels have, or may have.
+
+    Not all consumers of a group are stored.
+    """
     channels = set(Channel.objects.filter(sensitive=True).values_list("id", flat=True))
     return {
         cluster.pk

@@ -161,8 +161,7 @@ def move_of(values: dict[str, Any], now: datetime) -> dict[str, Any]:
 
 
 def printable(bad: InvalidValues) -> InvalidValues:
-    """Replace unknown field names, which are the caller's text, so that every response can carry
-    them."""
+    """Escape field names in the errors, since unknown ones are the caller's text."""
     return InvalidValues(
         [
             fields.FieldError(

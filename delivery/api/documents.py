@@ -1,5 +1,7 @@
-"""Describe parameters and responses of operations for OpenAPI; views' docstrings describe their
-effect."""
+"""Describe parameters and responses of operations for OpenAPI.
+
+The docstrings of the views describe what the operations do.
+"""
 
 from drf_spectacular.utils import OpenApiParameter
 

@@ -47,8 +47,7 @@ class Deep(Page):
     __slots__ = ()
 
     def look(self, ranges: Sequence[QuerySet[M]], wanted: Q, show: Show) -> dict[str, Any]:
-        """Return the page, like Page.answer. ``ranges`` are served by an index in the order of
-        ``id``."""
+        """Return the page, like Page.answer. An index serves ``ranges`` in the order of ``id``."""
         found: list[Any] = []
         lookup, place, edge = self.lookup, self.place, None
         for scan in SCAN_ROWS:
@@ -111,8 +110,10 @@ def answer(page: Page, ranges: Sequence[QuerySet[M]], wanted: Q, show: Show) -> 
 
 
 def states_of(page: Page) -> tuple[list[str], Q]:
-    """Return the stored states and the condition of ``state=``; all states without it. Raises
-    Invalid."""
+    """Return the stored states and the condition of ``state=``. Raises Invalid.
+
+    Without the parameter, these are all states.
+    """
     if "state" not in page.filters:
         return [state.value for state in DeliveryState], Q()
     stored, wanted = choose(page, "state", SHOWN_STATES)

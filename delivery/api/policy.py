@@ -28,8 +28,7 @@ def channel_of(slug: str) -> ChannelConfig:
 
 
 def consumer_of(caller: Caller, channel: str, client_id: str) -> Consumer:
-    """Return the consumer of the URL. Retired ones are included for their history. Raises
-    NotFound."""
+    """Return the consumer of the URL; a retired one too, for its history. Raises NotFound."""
     channel_of(channel)
     consumer = (
         Consumer.objects.select_related("channel")
@@ -42,8 +41,10 @@ def consumer_of(caller: Caller, channel: str, client_id: str) -> Consumer:
 
 
 def view_of(caller: Caller, channel: str, client_id: str) -> ConsumerConfig:
-    """Return the configuration of the URL's consumer unless retired, without a query. Raises
-    NotFound."""
+    """Return the configuration of the URL's consumer, without a query. Raises NotFound.
+
+    A retired consumer has none.
+    """
     channel_of(channel)
     view = config_cache.consumer(channel, client_id)
     if view is not None and caller.tenant.owns(view.team_id):
@@ -146,8 +147,7 @@ def is_received(caller: Caller, message: Message) -> bool:
 
 
 def is_own(caller: Caller, message: Message) -> bool:
-    """Whether the caller's team published it, so that the caller may see each consumer's
-    delivery."""
+    """Whether the caller's team published it, and so may see each consumer's delivery."""
     return caller.tenant.owns(message.producer.team_id if message.producer else None)
 
 

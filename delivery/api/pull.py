@@ -35,15 +35,13 @@ Known = dict[Lease, str]
 
 
 def answer_receipt(meta: Mapping[str, Any], read: Read, channel: str, client_id: str) -> Response:
-    """Receive for the caller named in the headers of ``meta``. Raises what the API's views
-    raise."""
+    """Receive for the caller named in the headers of ``meta``. Raises what the views raise."""
     caller = fast_path.caller_of(meta, SCOPES, channel)
     return Response(200, fast_path.to_json(receive(caller, meta, read, channel, client_id)))
 
 
 def answer_acknowledgement(meta: Mapping[str, Any], read: Read) -> Response:
-    """Acknowledge for the caller named in the headers of ``meta``. Raises what the API's views
-    raise."""
+    """Acknowledge for the caller named in the headers of ``meta``. Raises what the views raise."""
     caller = fast_path.caller_of(meta, SCOPES)
     return Response(200, fast_path.to_json(acknowledge(caller, meta, read)))
 
@@ -51,8 +49,7 @@ def answer_acknowledgement(meta: Mapping[str, Any], read: Read) -> Response:
 def receive(
     caller: Caller, meta: Mapping[str, Any], read: Read, channel: str, client_id: str
 ) -> dict[str, Any]:
-    """Return messages for a caller who may receive on the channel, long-polling if the body asks
-    for it.
+    """Return messages for a caller who may receive, long-polling if the body asks for it.
 
     A server that can postpone a response sends the messages of a long poll later, and the return
     value is not sent. Raises NotFound, Conflict, Invalid and ApiProblem; no message is claimed

@@ -50,8 +50,10 @@ def one_of(values: Any) -> Schema:
 
 
 def stored_or_shown(states: Iterable[str]) -> Schema:
-    """Return the schema of a state as stored (`queued`) or as shown (`Queued`), so that code
-    generators tell them apart."""
+    """Return the schema of a state as stored (`queued`) or as shown (`Queued`).
+
+    Code generators then tell the two apart.
+    """
     names = [
         ("" if state == state.lower() else "SHOWN_") + state.replace("-", "_").upper()
         for state in states

@@ -76,8 +76,11 @@ def state(row: Delivery) -> str:
 
 
 def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, Any]:
-    """Represent one attempt. Its response is for callers who may read the body, which a response
-    may repeat; the process that made the attempt is for operators."""
+    """Represent one attempt.
+
+    Its response is for callers who may read the body, which a response may repeat; the process that
+    made the attempt is for operators.
+    """
     # A worker's error message about an encrypted body is stored with the response.
     said = row.answer if may_open else data_encryption.StoredResponse(row.error, "", b"")
     shown = {

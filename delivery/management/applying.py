@@ -112,8 +112,7 @@ def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused
 
 
 def _register_all(entries: Sequence[Entry], actor: str) -> list[Change | BrokerError]:
-    """Return the change or error of each entry. Consumers, which may be thousands, are written
-    in bulk."""
+    """Return the change or error of each entry; consumers are written in bulk."""
     name = entries[0].table.name
     if name == "consumers":
         return _register_consumers(entries, actor)

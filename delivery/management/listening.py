@@ -32,8 +32,7 @@ class Heard(NamedTuple):
 
 @dataclass(slots=True)
 class Listener:
-    """Registers a consumer, receives, forwards and acknowledges; retires the consumer at the
-    end."""
+    """Registers a consumer, receives, forwards, acknowledges, and retires the consumer."""
 
     url: str
     channel: str

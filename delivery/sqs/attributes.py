@@ -110,8 +110,7 @@ def show(attributes: Attributes) -> dict[str, dict[str, str]]:
 
 
 def choose(attributes: Attributes, wanted: Collection[str]) -> dict[str, Attribute]:
-    """Return the attributes that ``MessageAttributeNames`` selects: names, prefixes like
-    ``a.*``, or all."""
+    """Return the attributes of ``MessageAttributeNames``: names, prefixes like ``a.*``, or all."""
     if "All" in wanted or ".*" in wanted:
         return dict(attributes)
     prefixes = tuple(name[:-1] for name in wanted if name.endswith(".*"))

@@ -230,8 +230,10 @@ def _of_channel(given: dict[str, str]) -> dict[str, Any]:
 
 
 def _of_consumer(given: dict[str, str]) -> dict[str, Any]:
-    """Return settings of the pull consumer: each receive counts as an attempt, and a released
-    message is due at once."""
+    """Return settings of the pull consumer.
+
+    Each receive counts as an attempt, and a released message is due at once.
+    """
     policy = given.get("RedrivePolicy")
     redrive = queues.read_redrive(policy) if policy else None
     return {

@@ -352,8 +352,7 @@ def _show(
 
 
 def _died_in(one: ReceivedMessage, region: str) -> str:
-    """Return the ARN of the source queue, if the message died there and this is its dead-letter
-    queue."""
+    """Return the ARN of the queue in which the message died; '' if it was no queue."""
     channel = one.payload.headers.get(f"{PREFIX}Channel", "")
     name = queues.name_of(channel, one.payload.headers.get(f"{PREFIX}Consumer", ""))
     return queues.arn_of(name, region) if name else ""

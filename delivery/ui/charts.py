@@ -102,8 +102,7 @@ def columns(found: Sequence[Bar]) -> list[Column]:
 
 
 def strips(counts: Mapping[int, Mapping[str, int]]) -> dict[int, list[dict[str, Any]]]:
-    """Return ticks for each consumer's last deliveries, oldest first; ``counts`` are its
-    counters."""
+    """Return ticks for each consumer's last deliveries, oldest first, given its counters."""
     parts = [Part(consumer_id, _present(own)) for consumer_id, own in counts.items()]
     found = _newest(parts, STRIP)
     return {part.consumer_id: _ticks(rows) for part, rows in zip(parts, found, strict=True)}
@@ -128,8 +127,10 @@ def _present(counts: Mapping[str, int]) -> list[str]:
 
 
 def _newest(parts: Sequence[Part], most: int) -> list[list[Row]]:
-    """Return the newest rows of each part, descending: one query with a short index range per
-    state."""
+    """Return the newest rows of each part, descending, in one query.
+
+    The query has a short index range per state.
+    """
     terms: list[str] = []
     values: list[Any] = []
     for place, part in enumerate(parts):

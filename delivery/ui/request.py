@@ -51,8 +51,7 @@ def build(webhook: Consumer, row: Delivery, *, at: datetime, now: datetime, sign
 
 
 def _signer(webhook: Consumer) -> Signer:
-    """Return the webhook's signer with its own headers masked, since they may contain
-    credentials."""
+    """Return the webhook's signer with its own headers masked: they may contain credentials."""
     try:
         signer = config_cache.signer(webhook.id)
     except Unreadable:

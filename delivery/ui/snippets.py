@@ -7,8 +7,7 @@ from delivery.rules.snippets import MASKED, Snippet, snippets
 
 
 def code_for(webhook: Consumer, secret: str = MASKED) -> list[Snippet]:
-    """Return code that verifies a push consumer's requests, or that receives for a pull
-    consumer."""
+    """Return code to verify a push consumer's requests, or to receive for a pull consumer."""
     if webhook.mode == Consumer.Mode.PULL:
         api = f"{conf().public_url}/api/v1"
         return receiving(api, webhook.channel.slug, webhook.client_id)

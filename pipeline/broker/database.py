@@ -147,8 +147,7 @@ class Database:
         return [self.stored(value) if isinstance(value, datetime) else value for value in values]
 
     def stored(self, at: datetime) -> Any:
-        """Convert an instant to the broker's column format: naive UTC, on SQLite in Django's
-        format."""
+        """Convert an instant to a column's format: naive UTC, on SQLite as Django writes it."""
         naive = at.astimezone(UTC).replace(tzinfo=None)
         return naive if self.is_mysql else str(naive)
 

@@ -44,8 +44,11 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Key ranges of one replay from the lake: it created deliveries with keys from ``first`` to
-    ``last``, of messages with keys from ``low`` to ``high``."""
+    """Key ranges of one replay from the lake.
+
+    It created deliveries with keys from ``first`` to ``last``, of messages with keys from ``low``
+    to ``high``.
+    """
 
     consumer_id: int
     first: int

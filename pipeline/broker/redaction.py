@@ -1,5 +1,4 @@
-"""Redact options that identify a person: no page shows them, and they are deleted when the run
-ends."""
+"""Redact options that identify a person on all pages, and delete them when the run ends."""
 
 import hashlib
 import json

@@ -22,8 +22,7 @@ class Behind(Exception):
 
 
 def catch_up(database: Database, settings: Settings, run: Run) -> None:
-    """Wait until bulk reads see everything that is committed now. Raises Behind, Cancelled or
-    Lost."""
+    """Wait until bulk reads see what is committed now. Raises Behind, Cancelled or Lost."""
     if settings.bulk_url == settings.database_url:
         return
     now = database.now()

@@ -119,15 +119,13 @@ class Run:
             raise self._stop(self.job)
 
     def stop(self, why: type[Exception] = Cancelled) -> None:
-        """Stop the run at its next report; may be called from any thread and from a signal
-        handler."""
+        """Stop the run at its next report; may be called from any thread or signal handler."""
         if self._stop is None:
             self._stop = why
             self.on_cancel()
 
     def cancel_again(self) -> None:
-        """Cancel again what the job started before it noticed that it is to stop; call it
-        repeatedly."""
+        """Cancel what the job started before it noticed that it is to stop; call it repeatedly."""
         if self._stop is not None:
             with suppress(Exception):  # it may be ending right now
                 self.on_cancel()

@@ -116,8 +116,7 @@ class Follower(_Rows, DataSourceStreamReader):
             database.close()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return the ranges between two offsets; none where the high watermark is below the
-        start."""
+        """Return the ranges between two offsets; none if the high watermark is below the start."""
         return list(split(start["key"], end["key"], self.ranges))
 
 

@@ -121,8 +121,7 @@ QUIET = {
 
 @contextmanager
 def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
-    """Start a session that ends with the block. ``more`` are Spark options with dots written as
-    ``__``.
+    """Start a session that ends with the block; ``more`` are Spark options with ``__`` for dots.
 
     Raises Unusable.
     """

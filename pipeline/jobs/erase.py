@@ -125,8 +125,10 @@ def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
 
 
 def _waiting(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
-    """Return messages with rows in skipped files. These messages stay too, since they lead to
-    the rows."""
+    """Return messages with rows in skipped files.
+
+    These messages stay too, since they lead to the rows.
+    """
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
     found: set[int] = set()
     for table, owner in rewriting.OWNER.items():

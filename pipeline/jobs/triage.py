@@ -119,8 +119,7 @@ def host(url: str) -> str:
 
 
 def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: datetime) -> list[Row]:
-    """Return the groups, most urgent first, with the number of deliveries that a replay would
-    take."""
+    """Return the groups, most urgent first, with the deliveries that a replay would take."""
     spark = context.spark
     wanted = deadletters.kinds(rows, MAX_ROWS).persist()
     groups = deadletters.groups(rows, wanted).toArrow().to_pylist()

@@ -186,8 +186,7 @@ def instant(row: Row) -> datetime:
 
 
 def write_csv(database: Database, path: Path, since: datetime, until: datetime) -> None:
-    """Write the hours to a CSV file, with names instead of ids. The file appears complete or not
-    at all."""
+    """Write the hours to a CSV file, with names instead of ids, completely or not at all."""
     names = ", ".join(f"u.{name}" for name in COUNTED)
     sql = (
         f"SELECT u.hour, p.slug, c.slug, k.client_id, u.producer_id, u.channel_id, u.consumer_id, "

@@ -113,8 +113,7 @@ class Frames:
     def live(
         self, table: Table, low: int, high: int, columns: Sequence[str], where: str = ""
     ) -> DataFrame:
-        """Rows of the broker's tables with keys from ``low`` (inclusive) up to ``high``
-        (exclusive)."""
+        """Rows of the broker's tables with keys from ``low`` up to ``high``, which is exclusive."""
         rows = self._spark.read.format(source.FORMAT)
         rows = rows.schema(source.spark_schema(table, tuple(columns)))
         ranges = 4 * self._settings.partitions
@@ -159,8 +158,11 @@ class Frames:
         return bool(self._database.read(f"SELECT message_id FROM {RESTORED} LIMIT 1"))
 
     def _files(self, table: Table, low: int, high: int) -> tuple[list[str], list[str]]:
-        """Return two lists of files with keys in the range: files whose rows are only in the
-        lake, and files of which some rows are still in the tables."""
+        """Return the lake's files with keys in the range, as two lists.
+
+        Rows of the first list's files are only in the lake. Some rows of the second list's files
+        are still in the tables.
+        """
         if self._settings.lake is None:
             return [], []
         whole: list[str] = []

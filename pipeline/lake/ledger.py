@@ -251,8 +251,7 @@ class Ledger:
         note: Callable[[], None] = lambda: None,
         **columns: Any,
     ) -> bool:
-        """Change the state by compare-and-set, under the run's lock, together with ``note``.
-        Raises Lost."""
+        """Change the state by compare-and-set under the run's lock, with ``note``. Raises Lost."""
         values = {"state": to, **columns}
         sets = ", ".join(f"{name} = %s" for name in values)
         with self.database.transaction():

@@ -113,8 +113,7 @@ def _end(ledger: Ledger, segment: Segment, files: Sequence[File]) -> None:
 
 
 def _without_subject(folder: Path, file: File, gone: pa.Array, run_id: int) -> File | None:
-    """Return the file without these messages: unchanged if it has none, None if no row would
-    remain."""
+    """Return the file without these messages; None if no row would remain."""
     if not file.rows:
         return file
     column = OWNER[file.table]

@@ -4,8 +4,10 @@ RISKY = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def safe(value: object) -> object:
-    """Return the value; text that a spreadsheet would run as a formula gets an apostrophe in
-    front (OWASP, CSV injection)."""
+    """Return the value, with an apostrophe before text that would run as a formula.
+
+    A spreadsheet then shows it as text (OWASP, CSV injection).
+    """
     if isinstance(value, str) and value.lstrip(" ").startswith(RISKY):
         return f"'{value}"
     return value

@@ -69,8 +69,10 @@ Hours = Mapping[datetime, Load]
 def estimate(
     hours: Hours, at: datetime, *, since: datetime, until: datetime, weeks: int
 ) -> Estimate:
-    """Estimate the hour that begins ``at``, for one channel whose ``hours`` are known from
-    ``since`` up to ``until``; an hour missing in between had no load."""
+    """Estimate the hour that begins ``at``, for one channel.
+
+    Its ``hours`` are known from ``since`` up to ``until``; an hour missing in between had no load.
+    """
     for basis, step, most in ((Basis.WEEKS, WEEK, weeks), (Basis.DAYS, DAY, 7 * weeks)):
         places = (at - step * number for number in range(1, most + 1))
         samples = [hours.get(place, IDLE) for place in places if since <= place < until]
@@ -131,8 +133,10 @@ def errors(pairs: Iterable[tuple[float, float]]) -> tuple[float | None, float | 
 
 
 def wants(patterns: Sequence[str], event_type: str) -> bool:
-    """Whether a consumer with these patterns gets a message of this event type, by the broker's
-    rules (docs/api.md); tests compare the two."""
+    """Whether a consumer with these patterns gets a message of this event type.
+
+    The rules are the broker's (docs/api.md); tests compare the two.
+    """
     return not patterns or any(
         pattern == EVERYTHING
         or (pattern.endswith(".*") and event_type.startswith(pattern[:-1]))

@@ -23,8 +23,10 @@ PER_DOUBLING = 4
 
 
 def bucket(ms: int) -> int:
-    """Return the bucket of a duration. Uses integers, since a logarithm may fall short of a
-    power of two; less than a millisecond counts as one."""
+    """Return the bucket of a duration; less than a millisecond counts as one.
+
+    Uses integers, since a logarithm may fall short of a power of two.
+    """
     return int(max(1, ms) ** PER_DOUBLING).bit_length() - 1
 
 
@@ -96,8 +98,7 @@ class Measures:
     def add(
         self, outcome: str, bucket: int | None, count: int, retries: int, weight: int, squares: int
     ) -> None:
-        """Add ``count`` attempts with the same outcome, with the sums of their weights and
-        squared weights."""
+        """Add ``count`` attempts of one outcome, with the sums of (squared) weights."""
         self.outcomes[outcome] += count
         self.retries += retries
         self.weight += weight
@@ -113,8 +114,7 @@ class Measures:
 
 
 def recency(hours: int) -> int:
-    """Return the weight of an attempt so many whole hours before the end; it halves every six
-    hours."""
+    """Return the weight of an attempt so many hours before the end; it halves every six."""
     return round(float(FULL_WEIGHT * 0.5 ** (hours / HALF_LIFE_H)))
 
 
@@ -138,8 +138,7 @@ def score(measures: Measures) -> int | None:
 
 
 def burn(measures: Measures, objective: float) -> float | None:
-    """Return how many times faster than allowed the error budget is used; ``objective`` in
-    percent."""
+    """Return the burn rate of the error budget, 1 when just met; ``objective`` in percent."""
     if not measures.attempts:
         return None
     return 100 * measures.failed / measures.attempts / (100 - objective)

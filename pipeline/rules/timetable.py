@@ -171,8 +171,10 @@ def hot_minutes(found: list[Hour], known: Known, most: int) -> list[datetime]:
 
 
 def minute(channel_id: int, at: datetime, known: Known, usual: float) -> Frame | None:
-    """Return a hot minute of a channel, or None if it has no scheduled load then. ``usual`` is
-    the number of deliveries added to it."""
+    """Return a hot minute of a channel, or None if it has no scheduled load then.
+
+    ``usual`` is the number of deliveries added to it.
+    """
     load = known.of(at)
     if not load.deliveries:
         return None
@@ -192,8 +194,10 @@ def minute(channel_id: int, at: datetime, known: Known, usual: float) -> Frame |
 
 
 def backtest(past: Past, start: datetime, count: int, weeks: int) -> Iterator[tuple[float, float]]:
-    """Yield the actual messages of each of the ``count`` hours before ``start``, with the
-    forecast that would have been made when the hour began."""
+    """Yield actual and forecast messages of each of the ``count`` hours before ``start``.
+
+    The forecast is the one that would have been made when the hour began.
+    """
     begins = start - HOUR * count
     since = min(past.since or begins, begins)
     for place in range(count):

@@ -78,8 +78,10 @@ class Balance:
 
     @cached_property
     def deliveries(self) -> DataFrame:
-        """One row for each delivery key, with totals of its attempts; and one for each delivery
-        that only attempts refer to (``id`` is null)."""
+        """Deliveries with totals of their attempts, one row per key.
+
+        A delivery that only attempts refer to has a row too (``id`` is null).
+        """
         since = self._since and self._since - SKEW
         until = self._scope.now + AHEAD
         names = ["id", "message_id", "consumer_id", "channel_id", "state", "attempt_count"]
@@ -107,8 +109,10 @@ class Balance:
 
     @cached_property
     def messages(self) -> DataFrame:
-        """One row for each message key, with totals of its deliveries; and one for each message
-        that only deliveries refer to (``known`` is false)."""
+        """Messages with totals of their deliveries, one row per key.
+
+        A message that only deliveries refer to has a row too (``known`` is false).
+        """
         names = ["channel_id", "state", "event_type", "consumer_count", "accepted_at"]
         found = self._frames.messages(self._since, self._until, ["id", "version", *names])
         found = found.groupBy("id").agg(

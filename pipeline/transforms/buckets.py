@@ -10,8 +10,7 @@ MARKS = tuple(int(2 ** (BITS - 1 + place / 4)) + 1 for place in (1, 2, 3))
 
 
 def bucket(ms: Column) -> Column:
-    """Return ``floor(4 log2(ms))``: the bit length gives the doubling, the bits give the
-    quarter."""
+    """Return ``floor(4 log2(ms))``: the bit length gives the doubling, the bits its quarter."""
     whole = f.greatest(ms, f.lit(1)).cast("long")
     doubling = f.length(f.bin(whole)) - f.lit(1)
     place = doubling * f.lit(4)

@@ -49,8 +49,11 @@ def hosts(spark: SparkSession, database: Database) -> DataFrame:
 
 
 def windows(spark: SparkSession, spans: list[Span]) -> DataFrame:
-    """Return the windows of each day: itself, the 7 days before, the last hours, and the 7 days
-    ending with it."""
+    """Return the windows of each day.
+
+    They are the day itself, the 7 days before, the last hours, and the 7 days that end with the
+    day.
+    """
     rows = []
     week = int(BEFORE.total_seconds())
     for start, end in spans:

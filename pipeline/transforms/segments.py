@@ -92,8 +92,7 @@ class Mover:
         self._came = {"exported": 0, "verified": 0, "to_do_again": 0, "rows": 0}
 
     def run(self) -> dict[str, int]:
-        """Process all segments; returns the result. Raises Unusable for faults that a person
-        must fix; Lost."""
+        """Process all segments; returns the result. Raises Lost, Unusable."""
         self._context.report(f"planning {KINDS[0]}")
         counter = ThreadPoolExecutor(1, "planning")
         executors = ThreadPoolExecutor(self._context.settings.partitions, "archiving")

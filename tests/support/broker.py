@@ -171,8 +171,7 @@ def empty_database(folder: Path) -> Iterator[str]:
 
 @cache
 def _migrated_file() -> Path:
-    """Return a file with all migrations. Made once, since they take longer than starting a
-    broker."""
+    """Return a migrated SQLite file, made once: migrations take longer than a broker's start."""
     folder = Path(tempfile.mkdtemp(prefix="hookstation-e2e-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / "migrated.sqlite3"
@@ -221,8 +220,7 @@ def wait_until(
     otherwise: str,
     more: Callable[[], str] = lambda: "",
 ) -> None:
-    """Poll until true; fails with a message after ``seconds``, or after five minutes if that is
-    longer."""
+    """Poll until true; fails with a message after ``seconds``, at least five minutes."""
     seconds = max(seconds, LEAST_PATIENCE_S)
     end = time.monotonic() + seconds
     while not done():

@@ -15,8 +15,7 @@ from cryptography.x509.oid import NameOID
 
 @functools.cache
 def certificate() -> tuple[Path, Path]:
-    """Return the paths of the certificate, which is its own authority, and of its key (both
-    PEM)."""
+    """Return the PEM files of the certificate, which is its own authority, and of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     folder = Path(tempfile.mkdtemp(prefix="hookstation-certificate-"))
     chain, secret = folder / "cert.pem", folder / "key.pem"

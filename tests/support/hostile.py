@@ -23,8 +23,7 @@ class Bomb:
 
 
 def stored(value: Any) -> Any:
-    """Return a value as a pickle column stores it. Storing the value itself would run it
-    already."""
+    """Return a value as a pickle column stores it. Storing the value itself would run it."""
     return PickledObject(base64.b64encode(pickle.dumps(value)).decode())
 
 

@@ -20,8 +20,7 @@ _held: list[int] = []
 
 
 def claim(count: int = 1) -> int:
-    """Return the first of ``count`` consecutive ports that are free and not reserved by another
-    test."""
+    """Return the first of ``count`` consecutive ports that are free and not reserved."""
     highest = int(_KERNEL_RANGE.read_text().split()[0]) if _KERNEL_RANGE.exists() else 32_768
     while True:
         first = random.SystemRandom().randrange(LOWEST, highest - count)

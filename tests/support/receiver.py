@@ -133,8 +133,7 @@ class Receiver:
     def wait_for(
         self, count: int, *, timeout: float = _PATIENCE_S, path: str | None = None
     ) -> list[Request]:
-        """Return the requests once there are at least ``count``; TimeoutError after ``timeout``
-        s."""
+        """Return the requests once there are ``count``; TimeoutError after ``timeout`` s."""
         deadline = time.monotonic() + timeout
         with self._seen.changed:
             # Check the total first: filtering at each arrival would be quadratic.

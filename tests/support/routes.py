@@ -6,8 +6,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 
 def routes(under: str = "/") -> Iterator[tuple[str, URLPattern]]:
-    """Yield path and pattern of each URL that begins with ``under``; parameters as
-    ``<str:name>``."""
+    """Yield path and pattern of each URL below ``under``; parameters as ``<str:name>``."""
     for path, pattern in _walk(get_resolver().url_patterns, "/"):
         if path.startswith(under):
             yield path, pattern

@@ -44,8 +44,7 @@ def need_or_skip(*programs: str) -> None:
 
 
 def run(command: Iterable[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Return the standard output of a command; raises `AssertionError` with its output if it
-    fails."""
+    """Return the standard output of a command; raises `AssertionError` if it fails."""
     done = subprocess.run(
         [*command],
         cwd=folder,
@@ -59,8 +58,7 @@ def run(command: Iterable[str], folder: Path, environment: Mapping[str, str] | N
 
 
 def once(name: str, sources: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """Return the folder that ``build`` fills; it is called again only when a source file has
-    changed.
+    """Return the folder that ``build`` fills, called again only when a source has changed.
 
     Processes of one test run take turns: the first one builds, the others use its result.
     """
@@ -125,8 +123,7 @@ def build_java_example() -> Path:
 
 
 def spark_jars(*names: str) -> list[Path]:
-    """Return jars included in PySpark by the prefixes of their names; skips the test without
-    PySpark.
+    """Return PySpark's jars by the prefixes of their names; skips the test without PySpark.
 
     Among them are the servlet API and Jetty, a servlet container.
     """

@@ -35,8 +35,7 @@ class World:
 
 
 def make(team: Team | None = None, *, exposure: str = "external") -> World:
-    """Create a channel with an event type, a consumer, a schedule, a producer with a key, and
-    traffic."""
+    """Create a channel with an event type, consumers, a schedule, a producer, and traffic."""
     channel = factories.ChannelFactory.create(exposure=exposure)
     producer = factories.ProducerFactory.create(team=team)
     key = factories.ApiKeyFactory.create(producer=producer, scopes=["publish"])

@@ -82,8 +82,7 @@ class ChannelMessagesView(PublishView):
 
 
 def _between(page: Page, channel_id: int) -> Any:
-    """Return the channel's messages in a time range, which is a key range since keys rise with
-    time."""
+    """Return the channel's messages in a time range: keys rise with time."""
     begins, ends = pages.instant_of(page, "from"), pages.instant_of(page, "to")
     first = id_at(begins - SKEW) if begins else 0
     last = id_at(ends + SKEW) if ends else LARGEST_ID

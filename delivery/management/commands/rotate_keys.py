@@ -17,8 +17,7 @@ POLL_S = 0.5
 
 
 class Command(BaseCommand):
-    """Activates the first key once all processes have it, then runs
-    channels_app/steps/reencrypt.py."""
+    """Activates the first key once all processes have it, then reencrypts everything."""
 
     help = (
         "Let the first key of HOOKSTATION_ENCRYPTION_KEYS seal, as soon as every living process\n"

@@ -1,5 +1,4 @@
-"""Generate the events of a small shop: orders that are placed, paid, shipped, and sometimes
-returned."""
+"""Generate events of a small shop: orders placed, paid, shipped, and sometimes refunded."""
 
 import json
 import secrets

@@ -1,5 +1,4 @@
-"""Format what the demo prints, as plain text in 80 columns: titles, lines, events and the
-summary."""
+"""Format what the demo prints, as plain text in 80 columns."""
 
 from collections.abc import Mapping
 from pathlib import Path
