@@ -96,8 +96,7 @@ class Following:
 
     def look(self) -> bool:
         """Read new records; returns whether there were any."""
-        # The sink first: then all its messages have their acknowledgement in the load generator's
-        # log.
+        # The sink first: acknowledgements read after it can only add messages to wait for.
         heard, answers = self._sink.read(self._heard), self._load.log.read(self._answers)
         self._heard += len(heard)
         self._answers += len(answers)

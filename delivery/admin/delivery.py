@@ -257,7 +257,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
 
     @admin.action(description="Replay")
     def replay_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
-        """Start one replay of all selected deliveries; those in flight are skipped."""
+        """Start one replay of all selected deliveries; unfinished ones are skipped."""
         numbers = sorted(queryset.values_list("pk", flat=True))
         names = [ids.to_public(ids.DELIVERY, number) for number in numbers]
         try:

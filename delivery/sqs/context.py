@@ -33,7 +33,7 @@ class Context:
     """Postpones the response; None if the server cannot."""
 
     def authorize(self, *scopes: str) -> None:
-        """Raise SqsError unless the key has one of the scopes."""
+        """Raise SqsError unless the key has one of the scopes and its producer is enabled."""
         if not self.caller.may(*scopes):
             raise SqsError("AccessDenied", f"The key needs the scope {' or '.join(scopes)}.")
         if self.caller.producer is not None and self.caller.producer.disabled:

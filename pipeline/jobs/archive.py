@@ -21,7 +21,7 @@ from pipeline.transforms.segments import KINDS, Mover
 logger = logging.getLogger(__name__)
 
 LATE = timedelta(days=2)
-"""A killed run may have left unknown files for so long."""
+"""How far back the job looks for files that killed runs left."""
 READING = timedelta(seconds=30)
 """A run without a heartbeat for so long no longer reads files."""
 

@@ -81,7 +81,7 @@ def where(kind: str, low: int, high: int, limits: Cutoffs) -> str:
     """Return the condition for a segment's rows, over its table's FROM clause (broker/tables.py).
 
     Contains only the program's own numbers and instants. It uses constants rather than a CASE by
-    channel, because SQLite compares an instant in an expression as text and MySQL does not.
+    channel, because not all databases treat an instant in an expression as text.
     """
     if kind == DELIVERIES:
         return f"{_between(low, high)} AND ({_by_channel('d', limits, _finished)})"

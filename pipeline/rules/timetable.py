@@ -35,7 +35,7 @@ class Known:
 
     scheduled: dict[datetime, Load] = field(default_factory=dict)
     retries: dict[datetime, Load] = field(default_factory=dict)
-    """Deliveries of messages that are counted elsewhere."""
+    """Deliveries of messages that were counted at their first due time."""
 
     def add(self, other: "Known") -> None:
         """Add another channel's load."""

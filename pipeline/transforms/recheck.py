@@ -55,8 +55,8 @@ WELL = {
         "SELECT r.message_id AS id FROM delivery_restoredmessage r WHERE r.message_id IN ({keys})"
     ),
 }
-"""Return keys that are correct, because the row had only changed. Rows in the lake alone remain
-findings."""
+"""By kind: the query for keys that are correct, because their rows were only changing. A row that is
+only in the lake remains a finding."""
 OFF = {
     "undispatched": (
         f"SELECT m.id FROM {MESSAGES} WHERE m.id IN ({{keys}}) AND m.state = 'accepted'"
@@ -68,8 +68,8 @@ OFF = {
         f"(SELECT 1 FROM {MESSAGES} WHERE m.id = d.message_id)"
     ),
 }
-"""Return keys that are still wrong. A deleted channel or consumer rightly leaves its history in
-the lake."""
+"""By kind: the query for keys that are still wrong. A deleted channel or consumer rightly leaves its
+history in the lake."""
 
 RANGES = {
     "bodies": (
