@@ -1,7 +1,7 @@
 """Run ``python -m pipeline JOB [options]``.
 
-Exit codes: 0 done, 1 failed, 2 a wrong option or setting, 3 another run of the job is active, 4
-done and the job found a fault, 130 stopped by Ctrl-C, a signal or the console.
+Exit codes: 0 done, 1 failed, 2 a wrong option or setting, 3 another run of the job is active,
+4 done and the job found a fault, 130 stopped by Ctrl-C, a signal or the console.
 """
 
 import argparse

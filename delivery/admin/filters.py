@@ -151,8 +151,8 @@ class Deliveries(IndexOrdered):
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Rows:
         """Return the rows of the filters and the search.
 
-        Reads only the keys of this page. For an action it returns all rows, since selected ones may
-        have changed state meanwhile.
+        Reads only the keys of this page. For an action it returns up to MAX_ROWS rows, since
+        selected ones may have changed state meanwhile.
         """
         rows: Rows = super().get_queryset(request, *args, **kwargs)
         term = self.query.strip().lower()

@@ -56,7 +56,7 @@ class ReplayAdmin(LivePage, base.BigList):
             heading,
             f"{row.replayed_count:,} of {row.matched_count:,} are queued again",
             row.replayed_count,
-            # The matched count was taken when the replay was created; more may match since.
+            # The matched count was taken at the creation; more may match since.
             max(row.matched_count, row.replayed_count, 1),
             "Queued again",
             facts=()

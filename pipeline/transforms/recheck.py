@@ -55,8 +55,8 @@ WELL = {
         "SELECT r.message_id AS id FROM delivery_restoredmessage r WHERE r.message_id IN ({keys})"
     ),
 }
-"""By kind: the query for keys that are correct, because their rows were only changing. A row that is
-only in the lake remains a finding."""
+"""By kind: the query for correct keys, whose rows were only changing. Rows that are only in the
+lake remain findings."""
 OFF = {
     "undispatched": (
         f"SELECT m.id FROM {MESSAGES} WHERE m.id IN ({{keys}}) AND m.state = 'accepted'"
@@ -68,8 +68,8 @@ OFF = {
         f"(SELECT 1 FROM {MESSAGES} WHERE m.id = d.message_id)"
     ),
 }
-"""By kind: the query for keys that are still wrong. A deleted channel or consumer rightly leaves its
-history in the lake."""
+"""By kind: the query for keys that are still wrong. A deleted channel or consumer leaves its
+history in the lake by design."""
 
 RANGES = {
     "bodies": (
