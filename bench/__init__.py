@@ -1,1 +1,1 @@
-"""The commands that measure what the engine reaches: `python -m bench --help`."""
+"""Measure the broker's performance: `python -m bench --help`."""

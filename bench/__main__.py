@@ -1,4 +1,4 @@
-"""The command line: `python -m bench --help`."""
+"""Run the benchmark from the command line: `python -m bench --help`."""
 
 import argparse
 import importlib
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
-    # A file is as wide as the table wants to be.
+    # Output to a file uses the table's full width.
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     try:
         results = [Result.load(path) for path in options.results] or _measure(options, console)
@@ -79,7 +79,7 @@ def _measure(options: argparse.Namespace, console: Console) -> list[Result]:
 
 
 def _adapter(name: str) -> type[Broker]:
-    """The class of ``package.module:Class``. Raises BenchError."""
+    """Import the class of ``package.module:Class``. Raises BenchError."""
     module, _, attribute = name.partition(":")
     try:
         found: type[Broker] = getattr(importlib.import_module(module), attribute)
@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """End through the ``finally`` clauses."""
+    """Exit through the ``finally`` clauses."""
     sys.exit(128 + number)
 
 

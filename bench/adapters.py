@@ -1,8 +1,8 @@
-"""What the harness has to know of a broker, so that another one can be put beside ours.
+"""Define the interface between the harness and a broker, so that other brokers can be compared.
 
-A class with these members, named by ``--beside package.module:Class``, is all it takes. It is made
-with the address of an empty database (`mysql://...` or `sqlite:///...`; one that has its own may
-leave it alone) and an empty folder for whatever it writes.
+A class with the members of ``Broker``, named by ``--beside package.module:Class``, is enough. It is
+created with the URL of an empty database (`mysql://...` or `sqlite:///...`; a broker with a
+database of its own may ignore it) and an empty folder for its files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,67 +14,70 @@ Pack = Callable[[Sequence[bytes]], bytes]
 
 
 class BenchError(Exception):
-    """Something that makes a figure worthless; the sentence is shown in its place."""
+    """A failure that invalidates a figure; the table shows the message instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """An endpoint that wants every message."""
+    """An endpoint that receives every message."""
 
     name: str
     url: str
     timeout_ms: int = 15_000
-    """How long the broker waits for an answer."""
+    """Milliseconds that the broker waits for a response."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """More of ours; another broker leaves them alone."""
+    """Further settings of Hookstation; other brokers ignore them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How messages are handed in: HTTP/1.1 POST requests, each with a few messages."""
+    """How messages are published: HTTP/1.1 POST requests with one or more messages each."""
 
     host: str
     port: int
     path: str
     headers: Mapping[str, str]
-    """All but Host and Content-Length."""
+    """All headers except Host and Content-Length."""
     pack: Pack
-    """The request's body for messages that are JSON objects in UTF-8. A function at the top level
-    of a module, since the load generator is a process of its own."""
+    """Builds the request body for messages that are JSON objects in UTF-8. It must be a function
+    at the top level of a module, since the load generator is a process of its own."""
     accepted: tuple[int, ...] = (202,)
-    """Answers that mean: every message of the request is stored."""
+    """Status codes that mean: every message of the request is stored."""
 
 
 class Broker(Protocol):
-    """A broker that can be measured. Methods raise BenchError when something does not work."""
+    """A broker to measure. Methods raise BenchError on failure."""
 
     name: str
 
     def __init__(self, database_url: str, folder: Path) -> None: ...
 
     def start(self) -> None:
-        """Start it and return when it accepts and delivers; also after `kill`."""
+        """Start the broker; return when it accepts and delivers. Also called after `kill`."""
 
     def prepare(self, consumers: Sequence[Consumer]) -> None:
-        """From now on exactly these get every message that is handed in; earlier ones get none."""
+        """Register exactly these consumers; earlier ones receive no further messages."""
 
     def single(self) -> Route:
-        """One message in each request."""
+        """Route with one message per request."""
 
     def batch(self) -> Route | None:
-        """Many messages in each request; None when it cannot."""
+        """Route with many messages per request; None if the broker has none."""
 
     def processes(self) -> Mapping[str, Sequence[int]]:
-        """Ids of its processes by group, now. ``web`` is what accepts; with a database server of
-        its own, ``database`` is that."""
+        """Present process ids by group.
+
+        ``web`` is the group that accepts messages; ``database`` is the database server, if the
+        broker has its own.
+        """
 
     def kill(self) -> None:
-        """End all its processes at once with SIGKILL, but not its database."""
+        """Kill all processes of the broker at once with SIGKILL, but not its database."""
 
     def stop(self) -> None:
-        """End it, whatever state it is in; twice is fine."""
+        """Stop the broker in any state; may be called twice."""
 
 
 def one(bodies: Sequence[bytes]) -> bytes:
-    """The body of a request that is one message."""
+    """Return the body of a request with one message."""
     return bodies[0]

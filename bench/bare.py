@@ -1,7 +1,7 @@
-"""Bare libcurl: POST requests in an event loop of a few lines, and what one costs.
+"""Measure POST requests of plain libcurl in a minimal event loop.
 
-python -m bench.bare URL COUNT RATE prints milliseconds for each request, as JSON: CPU time of this
-process, and how long it took. RATE is requests a second; 0: as fast as they go.
+python -m bench.bare URL COUNT RATE prints milliseconds per request as JSON: CPU time of this
+process, and duration. RATE is requests per second; 0: as fast as possible.
 """
 
 import io
@@ -28,7 +28,7 @@ POLL_S = 0.01
 
 
 class Loop:
-    """As many requests at once as there are handles, until `count` are answered."""
+    """Keeps as many requests in flight as there are handles, until `count` are answered."""
 
     def __init__(self, url: str) -> None:
         self.multi = pycurl.CurlMulti()
@@ -40,7 +40,7 @@ class Loop:
         self.took_ms: list[float] = []
 
     def run(self, count: int, rate: float = 0.0) -> None:
-        """POST `count` messages."""
+        """Send `count` messages."""
         started = done = 0
         idle = list(self.handles)
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Messages as the load generator makes them and the sink recognises them: JSON with a number."""
+"""Make the numbered JSON messages that the load generator sends and the sink recognises."""
 
 SIZE = 1024
 MARK = b"bench-message-"
@@ -6,13 +6,13 @@ DIGITS = 12
 
 
 def body(number: int, size: int = SIZE) -> bytes:
-    """A JSON object of `size` bytes that carries the number."""
+    """Return a JSON object of `size` bytes that contains the number."""
     head = b'{"number":"%s%012d","filling":"' % (MARK, number)
     return head + b"x" * (size - len(head) - 2) + b'"}'
 
 
 def number_in(text: bytes) -> int | None:
-    """The number of the message in a request's body, whatever is around it there."""
+    """Return the number of the message in a request's body, in any envelope."""
     at = text.find(MARK)
     if at < 0:
         return None

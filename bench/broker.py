@@ -1,4 +1,4 @@
-"""Hookstation as the harness sees it: its commands, its API, its processes. Nothing inside."""
+"""Run Hookstation for the harness through its commands, API and processes, not its internals."""
 
 import itertools
 import json
@@ -26,13 +26,13 @@ STOP_S = 40.0
 POLL_S = 0.1
 DEPTH = re.compile(r'^hookstation_queue_depth\{state="(\w+)"\} (\S+)$', re.MULTILINE)
 OPEN = ("queued", "in_flight", "awaiting_ack")
-"""States of what is not finished."""
+"""States of unfinished deliveries."""
 KNOWN_AFTER_S = 1.2
-"""Every process knows of a new consumer by then (docs/architecture.md)."""
+"""Seconds after which every process knows a new consumer (docs/architecture.md)."""
 
 
 class Hookstation:
-    """`manage.py broker` with every default, on the given database."""
+    """`manage.py broker` with default settings on the given database."""
 
     name = "Hookstation"
 
@@ -44,7 +44,7 @@ class Hookstation:
             "DATABASE_URL": database_url,
             "HOOKSTATION_DATA_DIR": str(folder),
             "HOOKSTATION_ALLOWED_TARGETS": "127.0.0.0/8",
-            # Backlogs are what is measured.
+            # No limit, because backlogs are measured.
             "HOOKSTATION_CHANNEL_WAITING_MESSAGES": "0",
             "HOOKSTATION_CHANNEL_WAITING_BYTES": "0",
             "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{self.port}",
@@ -58,7 +58,7 @@ class Hookstation:
         self._consumers: list[str] = []
 
     def manage(self, *arguments: str) -> str:
-        """What a management command prints. Raises BenchError."""
+        """Return the output of a management command. Raises BenchError."""
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments],
             cwd=ROOT,
@@ -72,7 +72,7 @@ class Hookstation:
         return done.stdout
 
     def start(self) -> None:
-        """Make tables and keys the first time; return when /readyz is content."""
+        """Create tables and keys at the first start; return when /readyz succeeds."""
         if not self._key:
             self.manage("migrate", "--verbosity", "0")
             admin = self.key_of("bench-admin").strip()
@@ -85,7 +85,7 @@ class Hookstation:
                 env=self.environment,
                 stdout=log,
                 stderr=log,
-                process_group=0,  # Ctrl-C is for the harness, which then stops this
+                process_group=0,  # so that Ctrl-C reaches only the harness, which then stops this
             )
         end = time.monotonic() + START_S
         while not self._is_ready():
@@ -95,7 +95,7 @@ class Hookstation:
             time.sleep(POLL_S)
 
     def prepare(self, consumers: Sequence[Consumer]) -> None:
-        """A channel of their own; the consumers of the last one are retired."""
+        """Create a channel for the consumers; the former channel's consumers are retired."""
         for name in self._consumers:
             self._call("DELETE", f"/channels/{self._channel}/consumers/{name}")
         self._consumers = [consumer.name for consumer in consumers]
@@ -111,7 +111,7 @@ class Hookstation:
         )
 
     def register(self, consumers: Mapping[str, Mapping[str, Any]]) -> None:
-        """A new channel with these, by name, and nobody else."""
+        """Create a channel with exactly these consumers, by name."""
         self._channel = f"bench{next(self._channels)}"
         self._call("PUT", f"/channels/{self._channel}", {})
         for name, values in consumers.items():
@@ -119,7 +119,7 @@ class Hookstation:
         time.sleep(KNOWN_AFTER_S)
 
     def single(self) -> Route:
-        """One JSON message to a request."""
+        """One JSON message per request."""
         return self._route("", one)
 
     def batch(self) -> Route:
@@ -127,23 +127,23 @@ class Hookstation:
         return self._route("/batch", pack_batch, accepted=(207,))
 
     def pull(self, consumer: str) -> Route:
-        """Where a consumer of the present channel receives."""
+        """URL at which a consumer of the current channel receives."""
         path = f"/api/v1/channels/{self._channel}/consumers/{consumer}/receive"
         key = str(self._http.headers["Authorization"])
         headers = {"Authorization": key, "Content-Type": "application/json"}
         return Route("127.0.0.1", self.port, path, headers, one, accepted=(200,))
 
     def address(self) -> str:
-        """Where it listens, without a path."""
+        """Base URL of the broker, without a path."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def channel(self) -> str:
-        """The present one."""
+        """The current channel."""
         return self._channel
 
     def key_of(self, producer: str, *arguments: str) -> str:
-        """What the command prints that creates a key for everything."""
+        """Create an API key with all scopes; returns the command's output."""
         return self.manage("create_api_key", producer, "--scope", "admin", *arguments)
 
     def processes(self) -> Mapping[str, Sequence[int]]:
@@ -156,7 +156,7 @@ class Hookstation:
         return groups
 
     def kill(self) -> None:
-        """SIGKILL to everything, the watchers first."""
+        """Send SIGKILL to all processes, the supervising ones first."""
         for pid in self._pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -164,7 +164,7 @@ class Hookstation:
             self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM as an operator would send it; SIGKILL when that does not help."""
+        """Send SIGTERM as an operator does, and SIGKILL if that does not help."""
         self._http.close()
         if self._process is None:
             return
@@ -176,7 +176,7 @@ class Hookstation:
 
     @property
     def supervisor(self) -> int | None:
-        """The process that everything else hangs on; None while it does not run."""
+        """Process id of the supervisor; None while it does not run."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
@@ -193,11 +193,11 @@ class Hookstation:
             return False
 
     def look(self, consumer: str, path: str) -> Any:
-        """What the API says of a consumer of the present channel. Raises BenchError."""
+        """Return what the API reports on a consumer of the current channel. Raises BenchError."""
         return self._call("GET", f"/channels/{self._channel}/consumers/{consumer}{path}").json()
 
     def depth(self) -> int:
-        """Deliveries that are not finished, by the broker's own count. Raises BenchError."""
+        """Return the broker's own count of unfinished deliveries. Raises BenchError."""
         try:
             text = self._http.get(f"{self.address()}/metrics", timeout=10).text
         except requests.RequestException as error:
@@ -226,7 +226,7 @@ class Hookstation:
 
 
 def pack_batch(bodies: Sequence[bytes]) -> bytes:
-    """The batch endpoint's array of items."""
+    """Return the batch endpoint's array of items."""
     return json.dumps([{"body": body.decode()} for body in bodies]).encode()
 
 

@@ -1,4 +1,4 @@
-"""CPU time and memory of groups of processes, as the kernel counts them."""
+"""Read CPU time and memory of groups of processes from the kernel."""
 
 import os
 import time
@@ -12,10 +12,10 @@ Groups = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What each process has used since it started."""
+    """CPU time of each process since its start."""
 
     seconds: Mapping[str, Mapping[int, float]]
-    """By group and process id."""
+    """Seconds by group and process id."""
 
     def has_all_of(self, earlier: "Snapshot") -> bool:
         """Whether no process has ended since, whose time would be missing."""
@@ -25,7 +25,7 @@ class Snapshot:
         )
 
     def since(self, earlier: "Snapshot") -> dict[str, float]:
-        """CPU seconds by group between two looks. A process that ended in between is left out."""
+        """Return CPU seconds by group since then, without processes that ended in between."""
         return {
             group: sum(
                 used - earlier.seconds.get(group, {}).get(pid, 0.0) for pid, used in now.items()
@@ -35,19 +35,19 @@ class Snapshot:
 
 
 def look(groups: Groups) -> Snapshot:
-    """User and system time of all threads, living and ended, by group."""
+    """Return user and system time by group, of all threads including ended ones."""
     found: dict[str, dict[int, float]] = {}
     for group, pids in groups.items():
         found[group] = {}
         for pid in pids:
-            with suppress(OSError):  # it has ended
-                # clock_getcpuclockid(3): /proc/PID/stat says the same in steps of 10 ms only.
+            with suppress(OSError):  # the process has ended
+                # clock_getcpuclockid(3), since /proc/PID/stat has a resolution of 10 ms.
                 found[group][pid] = time.clock_gettime((~pid << 3) | 2)
     return Snapshot(found)
 
 
 def machine() -> float:
-    """Seconds that all cores together were busy since the start, or were kept from us."""
+    """Return seconds in which cores were busy, or taken by the hypervisor, since boot."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, fields[:8])
     ticks = user + nice + system + interrupts + soft + stolen
@@ -55,13 +55,13 @@ def machine() -> float:
 
 
 def harness() -> float:
-    """Seconds of this process and of its children that have ended."""
+    """Return CPU seconds of this process and of its ended children."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
 
 def memory(pids: Sequence[int]) -> int:
-    """Bytes that the processes use together; what they share is counted once (PSS)."""
+    """Return bytes that the processes use together, counting shared memory once (PSS)."""
     total = 0
     for pid in pids:
         with suppress(OSError):
@@ -72,10 +72,10 @@ def memory(pids: Sequence[int]) -> int:
 
 
 def peak(pids: Sequence[int]) -> int:
-    """Most bytes that the processes have had in memory so far, each by itself (VmHWM).
+    """Return the sum of the processes' peak memory in bytes (VmHWM).
 
-    The kernel keeps these: unlike PSS, for which it walks over all pages of a process, and lets it
-    wait meanwhile.
+    The kernel maintains these values. For PSS it walks over all pages of a process, which waits
+    meanwhile.
     """
     total = 0
     for pid in pids:
@@ -87,7 +87,7 @@ def peak(pids: Sequence[int]) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below one, parents first."""
+    """Return all descendants of a process, parents first."""
     below: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -97,7 +97,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def title(pid: int) -> str:
-    """The command line of a process; empty when it has ended."""
+    """Return the command line of a process; '' if it has ended."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -106,7 +106,7 @@ def title(pid: int) -> str:
 
 
 def program(pid: int) -> str:
-    """Name of the program that a process runs; empty when it has ended."""
+    """Return the name of a process's program; '' if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:

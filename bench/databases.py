@@ -1,4 +1,4 @@
-"""Databases that exist for the time of a measurement: a private MariaDB server, or a file."""
+"""Provide databases for the time of a measurement: a private MariaDB server, or a file."""
 
 import os
 import sqlite3
@@ -27,15 +27,15 @@ SIZES = ("innodb_buffer_pool_size", "innodb_log_file_size")
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """An empty database and, if it is a server, its processes."""
+    """An empty database and its server processes, if any."""
 
     kind: Kind
     url: str
     pids: Sequence[int] = ()
-    """None for SQLite, which works inside the broker's."""
+    """Empty for SQLite, which runs in the broker's processes."""
 
     def describe(self) -> str:
-        """Version, and how safely it commits."""
+        """Return the version, and the durability of commits."""
         if self.kind == "sqlite":
             return f"SQLite {sqlite3.sqlite_version}, as the broker sets it up"
         at = urlsplit(self.url)
@@ -53,7 +53,7 @@ class Database:
 def connect(
     host: str | None, port: int | None, user: str | None, password: str | None
 ) -> Iterator[Any]:
-    """A cursor on the server."""
+    """Return a cursor on the server."""
     connection = MySQLdb.connect(host=host, port=port, user=user, password=password)
     try:
         yield connection.cursor()
@@ -63,20 +63,20 @@ def connect(
 
 @contextmanager
 def fresh(kind: Kind, folder: Path) -> Iterator[Database]:
-    """An empty database of that kind; a server is started for it and goes with it.
+    """Provide an empty database of this kind; a server is started for it and stopped afterwards.
 
     Raises BenchError.
     """
     if kind == "sqlite":
         yield Database(kind, f"sqlite:///{folder / 'bench.sqlite3'}")
         return
-    # The server goes when `cat` ends, which is when we close the pipe, or die.
+    # The server stops when `cat` ends: when this process closes the pipe or dies.
     with subprocess.Popen(
         [sys.executable, ROOT / "tools/mariadb", *_options(), "sh", "-c", PRINT_URL],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        process_group=0,  # Ctrl-C is for us; we end it when the broker is gone
+        process_group=0,  # Ctrl-C must not stop it before the broker
     ) as keeper:
         assert keeper.stdout is not None
         try:
@@ -90,9 +90,9 @@ def fresh(kind: Kind, folder: Path) -> Iterator[Database]:
 
 
 def _options() -> Sequence[str]:
-    """What one gives a server that shares the machine with the broker, beyond its defaults.
+    """Return options of a server that shares the machine with the broker, besides its defaults.
 
-    A quarter of the memory for its pages, and a redo log that is not full within a minute.
+    They give it a quarter of the memory, and a redo log that does not fill up within a minute.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return f"--innodb-buffer-pool-size={memory // 4}", "--innodb-log-file-size=1G"

@@ -1,4 +1,4 @@
-"""What is measured: figures with their targets, and how a value is judged."""
+"""Define figures with their targets, and judge measured values."""
 
 from dataclasses import dataclass
 from statistics import median
@@ -9,28 +9,28 @@ Verdict = Literal["aim", "must", "missed", "unknown", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table. Targets are in the figure's own unit, unless they are `relative`."""
+    """One line of the table. Targets have the figure's unit, unless they are `relative`."""
 
     key: str
-    """``row.name``; under this name values are kept."""
+    """``row.name``; values are stored under this name."""
     title: str
     unit: str
     must: float | None = None
     aim: float | None = None
     is_more_better: bool = False
     is_relative: bool = False
-    """The targets are multiples of what another broker reached in the same run."""
+    """The targets are multiples of another broker's value in the same run."""
     reference: str = ""
-    """The other broker's figure that a relative target multiplies; its own when empty."""
+    """The other broker's figure that a relative target multiplies; the same figure when empty."""
     digits: int = 1
 
     @property
     def compares_with(self) -> str:
-        """Key of the other broker's figure that stands beside this one."""
+        """Key of the other broker's figure to compare with."""
         return self.reference or self.key
 
     def judge(self, value: float, beside: float | None = None) -> Verdict:
-        """How a value stands to the targets; `beside` is what the other broker reached."""
+        """Judge a value by the targets; `beside` is the other broker's value."""
         if self.must is None:
             return "unknown"
         if self.is_relative:
@@ -45,18 +45,18 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The values of one figure in several runs, in the order of the runs."""
+    """Values of one figure in the order of the runs."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The middle one, or the mean of the two in the middle."""
+        """The median."""
         return median(self.values)
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The smallest value that at least `share` of the values (0 to 1) do not exceed.
+    """Return the smallest value that at least `share` of the values (0 to 1) do not exceed.
 
     Raises ValueError without values.
     """

@@ -1,4 +1,4 @@
-"""Messages on their way through a broker, from the load generator to the sink, and their books."""
+"""Follow messages from the load generator through a broker to the sink, and count them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,31 +11,31 @@ from bench.records import Log
 
 POLL_S = 0.02
 STALLED_AFTER_S = 30.0
-"""Nothing has moved for so long: something is lost."""
+"""Seconds without progress after which messages count as lost."""
 AFTER_S = 0.3
-"""How long doubles are waited for."""
+"""Seconds to wait for duplicates."""
 
 Tell = Callable[[int, int], None]
 
 
 def quietly(done: int, of: int) -> None:
-    """A `Tell` that tells nobody."""
+    """A `Tell` that does nothing."""
 
 
 @dataclass(slots=True)
 class Flow:
-    """What became of the messages of one plan. Instants are monotonic nanoseconds."""
+    """The results of the messages of one plan. Times are monotonic nanoseconds."""
 
     sent: dict[int, int] = field(default_factory=dict)
-    """When each answered message was sent, by number."""
+    """When each acknowledged message was sent, by number."""
     answered: dict[int, int] = field(default_factory=dict)
-    """When its accepting answer came, by number."""
+    """When its response arrived, by number."""
     unanswered: int = 0
-    """Messages whose connection broke: stored or not, nobody knows."""
+    """Messages whose connection broke, so that it is unknown whether they were stored."""
     arrived: dict[int, dict[int, int]] = field(default_factory=dict)
     """When each message first reached each consumer."""
     twice: int = 0
-    """Deliveries that were made once more."""
+    """Duplicate deliveries."""
 
     @property
     def started(self) -> int:
@@ -44,42 +44,42 @@ class Flow:
 
     @property
     def ended(self) -> int:
-        """When the last one reached its last consumer."""
+        """When the last message reached its last consumer."""
         return max(max(times.values(), default=0) for times in self.arrived.values())
 
     @property
     def deliveries(self) -> int:
-        """Messages times consumers, each counted once."""
+        """Delivered pairs of message and consumer."""
         return sum(len(times) for times in self.arrived.values())
 
     @property
     def seconds(self) -> float:
-        """From the first message sent to the last one delivered."""
+        """Seconds from the first message sent to the last one delivered."""
         return (self.ended - self.started) / 1e9
 
     @property
     def accepting_seconds(self) -> float:
-        """From the first message sent to the last one acknowledged."""
+        """Seconds from the first message sent to the last one acknowledged."""
         return (max(self.answered.values()) - self.started) / 1e9
 
     def latencies_ms(self, consumer: int) -> list[float]:
-        """Message sent to message received, for each message."""
+        """Milliseconds from sending to delivery, for each message."""
         at = self.arrived[consumer]
         return [(at[number] - sent) / 1e6 for number, sent in self.sent.items() if number in at]
 
     def waits_ms(self) -> list[float]:
-        """Message sent to message acknowledged, for each message."""
+        """Milliseconds from sending to acknowledgement, for each message."""
         return [(self.answered[number] - sent) / 1e6 for number, sent in self.sent.items()]
 
     def lost(self) -> int:
-        """Deliveries of acknowledged messages that never came."""
+        """Return the number of missing deliveries of acknowledged messages."""
         return sum(
             1 for times in self.arrived.values() for number in self.sent if number not in times
         )
 
 
 class Following:
-    """A plan that is being carried out. Use it as a context: its end ends the load generator."""
+    """A running plan. As a context manager it stops the load generator at the end."""
 
     def __init__(self, plan: Plan, sink: Log, consumers: Sequence[int]) -> None:
         self._plan, self._sink = plan, sink
@@ -95,8 +95,8 @@ class Following:
         self._load.close()
 
     def look(self) -> bool:
-        """Take in what has happened since the last look; whether anything had."""
-        # First the sink: what is known as acknowledged then, is the whole of what is waited for.
+        """Read new records; returns whether there were any."""
+        # The sink first: acknowledgements read after it can only add messages to wait for.
         heard, answers = self._sink.read(self._heard), self._load.log.read(self._answers)
         self._heard += len(heard)
         self._answers += len(answers)
@@ -123,7 +123,7 @@ class Following:
             self._refusal = f"Message {numbers.start} was refused: status {status}."
 
     def is_done(self) -> bool:
-        """Whether every message was handed in, and every acknowledged one has arrived."""
+        """Whether all messages were sent and all acknowledged ones have arrived."""
         if self._load.is_running:
             return False
         self.look()
@@ -131,10 +131,10 @@ class Following:
         return self.flow.deliveries >= expected and not self.flow.lost()
 
     def finish(self, tell: Tell = quietly, patience_s: float = STALLED_AFTER_S) -> Flow:
-        """Wait until all is delivered. Raises BenchError when something is refused or lost.
+        """Wait until everything is delivered. Raises BenchError when a message is refused or lost.
 
-        `tell` hears of deliveries made and expected. It is given up when nothing has moved for
-        `patience_s` seconds.
+        `tell` is called with the numbers of completed and of expected deliveries. The wait ends
+        after `patience_s` seconds without progress.
         """
         expected = self._plan.count * len(self.flow.arrived)
         moved_at = time.monotonic()

@@ -1,9 +1,9 @@
-"""The load generator: a process that hands messages in over many connections and notes answers.
+"""Run the load generator, a process that publishes over many connections and logs responses.
 
-In a closed loop each connection sends its next request when the last one is answered. In an open
-loop requests go out at a fixed rate, whatever the answers do. A request whose connection breaks is
-noted as unanswered and not sent again, since nobody can tell whether it was stored; the numbers
-that come after it wait until the broker is there again.
+In a closed loop each connection sends its next request after the last response. In an open loop
+requests are sent at a fixed rate, independent of responses. A request whose connection breaks is
+logged as unanswered and not repeated, since it is unknown whether it was stored. Later messages
+wait until the broker is back.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ from bench.bodies import SIZE, body
 from bench.records import Log
 
 UNANSWERED = 0
-"""Stands where a status would be."""
+"""Stands in place of a status code."""
 MAX_CONNECTIONS = 512
 POLL_S = 0.05
 RETRY_S = 0.05
@@ -29,24 +29,24 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be handed in."""
+    """What to publish."""
 
     route: Route
     first: int
     """Number of the first message."""
     count: int
-    """Messages."""
+    """Number of messages."""
     connections: int = 32
     rate: float | None = None
-    """Requests a second in an open loop; None is a closed one."""
+    """Requests per second in an open loop; None for a closed one."""
     together: int = 1
-    """Messages in each request."""
+    """Messages per request."""
     size: int = SIZE
     """Bytes of a message."""
 
 
 class Load:
-    """The running process, and its books: (first number, count, sent ns, answered ns, status)."""
+    """The running process and its log: (first number, count, sent ns, answered ns, status)."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.log = plan, Log.create()
@@ -56,18 +56,18 @@ class Load:
 
     @property
     def is_running(self) -> bool:
-        """Whether something is still to be sent or answered."""
+        """Whether requests are still to be sent or answered."""
         return self._process.is_alive()
 
     def close(self) -> None:
-        """End it, finished or not."""
+        """Stop the process, finished or not."""
         self._process.kill()
         self._process.join()
         self.log.remove()
 
 
 def generate(path: Path, plan: Plan, parent: int) -> None:
-    """The process itself: run until everything was handed in, or the parent is gone."""
+    """Run in the process until everything is published, or the parent has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _Generator(plan, Log(path)).run(parent)
 
@@ -79,7 +79,7 @@ class _Open:
     socket: socket.socket
     first: int = 0
     count: int = 0
-    """Messages of the request that waits for its answer; 0: none does."""
+    """Messages of the request in flight; 0: none."""
     sent_at: int = 0
     unread: bytes = b""
 
@@ -98,7 +98,7 @@ class _Generator:
         self._head = "\r\n".join([*lines, "Content-Length: "]).encode()
 
     def run(self, parent: int) -> None:
-        """Until all is sent and answered, or the parent is gone."""
+        """Run until all is sent and answered, or the parent has died."""
         start, sent = time.monotonic(), 0
         while os.getppid() == parent:
             wait = POLL_S
@@ -119,7 +119,7 @@ class _Generator:
                 self._read(self._open[descriptor])
 
     def _send(self) -> bool:
-        """Send the next request; False when there is no connection for it now."""
+        """Send the next request; False when no connection is available."""
         connection = self._idle.pop() if self._idle else self._connect()
         if connection is None:
             return False
@@ -166,7 +166,7 @@ class _Generator:
         self._idle.append(connection)
 
     def _lose(self, connection: _Open) -> None:
-        """Its request, if it has one, stays unanswered."""
+        """Close it; its request, if any, stays unanswered."""
         if connection.count:
             self._note(connection, UNANSWERED)
         elif connection in self._idle:
@@ -179,7 +179,7 @@ class _Generator:
 
 
 def whole(data: bytes) -> int | None:
-    """The status of a complete HTTP answer; None while some of it is missing."""
+    """Return the status of a complete HTTP response; None while it is incomplete."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return None

@@ -1,4 +1,4 @@
-"""The machine that was measured on: what a reader needs to compare numbers."""
+"""Describe the machine of a measurement, so that readers can compare numbers."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ BLOCK = b"x" * 4096
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What it is, and how busy it was when the measurement began."""
+    """The machine, and its load at the beginning of the measurement."""
 
     processor: str
     cores: int
@@ -23,14 +23,14 @@ class Machine:
     system: str
     python: str
     fdatasync_us: float
-    """Median of writing and syncing 4 KiB to a file in the folder for temporary files."""
+    """Median microseconds for writing and syncing 4 KiB in the folder for temporary files."""
     load: float
-    """Processes that wanted to run, on average over the last minute."""
+    """Average number of runnable processes in the last minute."""
     call_ns: float = 0.0
-    """A call of a small function of Python: how fast a core is just now. 0: unknown."""
+    """Nanoseconds of a small Python function call, for the present speed of a core. 0: unknown."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return lines for people."""
         call = f", {self.call_ns:.0f} ns for a call of a small function" if self.call_ns else ""
         return [
             f"{self.processor}, {self.cores} cores, {self.memory_gib:.0f} GiB; {self.system}; "
@@ -40,7 +40,7 @@ class Machine:
 
 
 def describe(folder: Path) -> Machine:
-    """Look at this machine; `folder` is where databases are kept."""
+    """Describe this machine; `folder` is where databases are stored."""
     return Machine(
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),

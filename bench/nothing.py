@@ -1,4 +1,4 @@
-"""A web application that reads the request and does nothing: what the server alone costs."""
+"""Provide a web application that only reads the request, to measure the server alone."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,7 +8,7 @@ HEADERS = [("Content-Type", "application/json"), ("Content-Length", str(len(ANSW
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """202 to everything."""
+    """Respond with 202 to everything."""
     environ["wsgi.input"].read()
     start_response("202 Accepted", HEADERS)
     return [ANSWER]

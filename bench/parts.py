@@ -1,4 +1,4 @@
-"""Parts: the web server and the POST of one message, each alone in a process of its own."""
+"""Measure the web server and the POST of one message, each alone in a process of its own."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from bench.load import Plan
 from bench.stage import Stage
 
 FIRST = 2 * 10**9
-"""Numbers of the messages that nobody delivers: the books of the others begin at 1."""
+"""First number of messages without a broker; the flows of other measurements begin at 1."""
 START_S = 20.0
 PATH = "/api/v1/channels/nothing/messages"
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer " + "x" * 60}
@@ -28,7 +28,7 @@ HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer " + "x" 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one request costs and how long it takes, in milliseconds."""
+    """CPU time and duration of one request in milliseconds."""
 
     cpu: float
     p50: float
@@ -37,16 +37,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """granian as the broker starts it, with an application that reads and answers 202."""
+    """granian as the broker starts it, with an application that reads and responds with 202."""
 
     stage: Stage
     pid: int
     route: Route
 
     def take(self, count: int, rate: float | None = None) -> Part:
-        """`count` requests, as fast as they are answered, or `rate` a second.
+        """Send `count` requests, as fast as possible or `rate` per second.
 
-        At a rate one wake-up of a process serves fewer requests.
+        At a rate, a process handles fewer requests per wake-up.
         """
         groups = {"web": [self.pid, *cpu.descendants(self.pid)]}
         before = cpu.look(groups)
@@ -62,7 +62,7 @@ class Server:
 
 @contextmanager
 def server(stage: Stage, environment: Mapping[str, str]) -> Iterator[Server]:
-    """A running web server with nothing behind it. Raises BenchError if it does not start."""
+    """Run a web server with nothing behind it. Raises BenchError if it does not start."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -91,9 +91,9 @@ def _wait_for(process: "subprocess.Popen[bytes]", port: int) -> None:
 
 
 def post(url: str, count: int, rate: float = 0.0) -> Part:
-    """`count` requests of bare libcurl to `url` (see bench/bare.py), `rate` a second; 0: flat out.
+    """Send `count` requests of plain libcurl to `url` (bench/bare.py), `rate` per second.
 
-    Raises BenchError when one fails.
+    With rate 0, as fast as possible. Raises BenchError when one fails.
     """
     done = subprocess.run(
         [sys.executable, "-m", "bench.bare", url, str(count), str(rate)],

@@ -1,4 +1,4 @@
-"""Profile: where the microseconds of one delivered message go, from samples of Python stacks."""
+"""Attribute the CPU time of one delivered message to parts of the code, from stack samples."""
 
 import linecache
 import re
@@ -11,7 +11,7 @@ from bench.results import Result, series
 
 GROUPS = ("web", "worker")
 LEAST_US = 0.5
-"""A room with less has no line."""
+"""Microseconds below which a part has no line."""
 LIBCURL, OTHER = "libcurl", "other"
 UNSEEN = "unseen"
 """CPU time without a Python stack."""
@@ -49,7 +49,7 @@ ROOMS = (
     ("server", "web server, its part in Python", r"/granian/"),
     (OTHER, "other", r"^$"),
 )
-"""Key, title, and what the path of a stack's innermost matching frame looks like."""
+"""Key, title, and pattern for the path of the innermost matching frame of a stack."""
 CALLS_LIBCURL = re.compile(r"\.(socket_action|info_read|add_handle|remove_handle|setopt|getinfo)\(")
 FRAME = re.compile(r'File "(.+)", line (\d+) in ')
 SAMPLE = "(most recent call first):"
@@ -68,23 +68,23 @@ COUNTERS = {
     "Innodb_os_log_written": "bytes of redo log",
     "Bytes_received": "bytes received",
 }
-"""The server's counters, and what they count. Handler_read stands for all that begin so."""
+"""Counters of the server with their meaning. Handler_read is the sum of all with that prefix."""
 
 
 def counters(status: Mapping[str, str]) -> dict[str, int]:
-    """Those of a server's whole status."""
+    """Select these counters from a server's status."""
     found = {name: int(status[name]) for name in COUNTERS if name in status}
     reads = [int(value) for name, value in status.items() if name.startswith("Handler_read_")]
     return found | {"Handler_read": sum(reads)}
 
 
 def room(stack: str) -> str:
-    """Which room a stack belongs to, as faulthandler writes it: innermost frame first."""
+    """Return the part of the code of a stack in faulthandler's format, innermost frame first."""
     frames = [(file, int(line)) for file, line in FRAME.findall(stack)]
     if not frames:
         return UNSEEN
     file, number = frames[0]
-    # C code has no frame of its own: the line that calls it is the innermost.
+    # C code has no frame of its own; the innermost frame is the line that calls it.
     if "/steps/send/" in file and CALLS_LIBCURL.search(linecache.getline(file, number)):
         return LIBCURL
     for file, _ in frames:
@@ -95,23 +95,23 @@ def room(stack: str) -> str:
 
 
 def samples(text: str) -> list[str]:
-    """The stacks that one process has written down."""
+    """Return the stacks that one process wrote."""
     return text.split(SAMPLE)[1:]
 
 
 def interval_s(texts: Sequence[str], cpu_s: float) -> float:
-    """CPU seconds between two samples of processes in which all is Python.
+    """Return CPU seconds between two samples of processes that run only Python.
 
-    It is a little more than was asked for: the kernel looks when its own clock ticks.
+    It is slightly more than the requested interval, since the kernel checks at its own clock ticks.
     """
     count = sum(len(samples(text)) for text in texts)
     return cpu_s / count if count else INTERVAL_S
 
 
 def shares(text: str, cpu_s: float, each_s: float) -> dict[str, float]:
-    """CPU seconds of one process by room, with so many between two samples.
+    """Return CPU seconds of one process by part of the code, given the seconds between samples.
 
-    What is left had no Python at all: threads of the web server's own.
+    The remaining time had no Python stack: native threads of the web server.
     """
     looks = Counter(map(room, samples(text)))
     found = {key: count * each_s for key, count in looks.items()}
@@ -121,7 +121,7 @@ def shares(text: str, cpu_s: float, each_s: float) -> dict[str, float]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """Tables of what was found on MariaDB, medians over the runs; empty when nothing was."""
+    """Return tables of the profile on MariaDB, medians over the runs; '' without one."""
     ours = [result for result in results if result.is_ours and result.database == "mariadb"]
     values = {
         key: median(series(ours, key))

@@ -1,4 +1,4 @@
-"""Progress on the terminal: which row of how many, and how far it is."""
+"""Show progress on the terminal: the present row, and its progress."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 FRAMES_PER_SECOND = 2
-"""Drawing costs CPU time that the broker could use."""
+"""Low, since drawing takes CPU time from the broker."""
 
 
 class Bar:
@@ -41,12 +41,12 @@ class Bar:
         self._progress.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that remains."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def row(self, name: str) -> Iterator["Part"]:
-        """Something is measured for as long as the context."""
+        """Show a row while the context is open."""
         part = Part(self._progress, name)
         try:
             yield part
@@ -56,7 +56,7 @@ class Bar:
 
 
 class Part:
-    """How far one row is; it is called with what is done and what there is to do."""
+    """Progress of one row; call it with the done and the total number."""
 
     def __init__(self, progress: Progress, name: str) -> None:
         self._progress = progress
@@ -66,5 +66,5 @@ class Part:
         self._progress.update(self._task, completed=done, total=of)
 
     def close(self) -> None:
-        """It is over."""
+        """Finish the row."""
         self._progress.remove_task(self._task)

@@ -1,4 +1,4 @@
-"""A log of fixed-size records in shared memory: one process appends, another reads along."""
+"""Provide a log of fixed-size records in shared memory, for one writer and one reader."""
 
 import mmap
 import os
@@ -11,14 +11,14 @@ RECORD = struct.Struct("<5Q")
 COUNT = struct.Struct("<Q")
 START = 64
 CAPACITY = 4_000_000
-"""Only what is written takes memory."""
+"""Records reserved; only written ones take memory."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a file on disk would disturb the database's syncs
 
 Record = tuple[int, int, int, int, int]
 
 
 class Log:
-    """Five numbers to a record. What they mean is for those who write and read."""
+    """Records of five numbers; writer and reader define their meaning."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,7 +28,7 @@ class Log:
 
     @classmethod
     def create(cls) -> Self:
-        """An empty log; `remove` it when done."""
+        """Create an empty log; `remove` it when done."""
         folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         descriptor, name = tempfile.mkstemp(prefix="hookstation-bench-", dir=folder)
         os.ftruncate(descriptor, START + CAPACITY * RECORD.size)
@@ -36,22 +36,22 @@ class Log:
         return cls(Path(name))
 
     def append(self, record: Record) -> None:
-        """Add one; readers see it once it is whole."""
+        """Append a record; readers see it once it is complete."""
         RECORD.pack_into(self._memory, START + self._count * RECORD.size, *record)
         self._count += 1
         COUNT.pack_into(self._memory, 0, self._count)
 
     def __len__(self) -> int:
-        """How many there are by now."""
+        """Number of records."""
         (count,) = COUNT.unpack_from(self._memory)
         return int(count)
 
     def read(self, start: int = 0) -> list[Record]:
-        """Those from the `start`-th on."""
+        """Return the records from index `start` on."""
         begin, end = START + start * RECORD.size, START + len(self) * RECORD.size
         return list(RECORD.iter_unpack(self._memory[begin:end]))
 
     def remove(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._memory.close()
         self.path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Results: what one run found on one database, kept as JSON to make tables of later."""
+"""Store the results of one run on one database as JSON, for tables made later."""
 
 import json
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from bench.machine import Machine
 
 @dataclass(slots=True)
 class Result:
-    """One broker on one database, in one run."""
+    """Results of one broker on one database in one run."""
 
     broker: str
     database: str
@@ -26,19 +26,19 @@ class Result:
     """RFC 3339, UTC."""
     machine: Machine
     settings: str
-    """The database's, for people."""
+    """Settings of the database, for people."""
     ceiling: float
-    """Requests a second that the load generator gets out of the sink, with nothing in between."""
+    """Requests per second from the load generator directly to the sink."""
     values: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    """A sentence by row."""
+    """Error message by row."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long each row took."""
+    """Duration of each row."""
     strangers: dict[str, float] = field(default_factory=dict)
-    """By row: the share of the machine that went into work of others (0 to 1)."""
+    """By row: the share of the machine that other work took (0 to 1)."""
 
     def save(self, folder: Path) -> Path:
-        """Write it into the folder; the name sorts by time."""
+        """Write it into the folder; file names sort by time."""
         folder.mkdir(parents=True, exist_ok=True)
         whose = "ours" if self.is_ours else "beside"
         stamp = self.at.replace(":", "").replace("-", "")
@@ -48,7 +48,7 @@ class Result:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read one back. Raises BenchError."""
+        """Load from JSON. Raises BenchError."""
         try:
             found: dict[str, Any] = json.loads(path.read_text())
             return cls(**{**found, "machine": Machine(**found["machine"])})
@@ -57,5 +57,5 @@ class Result:
 
 
 def series(results: Iterable[Result], key: str) -> list[float]:
-    """The values of a figure in the order of the runs; runs that did not find it are left out."""
+    """Return the values of a figure in the order of the runs, without runs that lack it."""
     return [result.values[key] for result in results if key in result.values]

@@ -1,4 +1,4 @@
-"""A session: every row, for every broker and database, in every run."""
+"""Run every row for every broker and database, in every run."""
 
 import tempfile
 import time
@@ -21,9 +21,9 @@ from bench.stage import FULL, Row, Sizes, Stage, Values
 
 PREFIX = "hookstation-bench-"
 BUSY = 0.05
-"""Share of the machine that other work may take before it is worth a word, and another try."""
+"""Share of the machine that other work may take before a row is measured again."""
 PATIENCE_S = 120.0
-"""A row that took longer than this is not tried again."""
+"""Rows that took more seconds than this are not repeated."""
 CEILING_MESSAGES = 10_000
 CEILING_FIRST = 10**9
 
@@ -37,7 +37,7 @@ class Contestant:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is the one that the targets are for."""
+        """Whether it is Hookstation, to which the targets apply."""
         return self.broker is Hookstation
 
     def can(self, row: Row) -> bool:
@@ -51,23 +51,23 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What is to be measured."""
+    """What to measure."""
 
     contestants: Sequence[Contestant]
     rows: Sequence[Row]
     sizes: Sizes
     runs: int
     keep: Path
-    """Folder for the results, each written as soon as it is there."""
+    """Folder for the results, each written as soon as it is complete."""
     only: Collection[str] = ()
-    """Keys of the rows that are asked for by name; empty: those that belong to the mode."""
+    """Keys of the requested rows; empty: those of the mode."""
 
     def parts(self) -> int:
-        """How many rows will be measured in all."""
+        """Number of rows that will be measured."""
         return self.runs * sum(len(self._rows(who)) for who in self.contestants)
 
     def run(self, bar: Bar) -> list[Result]:
-        """All of it. Contestants take turns, so that a busy hour hits all of them."""
+        """Measure everything. Contestants take turns, so that other load affects all of them."""
         results = []
         for run in range(1, self.runs + 1):
             for who in self.contestants:
@@ -83,7 +83,7 @@ class Session:
         return [row for row in possible if self.sizes is FULL or who.is_quick(row)]
 
     def _turn(self, run: int, who: Contestant, bar: Bar) -> Result:
-        """One broker, freshly started on an empty database, through all rows."""
+        """Measure all rows of one broker, freshly started on an empty database."""
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
             found = machine.describe(folder)
@@ -124,14 +124,14 @@ class _Try:
     failure: str
     seconds: float
     strangers: float | None
-    """Share of the machine that other work took; None where a process of ours ended meanwhile."""
+    """Share of the machine that other work took; None if one of the measured processes ended."""
 
 
 def _measure(row: Row, stage: Stage, result: Result, bar: Bar) -> None:
-    """One row. What goes wrong stands in its place in the table, and the others go on.
+    """Measure one row. Its errors are shown in the table, and the other rows continue.
 
-    What other work disturbed is measured again, as often as the mode allows; the calmest try
-    counts. A failure always counts.
+    A row that other work disturbed is measured again, as often as the mode allows; the least
+    disturbed try counts. A failure always counts.
     """
     tries: list[_Try] = []
     with bar.row(row.key) as stage.tell:
@@ -158,7 +158,7 @@ def _try(row: Row, stage: Stage, cores: int) -> _Try:
         values.update(row.run(stage))
     except BenchError as error:
         failure = str(error)
-    except Exception as error:  # a fault of the row itself must not cost the others
+    except Exception as error:  # an error in a row must not stop the others
         failure = f"{type(error).__name__}: {error}"
     after, seconds = stage.ours(), time.monotonic() - start
     if not after.has_all_of(ours):
@@ -168,7 +168,7 @@ def _try(row: Row, stage: Stage, cores: int) -> _Try:
 
 
 def _brief(row: Row, result: Result) -> str:
-    """The figures of a row in one line, without their parts, or why there are none."""
+    """Return the main figures of a row in one line, or its error."""
     if row.key in result.failures:
         return f"FAILED: {result.failures[row.key]}"
     found = [
@@ -183,9 +183,9 @@ def _brief(row: Row, result: Result) -> str:
 
 
 def ceiling(sink: Sink) -> float:
-    """Requests a second from the load generator to the sink, with nothing in between."""
+    """Return requests per second from the load generator directly to the sink."""
     route = Route("127.0.0.1", sink.port, "/take/0", {}, one, accepted=(200,))
-    # Numbers of their own: the books of the measurements begin at 1.
+    # Separate numbers, since those of the measurements begin at 1.
     plan = Plan(route, first=CEILING_FIRST, count=CEILING_MESSAGES)
     with Following(plan, sink.log, [0]) as following:
         flow = following.finish()

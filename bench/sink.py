@@ -1,12 +1,12 @@
-"""The endpoint that messages are delivered to: a process that answers at once and keeps books.
+"""Run the endpoint of deliveries, a process that responds at once and logs requests.
 
-    http://127.0.0.1:PORT/take/3    200 at once       the number at the end stands in the books
+    http://127.0.0.1:PORT/take/3    200 at once       the number at the end is the consumer's
     http://127.0.0.1:PORT/fail/4    500 at once
-    http://127.0.0.1:PORT/hang/5    never answers
+    http://127.0.0.1:PORT/hang/5    never responds
     http://127.0.0.1:PORT/later/6   200 after a tenth of a second
     http://127.0.0.1:PORT/slow/7    200 after a second
 
-It speaks as much HTTP/1.1 as webhooks need: POST, Content-Length, keep-alive, pipelining.
+It implements the HTTP/1.1 that webhooks need: POST, Content-Length, keep-alive, pipelining.
 """
 
 import heapq
@@ -35,18 +35,18 @@ ANSWERS: dict[Manner, bytes] = {
     "slow": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nso",
 }
 WAITS = {ANSWERS["later"]: 0.1, ANSWERS["slow"]: 1.0}
-"""How many seconds pass before these are given."""
+"""Delay of these responses in seconds."""
 LENGTH = len(ANSWERS["later"])
-"""Bytes of each of them."""
+"""Bytes of each response."""
 UNKNOWN = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 NO_LENGTH = b"HTTP/1.1 411 Length Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 START_S = 20.0
 POLL_S = 0.5
-"""How often it looks whether the harness still lives."""
+"""Seconds between checks that the harness is alive."""
 
 
 class Sink:
-    """The running process, and its books: (consumer, message number, received at ns)."""
+    """The running process and its log: (consumer, message number, received at ns)."""
 
     def __init__(self) -> None:
         self.log = Log.create()
@@ -69,23 +69,23 @@ class Sink:
         self.close()
 
     def url(self, consumer: int, manner: Manner = "take") -> str:
-        """Where the consumer of that number takes its messages."""
+        """URL at which the consumer with this number receives."""
         return f"http://127.0.0.1:{self.port}/{manner}/{consumer}"
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """Process id."""
         return self._process.pid or 0
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         self._process.kill()
         self._process.join()
         self.log.remove()
 
 
 def serve(path: Path, to_parent: Connection, parent: int) -> None:
-    """The process itself: run until the parent is gone."""
+    """Run in the process until the parent has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         to_parent.send(listener.getsockname()[1])
@@ -99,16 +99,16 @@ class _Server:
         self._epoll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
         self._unread: dict[int, bytes] = {}
-        """By connection: the beginning of a request whose end has not come."""
+        """By connection: the beginning of an incomplete request."""
         self._routes: dict[bytes, tuple[bytes, int] | None] = {}
         self._owed: list[tuple[float, int, socket.socket, bytes]] = []
-        """Answers that are given later: a heap by their instants, then by their turn."""
+        """Delayed responses: a heap by time, then by sequence number."""
         self._turns = itertools.count()
         listener.setblocking(False)
         self._epoll.register(listener, select.EPOLLIN)
 
     def run(self, parent: int) -> None:
-        """Serve until the parent is gone."""
+        """Serve until the parent has died."""
         while os.getppid() == parent:
             wait = POLL_S
             if self._owed:
@@ -121,11 +121,11 @@ class _Server:
             self._give()
 
     def _give(self) -> None:
-        """The answers whose time has come."""
+        """Send the responses that are due."""
         now = time.monotonic()
         while self._owed and self._owed[0][0] <= now:
             _, _, client, answer = heapq.heappop(self._owed)
-            with suppress(OSError):  # it went away
+            with suppress(OSError):  # the client disconnected
                 client.sendall(answer)
 
     def _accept(self) -> None:
@@ -152,14 +152,14 @@ class _Server:
                 if unread:
                     self._unread[descriptor] = unread
                 return
-        except OSError:  # a peer that went away, or one that does not read its answers
+        except OSError:  # the client disconnected, or does not read its responses
             pass
         self._unread.pop(descriptor, None)
         del self._sockets[descriptor]
         client.close()
 
     def _take(self, data: bytes, at: int) -> tuple[bytes, bytes]:
-        """Note every whole request; what is left over, and the answers."""
+        """Log every complete request; returns the remaining bytes, and the responses."""
         answers = b""
         while (end := data.find(b"\r\n\r\n")) >= 0:
             head = data[:end]
@@ -195,7 +195,7 @@ def _length(head: bytes) -> int | None:
 
 
 def _route(target: bytes) -> tuple[bytes, int] | None:
-    """Answer and consumer of ``/take/3``."""
+    """Return response and consumer of ``/take/3``."""
     _, _, path = target.decode("latin-1").partition("/")
     manner, _, consumer = path.partition("/")
     for known, answer in ANSWERS.items():

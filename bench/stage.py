@@ -1,4 +1,4 @@
-"""What a row of the table has to measure with: a broker, its database, a sink, numbers."""
+"""Provide the broker, database and sink with which a row is measured."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -20,25 +20,25 @@ Values = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Amounts to measure."""
 
     name: Literal["tiny", "quick", "full"]
     warm_up: int
-    """Messages before the clock starts."""
+    """Messages before the measurement."""
     messages: int
     """Messages of a closed loop with one consumer."""
     batch: int
     """Messages through the batch endpoint."""
     recovery: int
-    """Messages in the middle of which the broker is killed."""
+    """Messages during which the broker is killed."""
     latency_s: float
     """Seconds of an open loop."""
     idle_s: float
-    """Seconds of nothing."""
+    """Seconds without load."""
     rows: int
-    """Rows in a table that is called large."""
+    """Rows in a large table."""
     tries: int = 1
-    """How often a row may be measured until other work leaves it alone."""
+    """Maximum tries of a row until other work does not disturb it."""
 
 
 TINY = Sizes("tiny", 20, 60, 200, 1_000, 1.0, 1.0, 1_000)
@@ -48,7 +48,7 @@ FULL = Sizes("full", 2_000, 20_000, 40_000, 5_000, 30.0, 30.0, 10_000_000, tries
 
 @dataclass(slots=True)
 class Stage:
-    """A started broker with everything around it: one for each broker, database and run."""
+    """A started broker with its environment: one for each broker, database and run."""
 
     broker: Broker
     database: Database
@@ -56,9 +56,9 @@ class Stage:
     folder: Path
     sizes: Sizes
     tell: Tell = quietly
-    """Hears how far the present row is."""
+    """Called with the progress of the present row."""
     values: Values = field(default_factory=dict)
-    """What earlier rows of this run have found."""
+    """Values of earlier rows of this run."""
     _messages: int = 1
     _consumers: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -69,9 +69,9 @@ class Stage:
         settings: Mapping[str, Any] | None = None,
         each: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        """Let exactly these consumers receive from now on; their numbers in the sink's books.
+        """Register exactly these consumers; returns their numbers in the sink.
 
-        ``settings`` are for all of them, ``each`` has one's own for every one.
+        ``settings`` are those of all consumers, ``each`` has those of every single one.
         """
         numbers = [next(self._consumers) for _ in manners]
         self.broker.prepare(
@@ -99,23 +99,23 @@ class Stage:
         rate: float | None = None,
         together: int = 1,
     ) -> Following:
-        """Hand in `count` messages and watch for them at `consumers` (see `bench.load.Plan`)."""
+        """Publish `count` messages and watch for them at `consumers` (see `bench.load.Plan`)."""
         first, self._messages = self._messages, self._messages + count
         where = route or self.broker.single()
         plan = Plan(where, first, count, connections=connections, rate=rate, together=together)
         return Following(plan, self.sink.log, consumers)
 
     def run(self, count: int, consumers: Sequence[int], *, rate: float | None = None) -> Flow:
-        """Hand in messages, one a request, and wait until they are delivered."""
+        """Publish messages, one per request, and wait until they are delivered."""
         with self.follow(count, consumers, rate=rate) as following:
             return following.finish(self.tell)
 
     def look(self) -> cpu.Snapshot:
-        """CPU time of the broker's processes and of the database server's."""
+        """CPU time of the broker and of the database server."""
         return cpu.look({"database": self.database.pids, **self.broker.processes()})
 
     def ours(self) -> cpu.Snapshot:
-        """CPU time of all that belongs to the measurement: broker, database, sink, harness."""
+        """CPU time of all measured processes: broker, database, sink, harness."""
         snapshot = cpu.look({"sink": [self.sink.pid]})
         return cpu.Snapshot(
             {**self.look().seconds, **snapshot.seconds, "harness": {0: cpu.harness()}}
@@ -124,18 +124,18 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement, and the figures that it fills."""
+    """One measurement and its figures."""
 
     key: str
     figures: tuple[Figure, ...]
     run: Callable[[Stage], Mapping[str, float]]
-    """May raise BenchError, whose sentence then stands in the table. It finds the broker started,
-    and leaves it started and without a backlog."""
+    """May raise BenchError, whose message is then shown in the table. The broker is started
+    before, and must be running without a backlog afterwards."""
     in_quick: bool = True
     """Whether it is part of the quick mode."""
     on_sqlite: bool = True
-    """Whether it is measured on SQLite too."""
+    """Whether it is also measured on SQLite."""
     quick_on_sqlite: bool = False
-    """Whether that is part of the quick mode."""
+    """Whether the quick mode includes it on SQLite."""
     ours_alone: bool = False
-    """It knows our tables, so that another broker cannot be measured."""
+    """It uses Hookstation's tables, so it cannot measure another broker."""

@@ -1,4 +1,4 @@
-"""The table: one line for each figure, for the terminal and for docs/performance.md."""
+"""Format a line for each figure, for the terminal and for docs/performance.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from bench.stage import Row
 
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 PARTS = ("bench", "profile", "pipeline")
-"""Names of what is generated within a page."""
+"""Names of the generated parts of a page."""
 REACHED: dict[Verdict, str] = {"aim": "aim", "must": "must", "missed": "**no**", "unknown": ""}
 ABSENT = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure's cells."""
+    """Cells of one figure."""
 
     figure: str
     must: str
@@ -35,7 +35,7 @@ class Line:
 
 
 def lines(rows: Sequence[Row], results: Sequence[Result]) -> list[Line]:
-    """All lines, in the order of the rows; figures that nobody measured are left out."""
+    """Return all lines in the order of the rows, without figures that were not measured."""
     found: list[Line] = []
     for row in rows:
         for position, figure in enumerate(row.figures):
@@ -46,7 +46,7 @@ def lines(rows: Sequence[Row], results: Sequence[Result]) -> list[Line]:
 
 
 def markdown(rows: Sequence[Row], results: Sequence[Result]) -> str:
-    """The generated part of the page."""
+    """Return the generated part of the page."""
     content = lines(rows, results)
     is_beside = any(line.beside for line in content)
     head = ["figure", "must reach", "we aim for", "MariaDB", "reached", "SQLite"]
@@ -59,9 +59,9 @@ def markdown(rows: Sequence[Row], results: Sequence[Result]) -> str:
 
 
 def write(path: Path, text: str, name: str = "bench") -> None:
-    """Put the text between the page's markers of that name; a new page gets them all.
+    """Write the text between the page's markers of that name; a new page gets all markers.
 
-    Raises BenchError when they are not there.
+    Raises BenchError when the markers are missing.
     """
     first, last = BEGIN.format(name), END.format(name)
     empty = "".join(f"{BEGIN.format(part)}\n{END.format(part)}\n" for part in PARTS)
@@ -74,7 +74,7 @@ def write(path: Path, text: str, name: str = "bench") -> None:
 
 
 def show(console: Console, rows: Sequence[Row], results: Sequence[Result]) -> None:
-    """Print it on the terminal."""
+    """Print the table on the terminal."""
     content = lines(rows, results)
     table = Table(box=None, pad_edge=False)
     for name in ("figure", "must", "aim", "MariaDB", "reached", "SQLite"):
@@ -119,7 +119,7 @@ def _line(figure: Figure, row: str | None, results: Sequence[Result]) -> Line:
 
 
 def _cell(figure: Figure, values: list[float], row: str | None, results: list[Result]) -> str:
-    """The median, each run, and what went wrong; the latter in the first line of a row."""
+    """Return the median, each run, and errors; these only in the first line of a row."""
     texts = []
     if values:
         texts.append(f"{_number(figure, median(values))} {figure.unit}".strip())
@@ -141,7 +141,7 @@ def _number(figure: Figure, value: float) -> str:
 
 
 def _preface(results: Sequence[Result]) -> list[str]:
-    """When, where and how it was measured."""
+    """Return when, where and how it was measured."""
     first = results[0]
     runs = max(result.run for result in results)
     settings = dict.fromkeys(result.settings for result in results if result.is_ours)

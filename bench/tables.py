@@ -1,4 +1,4 @@
-"""Large tables: the broker's own, filled with history, and small ones to compare them with."""
+"""Fill the broker's tables with history, and create small tables for comparison."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,15 +11,15 @@ from bench.broker import Hookstation
 from bench.stage import Stage
 
 NOBODY = 1_000_000
-"""Whose deliveries the sink takes and no measurement looks at."""
+"""First number of messages that no measurement watches."""
 SMALL_NAME = "small_tables"
 Variables = Mapping[str, str]
 SMALL_WAITING = 40_000
-"""Rows that wait in the small tables: what is claimed must be there."""
+"""Waiting rows in the small tables, enough for all claims."""
 
 
 def fill(stage: Stage, *, finished: int = 0, waiting: int = 0, failing: int = 0) -> float:
-    """Have so many messages of each kind (0: as it is); returns how many seconds it took.
+    """Create so many messages of each kind (0 changes nothing); returns the seconds that it took.
 
     Finished ones were delivered to one consumer and are dead at another, so that there are as many
     dead letters. Raises BenchError when the counters do not add up afterwards.
@@ -28,25 +28,25 @@ def fill(stage: Stage, *, finished: int = 0, waiting: int = 0, failing: int = 0)
 
 
 def ours(stage: Stage) -> Hookstation:
-    """The broker, in rows that are measured of ours alone."""
+    """Return the broker, for rows that measure only Hookstation."""
     assert isinstance(stage.broker, Hookstation)
     return stage.broker
 
 
 def name(stage: Stage) -> str:
-    """Of the database that the broker works in."""
+    """Return the name of the broker's database."""
     return urlsplit(stage.database.url).path.removeprefix("/")
 
 
 def cursor(stage: Stage) -> AbstractContextManager[Any]:
-    """A cursor on the database server."""
+    """Return a cursor on the database server."""
     at = urlsplit(stage.database.url)
     return databases.connect(at.hostname, at.port, at.username, at.password)
 
 
 @contextmanager
 def small(stage: Stage, name: str = SMALL_NAME, *, scheduled: int = 0) -> Iterator[Variables]:
-    """Variables for processes that work in small tables on the same server."""
+    """Provide environment variables for processes that use small tables on the same server."""
     url = urlsplit(stage.database.url)._replace(path=f"/{name}").geturl()
     variables = {**ours(stage).environment, "DATABASE_URL": url}
     with cursor(stage) as server:

@@ -1,4 +1,4 @@
-"""The data pipeline: archive, reports and replay from the lake, on Spark.
+"""Archive, report on and replay messages with Spark.
 
 It reaches the broker through its tables and through the lake alone; neither imports the other.
 """

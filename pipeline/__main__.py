@@ -1,4 +1,4 @@
-"""``python -m pipeline``: the command line, or how to install what it needs."""
+"""Run ``python -m pipeline``, or say how to install its dependencies when they are missing."""
 
 import sys
 
@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError as missing:
     if (missing.name or "").partition(".")[0] not in PACKAGES:
         raise
-    # Also what the broker tells of a run that it started (delivery/runtime/pipeline.py).
+    # A run that the broker started shows this text too (delivery/runtime/pipeline.py).
     is_checkout = settings.command() == settings.CHECKOUT
     sys.exit(
         f"{sys.executable} has no {missing.name}: install the pipeline's packages, "

@@ -1,7 +1,7 @@
-"""Command line: `python -m pipeline JOB [options]`.
+"""Run ``python -m pipeline JOB [options]``.
 
-Exit codes: 0 done, 1 failed, 2 a wrong option or setting, 3 another run of the job is at work,
-4 done and something was found to be wrong, 130 stopped by Ctrl-C, a signal or the console.
+Exit codes: 0 done, 1 failed, 2 a wrong option or setting, 3 another run of the job is active,
+4 done and the job found a fault, 130 stopped by Ctrl-C, a signal or the console.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pipeline.jobs import JOBS
 DONE, FAILED, WRONG, BUSY, FOUND, STOPPED = 0, 1, 2, 3, 4, 130
 MAX_ERROR_LENGTH = 2000
 END_TRIES = 5
-"""The database may be away just when a run ends."""
+"""Tries to record the end of a run, since the database may be unavailable just then."""
 END_PAUSE_S = 2.0
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to."""
+    """How a run ended."""
 
     state: str = "finished"
     error: str = ""
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 def _begin(
     top: argparse.ArgumentParser, chosen: settings.Settings, wanted: argparse.Namespace
 ) -> tuple[argparse.Namespace, runs.Run]:
-    """The options that count, and a run that has begun."""
+    """Begin a run; returns the effective options and the run."""
     run_id = wanted.run
     if run_id is not None:
         job, stored = runs.options_of(chosen.database_url, run_id)
@@ -102,10 +102,10 @@ def _begin(
 
 
 def work(job: Job, chosen: settings.Settings, wanted: argparse.Namespace, run: runs.Run) -> Outcome:
-    """Do it and write down what came of it.
+    """Run the job and record its result.
 
-    The job has a thread of its own: a signal is heard by this one, which alone may tell Spark to
-    stop while the job waits for it. (In the main thread Spark would also take Ctrl-C for itself.)
+    The job runs in a thread of its own. The main thread receives signals and can tell Spark to stop
+    while the job waits for Spark. (In the main thread Spark would also handle Ctrl-C itself.)
     """
     outcome = Outcome()
     thread = threading.Thread(
@@ -113,7 +113,7 @@ def work(job: Job, chosen: settings.Settings, wanted: argparse.Namespace, run: r
     )
 
     def leave(number: int, frame: FrameType | None) -> None:
-        # Who says it twice means it.
+        # A second signal ends the process at once.
         signal.signal(number, signal.SIG_DFL)
         run.stop()
 
@@ -151,7 +151,7 @@ def _work(
 
 
 def _close(context: Context | None) -> None:
-    """A Spark that died cannot be ended: that is no reason to fail a second time."""
+    """Close the context. Spark may have died, so an error here does not fail the run again."""
     try:
         if context is not None:
             context.close()
@@ -160,10 +160,10 @@ def _close(context: Context | None) -> None:
 
 
 def _judge(run: runs.Run, failure: BaseException, outcome: Outcome) -> None:
-    """What a run came to that did not come to its end."""
+    """Record why a run did not finish."""
     outcome.state, outcome.code = "failed", FAILED
     try:
-        # What Spark raises when its jobs were cancelled says nothing.
+        # When the run was stopped, report that rather than Spark's error about its cancelled jobs.
         run.check()
     except runs.Cancelled:
         outcome.state, outcome.code = "cancelled", STOPPED
@@ -182,7 +182,7 @@ def _judge(run: runs.Run, failure: BaseException, outcome: Outcome) -> None:
 
 
 def _end(run: runs.Run, outcome: Outcome) -> None:
-    """Write the end down, also when the database is away for a moment."""
+    """Record the end, and retry while the database is unavailable."""
     for left in reversed(range(END_TRIES)):
         try:
             run.end(outcome.state, outcome.result, outcome.error)
@@ -196,7 +196,7 @@ def _end(run: runs.Run, outcome: Outcome) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What can be asked for."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog=settings.own_command(),
         description="Work on the broker's rows with Spark (docs/pipeline.md).",
@@ -214,7 +214,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def as_words(options: dict[str, Any]) -> list[str]:
-    """A run's options as they stand on a command line."""
+    """Return a run's options as words of a command line."""
     words: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
@@ -228,7 +228,7 @@ def as_words(options: dict[str, Any]) -> list[str]:
 
 
 def _user() -> str:
-    """Who is at the command line; in a container that knows no names, a number."""
+    """Return the user at the command line; its number in a container without user names."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

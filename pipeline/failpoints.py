@@ -1,4 +1,4 @@
-"""Failpoints: places where a crash test kills the process, exactly there and once."""
+"""Kill the process at a named place, once, for crash tests."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ VARIABLE = "HOOKSTATION_FAILPOINT"
 
 
 def reach(name: str) -> None:
-    """Die without a last word when the file that the variable means names this place.
+    """Kill the process when the file named by the variable contains this name.
 
-    Whoever dies takes the file away first, as in the broker: its successor goes past.
+    The process deletes the file first, as in the broker, so that its successor passes.
     """
     path = settings.get(VARIABLE)
     if not path:

@@ -1,6 +1,7 @@
-"""The pipeline's choices: the only reader of its environment (docs/settings.md has each variable).
+"""Read the pipeline's settings from its environment (docs/settings.md has each variable).
 
-The broker reads the same variables in a program of its own; the two share no code on purpose.
+No other module reads the environment. The broker reads the same variables with code of its own; the
+two share none on purpose.
 """
 
 import os
@@ -16,62 +17,62 @@ from pipeline.rules import sealed
 BASE_DIR = Path(__file__).resolve().parent.parent
 LAKE = "HOOKSTATION_LAKE"
 BULK = "HOOKSTATION_LAKE_READ_URL"
-"""The variable by which Spark's workers know where bulk reads go."""
+"""The variable by which Spark's workers know the database for bulk reads."""
 KEYS = "HOOKSTATION_ENCRYPTION_KEYS"
 """The variable by which they know the broker's encryption keys."""
 
 
 COMMAND = "HOOKSTATION_COMMAND"
-"""How people started the program, where the command `hookstation` or `manage.py` did."""
+"""The command that a person typed, when `hookstation` or `manage.py` started the program."""
 CHECKOUT = "python manage.py"
 
 
 def command(environ: Mapping[str, str] = os.environ) -> str:
-    """What people type in front of a command of the broker."""
+    """Return what people type before a command of the broker."""
     return environ.get(COMMAND) or CHECKOUT
 
 
 def own_command(environ: Mapping[str, str] = os.environ) -> str:
-    """What people type in front of a job."""
+    """Return what people type before a job."""
     name = command(environ)
     return "python -m pipeline" if name == CHECKOUT else f"{name} pipeline"
 
 
 class BadSetting(Exception):
-    """A variable cannot be used; the message names it and says what would be accepted."""
+    """A variable is invalid; the message names it and the accepted values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run needs to know about its installation."""
+    """Settings of an installation."""
 
     database_url: str
     bulk_url: str
-    """Where bulk reads go: a replica, or the database itself."""
+    """Database for bulk reads: a replica, or the broker's own."""
     lake: Path | None
-    """None: nothing is archived, and reports know what the database still has."""
+    """None: no archive, and reports cover only rows in the database."""
     master: str
     """Spark's master: ``local[2]``, ``spark://host:7077``, ``k8s://...``."""
     memory: str
-    """Of the driver's Java heap, as Spark writes it: ``1g``."""
+    """The driver's Java heap, as Spark writes it: ``1g``."""
     partitions: int
-    """Connections that a job reads the database with at once."""
+    """Connections with which a job reads the database."""
     lag: timedelta
-    """How long a row may wait between its key being made and its commit."""
+    """Longest time between generating a row's key and its commit."""
     keep_bodies: bool
     retention_days: int
     dead_retention_days: int
     folder: Path
-    """Of files made at run time."""
+    """Folder of files made at run time."""
     python: str
     """The interpreter of Spark's Python workers."""
     encryption_keys: str = ""
-    """The broker's, comma-separated: they open answers that it sealed. Empty: no such answer is
-    opened."""
+    """The broker's keys, comma-separated, to decrypt responses that it encrypted. Empty: none is
+    decrypted."""
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Settings:
-    """The environment as typed values. Raises BadSetting naming the variable."""
+    """Read the environment as typed values. Raises BadSetting naming the variable."""
     folder = Path(_text(environ, "HOOKSTATION_DATA_DIR") or BASE_DIR / "data")
     database_url = _text(environ, "DATABASE_URL") or f"sqlite:///{folder / 'hookstation.sqlite3'}"
     return Settings(
@@ -92,17 +93,17 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
 
 
 def keys() -> list[str]:
-    """The broker's encryption keys, on an executor."""
+    """Return the broker's encryption keys, on an executor."""
     return _words(get(KEYS))
 
 
 def get(name: str) -> str:
-    """A variable as it is; empty where it is absent."""
+    """Return a variable; empty where it is absent."""
     return os.environ.get(name, "")
 
 
 def export(name: str, value: str) -> None:
-    """Set a variable for this process and for those that it starts."""
+    """Set a variable for this process and its children."""
     os.environ[name] = value
 
 
@@ -119,7 +120,7 @@ def _text(environ: Mapping[str, str], name: str) -> str:
 
 
 def _keys(environ: Mapping[str, str]) -> list[str]:
-    """As the broker has them: those that are set, then those derived from SECRET_KEY."""
+    """Return the configured keys, then those derived from SECRET_KEY, as the broker does."""
     secrets = [_text(environ, "SECRET_KEY"), *_words(_text(environ, "SECRET_KEY_FALLBACKS"))]
     return _words(_text(environ, KEYS)) + [sealed.derived(text) for text in secrets if text]
 
@@ -129,7 +130,7 @@ def _words(text: str) -> list[str]:
 
 
 def _lake(text: str) -> Path | None:
-    """A folder. Some library would make one of that name for whatever else the text means."""
+    """Parse a folder. A URL is refused, since some library would create a folder of that name."""
     refused = f"{LAKE}={text!r} cannot be used:"
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text):
         raise BadSetting(
@@ -152,7 +153,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _choice(environ: Mapping[str, str], name: str, *choices: str) -> str:
-    """One of ``choices``; the first where nothing is said."""
+    """Return one of ``choices``; by default the first."""
     text = _text(environ, name) or choices[0]
     if text not in choices:
         raise BadSetting(f"{name}={text!r} cannot be used: expected {' or '.join(choices)}.")

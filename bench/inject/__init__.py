@@ -1,1 +1,1 @@
-"""What is put into the broker's processes from outside, for a profile."""
+"""Modules injected into the broker's processes for a profile."""

@@ -1,8 +1,8 @@
-"""Imported by every process that has this folder on PYTHONPATH: it notes where CPU time goes.
+"""Sample where CPU time goes, in every process that has this folder on PYTHONPATH.
 
-After each so many milliseconds of the process's CPU time the kernel interrupts the thread that is
-running, and that thread's stack is written down, as faulthandler writes it. A thread that waits is
-never interrupted. Children that are forked do the same, each into a file named after its number.
+After a fixed number of milliseconds of the process's CPU time the kernel interrupts the running
+thread, and faulthandler writes that thread's stack. A waiting thread is never interrupted. Forked
+children do the same, each into a file named by its process id.
 """
 
 import atexit
@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 FOLDER = "BENCH_PROFILE"
-"""Variable that names where to write; without it nothing happens."""
+"""Variable with the folder for the samples; without it nothing happens."""
 INTERVAL_S = 0.004
 
 _files: list[BinaryIO] = []
 
 
 def begin() -> None:
-    """From now on, in this process."""
+    """Start sampling in this process."""
     _files.append(Path(os.environ[FOLDER], str(os.getpid())).open("ab", buffering=0))  # noqa: SIM115
     faulthandler.register(signal.SIGPROF, file=_files[-1], all_threads=False)
     signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
 
 
 def end() -> None:
-    """At the end of a process faulthandler lets go of the signal, which would then kill it."""
+    """Stop the timer, because at exit faulthandler gives the signal up, which then kills."""
     signal.setitimer(signal.ITIMER_PROF, 0)
 
 

@@ -1,6 +1,6 @@
-"""Inside: what works in the broker's tables by the broker's own code, each a process of its own.
+"""Run code inside the broker's tables with the broker's own code, each in a process of its own.
 
-The harness itself stays free of Django, so that one of it can measure several databases.
+The harness itself does not load Django, so that one harness can measure several databases.
 """
 
 import json
@@ -15,15 +15,15 @@ from bench.flow import Tell, quietly
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP, END = "step ", "end "
-"""How the lines begin that the process prints for us; others are shown when it fails."""
+"""Prefixes of lines that the process prints for the harness; other lines are shown if it fails."""
 
 
 def run(
     module: str, environment: Mapping[str, str], *arguments: object, tell: Tell = quietly
 ) -> dict[str, Any]:
-    """What `main` of ``bench.inside.MODULE`` returns, called with the arguments as text.
+    """Return the result of `main` of ``bench.inside.MODULE``, called with the arguments as text.
 
-    Raises BenchError with the last line it said when it fails.
+    Raises BenchError with the last printed line when it fails.
     """
     said: list[str] = []
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The process itself: set Django up, then run one module of this package."""
+"""Set Django up, then run one module of this package."""
 
 import importlib
 import json
@@ -10,7 +10,7 @@ from bench.inside import END, STEP
 
 
 def tell(done: int, of: int) -> None:
-    """Say how far it is to whoever started us."""
+    """Report progress to the parent process."""
     print(f"{STEP}{done} {of}", flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Piles: rows that stand alike, made by the database itself, a range of numbers in one statement.
+"""Create many similar rows in the database, a range of numbers in one statement.
 
-Keys are time-ordered, as the application makes them, and the counters move in the transaction that
-makes the rows: what is here afterwards is what the broker would have left.
+Keys are ordered by time, as the application generates them, and the counters change in the
+transaction that creates the rows. So the result is as if the broker had written them.
 """
 
 import threading
@@ -29,9 +29,9 @@ BODY = body(0, 256)
 ANSWER_HEADERS = "content-type: text/plain; content-length: 2; server: sink"
 TOOK_MS = 12
 SLOT = 13
-"""Their share of the counters, which nobody else writes."""
+"""Shard of the counters that no other process writes."""
 CHUNK = 10_000
-"""Numbers of one transaction."""
+"""Messages created in one transaction."""
 THREADS = 2
 WRITE_AT_ONCE = {
     "innodb_io_capacity_max": 20_000,
@@ -39,7 +39,7 @@ WRITE_AT_ONCE = {
     "innodb_max_dirty_pages_pct": 0,
 }
 QUIET_PAGES = 1_000
-"""Pages of the buffer pool that may still have to be written for the server to count as quiet."""
+"""Maximum dirty pages in the buffer pool of an idle server."""
 QUIET_S = 120.0
 
 Chunks = Sequence[tuple[int, int]]
@@ -48,7 +48,7 @@ Make = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """How a pile's deliveries stand at one consumer."""
+    """State of a batch's deliveries at one consumer."""
 
     consumer_id: int
     state: DeliveryState
@@ -65,31 +65,31 @@ class RowState:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages at even distances in time, each with a delivery at every consumer of ``row_states``.
+    """Messages at equal intervals, each with a delivery at every consumer of ``row_states``.
 
-    Number n, from 1 on, is accepted ``n * step_ms`` after ``start_ms``, Unix milliseconds.
+    Number n, from 1 on, is accepted ``n * step_ms`` after ``start_ms``, in Unix milliseconds.
     """
 
     slot: int
-    """The slot within its keys: no two piles make the same one."""
+    """The slot within its keys, different for each batch."""
     channel_id: int
     start_ms: int
     step_ms: int
     row_states: tuple[RowState, ...]
     delay_ms: int = 0
-    """Each is due so long after it was accepted."""
+    """Each is due so many milliseconds after it was accepted."""
 
 
 def fill(batch: Batch, done: int, total: int, tell: Tell) -> None:
-    """Make the numbers above ``done`` up to ``total``, a chunk in each transaction."""
+    """Create the numbers above ``done`` up to ``total``, a chunk in each transaction."""
     in_chunks(partial(_make, batch), done, total, tell)
 
 
 def in_chunks(make: Make, done: int, total: int, tell: Tell) -> None:
-    """Call ``make`` with the first and the last number of each chunk, within its transaction."""
+    """Call ``make`` in a transaction with the first and the last number of each chunk."""
     chunks = [(first, min(first + CHUNK - 1, total)) for first in range(done + 1, total + 1, CHUNK)]
     made = Tally(done, total, tell)
-    if connection.vendor == "sqlite":  # it has one writer
+    if connection.vendor == "sqlite":  # SQLite has one writer
         _make_all(make, chunks, made)
         return
     with _fast_writes(), ThreadPoolExecutor(THREADS) as pool:
@@ -103,7 +103,7 @@ def in_chunks(make: Make, done: int, total: int, tell: Tell) -> None:
 
 @dataclass(slots=True)
 class Tally:
-    """How far all threads are together."""
+    """Progress of all threads together."""
 
     done: int
     total: int
@@ -111,7 +111,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, count: int) -> None:
-        """``count`` more are there."""
+        """Add to the number of created messages."""
         with self.lock:
             self.done += count
             self.tell(self.done, self.total)
@@ -154,7 +154,7 @@ def _make(batch: Batch, first: int, last: int) -> None:
     sql.insert(MessageBody, {"message_id": message_id, "data": stored}, source)
     changes: dict[tuple[int, str], int] = {}
     for place, row_state in enumerate(batch.row_states, start=1):
-        # Each consumer's deliveries are a millisecond apart, for keys of their own.
+        # Shift each consumer's deliveries by a millisecond, so that their keys differ.
         at_ms = f"{accepted_ms} + {place}"
         sql.insert(Delivery, common | _delivery(row_state, at_ms, batch, message_id), source)
         if row_state.outcome is not None:
@@ -201,10 +201,10 @@ def _attempt(row_state: RowState, at_ms: str, batch: Batch) -> dict[str, str | N
 
 @contextmanager
 def _fast_writes() -> Iterator[None]:
-    """Let the server write pages as fast as the disk can, and leave when nothing is held back.
+    """Let the server write dirty pages as fast as the disk can, and wait until they are written.
 
-    By itself it would write them a little at a time, in the middle of what is measured next. For
-    the same reason it looks at the tables' new sizes now.
+    By default the server would write them slowly, during the next measurement. For the same reason
+    it updates the tables' statistics now.
     """
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(f'@@{name}' for name in WRITE_AT_ONCE)}")

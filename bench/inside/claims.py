@@ -1,6 +1,6 @@
-"""Claims: what the pump's own statements cost in these tables, and how many rows they read.
+"""Measure the time and the rows read of the pump's own statements in these tables.
 
-Nothing else may deliver meanwhile. What is claimed is given back in the end.
+No other process may deliver meanwhile. Claimed deliveries are released at the end.
 """
 
 import time
@@ -27,13 +27,13 @@ WARM_UP = 3
 OWNER = 4711
 LEASE_MS = 600_000
 SLOT = 12
-"""Its share of the counters."""
+"""Shard of the counters."""
 TARGET = "claims"
 """Channel of the messages that are fanned out; its consumer is paused."""
 
 
 def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
-    """``SAMPLES``: medians in milliseconds, and rows read for each row or consumer asked for."""
+    """``SAMPLES``: return medians in milliseconds, and rows read per requested row or consumer."""
     (samples,) = map(int, arguments)
     consumers = dict(Consumer.objects.filter(channel__slug=CHANNEL).values_list("client_id", "id"))
     target = _target()
@@ -56,17 +56,17 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Cost:
-    """What one piece of work costs, again and again."""
+    """Measures one kind of work repeatedly."""
 
     work: Callable[[], int]
-    """Returns the number of rows that it was for."""
+    """Returns the number of rows that it handled."""
     before: Callable[[], object] = lambda: None
     milliseconds: list[float] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
 
     def take(self, *, is_counted: bool) -> None:
-        """Do it once."""
+        """Do the work once."""
         self.before()
         with _reading() as reads:
             start = time.perf_counter()
@@ -105,9 +105,9 @@ def _target() -> ChannelConfig:
 
 @contextmanager
 def _reading() -> Iterator[list[int]]:
-    """Rows that this connection's statements read in the context, as the only element.
+    """Yield a list whose only element is the number of rows that this connection read.
 
-    Looking reads rows itself, always as many. SQLite does not count them.
+    Reading the counter reads a constant number of rows itself. SQLite does not count rows.
     """
     reads: list[int] = []
     if connection.vendor != "mysql":

@@ -1,7 +1,8 @@
-"""History: days of work in the broker's tables, within minutes.
+"""Fill the broker's tables with days of history within minutes.
 
-One channel with three consumers: ``steady`` got everything and has a pile waiting and another
-scheduled, ``lost`` let everything die, ``broken`` has an open circuit and its retries waiting.
+One channel has three consumers. ``steady`` received everything, and has one batch of messages
+waiting and another one scheduled. At ``lost`` every delivery died. ``broken`` has an open circuit
+and waiting retries.
 """
 
 import time
@@ -22,20 +23,20 @@ from delivery.steps import counter_repair
 
 CHANNEL = "history"
 FINISHED_FOR = timedelta(days=20)
-"""How far finished rows go back: less than retention, which would delete them meanwhile."""
+"""Age of the oldest finished rows, less than retention, which would delete them."""
 WAITING_FOR = timedelta(hours=6)
 FAILING_FOR = timedelta(hours=12)
 SCHEDULED_FOR = timedelta(hours=6)
 DELAY = timedelta(days=1)
-"""What is scheduled was handed in within those hours, and is due so long after that."""
+"""Scheduled messages were published within this period, and are due this long after."""
 PACE = 0.1
-"""Messages a second that ``steady`` takes once it has a pile: it is to stay."""
+"""Messages per second to ``steady`` once a batch waits for it, so that the batch remains."""
 NOWHERE = "http://127.0.0.1:9/"
 """Refuses every connection."""
 
 
 def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
-    """``URL MOST FINISHED WAITING FAILING SCHEDULED``: have so many of each, 0: as it is.
+    """``URL MOST FINISHED WAITING FAILING SCHEDULED``: create so many of each; 0 changes nothing.
 
     Returns the seconds that it took and the accounting gap.
     """
@@ -56,10 +57,10 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
 
 
 class History:
-    """Channel, consumers and piles of one database; made at the first use, found again later."""
+    """Channel, consumers and batches of one database, created once and found again later."""
 
     def __init__(self, url: str, *, most: int) -> None:
-        """``steady`` is at ``url``; ``most`` is the largest number of finished messages to come."""
+        """``url`` is that of ``steady``; ``most`` is the highest number of finished messages."""
         channel, is_new = Channel.objects.get_or_create(
             slug=CHANNEL, defaults={"encrypt_bodies": False}
         )
@@ -74,16 +75,16 @@ class History:
         self.made_ms = int(channel.created_at.timestamp() * 1000)
 
     def finish(self, total: int, tell: Tell) -> None:
-        """Have ``total`` finished messages: delivered to ``steady``, dead at ``lost``."""
+        """Create ``total`` finished messages, delivered to ``steady`` and dead at ``lost``."""
         row_states = (
             RowState(self.steady.id, _S.DELIVERED, Reason.DELIVERED, Outcome.DELIVERED, 200),
             RowState(self.lost.id, _S.DEAD, Reason.EXHAUSTED, Outcome.SERVER_ERROR, 500),
         )
-        done = Counter.read([self.lost.id])[self.lost.id][_S.DEAD]  # nothing else lets it die
+        done = Counter.read([self.lost.id])[self.lost.id][_S.DEAD]  # the only dead letters
         fill(self._batch(1, FINISHED_FOR, self.most, row_states), done, total, tell)
 
     def wait(self, total: int, tell: Tell) -> None:
-        """Have ``total`` due messages wait for ``steady``, which takes few of them from now on."""
+        """Create ``total`` due messages for ``steady``, and limit its rate."""
         if self._waits(self.steady):
             return
         self.steady.rate_per_second = PACE
@@ -92,7 +93,7 @@ class History:
         fill(self._batch(2, WAITING_FOR, total, (row_state,)), 0, total, tell)
 
     def fail(self, total: int, tell: Tell) -> None:
-        """Have ``total`` overdue retries wait for ``broken``, whose circuit is open."""
+        """Create ``total`` overdue retries for ``broken``, whose circuit is open."""
         if self._waits(self.broken):
             return
         now = clock.now()
@@ -110,12 +111,12 @@ class History:
         fill(self._batch(3, FAILING_FOR, total, (row_state,)), 0, total, tell)
 
     def schedule(self, total: int, tell: Tell) -> None:
-        """Have ``total`` messages for ``steady`` whose time comes tomorrow."""
+        """Create ``total`` messages for ``steady`` that are due tomorrow."""
         row_state = RowState(self.steady.id, _S.QUEUED, Reason.ACCEPTED)
         fill(self._batch(4, SCHEDULED_FOR, total, (row_state,), DELAY), 0, total, tell)
 
     def _waits(self, consumer: Consumer) -> bool:
-        """Whether a pile is there already."""
+        """Whether a batch waits already."""
         return Counter.read([consumer.id])[consumer.id][_S.QUEUED] > 0
 
     def _batch(

@@ -1,8 +1,8 @@
-"""Month: thirty days of traffic that jobs of the data pipeline are measured on. MariaDB alone.
+"""Create thirty days of traffic for the jobs of the data pipeline, on MariaDB only.
 
-Eight channels with two consumers each, twenty producers. Consumer ``a`` takes all at once; every
-second first attempt at ``b`` fails, and every 25th of these messages dies there. Latencies, answers
-and errors differ from row to row, by the message's number: made again they are the same.
+Eight channels have two consumers each, and there are twenty producers. Consumer ``a`` succeeds at
+once. Every second message fails at its first attempt at ``b``, and every 25th of these dies there.
+Latencies, responses and errors depend on the message's number, so they are the same each time.
 """
 
 from collections.abc import Sequence
@@ -24,24 +24,24 @@ from delivery.steps import counter_repair
 CHANNELS, PRODUCERS = 8, 20
 DAYS = timedelta(days=30)
 UNTIL = timedelta(hours=3)
-"""So long ago was the last message accepted: all of it has ended."""
+"""Age of the last message; all have finished."""
 SLOT = 14
-"""Its share of the counters, and of its keys."""
+"""Shard of the counters, and slot of the keys."""
 BODY = body(0, 256)
 A_TOOK, B_TOOK = "5 + ((n * 7919) %% 1000) DIV 20", "20 + ((n * 104729) %% 1000) DIV 2"
 AGAIN_MS = 60_000
-"""Between a failed attempt and the next one."""
+"""Milliseconds between a failed attempt and the next one."""
 FAILED = (
     ("'server_error'", "500", "'HTTP 500'", "CONCAT('{\"error\":\"row ', n, ' is locked\"}')"),
     ("'unavailable'", "503", "'HTTP 503'", "CONCAT('upstream 10.0.', n %% 250, '.7 is away')"),
     ("'timeout'", None, "CONCAT('no answer within 15 s from 10.1.', n %% 250, '.9')", "''"),
     ("'connection_refused'", None, "CONCAT('10.2.', n %% 250, '.3 refused the connection')", "''"),
 )
-"""How attempts fail: outcome, status, error, beginning of the answer."""
+"""Failures of attempts: outcome, status code, error, beginning of the response."""
 
 
 def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
-    """``MOST DONE TOTAL``: have messages up to number ``TOTAL`` of at most ``MOST``.
+    """``MOST DONE TOTAL``: create messages up to number ``TOTAL`` of at most ``MOST``.
 
     Returns the accounting gap.
     """
@@ -54,19 +54,19 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """Whose messages they are, and when the first one was accepted."""
+    """Owners of the messages, and when the first one was accepted."""
 
     channel_id: int
-    """The first one's; the others follow."""
+    """Id of the first channel; the others follow."""
     consumer_id: int
-    """``a`` of the first channel's; ``a`` of the others follow, then each ``b``."""
+    """Id of ``a`` of the first channel; ``a`` of the others follow, then each ``b``."""
     producer_id: int
     start_ms: int
     step_ms: int
 
     @classmethod
     def of(cls, most: int) -> "Month":
-        """Made at the first call, found again later."""
+        """Create it at the first call, and find it again later."""
         if not Channel.objects.exists():
             _register()
         first = Channel.objects.earliest("id")
@@ -81,7 +81,7 @@ class Month:
         )
 
     def make(self, first: int, last: int) -> None:
-        """The messages with these numbers, and all that became of them."""
+        """Create the messages with these numbers, with deliveries and attempts."""
         source = sql.numbers(first, last)
         accepted_ms = f"({self.start_ms} + n * {self.step_ms})"
         message_id = _key(accepted_ms)
@@ -150,10 +150,10 @@ class Month:
 
 
 def _attempt(at_ms: str, took: str, number: int, failed: str | None) -> dict[str, str | None]:
-    """One attempt of each delivery; ``failed`` says of which numbers it failed, None of none."""
+    """Return one attempt of each delivery; ``failed`` is the SQL condition of failed ones."""
     started_ms = at_ms if number == 1 else f"({at_ms} + {AGAIN_MS})"
     values: dict[str, str | None] = {
-        # Each kind of attempt in a slot of its own: two may end in the same millisecond.
+        # A slot for each kind of attempt, since two may end in the same millisecond.
         "id": _key(f"({started_ms} + {took})", number + (took == B_TOOK)),
         "delivery_id": _key(at_ms),
         "number": f"{number}",
@@ -178,12 +178,12 @@ def _attempt(at_ms: str, took: str, number: int, failed: str | None) -> dict[str
 
 
 def _failure(place: int) -> str:
-    """How number n fails. What is even has half of the kinds, hence the division."""
+    """Return a column of message n's failure. Only every second one fails, hence the division."""
     return f"ELT((n DIV 2) %% {len(FAILED)} + 1, {', '.join(it[place] or 'NULL' for it in FAILED)})"
 
 
 def _key(ms: str, number: int = 0) -> str:
-    """The key of an instant; rows of the same millisecond differ by the message's number."""
+    """Return the key of an instant; rows of the same millisecond differ by the message's number."""
     return f"({sql.key(ms, SLOT + number)} + n %% 4096)"
 
 

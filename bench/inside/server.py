@@ -1,4 +1,4 @@
-"""Server: how the broker starts its web server, with an application that does nothing in it."""
+"""Return how the broker starts its web server, with an application that does nothing."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ NOTHING = "bench.nothing:application"
 
 
 def main(arguments: Sequence[str], tell: Tell) -> dict[str, list[str]]:
-    """``BIND``: the command line."""
+    """``BIND``: return the command line."""
     (bind,) = arguments
     *command, _ = children.web(Bind.parse(bind)).command
     return {"command": [*command, NOTHING]}

@@ -1,4 +1,4 @@
-"""What two kinds of database say differently when they make rows out of numbers."""
+"""Provide SQL that differs between databases, for creating rows from numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from channels_app.rules import ids
 
 TIME_SHIFT = 22
 SLOT_SHIFT = 12
-"""Where the instant and the slot stand within a key (channels_app/rules/ids.py)."""
+"""Bit positions of the instant and of the slot in a key (channels_app/rules/ids.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Templates of one database."""
+    """SQL templates of one database."""
 
     numbers: str
-    """The whole numbers from {first} to {last} as column n of a derived table."""
+    """The integers from {first} to {last} as column n of a derived table."""
     instant: str
-    """{ms}, Unix milliseconds, as a column holds a point in time."""
+    """{ms}, Unix milliseconds, as a column stores an instant."""
 
 
 DIALECTS = {
@@ -38,29 +38,29 @@ DIALECTS = {
 
 
 def numbers(first: int, last: int) -> str:
-    """What to select ``n`` from. MariaDB's is its sequence engine, which MySQL has not."""
+    """Return a derived table with ``n``. MariaDB's is its sequence engine, which MySQL lacks."""
     return _dialect().numbers.format(first=first, last=last)
 
 
 def instant(ms: str) -> str:
-    """The point in time of an expression in Unix milliseconds."""
+    """Return the instant of an expression in Unix milliseconds."""
     return _dialect().instant.format(ms=ms)
 
 
 def key(ms: str, slot: int) -> str:
-    """The time-ordered key of an expression in Unix milliseconds, the first of its slot."""
+    """Return the first time-ordered key of a slot, for an expression in Unix milliseconds."""
     return f"((({ms}) - {ids.EPOCH_MS}) << {TIME_SHIFT}) + {slot << SLOT_SHIFT}"
 
 
 def binary(data: bytes) -> str:
-    """Bytes as a literal."""
+    """Return bytes as a literal."""
     return f"x'{data.hex()}'"
 
 
 def insert(model: type[Model], given: Mapping[str, str | None], source: str) -> int:
-    """Insert a row for each one of ``source``; returns how many.
+    """Insert a row for each row of ``source``; returns their number.
 
-    ``given`` holds expressions by column (None is NULL); other columns take the model's default.
+    ``given`` has expressions by column (None is NULL); other columns get the model's default.
     """
     fields: dict[str, Field[Any, Any]] = {
         str(field.column): field for field in model._meta.concrete_fields
@@ -77,7 +77,7 @@ def insert(model: type[Model], given: Mapping[str, str | None], source: str) -> 
     columns = ", ".join(map(connection.ops.quote_name, fields))
     table = connection.ops.quote_name(model._meta.db_table)
     with connection.cursor() as cursor:
-        # Our own tables' names and the expressions of our own callers.
+        # Only table names and expressions from this package.
         cursor.execute(
             f"INSERT INTO {table} ({columns}) SELECT {', '.join(expressions)} FROM {source}",  # noqa: S608
             values,

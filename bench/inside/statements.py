@@ -1,8 +1,8 @@
-"""Statements: what the database's part of a message costs by itself, with a client of a few lines.
+"""Measure the database's part of a message, with a minimal client.
 
-A commit of a message with its body, the claim of a hundred rows, and the end of their attempts,
-each sent as text over the driver's own connection. What is counted is the CPU time of this process
-and of the database server; of the commit also how long it takes at a steady rate.
+It commits messages with their bodies, claims a hundred rows at a time, and settles their attempts,
+each as text over the driver's own connection. It measures the CPU time of this process and of the
+database server, and for the commit also the duration at a steady rate.
 """
 
 import os
@@ -25,7 +25,7 @@ from delivery.rules.lifecycle import DeliveryState, Reason
 
 NAME = "floor"
 BODY_BYTES = 1_061
-"""1 KiB, sealed."""
+"""1 KiB, encrypted."""
 MESSAGES = 8_000
 BATCH_SLOT = 4
 """The slot of its keys."""
@@ -48,10 +48,10 @@ NEW_ATTEMPTS = raw.Insert(
 
 
 def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
-    """``GROUP WAITS RATE PID...``: CPU milliseconds for each message; how long a commit takes.
+    """``GROUP WAITS RATE PID...``: return CPU milliseconds per message and the time of a commit.
 
-    ``GROUP`` is how many messages share a commit, ``WAITS`` how many commits are timed, ``RATE`` a
-    second; the processes are the database server's.
+    ``GROUP`` is the number of messages per commit, ``WAITS`` the number of timed commits at
+    ``RATE`` per second; the processes are the database server's.
     """
     group, paced, rate, *pids = map(int, arguments)
     channel, consumer = _place()
@@ -75,27 +75,27 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
 
 
 class Bare:
-    """The driver's own connection, without Django's layers."""
+    """The driver's connection without Django's layers."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._driver: Any = connection.connection
         self._groups = {"all": pids}
 
     def cost(self, work: Callable[[], object], messages: int) -> float:
-        """CPU milliseconds for each message, of this process and the server."""
+        """Return CPU milliseconds per message, of this process and the server."""
         before = cpu.look(self._groups)
         work()
         return cpu.look(self._groups).since(before)["all"] / messages * 1e3
 
     def text(self, *statements: raw.Statement) -> bytes:
-        """Statements as one packet."""
+        """Return statements as one packet."""
         return b"; ".join(
             sql.encode() % tuple(self._driver.literal(value) for value in values)
             for sql, values in statements
         )
 
     def send(self, packet: bytes) -> list[tuple[Any, ...]]:
-        """One round trip; the rows of the packet's last query."""
+        """Send a packet and return the rows of its last query."""
         rows: list[tuple[Any, ...]] = []
         self._driver.query(packet)
         while True:
@@ -105,12 +105,12 @@ class Bare:
                 return rows
 
     def send_all(self, packets: Iterable[bytes]) -> None:
-        """One after the other."""
+        """Send packets one after the other."""
         for packet in packets:
             self.send(packet)
 
     def waits_ms(self, packets: Sequence[bytes], rate: float) -> Iterator[float]:
-        """How long each takes, in milliseconds, when they are sent at a steady rate."""
+        """Yield the duration of each packet in milliseconds, sent at a steady rate."""
         begin = time.perf_counter()
         for number, packet in enumerate(packets):
             time.sleep(max(0.0, begin + number / rate - time.perf_counter()))
@@ -121,14 +121,14 @@ class Bare:
 
 def _place() -> tuple[Channel, Consumer]:
     channel = Channel.objects.create(slug=NAME, encrypt_bodies=False)
-    # Nobody else may take what it waits for.
+    # Paused, so that no pump claims its deliveries.
     return channel, Consumer.objects.create(
         channel=channel, client_id=NAME, url="http://127.0.0.1:9/", state=Consumer.State.PAUSED
     )
 
 
 def _new(bare: Bare, channel_id: int, count: int) -> bytes:
-    """The transaction that stores messages with their bodies. They want no fan-out."""
+    """Return the transaction that stores messages with their bodies, without fan-out."""
     ids, now = [new_id() for _ in range(count)], raw.text(clock.now())
     messages = (((id_, channel_id, 1024), (now, now, "application/json", "{}")) for id_ in ids)
     bodies = (((id_,), (os.urandom(BODY_BYTES), "01234567")) for id_ in ids)
@@ -141,7 +141,7 @@ def _new(bare: Bare, channel_id: int, count: int) -> bytes:
 
 
 def _claims(bare: Bare, consumer_id: int) -> Iterator[list[int]]:
-    """Everything that waits, in batches; one priority level at a time."""
+    """Claim all waiting deliveries in batches, one priority level at a time."""
     for level in LEVELS:
         while rows := _claim(bare, consumer_id, level):
             yield rows

@@ -1,1 +1,1 @@
-"""The data pipeline measured from outside: its jobs, and the same questions asked elsewhere."""
+"""Measure the data pipeline's jobs, and the same questions asked of MariaDB and DuckDB."""

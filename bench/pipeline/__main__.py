@@ -1,4 +1,4 @@
-"""The command line: `python -m bench.pipeline --help`."""
+"""Run the pipeline's benchmark from the command line: `python -m bench.pipeline --help`."""
 
 import argparse
 import signal
@@ -21,7 +21,7 @@ from bench.progress import Bar
 PART = "pipeline"
 TINY, QUICK, FULL = (2_000,), (200_000, 1_000_000), (1_000_000, 5_000_000, 20_000_000)
 BESIDE = {TINY: 2_000, QUICK: 1_000_000, FULL: 5_000_000}
-"""Where MariaDB and DuckDB are asked too."""
+"""By mode: the number of attempts at which MariaDB and DuckDB are measured too."""
 EPILOG = """
 Each job of the data pipeline over a month of traffic on a MariaDB of its own, and the same question
 asked of MariaDB and of DuckDB. docs/performance.md says what the figures mean.

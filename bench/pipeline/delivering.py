@@ -1,4 +1,4 @@
-"""Delivering: how long messages take beside jobs, and while the broker prunes its tables."""
+"""Measure how long messages take while jobs run, and while the broker prunes its tables."""
 
 import subprocess
 import sys
@@ -14,28 +14,28 @@ from bench.sink import Sink
 from bench.stage import QUICK, Stage
 
 RATE = 50
-"""Messages a second."""
+"""Messages per second."""
 SPELL_S, ALONE_S = 4, 20
 NICE = ("nice", "-n", "5")
-"""As the broker starts its jobs (docs/pipeline.md)."""
+"""The niceness with which the broker starts its jobs (docs/pipeline.md)."""
 PATIENCE_S = 900
 
 
 @dataclass(slots=True)
 class Spell:
-    """Messages that were on their way meanwhile."""
+    """Latencies of messages delivered during one activity."""
 
     name: str
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     seconds: float = 0.0
     rows: int = 0
-    """That were deleted; 0 where nothing is."""
+    """Rows deleted meanwhile; 0 where none are."""
 
 
 @dataclass(slots=True)
 class Delivering:
-    """The broker on that database, a consumer, and what is done beside them."""
+    """The broker on that database, a consumer, and the jobs that run beside them."""
 
     database: Database
     broker: Hookstation
@@ -47,9 +47,9 @@ class Delivering:
         self.stage = Stage(self.broker, self.database, self.sink, folder, QUICK)
 
     def measure(self, left: Callable[[], int]) -> list[Spell]:
-        """Alone, beside `usage`, beside `archive`, and while what was archived is deleted.
+        """Measure without a job, beside `usage`, beside `archive`, and while rows are deleted.
 
-        ``left`` says how many segments are not pruned yet. Raises BenchError.
+        ``left`` returns the number of segments not pruned yet. Raises BenchError.
         """
         (consumer,) = self.stage.consumers("take")
         self._flow("warm", consumer, lambda: True, ALONE_S)
@@ -79,7 +79,7 @@ class Delivering:
         return spell
 
     def _flow(self, name: str, consumer: int, over: Callable[[], bool], seconds: float) -> Spell:
-        """Messages until it is over, at least one spell of them, at most for ``seconds``."""
+        """Send messages until it is over: at least one round, and at most for ``seconds``."""
         latencies: list[float] = []
         start = time.monotonic()
         alone = name in {"warm", "nothing else"}

@@ -1,6 +1,6 @@
-"""DuckDB: `python -m bench.pipeline.duck`: columns by connectorx, then questions.
+"""Read columns with connectorx and run statements in DuckDB: `python -m bench.pipeline.duck`.
 
-A process of its own, so that its memory is its own: a file with a JSON object says what.
+It is a process of its own, to measure its memory; its argument is a file with a JSON object.
 """
 
 import json
@@ -12,11 +12,11 @@ import connectorx
 import duckdb
 
 PARTS = 2
-"""Connections that a table is read with at once."""
+"""Connections that read a table at once."""
 
 
 def main() -> None:
-    """``{"columns": {table: columns}, "statements": [...]}``."""
+    """Process ``{"columns": {table: columns}, "statements": [...]}``."""
     asked = json.loads(Path(sys.argv[1]).read_text())
     url = os.environ["DATABASE_URL"]
     with duckdb.connect() as duck:

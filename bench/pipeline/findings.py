@@ -1,4 +1,4 @@
-"""Findings: what one session found, kept as JSON to make the tables of later."""
+"""Store the findings of one session as JSON, for tables made later."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -12,13 +12,13 @@ from bench.pipeline.delivering import Spell
 
 @dataclass(slots=True)
 class Answer:
-    """What one question came to at one size."""
+    """The result of one question at one size."""
 
     question: str
     attempts: int
-    """Of the month: how large the tables are."""
+    """Attempts in the tables."""
     rows: int
-    """That the question is about."""
+    """Rows that the question covers."""
     seconds: float = 0.0
     database_cpu_s: float = 0.0
     driver_bytes: int = 0
@@ -29,7 +29,7 @@ class Answer:
     duckdb_s: float | None = None
     duckdb_bytes: int | None = None
     cpu_s: float = 0.0
-    """Of the job's processes."""
+    """CPU seconds of the job's processes."""
     duckdb_cpu_s: float = 0.0
     failures: list[str] = field(default_factory=list)
     strangers: float = 0.0
@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Findings:
-    """All of one session."""
+    """All findings of one session."""
 
     at: str
     """RFC 3339, UTC."""
@@ -46,13 +46,13 @@ class Findings:
     settings: str
     answers: list[Answer] = field(default_factory=list)
     spells: list[Spell] = field(default_factory=list)
-    """Messages that were delivered meanwhile."""
+    """Latencies of messages beside jobs."""
     deliver_attempts: int = 0
-    """How large the tables were then."""
+    """Attempts in the tables during these."""
     failures: list[str] = field(default_factory=list)
 
     def save(self, folder: Path) -> Path:
-        """As JSON; the name sorts by time."""
+        """Save as JSON; file names sort by time."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.at.replace(':', '').replace('-', '')}-pipeline.json"
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -60,7 +60,7 @@ class Findings:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read them back. Raises BenchError."""
+        """Load from JSON. Raises BenchError."""
         try:
             found: dict[str, Any] = json.loads(path.read_text())
             lists = {

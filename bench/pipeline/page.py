@@ -1,4 +1,4 @@
-"""Page: what was found as two tables, for docs/performance.md and the terminal."""
+"""Format the findings as two tables for docs/performance.md and the terminal."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ TITLES = {question.name: question.title for question in QUESTIONS}
 
 
 def markdown(found: Findings) -> str:
-    """Machine, each question beside the others, and how it grows with the data."""
+    """Return the machine, the comparison of each question, and its growth with the data."""
     sizes = list(dict.fromkeys(answer.attempts for answer in found.answers))
     beside = [answer for answer in found.answers if answer.mariadb_s is not None]
     lines = [
@@ -108,7 +108,7 @@ def _cell(answer: Answer | None) -> str:
 
 
 def _slope(answers: Sequence[Answer]) -> str:
-    """How many times as long the last size took, by how many times as large it was."""
+    """Return the ratio of times at the last two sizes, with the ratio of the sizes."""
     if len(answers) < 2 or not answers[-2].seconds:
         return ""
     last, before = answers[-1], answers[-2]

@@ -1,7 +1,7 @@
-"""Percentiles: `python -m bench.pipeline.percentiles`: latencies alone, out of the jobs' own parts.
+"""Compute latency percentiles alone: `python -m bench.pipeline.percentiles`.
 
-What `usage` does with them beside everything else: attempts by hour, consumer and bucket, added up
-by Spark, and the percentiles of each out of the sums.
+This is a part of `usage`, with the jobs' own code: Spark sums attempts by hour, consumer and
+bucket, and the percentiles are computed from the sums.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ ARRIVED = ("delivered", "delivered_oversized")
 
 
 def main() -> int:
-    """Returns how many hours of consumers there were."""
+    """Return the number of hours of consumers."""
     chosen = settings.read()
     database = Database(chosen.database_url)
     with session.start(chosen, "percentiles") as spark:

@@ -1,7 +1,7 @@
-"""Questions: what each job answers, as one would ask the database itself, and DuckDB.
+"""Define the question that each job answers, and equivalent queries for the database and DuckDB.
 
-The others are asked for the main answer alone: no report is written, nothing is compared or
-verified. DuckDB gets the columns that it needs by connectorx, the driver that the jobs use.
+The queries compute only the main result: they write no report, and compare or verify nothing.
+DuckDB gets the columns that it needs through connectorx, the driver that the jobs use.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,30 +14,31 @@ OF_MESSAGES = f"JOIN {MESSAGES} m ON m.id = d.message_id"
 SHARES = (0.5, 0.95, 0.99)
 WEEKS = 28
 LAST_DAYS = "INTERVAL 9 DAY"
-"""Of health: yesterday, today, and the week before yesterday."""
+"""Days that `health` reads: yesterday, today, and the week before yesterday."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One job, or another command that answers, and who else is asked the same."""
+    """A job or another command, with the equivalent queries."""
 
     name: str
     title: str
     command: Sequence[str]
-    """After ``python -m``."""
+    """Words after ``python -m``."""
     reads: Sequence[str]
-    """Tables whose rows it is about."""
+    """Tables whose rows it covers."""
     share: float = 1.0
-    """Of these rows, those that it is about."""
+    """Share of these rows that it covers."""
     mariadb: Sequence[str] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
-    """What DuckDB gets of each table: a list of columns, and a condition behind WHERE."""
+    """Columns of each table for DuckDB: a list of columns, and a condition after WHERE."""
     duckdb: Sequence[str] = ()
     writes_lake: bool = False
-    """It begins with an empty lake and leaves a full one; else there is none, or the full one."""
+    """It starts with an empty lake and fills it; the others have none, or the full one."""
     wants_lake: bool = False
     begins_cold: bool = False
-    """The server has next to nothing of the tables in memory when the job begins, at any size."""
+    """The server's buffer pool has next to nothing of the tables when the job begins, at any
+    size."""
 
 
 def _hour(column: str) -> str:

@@ -1,4 +1,4 @@
-"""Session: a month of each size, every question asked of the pipeline, of MariaDB and of DuckDB."""
+"""Measure a month of each size: every question to the pipeline, to MariaDB and to DuckDB."""
 
 import json
 import os
@@ -27,31 +27,31 @@ from bench.sink import Sink
 
 PREFIX = "hookstation-bench-"
 PER_MESSAGE = {MESSAGES: 1.0, DELIVERIES: 2.0, ATTEMPTS: 2.5}
-"""Rows of bench/inside/month.py."""
+"""Rows per message in bench/inside/month.py."""
 PATIENCE_S = 1800
 POLL_S = 0.2
 LEAST_MEMORY = 128 * 1024 * 1024
-"""Of a server that is to forget what it has in memory."""
+"""Buffer pool of a server that is to evict its pages."""
 RETENTION = {"HOOKSTATION_RETENTION_DAYS": "1", "HOOKSTATION_DEAD_RETENTION_DAYS": "1"}
 DELIVERING = "delivering"
-"""Under which name it is asked for beside the questions."""
+"""Name of this measurement among the questions."""
 SEGMENTS, SCHEDULES = "delivery_segment", "delivery_pipelineschedule"
 BY_THE_CLOCK = ("archive", "usage", "health", "triage", "audit", "forecast")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What is to be measured."""
+    """What to measure."""
 
     sizes: Sequence[int]
-    """Attempts, rising."""
+    """Numbers of attempts, ascending."""
     beside: int
-    """The size at which MariaDB and DuckDB are asked too."""
+    """The size at which MariaDB and DuckDB are measured too."""
     only: Sequence[str] = ()
     keep: Path | None = None
 
     def run(self, bar: Bar) -> Findings:
-        """All of it, each part on a MariaDB of its own. Raises BenchError."""
+        """Measure everything, each part on a MariaDB server of its own. Raises BenchError."""
         with _place() as place:
             at = datetime.now(UTC).isoformat(timespec="seconds")
             findings = Findings(at, machine.describe(place.folder), place.database.describe())
@@ -68,7 +68,7 @@ class Session:
         return findings
 
     def parts(self) -> int:
-        """Lines of the progress bar."""
+        """Number of steps of the progress bar."""
         return len(self.sizes) * (1 + len(self._questions())) + 2
 
     def _deliver(self, findings: Findings, bar: Bar) -> None:
@@ -99,7 +99,7 @@ class Session:
 
 @contextmanager
 def _place() -> Iterator["_Place"]:
-    """An empty database and folders, for as long as the context."""
+    """Provide an empty database and folders while the context is open."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
         folder = Path(name)
         with databases.fresh("mariadb", folder) as database:
@@ -110,7 +110,7 @@ def _place() -> Iterator["_Place"]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A database with a month in it, folders, and a broker that may be started there."""
+    """A database with a month of traffic, folders, and a broker that can be started there."""
 
     database: Database
     folder: Path
@@ -118,21 +118,21 @@ class _Place:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """The broker's."""
+        """Environment variables of the broker."""
         return self.broker.environment
 
     def fill(self, most: int, done: int, total: int, bar: Bar) -> None:
-        """Have a month of ``total`` attempts; it has ``done``, and will have ``most``."""
+        """Fill the month up to ``total`` attempts; it has ``done``, and will have ``most``."""
         with bar.row(f"{total:,} attempts") as tell:
             numbers = (round(number / PER_MESSAGE[ATTEMPTS]) for number in (most, done, total))
             if gap := inside.run("month", self.variables, *numbers, tell=tell)["gap"]:
                 raise BenchError(f"The accounting gap is {gap}.")
 
     def deliver(self, sink: Sink) -> list[Spell]:
-        """How the broker delivers beside jobs."""
+        """Measure deliveries beside jobs."""
         self.lake.mkdir()
         self.broker.environment["HOOKSTATION_LAKE"] = str(self.lake)
-        with self._cursor() as cursor:  # no job begins by the clock in the middle of another
+        with self._cursor() as cursor:  # the scheduler must start no job meanwhile
             cursor.executemany(
                 f"INSERT INTO {SCHEDULES} (job, mode, every_minutes) VALUES (%s, 'off', 60)",
                 [(job,) for job in BY_THE_CLOCK],
@@ -145,7 +145,7 @@ class _Place:
             self.broker.stop()
 
     def _rows_left(self) -> int:
-        """That are archived and not deleted yet."""
+        """Return the number of archived rows that are not deleted yet."""
         with self._cursor() as cursor:
             cursor.execute(
                 f"SELECT COALESCE(SUM(row_count - deleted_count), 0) FROM {SEGMENTS} "
@@ -155,11 +155,11 @@ class _Place:
 
     @property
     def lake(self) -> Path:
-        """Of the jobs that want one."""
+        """The lake's folder, for jobs that use it."""
         return self.folder / "lake"
 
     def ask(self, question: Question, size: int, *, beside: bool) -> Answer:
-        """The job, and at one size the others."""
+        """Measure the job, and at one size the other systems."""
         rows = sum(PER_MESSAGE[table] for table in question.reads) * size / 2.5 * question.share
         answer = Answer(question.name, size, round(rows))
         busy, server = cpu.machine(), cpu.look({"server": self.database.pids})
@@ -180,14 +180,14 @@ class _Place:
         return answer
 
     def empty_lake(self) -> None:
-        """As if nothing had been archived; no row was deleted."""
+        """Reset the archive; no row was deleted."""
         with self._cursor() as cursor:
             cursor.execute(f"DELETE FROM {SEGMENTS}")
             cursor.execute("COMMIT")
         shutil.rmtree(self.lake, ignore_errors=True)
 
     def _cool(self) -> None:
-        """Let the server forget all but ``LEAST_MEMORY``: it gives it back, and gets it again.
+        """Evict pages from the buffer pool by shrinking it to ``LEAST_MEMORY`` for a moment.
 
         Raises BenchError.
         """
@@ -232,7 +232,7 @@ class _Place:
             for statement in question.mariadb:
                 try:
                     cursor.execute(statement.format(folder=folder))
-                except Exception as error:  # whatever the driver raises stands in the table
+                except Exception as error:  # the table shows any error of the driver
                     raise BenchError(f"MariaDB: {error}") from None
                 cursor.fetchall()
             answer.mariadb_s = time.monotonic() - start
@@ -255,7 +255,7 @@ class _Place:
     @contextmanager
     def _folder(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
-            Path(name).chmod(0o777)  # the server writes there as itself
+            Path(name).chmod(0o777)  # the server writes there as another user
             yield Path(name)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Watch: what one command costs: seconds, memory of its processes, CPU time of the database."""
+"""Measure one command: duration, memory of its processes, CPU time of the database."""
 
 import subprocess
 import tempfile
@@ -18,23 +18,24 @@ JVM = "java"
 
 @dataclass(slots=True)
 class Cost:
-    """Of one command, from its start to its end."""
+    """Cost of one command from start to end."""
 
     seconds: float = 0.0
     database_cpu_s: float = 0.0
-    """User and system time of the database server meanwhile."""
+    """User and system time of the database server."""
     driver_bytes: int = 0
-    """Most memory of the command's own process."""
+    """Peak memory of the command's own process."""
     jvm_bytes: int = 0
-    """Of its Java: Spark's driver, and in local mode its executors too."""
+    """Peak memory of its Java: Spark's driver, and in local mode its executors too."""
     workers_bytes: int = 0
-    """Of all others below it, what they share counted once (PSS): Spark's Python workers."""
+    """Peak memory of all other child processes, shared memory counted once (PSS): Spark's Python
+    workers."""
     cpu_s: dict[int, float] = field(default_factory=dict)
-    """User and system time by process, as it was at the last look before its end."""
+    """User and system time by process, at the last look before its end."""
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], server: Sequence[int]) -> Cost:
-    """Run it to its end. ``server`` are the database's processes.
+    """Run a command to its end. ``server`` are the database's processes.
 
     Raises BenchError with its last line when it fails.
     """

@@ -1,4 +1,4 @@
-"""The rows of the table: each module measures one thing."""
+"""List the rows of the table; each module measures one subject."""
 
 from bench.rows import (
     dead_letters,
@@ -44,4 +44,4 @@ ROWS: tuple[Row, ...] = (
     *scheduled.ROWS,
     *dead_letters.ROWS,
 )
-"""In the order of the table, in which they are also measured."""
+"""In the order of the table and of the measurement."""

@@ -1,4 +1,4 @@
-"""Dead letters: every page and answer that counts or lists them, where there are very many."""
+"""Measure pages and API responses that count or list dead letters, with very many of them."""
 
 import re
 import time
@@ -15,16 +15,16 @@ from bench.stage import Row, Stage, Values
 SAMPLES = 9
 WARM_UP = 2
 DEEP = 10
-"""Pages of the API's list before the one that is called deep."""
+"""Pages followed in the API's list to reach the deep one."""
 TIMEOUT_S = 60.0
 NAME, PASSWORD = "bench", "for-the-time-of-the-measurement"
 TOKEN = re.compile(r'name="csrfmiddlewaretoken" value="([^"]+)"')
 API = "/api/v1/channels/history/consumers/lost"
-"""The consumer of bench/inside/history.py whose messages are all dead."""
+"""The consumer of bench/inside/history.py whose deliveries are all dead."""
 LIST = "/admin/delivery/delivery/"
 PORTAL = f"/portal/{NAME}/webhooks/"
 PICTURE = "webhook_health"
-"""Counts no dead letters: it stands beside the pages that do."""
+"""Counts no dead letters; measured for comparison."""
 OWNERSHIP = f"""
 from django.contrib.auth.models import User
 from channels_app.models import Channel, Consumer, Membership, Team
@@ -35,7 +35,7 @@ if not User.objects.filter(username={NAME!r}).exists():
     Channel.objects.filter(slug="history").update(exposure="external")
     Consumer.objects.filter(channel__slug="history").update(team=team)
 """
-"""One person who may see everything, and whose team owns the consumers with history."""
+"""One superuser, whose team owns the consumers with history."""
 PAGES = {
     "overview": ("console: overview", "/admin/"),
     "newest": ("console: deliveries", LIST),
@@ -63,11 +63,11 @@ PAGES = {
     "metrics": ("/metrics", "/metrics"),
     "ready": ("/readyz", "/readyz"),
 }
-"""Title and address by the end of a figure's key."""
+"""Title and URL by the suffix of a figure's key."""
 
 
 def count(stage: Stage) -> Values:
-    """Ask for each page again and again, with a browser's session or with a program's key."""
+    """Request each page repeatedly, with a browser's session or an API key."""
     tables.fill(stage, finished=stage.sizes.rows)
     base = f"http://127.0.0.1:{tables.ours(stage).port}"
     console, program = _console(stage, base), _program(stage)
@@ -79,7 +79,8 @@ def count(stage: Stage) -> Values:
             address = base + (path or _deep(program, base))
             samples = [_ask(client, address, server) for _ in range(WARM_UP + SAMPLES)][WARM_UP:]
             found[page] = median(ms for ms, _ in samples)
-            # The broker's processes read a little meanwhile: the quietest sample is the page's own.
+            # The broker's processes read some rows meanwhile, so the lowest sample is the page's
+            # own.
             greediest = max(greediest, min(reads for _, reads in samples))
             stage.tell(place, len(PAGES))
     return {
@@ -90,7 +91,7 @@ def count(stage: Stage) -> Values:
 
 
 def _ask(client: requests.Session, address: str, server: Any) -> tuple[float, int]:
-    """Milliseconds until the whole answer is here, and rows that the server read for it."""
+    """Return milliseconds until the complete response, and rows that the server read for it."""
     before = _reads(server)
     start = time.perf_counter()
     answer = client.get(address, timeout=TIMEOUT_S)
@@ -106,7 +107,7 @@ def _reads(server: Any) -> int:
 
 
 def _console(stage: Stage, base: str) -> requests.Session:
-    """Logged in as a person who may see everything."""
+    """Return a session logged in as superuser."""
     tables.ours(stage).manage("shell", "-c", OWNERSHIP)
     client = requests.Session()
     client.trust_env = False
@@ -129,7 +130,7 @@ def _program(stage: Stage) -> requests.Session:
 
 
 def _deep(program: requests.Session, base: str) -> str:
-    """Address of a page that is reached by following the list for a while, without its base."""
+    """Return the path of a page that is reached by following the list."""
     cursor = ""
     for _ in range(DEEP):
         answer = program.get(f"{base}{API}/dead-letters{cursor}", timeout=TIMEOUT_S).json()

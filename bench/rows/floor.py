@@ -1,4 +1,4 @@
-"""Floor: what one delivered message costs at least, each part alone, and our share of it."""
+"""Measure the least cost of a delivered message, part by part, and compare it with the broker's."""
 
 from collections.abc import Mapping
 
@@ -11,11 +11,11 @@ REQUESTS = 10_000
 WARM_UP = 1_000
 PACED_S = 3.0
 WAITS = 500
-"""Requests and commits whose waiting is measured."""
+"""Number of timed requests and commits."""
 
 
 def floor(stage: Stage) -> Values:
-    """Measure the parts while the broker rests; then what of our own cost they explain."""
+    """Measure the parts while the broker is idle, and compute their share of the broker's cost."""
     if "one.cpu" not in stage.values:
         stage.values.update(throughput.one(stage))
     ours, rate = stage.values["one.cpu"], stage.values["one.rate"]
@@ -59,14 +59,14 @@ def floor(stage: Stage) -> Values:
 
 
 def _latency(values: Mapping[str, float], least_ms: float) -> Values:
-    """How long a message of the row of latency took, in multiples of the least."""
+    """Return a message's latency in the row of latency as a multiple of the least."""
     took = values.get(f"latency{latency.SLOW}.p50")
     return {} if took is None else {"floor.wait_times": took / least_ms}
 
 
 def _group(stage: Stage) -> int:
-    """Messages that shared a commit when most was going on: those accepted at one instant."""
-    # Made for this: other rows, which are slow on purpose, may have been the last ones.
+    """Return how many messages share a commit under load: those accepted at one instant."""
+    # Sent for this purpose, since the last rows may have been slow deliberately.
     stage.run(stage.sizes.warm_up, stage.consumers("take"))
     with tables.cursor(stage) as server:
         server.execute(f"USE {tables.name(stage)}")

@@ -1,4 +1,4 @@
-"""Growth: the same throughput while the tables fill with history."""
+"""Measure throughput while the tables fill with history."""
 
 from statistics import median
 
@@ -7,13 +7,13 @@ from bench.figures import Figure
 from bench.stage import Row, Stage, Values
 
 STEPS = {"tiny": (100, 1_000), "quick": (1_000, 100_000), "full": (10_000, 1_000_000, 10_000_000)}
-"""Messages of history by mode. Each has two finished deliveries."""
+"""Messages of history by mode, each with two finished deliveries."""
 TAKES = 3
-"""Measurements at each step; the middle one counts."""
+"""Measurements at each step; the median counts."""
 
 
 def grow(stage: Stage) -> Values:
-    """One consumer's throughput at each step, and what it is of that at the first."""
+    """Return one consumer's throughput at each step, and its ratio to the first step."""
     values: Values = {}
     steps = STEPS[stage.sizes.name]
     for step in steps:
@@ -30,7 +30,7 @@ def grow(stage: Stage) -> Values:
 
 
 def _take(stage: Stage) -> tuple[float, float]:
-    """Messages a second, and CPU milliseconds of broker and database for each."""
+    """Return messages per second, and CPU milliseconds per message of broker and database."""
     consumers = stage.consumers("take")
     stage.run(stage.sizes.warm_up, consumers)
     before = stage.look()

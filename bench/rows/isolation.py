@@ -1,4 +1,4 @@
-"""Isolation: what a healthy consumer notices of a hanging or a failing one beside it."""
+"""Measure a healthy consumer beside a hanging and beside a failing one."""
 
 from bench.figures import Figure, percentile
 from bench.rows.latency import SLOW
@@ -6,12 +6,12 @@ from bench.sink import Manner
 from bench.stage import Row, Stage, Values
 
 TIMEOUT_MS = 2_000
-"""Short enough for hanging requests to time out, be retried and open the circuit meanwhile."""
+"""Short enough that hanging requests time out, are retried and open the circuit."""
 SHARES = (("p50", 0.5), ("p99", 0.99))
 
 
 def isolate(stage: Stage) -> Values:
-    """The healthy consumer alone, beside one that never answers, beside one that answers 500."""
+    """Measure a healthy consumer alone, beside a hanging one, and beside one that responds 500."""
     alone = _beside(stage, None)
     values = {f"isolation.alone_{name}": alone[name] for name, _ in SHARES}
     for manner in ("hang", "fail"):

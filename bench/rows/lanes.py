@@ -1,4 +1,4 @@
-"""Lanes: ordered keys beside none, to a consumer that takes 100 ms for each message."""
+"""Measure ordered against unordered delivery to a consumer that takes 100 ms per message."""
 
 import json
 import time
@@ -14,17 +14,17 @@ from bench.stage import Row, Stage, Values
 
 KEYS = 25_000
 AT_ONCE = 1_000
-"""Requests open to the consumer, the most that a setting allows."""
+"""Requests in flight to the consumer, the highest allowed setting."""
 TOGETHER, CONNECTIONS = 100, 8
 CROWDS = {"tiny": 200, "quick": 20_000, "full": 100_000}
-"""Messages of one key that wait behind each other, by mode."""
+"""Messages of one ordering key that wait behind each other, by mode."""
 DRAIN_S = 300.0
 
 
 def measure(stage: Stage) -> Values:
-    """Deliveries a second without order, with it, and with it beside one crowded key.
+    """Measure deliveries per second without order, with it, and with it beside one crowded key.
 
-    Without order twice, before and after: a broker is fastest in empty tables.
+    The unordered case is measured before and after, since a broker is fastest with empty tables.
     """
     before = _deliver(stage, ordering=False)
     ordered = _deliver(stage, ordering=True)
@@ -41,13 +41,13 @@ def measure(stage: Stage) -> Values:
 
 
 def pack_keys(bodies: Sequence[bytes]) -> bytes:
-    """A batch of messages of as many keys as there are."""
+    """Return a batch of messages with as many keys as there are."""
     items = [(body, f"key-{(number_in(body) or 0) % KEYS}") for body in bodies]
     return json.dumps([{"body": it.decode(), "ordering_key": key} for it, key in items]).encode()
 
 
 def pack_crowd(bodies: Sequence[bytes]) -> bytes:
-    """A batch of messages of one key."""
+    """Return a batch of messages of one key."""
     items = [{"body": body.decode(), "ordering_key": "crowded"} for body in bodies]
     return json.dumps(items).encode()
 
@@ -60,7 +60,7 @@ def _deliver(stage: Stage, *, ordering: bool, crowd: int = 0) -> float:
         _settle(stage)
     flow = _hand_in(stage, stage.sizes.batch, consumers, pack_keys)
     if crowd:
-        stage.consumers("take")  # who waited is cancelled with its consumer
+        stage.consumers("take")  # waiting deliveries are cancelled with their consumer
         _drain(stage)
     return flow.deliveries / flow.seconds
 
@@ -80,7 +80,7 @@ def _hand_in(stage: Stage, count: int, consumers: Sequence[int], pack: Pack) -> 
 
 
 def _settle(stage: Stage) -> None:
-    """Until all that was handed in stands behind its key: nothing comes any more."""
+    """Wait until the number of unfinished deliveries stops growing: all are fanned out."""
     open_before = -1
     while (open_now := _broker(stage).depth()) > open_before:
         open_before = open_now

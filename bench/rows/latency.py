@@ -1,4 +1,4 @@
-"""Latency: from the moment a producer sends a POST to the moment the consumer receives its own."""
+"""Measure the time from a producer's POST to the POST that reaches the consumer."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from bench.figures import Figure, percentile
 from bench.stage import Row, Stage, Values
 
 SLOW, FAST = 50, 450
-"""Messages a second."""
+"""Messages per second."""
 
 
 def _at(rate: int) -> Callable[[Stage], Values]:

@@ -1,4 +1,4 @@
-"""Lateness: from the instant that a message is due to the one at which its consumer has it."""
+"""Measure how late scheduled messages reach their consumer."""
 
 import json
 import time
@@ -12,15 +12,16 @@ from bench.figures import Figure, percentile
 from bench.stage import Row, Stage, Values
 
 RATE = 2000
-"""Messages that are due in each second."""
+"""Messages that become due per second."""
 TOGETHER = 500
-"""Messages to a request, while they are handed in."""
+"""Messages per request while publishing."""
 LEAD_S, HANDED_IN = 3.0, 2500
-"""Before the first one is due: a moment, and what it takes to hand in so many a second."""
+"""Time before the first message is due: a reserve, and the time to publish at so many per
+second."""
 
 
 def lateness(stage: Stage) -> Values:
-    """Hand everything in ahead of its time, first one after the other, then all of one instant."""
+    """Publish ahead of time messages that become due one by one, then messages of one instant."""
     (consumer,) = stage.consumers("take")
     stage.run(100, [consumer])
     spread = _late_ms(stage, consumer, int(RATE * stage.sizes.latency_s), 1000 / RATE)
@@ -34,7 +35,7 @@ def lateness(stage: Stage) -> Values:
 
 
 def pack_scheduled(bodies: Sequence[bytes], *, start_ms: int, step_ms: float, count: int) -> bytes:
-    """The batch endpoint's array, each item due at the instant that its number stands for."""
+    """Return the batch endpoint's array, with the due time of each number."""
     return json.dumps(
         [
             {"body": body.decode(), "deliver_at": _due_ms(body, start_ms, step_ms, count)}
@@ -44,12 +45,12 @@ def pack_scheduled(bodies: Sequence[bytes], *, start_ms: int, step_ms: float, co
 
 
 def _due_ms(body: bytes, start_ms: int, step_ms: float, count: int) -> int:
-    # So many numbers in a row: each has another remainder.
+    # Of ``count`` consecutive numbers each has a different remainder.
     return start_ms + int((number_in(body) or 0) % count * step_ms)
 
 
 def _late_ms(stage: Stage, consumer: int, count: int, step_ms: float) -> list[float]:
-    """Each one's lateness. The clock is the database's too: both are on this machine."""
+    """Return each message's lateness. Database and sink share this machine's clock."""
     route = stage.broker.batch()
     if route is None:
         raise BenchError("It takes no batches.")
@@ -71,7 +72,7 @@ def _late_ms(stage: Stage, consumer: int, count: int, step_ms: float) -> list[fl
 
 
 def _ticks_at(instant_ms: int) -> int:
-    """What the monotonic clock says at an instant."""
+    """Return the monotonic clock's value at an instant."""
     return time.monotonic_ns() + instant_ms * 1_000_000 - time.time_ns()
 
 

@@ -1,4 +1,4 @@
-"""Memory: what web and workers need with a large pile waiting, against none."""
+"""Measure memory of web server and workers with and without a large backlog."""
 
 import time
 from statistics import median
@@ -8,12 +8,12 @@ from bench.figures import Figure
 from bench.stage import Row, Stage, Values
 
 RATE = 50
-"""Messages a second that a healthy consumer gets meanwhile."""
+"""Messages per second to a healthy consumer meanwhile."""
 POLL_S = 1.0
 
 
 def hold(stage: Stage) -> Values:
-    """Memory of a freshly started broker under a little traffic: without the pile, then with it."""
+    """Measure a freshly started broker under light traffic, without and then with the backlog."""
     rows = stage.sizes.rows // 10
     without = _memory(stage)
     tables.fill(stage, waiting=rows)
@@ -26,7 +26,7 @@ def hold(stage: Stage) -> Values:
 
 
 def _memory(stage: Stage) -> float:
-    """Median over the second half of the time, when everything has been used once."""
+    """Return the median over the second half of the time, after everything was used once."""
     stage.broker.stop()
     stage.broker.start()
     (consumer,) = stage.consumers("take")

@@ -1,4 +1,4 @@
-"""Neighbours: what a healthy consumer notices of a thousand slow ones beside it."""
+"""Measure a healthy consumer beside a thousand slow ones."""
 
 import json
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from bench.sink import Manner
 from bench.stage import Row, Stage, Values
 
 NEIGHBOURS = {"tiny": 50, "quick": 1_000, "full": 1_000}
-"""Consumers that take a second for each message, by mode."""
+"""Consumers that take a second per message, by mode."""
 EACH = 30
-"""Messages that wait for each of them: more than they take while the others are measured."""
+"""Messages that wait for each of them, more than it takes during the measurement."""
 TOGETHER, CONNECTIONS = 100, 4
 HEALTHY = "healthy"
 SECONDS = {"tiny": 2.0, "quick": 10.0, "full": 20.0}
@@ -22,7 +22,7 @@ SHARES = (("p50", 0.5), ("p99", 0.99))
 
 
 def measure(stage: Stage) -> Values:
-    """The healthy consumer alone, then while all of the slow ones have more than they can take."""
+    """Measure the healthy consumer alone, then while every slow one has a backlog."""
     count = NEIGHBOURS[stage.sizes.name]
     each = [{"event_types": [HEALTHY]}, *({"event_types": [_kind(n)]} for n in range(count))]
     slow_ones: list[Manner] = ["slow"] * count
@@ -37,7 +37,7 @@ def measure(stage: Stage) -> Values:
     ) as crowd:
         crowd.finish(stage.tell)
     beside = _latencies(stage, healthy)
-    stage.consumers("take")  # what still waits is cancelled with its consumers
+    stage.consumers("take")  # waiting deliveries are cancelled with their consumers
     values: Values = {}
     for name, share in SHARES:
         values[f"neighbours.alone_{name}"] = percentile(alone, share)
@@ -65,12 +65,12 @@ def _pack(bodies: Sequence[bytes], among: int) -> bytes:
 
 
 def pack_few(bodies: Sequence[bytes]) -> bytes:
-    """A batch of messages, one for each of a few neighbours in turn."""
+    """Return a batch of messages for a few neighbours in turn."""
     return _pack(bodies, NEIGHBOURS["tiny"])
 
 
 def pack_many(bodies: Sequence[bytes]) -> bytes:
-    """A batch of messages, one for each neighbour in turn."""
+    """Return a batch of messages for each neighbour in turn."""
     return _pack(bodies, NEIGHBOURS["full"])
 
 

@@ -1,4 +1,4 @@
-"""Profile: one consumer's throughput once more, watched; bench/profile.py makes the tables."""
+"""Profile the throughput of one consumer; bench/profile.py makes the tables."""
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,11 +10,11 @@ from bench.inject.sitecustomize import FOLDER
 from bench.stage import Row, Stage, Values
 
 TIMES = 2
-"""As many messages as for the throughput, so often: samples are few."""
+"""Multiple of the throughput's messages, since samples are few."""
 
 
 def look(stage: Stage) -> Values:
-    """CPU time of a message by room of the house, and the database's own counters."""
+    """Return CPU time per message by part of the code, and the database's counters."""
     with _watched(stage) as folder:
         consumers = stage.consumers("take")
         stage.run(stage.sizes.warm_up, consumers)
@@ -43,7 +43,7 @@ def look(stage: Stage) -> Values:
 
 @contextmanager
 def _watched(stage: Stage) -> Iterator[Path]:
-    """The broker, its processes writing samples into a folder; afterwards as it was."""
+    """Run the broker with sampling into a folder; afterwards restart it without."""
     broker = tables.ours(stage)
     with tempfile.TemporaryDirectory(prefix="hookstation-profile-") as folder:
         usual = dict(broker.environment)
@@ -51,7 +51,8 @@ def _watched(stage: Stage) -> Iterator[Path]:
         broker.environment |= {
             FOLDER: folder,
             "PYTHONPATH": str(Path(inject.__file__).parent),
-            # A wait of MariaDB's client that has an end is one that an interruption ends, too.
+            # Without a timeout, since the signal would interrupt waits of MariaDB's client that
+            # have one.
             "DATABASE_URL": f"{stage.database.url}?read_timeout=0",
         }
         broker.start()
@@ -64,13 +65,13 @@ def _watched(stage: Stage) -> Iterator[Path]:
 
 
 def _groups(stage: Stage) -> dict[str, str]:
-    """The group of each of the broker's processes."""
+    """Return the group of each process of the broker."""
     found = stage.broker.processes()
     return {str(pid): group for group, pids in found.items() for pid in pids}
 
 
 def _each(pids: Iterable[str]) -> cpu.Snapshot:
-    """CPU time of each process by itself."""
+    """Return CPU time of each process separately."""
     return cpu.look({pid: [int(pid)] for pid in pids})
 
 

@@ -1,4 +1,4 @@
-"""Receive: workers of a pull consumer take messages over HTTP and acknowledge them, in batches."""
+"""Measure workers of a pull consumer that receive over HTTP and acknowledge in batches."""
 
 import json
 import queue
@@ -16,9 +16,9 @@ from bench.rows.throughput import BATCH, BATCH_CONNECTIONS, GROUPS
 from bench.stage import Row, Stage, Values
 
 TOGETHER = 10
-"""Messages of one answer, and leases of one acknowledgement."""
+"""Messages per receive, and leases per acknowledgement."""
 FEW, MANY = 8, 32
-"""Workers at a time, each with a connection of its own."""
+"""Numbers of workers, each with a connection of its own."""
 PATIENCE_S = 120.0
 TIMEOUT_S = 30.0
 POLL_S = 0.05
@@ -31,14 +31,14 @@ ACK = "/api/v1/leases/ack"
 
 @dataclass(slots=True)
 class _Worker:
-    """One connection that receives and acknowledges until nothing comes any more."""
+    """One connection that receives and acknowledges until no message is left."""
 
     route: Route
     wanted: int
     done: list[str]
-    """What all of them have acknowledged; a list takes appends from threads."""
+    """Acknowledged leases of all workers; appending to a list is thread-safe."""
     seconds: list[float] = field(default_factory=list)
-    """How long each receive took that brought something."""
+    """Duration of each receive that returned messages."""
 
     def run(self) -> None:
         with _Connection(self.route) as broker:
@@ -55,9 +55,9 @@ class _Worker:
 
 
 class _Connection:
-    """HTTP/1.1 at the least price: what the load takes of the two cores, the broker does not get.
+    """A minimal HTTP/1.1 client, since its CPU time is taken from the broker.
 
-    A request is one packet, and of an answer's headers only the length is read.
+    It sends a request as one packet, and reads only the length of a response's headers.
     """
 
     def __init__(self, route: Route) -> None:
@@ -78,7 +78,7 @@ class _Connection:
         return json.loads(self.send(path, body, 200))
 
     def send(self, path: str, body: object, expect: int) -> bytes:
-        """The body of the answer, whose status must be ``expect``."""
+        """Return the body of a response, which must have the status ``expect``."""
         content = json.dumps(body)
         head = f"POST {path} HTTP/1.1\r\n{self._head}\r\nContent-Length: {len(content)}\r\n\r\n"
         self._socket.sendall((head + content).encode())
@@ -93,7 +93,7 @@ class _Connection:
 
 
 def receive(stage: Stage) -> Values:
-    """Messages that wait are taken ten at a time and acknowledged, by few workers and by many."""
+    """Receive and acknowledge waiting messages ten at a time, with few workers and with many."""
     broker = stage.broker
     assert isinstance(broker, Hookstation)
     stage.consumers()
@@ -112,14 +112,14 @@ def receive(stage: Stage) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What came of it with one number of workers."""
+    """Measurements with one number of workers."""
 
     rate: float
-    """Messages a second."""
+    """Messages per second."""
     p50_ms: float
-    """Of a receive that brought something."""
+    """Median of receives that returned messages."""
     cpu_ms: dict[str, float]
-    """Of each group of processes, for one message."""
+    """CPU milliseconds per message of each group of processes."""
 
 
 def _taken(stage: Stage, broker: Hookstation, number: int) -> _Taken:
@@ -146,7 +146,7 @@ def _taken(stage: Stage, broker: Hookstation, number: int) -> _Taken:
 
 
 def waiting(stage: Stage) -> Values:
-    """A worker that waits for messages gets one, again and again."""
+    """Measure repeatedly how soon a waiting worker gets a message."""
     broker = stage.broker
     assert isinstance(broker, Hookstation)
     stage.consumers()
@@ -171,12 +171,12 @@ def waiting(stage: Stage) -> Values:
     with _Connection(broker.single()) as producer:
         for number in range(count + 1):
             asked.get(timeout=PATIENCE_S)
-            time.sleep(SETTLED_S)  # by now it waits
+            time.sleep(SETTLED_S)  # the worker waits by now
             began = time.monotonic()
             producer.send(producer.path, {"number": number}, 202)
             answer = time.monotonic() - began
             seconds = received.get(timeout=PATIENCE_S) - began
-            if number:  # the first one warms it up
+            if number:  # the first one is a warm-up
                 took.append(seconds * 1e3)
                 answered.append(answer * 1e3)
             stage.tell(number, count)

@@ -1,4 +1,4 @@
-"""Recovery: every process of the broker is killed while messages come in and go out."""
+"""Kill every process of the broker under load, and measure the recovery."""
 
 import time
 
@@ -8,11 +8,11 @@ from bench.flow import POLL_S
 from bench.stage import Row, Stage, Values
 
 PATIENCE_S = 120.0
-"""How long nothing may arrive after the kill: longer than any broker's lease."""
+"""Seconds without a delivery after the kill, longer than any broker's lease."""
 
 
 def recover(stage: Stage) -> Values:
-    """SIGKILL when half of the messages have arrived, start again at once, until all have."""
+    """Send SIGKILL when half of the messages have arrived, restart at once, and wait for all."""
     consumers = stage.consumers("take")
     half = stage.sizes.recovery // 2
     with stage.follow(stage.sizes.recovery, consumers) as following:

@@ -1,4 +1,4 @@
-"""Rest: what the broker costs when there is nothing to do, and its memory after the work."""
+"""Measure the idle broker's CPU time, and its memory after work."""
 
 import time
 
@@ -8,11 +8,11 @@ from bench.rows.throughput import GROUPS
 from bench.stage import Row, Stage, Values
 
 SETTLE_S = 2.0
-"""What was done before has to be over first."""
+"""Seconds for earlier work to finish."""
 
 
 def rest(stage: Stage) -> Values:
-    """CPU time of a while in which nothing is handed in, as a share of one core; memory."""
+    """Return CPU time while nothing is published, as a share of one core, and memory."""
     stage.consumers("take")
     time.sleep(SETTLE_S)
     start, before = time.monotonic(), stage.look()

@@ -1,4 +1,4 @@
-"""Scale: the pump's own statements in large tables against the same ones in small tables."""
+"""Compare the pump's own statements in large and in small tables."""
 
 from collections.abc import Mapping
 from statistics import median
@@ -10,7 +10,7 @@ from bench.tables import Variables
 
 SAMPLES = 30
 ROUNDS = 3
-"""Both sides take turns, so that a busy moment hits both."""
+"""Both sides take turns, so that other load affects both."""
 WORK = {
     "claim": "claim of 100 rows",
     "discover": "look for each consumer's next due row",
@@ -19,7 +19,7 @@ WORK = {
 
 
 def scale(stage: Stage) -> Values:
-    """Have a pile waiting and another at a broken consumer, then measure without the broker."""
+    """Create a backlog, and one at a broken consumer, then measure without the broker."""
     rows = stage.sizes.rows
     stage.broker.stop()
     tables.fill(stage, finished=rows, waiting=rows // 10, failing=rows // 100)
@@ -39,7 +39,7 @@ def scale(stage: Stage) -> Values:
 
 
 def in_turns(stage: Stage, sides: Mapping[str, Variables]) -> dict[str, list[Values]]:
-    """What the statements cost in the tables of each side, round by round."""
+    """Return the cost of the statements in the tables of each side, round by round."""
     found: dict[str, list[Values]] = {name: [] for name in sides}
     for _ in range(ROUNDS):
         for name, variables in sides.items():

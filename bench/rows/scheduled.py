@@ -1,4 +1,4 @@
-"""Scheduled: claims beside a pile of messages whose time has not come, against claims without."""
+"""Compare claims with and without a large number of scheduled messages."""
 
 from statistics import median
 
@@ -9,11 +9,11 @@ from bench.stage import Row, Stage, Values
 
 NAME = "scheduled_tables"
 MEASURED = ("claim", "discover")
-"""Of what a pump does: what reads the rows of one consumer by their time."""
+"""Parts of a pump's work that read the rows of one consumer by their time."""
 
 
 def scheduled(stage: Stage) -> Values:
-    """Have a pile scheduled beside what is due, then measure without the broker."""
+    """Create scheduled messages beside due ones, then measure without the broker."""
     rows = stage.sizes.rows // 10
     stage.broker.stop()
     with tables.small(stage) as small, tables.small(stage, NAME, scheduled=rows) as piled:

@@ -1,4 +1,4 @@
-"""Shared: what a second pump adds for one consumer that takes a second for each message."""
+"""Measure what a second pump adds for one consumer that takes a second per message."""
 
 from bench import tables
 from bench.figures import Figure
@@ -26,7 +26,7 @@ def measure(stage: Stage) -> Values:
 
 
 def _drain(stage: Stage, pumps: int) -> float:
-    """Deliveries a second."""
+    """Return deliveries per second."""
     settings = {"max_in_flight": AT_ONCE, "max_pumps": pumps}
     numbers = stage.consumers("slow", settings=settings)
     route, count = stage.broker.batch(), COUNT[stage.sizes.name]

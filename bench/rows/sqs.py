@@ -1,4 +1,4 @@
-"""SQS: the door for clients of Amazon SQS beside the REST API, with the same work in turns."""
+"""Compare the SQS protocol with the REST API, doing the same work in turns."""
 
 import json
 import re
@@ -22,11 +22,11 @@ from bench.load import SPAWN
 from bench.stage import Row, Stage, Values
 
 PROCESSES = 4
-"""Clients at a time, each with a connection that it keeps."""
+"""Number of clients, each with a persistent connection."""
 TOGETHER = (10, 1)
-"""Messages in a request."""
+"""Messages per request."""
 ROUNDS = 4
-"""In each of which both do the same; their order changes each time."""
+"""Rounds in which both do the same work, in alternating order."""
 WARM_UP = 40
 TIMEOUT_S = 60.0
 Work = Literal["send", "receive"]
@@ -35,18 +35,18 @@ Way = Literal["rest", "boto3"]
 
 
 class _Client(Protocol):
-    """One way to use the queue."""
+    """A client of the queue."""
 
     def send(self, bodies: Sequence[str]) -> None:
-        """Returns when all are stored."""
+        """Send messages; returns when all are stored."""
 
     def receive(self, limit: int) -> list[str]:
-        """The bodies of what was received and is acknowledged."""
+        """Receive and acknowledge messages; returns their bodies."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """Where the REST API is: urllib3 as boto3 uses it, and JSON."""
+    """Clients of the REST API with JSON, through urllib3 like boto3."""
 
     url: str
     key: str
@@ -54,7 +54,7 @@ class _Rest:
     consumer: str
 
     def client(self) -> _Client:
-        """With a connection of its own."""
+        """Return a client with a connection of its own."""
         return _RestClient(self)
 
 
@@ -92,7 +92,7 @@ class _RestClient:
 
 @dataclass(frozen=True, slots=True)
 class _Boto:
-    """Where the door is, and who may use it."""
+    """Clients of the SQS protocol with their credentials."""
 
     url: str
     queue: str
@@ -100,7 +100,7 @@ class _Boto:
     secret: str
 
     def client(self) -> _Client:
-        """With a connection of its own."""
+        """Return a client with a connection of its own."""
         return _BotoClient(self)
 
 
@@ -144,21 +144,21 @@ class _BotoClient:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What one process does next."""
+    """The next work of one process."""
 
     work: Work
     numbers: range
-    """Of the messages to be sent; when receiving, as many, whichever they are."""
+    """Numbers of the messages to send; for receiving only the count matters."""
     together: int
 
 
 def serve(place: _Rest | _Boto, pipe: Connection) -> None:
-    """A process: does each task that comes, and answers with the numbers of the messages."""
+    """Run a process that does each task it gets, and returns the numbers of the messages."""
     client = place.client()
     while isinstance(task := pipe.recv(), _Task):
         try:
             pipe.send(_sent(client, task) if task.work == "send" else _received(client, task))
-        except Exception as error:  # of any kind: the row fails with it
+        except Exception as error:  # any exception fails the row
             pipe.send(f"{type(error).__name__}: {error}")
 
 
@@ -180,7 +180,7 @@ def _received(client: _Client, task: _Task) -> list[int]:
 
 
 class _Team:
-    """The processes of one way."""
+    """The processes of one protocol."""
 
     def __init__(self, place: _Rest | _Boto, stack: ExitStack) -> None:
         self._pipes: list[Connection] = []
@@ -195,7 +195,7 @@ class _Team:
             self._pipes.append(ours)
 
     def do(self, work: Work, numbers: range, together: int) -> set[int]:
-        """Share the work; returns the numbers of all messages. Raises BenchError."""
+        """Divide the work; returns the numbers of all messages. Raises BenchError."""
         share = -(-len(numbers) // PROCESSES)
         for place, pipe in enumerate(self._pipes):
             some = numbers[place * share : (place + 1) * share]
@@ -208,16 +208,16 @@ class _Team:
 
 @dataclass(slots=True)
 class _Measured:
-    """One kind of work, done in one way, in each of the rounds."""
+    """One kind of work with one protocol, in each of the rounds."""
 
     seconds: list[float] = field(default_factory=list)
-    """For each message."""
+    """Seconds per message."""
     cpu_ms: list[float] = field(default_factory=list)
-    """Of broker and database, for each message."""
+    """CPU milliseconds per message of broker and database."""
 
 
 def measure(stage: Stage) -> Values:
-    """Send messages and receive them, through boto3 and through the REST API, in turns."""
+    """Send and receive messages through boto3 and through the REST API, in turns."""
     broker = stage.broker
     assert isinstance(broker, Hookstation)
     stage.consumers()
@@ -257,7 +257,7 @@ def _ranges(size: int, first: int = 1) -> Iterable[range]:
 def _round(
     stage: Stage, team: _Team, numbers: Iterable[range], together: int
 ) -> Iterable[tuple[Work, float, float]]:
-    """Send some messages and receive them: seconds of each, and CPU seconds of the broker."""
+    """Send and receive some messages; returns seconds of each, and the broker's CPU seconds."""
     these = next(iter(numbers))
     done: list[tuple[Work, float, float]] = []
     for work in WORKS:

@@ -1,4 +1,4 @@
-"""Throughput: messages are handed in as fast as they are accepted, until all are delivered."""
+"""Publish messages as fast as they are accepted, and measure until all are delivered."""
 
 from bench.adapters import BenchError
 from bench.figures import Figure
@@ -11,17 +11,17 @@ GROUPS = ("web", "worker", "supervisor", "database")
 
 
 def one(stage: Stage) -> Values:
-    """One consumer."""
+    """Measure one consumer."""
     return _deliver(stage, "one", 1, stage.sizes.messages)
 
 
 def five(stage: Stage) -> Values:
-    """Five consumers: each message is delivered five times."""
+    """Measure five consumers; each message is delivered five times."""
     return _deliver(stage, "five", 5, stage.sizes.messages // 4)
 
 
 def batch(stage: Stage) -> Values:
-    """The batch endpoint, while the messages are delivered to one consumer."""
+    """Measure the batch endpoint while the messages are delivered to one consumer."""
     consumers = stage.consumers("take")
     route = stage.broker.batch()
     if route is None:

@@ -1,4 +1,4 @@
-"""Urgent: what messages of high priority wait for beside a bulk load of low priority."""
+"""Measure messages of high priority beside a bulk load of low priority."""
 
 import json
 import time
@@ -14,21 +14,22 @@ from bench.stage import Row, Stage, Values
 
 CONSUMERS = 20
 BULK = {"tiny": 2_000, "quick": 20_000, "full": 20_000}
-"""Messages of low priority to all of them together, by mode."""
+"""Messages of low priority, for all consumers together, by mode."""
 TOGETHER, CONNECTIONS = 100, 4
 RATE = 10
-"""Messages of high priority a second."""
+"""Messages of high priority per second."""
 CALM_S = {"tiny": 5.0, "quick": 10.0, "full": 30.0}
-"""How long the idle broker is measured, by mode."""
+"""Seconds for which the idle broker is measured, by mode."""
 URGENT = "urgent"
 SHARES = (("p50", 0.5), ("p95", 0.95))
 PATIENCE_S = 300.0
 
 
 def measure(stage: Stage) -> Values:
-    """High priority on an idle broker, then from the first bulk message to the last one's arrival.
+    """Measure high priority on an idle broker, and beside a bulk load.
 
-    It goes to one of the consumers that the bulk load goes to.
+    The second measurement lasts from the first bulk message to the last one's arrival. The
+    high-priority messages go to one of the consumers of the bulk load.
     """
     each = [{"event_types": [_kind(place)]} for place in range(CONSUMERS)]
     each[0]["event_types"].append(URGENT)
@@ -55,7 +56,7 @@ HEADERS = {"Hookstation-Priority": "9", "Hookstation-Event-Type": URGENT}
 
 
 def pack_low(bodies: Sequence[bytes]) -> bytes:
-    """A batch of messages of the lowest priority, one consumer's after the other's."""
+    """Return a batch of messages of the lowest priority, one consumer after the other."""
     kinds = [_kind((number_in(body) or 0) % CONSUMERS) for body in bodies]
     items = [
         {"body": body.decode(), "event_type": kind, "priority": 0}
@@ -67,7 +68,7 @@ def pack_low(bodies: Sequence[bytes]) -> bytes:
 def _beside_bulk(
     stage: Stage, numbers: Sequence[int], low: Route, urgent: Route
 ) -> tuple[list[float], float]:
-    """Latencies while the bulk load is accepted and delivered, and how many seconds that took."""
+    """Return latencies during the bulk load, and how many seconds the load took."""
     count, most = BULK[stage.sizes.name], int(RATE * PATIENCE_S)
     with (
         stage.follow(count, numbers, route=low, connections=CONNECTIONS, together=TOGETHER) as bulk,

@@ -1,1 +1,1 @@
-"""The soak: load, difficult consumers and random kills for minutes or hours, then the accounts."""
+"""Run load with difficult consumers and random kills, then check every message."""

@@ -1,4 +1,4 @@
-"""The command line: `python -m bench.soak --help`."""
+"""Run the soak test from the command line: `python -m bench.soak --help`."""
 
 import argparse
 import random
@@ -29,7 +29,7 @@ come to each consumer or be a dead letter with a reason, and `manage.py reconcil
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Soak and print the accounts. The exit code is 1 when anything was lost or is off."""
+    """Run the soak test and print the results. The exit code is 1 if it failed."""
     options = _parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def show(console: Console, outcome: Outcome) -> None:
-    """The accounts, and what the processes needed."""
+    """Print the results, and the memory and files of the processes."""
     accounts = Table("consumer", box=None, pad_edge=False)
     for name in ("requests", "acknowledged", "delivered", "dead", "lost", "came twice"):
         accounts.add_column(name, justify="right")

@@ -1,4 +1,4 @@
-"""Scripted consumers on one port, and their books: which message each of them took how often."""
+"""Serve scripted consumers on one port, and count how often each accepted each message."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ GARBAGE = b"\x00\xff no protocol at all\r\n\r\n"
 SLOW_S = 0.3
 HANG_S = 3600.0
 PERIOD_S, DOWN_S = 20.0, 5.0
-"""A flapping consumer is down for the first seconds of each period."""
+"""A flapping consumer is down for DOWN_S at the start of each period."""
 START_S = 10.0
 
 Answer = Callable[[random.Random], Awaitable[bytes]]
@@ -69,7 +69,7 @@ SETTINGS: Mapping[str, Any] = {
 
 @dataclass(slots=True)
 class Consumers:
-    """All of them, served by one thread."""
+    """All consumers, served by one thread."""
 
     seed: int
     taken: dict[str, Counter[str]] = field(
@@ -94,7 +94,7 @@ class Consumers:
         self._thread.join()
 
     def url(self, name: str) -> str:
-        """Where a consumer takes its messages."""
+        """URL of a consumer."""
         return f"http://127.0.0.1:{self.port}/{name}"
 
     def _run(self) -> None:
@@ -117,14 +117,14 @@ class Consumers:
             while await self._exchange(reader, writer, chance):
                 pass
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # a broker that was killed, or the end of the soak
+            pass  # the broker was killed, or the soak test ended
         finally:
             writer.close()
 
     async def _exchange(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: random.Random
     ) -> bool:
-        """One request; whether the connection goes on."""
+        """Handle one request; returns whether the connection stays open."""
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         pairs = (line.partition(":") for line in lines)
         headers = {name.lower(): value.strip() for name, _, value in pairs}

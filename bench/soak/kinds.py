@@ -1,4 +1,4 @@
-"""Which of the broker's processes is what, how much each kind needs, and killing one by chance."""
+"""Classify the broker's processes, measure each kind, and kill one at random."""
 
 import os
 import random
@@ -22,11 +22,11 @@ WEIGHTS: Mapping[str, int] = {
     "reaper": 1,
     "supervisor": 1,
 }
-"""How often each kind is killed, beside the others."""
+"""Relative frequency with which each kind is killed."""
 
 
 def kind(title: str) -> str:
-    """What a process is, by its command line."""
+    """Return the kind of a process by its command line."""
     if "granian" in title:
         return "web process" if title.endswith(tuple("0123456789")) else "web"
     if "qcluster" in title:
@@ -38,7 +38,7 @@ def kind(title: str) -> str:
 
 
 def look(supervisor: int) -> dict[str, list[int]]:
-    """Process ids by kind, now."""
+    """Return the present process ids by kind."""
     found: dict[str, list[int]] = {}
     for pid in (supervisor, *cpu.descendants(supervisor)):
         if title := cpu.title(pid):
@@ -47,7 +47,7 @@ def look(supervisor: int) -> dict[str, list[int]]:
 
 
 def kill_one(found: Mapping[str, Sequence[int]], chance: random.Random) -> str | None:
-    """SIGKILL to a process of a kind chosen by chance; which kind it was."""
+    """Send SIGKILL to a process of a random kind; returns the kind."""
     kinds = sorted(found.keys() & WEIGHTS.keys())
     if not kinds:
         return None
@@ -59,13 +59,13 @@ def kill_one(found: Mapping[str, Sequence[int]], chance: random.Random) -> str |
 
 @dataclass(slots=True)
 class Growth:
-    """Memory and open files of each kind, from look to look."""
+    """Memory and open files of each kind over time."""
 
     looks: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
-    """By kind: MiB and descriptors of one process, the median of its kind."""
+    """By kind: medians of MiB and of descriptors per process, at each look."""
 
     def note(self, found: Mapping[str, Sequence[int]]) -> None:
-        """One more look."""
+        """Add a measurement."""
         for kind, pids in found.items():
             files = [count for pid in pids if (count := _files(pid))]
             if files:
@@ -73,7 +73,7 @@ class Growth:
                 self.looks[kind].append((memory, int(median(files))))
 
     def quarters(self, kind: str) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Medians of memory and files in the first quarter and in the last one."""
+        """Return medians of memory and files in the first and in the last quarter."""
         looks = self.looks[kind]
         part = max(1, len(looks) // 4)
         return _medians(looks[:part]), _medians(looks[-part:])

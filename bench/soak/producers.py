@@ -1,4 +1,4 @@
-"""Producers that hand messages in at a steady rate and never give one up."""
+"""Publish messages at a steady rate, and repeat each until it is accepted."""
 
 import threading
 import time
@@ -14,19 +14,19 @@ from bench.bodies import body
 PRODUCERS = 8
 RETRY_S = 0.2
 PATIENCE_S = 300.0
-"""So long a message is sent again and again until the soak has failed."""
+"""Seconds for which a message is repeated before the soak test fails."""
 
 
 @dataclass(slots=True)
 class Producers:
-    """Threads that share a rate, and what was acknowledged to them."""
+    """Threads that share a rate, and the acknowledged messages."""
 
     route: Route
     rate: float
-    """Messages a second, all together."""
+    """Messages per second of all threads together."""
     acknowledged: set[str] = field(default_factory=set)
     answers: Counter[int] = field(default_factory=Counter)
-    """By status; 0 is a connection that broke."""
+    """Number of responses by status; 0 is a broken connection."""
     given_up: int = 0
     _stopped: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Producers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Each has its last answer when this returns."""
+        """Wait until each thread has its last response."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()

@@ -1,4 +1,4 @@
-"""One soak: start everything, let it flow and break for a while, drain, and compare."""
+"""Run one soak test: start everything, publish and kill for a while, drain, and compare."""
 
 import random
 import time
@@ -23,31 +23,31 @@ DRAIN_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done."""
+    """Parameters of a soak test."""
 
     database: Kind
     seconds: float
     rate: float
     every_s: float
-    """Between two kills, on average."""
+    """Average seconds between two kills."""
     seed: int
 
 
 @dataclass(slots=True)
 class Account:
-    """What became of the acknowledged messages at one consumer."""
+    """Results of the acknowledged messages at one consumer."""
 
     calls: int
     delivered: int
     dead: int
     lost: int
     twice: int
-    """How many were answered with 200 more than once."""
+    """Number of messages that were answered with 200 more than once."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a soak has found."""
+    """Results of a soak test."""
 
     plan: Plan
     acknowledged: int = 0
@@ -58,22 +58,22 @@ class Outcome:
     growth: kinds.Growth = field(default_factory=kinds.Growth)
     drained_s: float = 0.0
     audit: str = ""
-    """The last line of its report, and whether it was content."""
+    """The last line of the reconciliation's report, and whether it found no fault."""
     is_audited: bool = False
 
     @property
     def lost(self) -> int:
-        """Messages that were acknowledged and neither came nor died, over all consumers."""
+        """Number of acknowledged messages that neither arrived nor died, over all consumers."""
         return sum(account.lost for account in self.accounts.values())
 
     @property
     def is_well(self) -> bool:
-        """Whether the soak has proved what it is for."""
+        """Whether the soak test passed."""
         return bool(self.acknowledged and self.is_audited) and not (self.lost or self.given_up)
 
 
 def soak(plan: Plan, folder: Path, tell: Part) -> Outcome:
-    """Run it. Raises BenchError when there is nothing to compare."""
+    """Run the soak test. Raises BenchError when there is nothing to compare."""
     outcome, chance = Outcome(plan), random.Random(plan.seed)
     with databases.fresh(plan.database, folder) as database, Consumers(plan.seed) as consumers:
         broker = Hookstation(database.url, folder)
@@ -96,7 +96,7 @@ def soak(plan: Plan, folder: Path, tell: Part) -> Outcome:
 
 
 def _break(broker: Hookstation, outcome: Outcome, chance: random.Random, tell: Part) -> None:
-    """Kill somebody now and then until the time is up."""
+    """Kill random processes until the time is up."""
     plan, start = outcome.plan, time.monotonic()
     next_kill = start + plan.every_s
     while (passed := time.monotonic() - start) < plan.seconds:
@@ -113,11 +113,11 @@ def _break(broker: Hookstation, outcome: Outcome, chance: random.Random, tell: P
 
 
 def _drain(broker: Hookstation) -> float:
-    """Wait until nothing is on its way; how long that took. Raises BenchError."""
+    """Wait until all deliveries are finished; returns the seconds. Raises BenchError."""
     start = time.monotonic()
     calm = 0
     while time.monotonic() - start < DRAIN_S:
-        # Twice: between two looks every message that was accepted has been fanned out.
+        # Twice, so that messages accepted before the first check are fanned out by the second.
         calm = calm + 1 if not broker.depth() else 0
         if calm == 2:
             return time.monotonic() - start
@@ -139,7 +139,7 @@ def _account(broker: Hookstation, name: str, ids: set[str], consumers: Consumers
 
 
 def _dead(broker: Hookstation, name: str) -> Sequence[str]:
-    """Messages that were given up, each with a reason."""
+    """Return the dead messages, each with a reason."""
     found: list[dict[str, Any]] = []
     cursor = ""
     while True:

@@ -1,4 +1,4 @@
-"""The console's pages of deliveries and of what carries them; importing them registers them."""
+"""Register the console's pages of deliveries, queues, replays and the pipeline."""
 
 from delivery.admin import (
     archive,

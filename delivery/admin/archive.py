@@ -1,4 +1,4 @@
-"""Admin pages of the archive: its days and how far each is, and the ledger segment by segment."""
+"""Show the archive in the console: the progress of each day, and the ledger's segments."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from channels_app.rules import ids
 from delivery.models import Segment
 
 DAYS = 42
-"""That the page shows, up to the newest one that is archived."""
+"""Days on the page, up to the newest archived one."""
 TONES = {
     Segment.State.PLANNED: "calm",
     Segment.State.EXPORTED: "busy",
@@ -35,7 +35,7 @@ TONES = {
 
 @dataclass(slots=True)
 class Cell:
-    """What one day has of a kind."""
+    """Segments of one kind on one day."""
 
     states: list[tuple[str, str, int]] = field(default_factory=list)
     """Name, tone and number of segments."""
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A line of the page."""
+    """A row of the page."""
 
     day: date
     deliveries: Cell = field(default_factory=Cell)
@@ -54,7 +54,7 @@ class Day:
 
 @admin.register(Segment)
 class SegmentAdmin(WithPageContext, base.BigList):
-    """The ledger, newest first; over it the days."""
+    """The ledger, newest first, below a summary by day."""
 
     list_display = ("number", "kind", "day", "state_now", "rows", "size", "run", "exported")
     list_display_links = ("number",)
@@ -75,32 +75,32 @@ class SegmentAdmin(WithPageContext, base.BigList):
     )
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """What the lake has of each day."""
+        """The lake's rows by day."""
         return {"days": list(days()), "shown": DAYS, "lake": settings.ENVIRONMENT.lake}
 
     @display(description="Segment")
     def number(self, row: Segment) -> str:
-        """Its files are named after it."""
+        """Its number, which names its files."""
         return str(row.pk)
 
     @display(description="State")
     def state_now(self, row: Segment) -> SafeString:
-        """How far it is."""
+        """Its state."""
         return base.label(row.state, TONES[Segment.State(row.state)])
 
     @display(description="Rows")
     def rows(self, row: Segment) -> str:
-        """Deliveries or messages; a delivery's attempts are not counted."""
+        """Number of deliveries or messages, without a delivery's attempts."""
         return intcomma(row.row_count)
 
     @display(description="Deleted here")
     def deleted(self, row: Segment) -> str:
-        """Of its rows."""
+        """Number of its deleted rows."""
         return intcomma(row.deleted_count)
 
     @display(description="Size")
     def size(self, row: Segment) -> str:
-        """Of its files."""
+        """Bytes of its files."""
         return filesizeformat(row.byte_count)
 
     @display(description="Written by")
@@ -115,27 +115,27 @@ class SegmentAdmin(WithPageContext, base.BigList):
 
     @display(description="Made from")
     def first(self, row: Segment) -> SafeString | str:
-        """When the first of its keys may have been made."""
+        """The earliest time at which its first key may have been generated."""
         return base.instant(_made_at(row.low))
 
     @display(description="Made before")
     def last(self, row: Segment) -> SafeString | str:
-        """When the next segment's may have been."""
+        """The earliest time of the next segment's keys."""
         return base.instant(_made_at(row.high))
 
     @display(description="Finished before")
     def finished_before(self, row: Segment) -> SafeString | str:
-        """Where the channel has no retention of its own."""
+        """Cutoff of channels without a retention of their own."""
         return _cutoff(row, "finished")
 
     @display(description="Dead before")
     def dead_before(self, row: Segment) -> SafeString | str:
-        """The same for dead letters."""
+        """Cutoff of dead letters."""
         return _cutoff(row, "dead")
 
     @display(description="Planned")
     def planned(self, row: Segment) -> SafeString | str:
-        """When it was cut."""
+        """When it was planned."""
         return base.instant(row.planned_at)
 
     @display(description="Exported")
@@ -145,17 +145,17 @@ class SegmentAdmin(WithPageContext, base.BigList):
 
     @display(description="Verified")
     def verified(self, row: Segment) -> SafeString | str:
-        """When they were read back."""
+        """When its files were verified."""
         return base.instant(row.verified_at)
 
     @display(description="In the lake alone")
     def pruned(self, row: Segment) -> SafeString | str:
-        """Since when."""
+        """When its rows were deleted from the tables."""
         return base.instant(row.pruned_at)
 
     @display(description="Files")
     def held(self, row: Segment) -> SafeString | str:
-        """Each with what it has."""
+        """Its files, each with rows and size."""
         if not row.files:
             return base.NONE
         return format_html_join(
@@ -174,7 +174,7 @@ class SegmentAdmin(WithPageContext, base.BigList):
 
 
 def days() -> Iterator[Day]:
-    """The newest first; days without a segment are left out."""
+    """Yield days with segments, newest first."""
     newest = [
         low
         for kind in Segment.Kind
@@ -221,6 +221,6 @@ def _made_at(key: int) -> datetime:
 
 
 def _run_of(tmp: str) -> int:
-    """Which run wrote a file: its first name says so."""
+    """Return the run that wrote a file, from the file's temporary name."""
     number = tmp.removesuffix(".tmp").rpartition(".")[2]
     return int(number) if number.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""Admin page of attempts: every try there ever was, read-only."""
+"""Show attempts in the console, read-only."""
 
 from typing import Any
 
@@ -19,17 +19,17 @@ from delivery.rules.outcome import Outcome
 
 
 class OutcomeFilter(DropdownFilter):
-    """An outcome has no index: it is looked for among the newest attempts."""
+    """Filter the newest attempts by outcome, which has no index."""
 
     title = f"outcome (of the newest {base.WINDOW:,})"
     parameter_name = "outcome"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Every outcome."""
+        """All outcomes."""
         return [(outcome.value, outcome.value.replace("_", " ")) for outcome in Outcome]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Attempt]) -> QuerySet[Attempt]:
-        """Those that ended so."""
+        """Attempts with the chosen outcome."""
         wanted = self.value()
         return base.newest(queryset).filter(outcome=wanted) if wanted else queryset
 
@@ -74,17 +74,17 @@ class AttemptAdmin(WithPageContext, base.BigList):
     )
 
     def get_fields(self, request: HttpRequest, obj: Attempt | None = None) -> Any:
-        """The answer's bytes only for who may see bodies."""
+        """Omit the response's bytes for users who may not see bodies."""
         fields = super().get_fields(request, obj)
         if obj is not None and body.may_see(request, obj.delivery.channel):
             return fields
-        # A worker's words about a sealed message are part of the answer.
+        # The worker's message about an encrypted body is part of the response.
         shown = ["error" if name == "said" else name for name in fields]
         return [name for name in shown if name not in ("answer", "answer_headers")]
 
     def row_context(self, request: HttpRequest, row: Attempt) -> dict[str, Any]:
-        """Nothing; who sees its answer is written down."""
-        # One query for what decides about it and what the audit log names.
+        """No context. Views of a response are written to the audit log."""
+        # One query for the permission check and for the audit log's names.
         prefetch_related_objects(
             [row], Prefetch("delivery", Delivery.objects.select_related("channel", "consumer"))
         )
@@ -100,7 +100,7 @@ class AttemptAdmin(WithPageContext, base.BigList):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
     ) -> tuple[QuerySet[Attempt], bool]:
-        """The attempt of an id, or the attempts of a delivery's id."""
+        """Find the attempt with an id, or the attempts of a delivery's id."""
         term = search_term.strip().lower()
         if not term:
             return queryset, False
@@ -118,7 +118,7 @@ class AttemptAdmin(WithPageContext, base.BigList):
 
     @display(description="Delivery")
     def shown_delivery(self, attempt: Attempt) -> str:
-        """Its delivery, a click away."""
+        """Link to its delivery."""
         url = reverse("admin:delivery_delivery_change", args=[attempt.delivery_id])
         return base.linked(url, ids.to_public(ids.DELIVERY, attempt.delivery_id))
 
@@ -129,31 +129,31 @@ class AttemptAdmin(WithPageContext, base.BigList):
 
     @display(description="Outcome")
     def ended(self, attempt: Attempt) -> str:
-        """How it ended."""
+        """Its outcome."""
         outcome = Outcome(attempt.outcome)
         return base.label(outcome.words, outcome.tone)
 
     @display(description="Took")
     def took(self, attempt: Attempt) -> str:
-        """The whole exchange."""
+        """Duration of the whole exchange."""
         return f"{attempt.total_ms:,} ms"
 
     @display(description="Timings")
     def where(self, attempt: Attempt) -> str:
-        """Where the time went."""
+        """Durations of its phases."""
         return timings(attempt)
 
     @display(description="Error")
     def said(self, attempt: Attempt) -> str:
-        """Why it failed."""
+        """Its error."""
         return attempt.answer.error or base.NONE
 
     @display(description="Answer headers")
     def answer_headers(self, attempt: Attempt) -> str:
-        """The answer's status line and headers."""
+        """Status line and headers of the response."""
         return base.mono(attempt.answer.headers)
 
     @display(description="Answer")
     def answer(self, attempt: Attempt) -> str:
-        """The answer's first bytes as text."""
+        """First bytes of the response as text."""
         return base.mono(attempt.answer.body.decode("utf-8", errors="replace"))

@@ -1,4 +1,4 @@
-"""Admin page of consumers, as delivery knows them: circuit and counts stand over the settings."""
+"""Show a consumer's circuit, counts and leases above its settings in the console."""
 
 from datetime import datetime
 from typing import Any
@@ -27,16 +27,16 @@ from delivery.rules.lifecycle import DeliveryState
 admin.site.unregister(Consumer)
 
 LANES_SHOWN = 5
-"""Ordering keys on the page; those that stand longest are the ones that matter."""
+"""Ordering keys on the page: those whose head has waited longest."""
 
 
 class CountedChangeList(ChangeList):
-    """The list with each row's counts, asked for in one query."""
+    """A list that reads the counts of all its rows in one query."""
 
     result_list: Any
 
     def get_results(self, request: HttpRequest) -> None:
-        """The page's rows."""
+        """Read the page's rows and their counts."""
         super().get_results(request)
         rows = list(self.result_list)
         counts = Counter.read([row.pk for row in rows])
@@ -47,28 +47,28 @@ class CountedChangeList(ChangeList):
 
 @admin.register(Consumer)
 class WatchedConsumerAdmin(MoveActions, WithPageContext, ConsumerAdmin):
-    """Consumers: what they are set to, and how they do. Those that pull are queues."""
+    """Consumers with settings and state; pull consumers also as queues."""
 
     change_form_outer_before_template = "delivery/consumer.html"
     list_display = (*ConsumerAdmin.list_display, "waiting", "dead")
     actions_detail = ("redrive", "stop_moving", *ConsumerAdmin.actions_detail)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """With counts."""
+        """Use the list with counts."""
         return CountedChangeList
 
     @display(description="Waiting")
     def waiting(self, consumer: Consumer) -> str:
-        """What is to be sent, or to be received."""
+        """Number of deliveries to send, or to receive."""
         return _count(consumer, DeliveryState.QUEUED)
 
     @display(description="Dead")
     def dead(self, consumer: Consumer) -> str:
-        """Its dead letters."""
+        """Number of its dead letters."""
         return _count(consumer, DeliveryState.DEAD)
 
     def row_context(self, request: HttpRequest, row: Consumer) -> dict[str, Any]:
-        """Its circuit, its counts and its leases."""
+        """Its circuit, counts and leases."""
         health: ConsumerHealth | None = getattr(row, "health", None)
         return {
             "facts": _facts(row, health, clock.now()) if health else [],
@@ -85,7 +85,7 @@ class WatchedConsumerAdmin(MoveActions, WithPageContext, ConsumerAdmin):
 def _facts(
     consumer: Consumer, health: ConsumerHealth, now: datetime
 ) -> list[tuple[str, SafeString | str]]:
-    """What delivery learnt of it; without what is not so."""
+    """Return the facts of its health that apply."""
     circuit = Circuit(health.circuit)
     found: list[tuple[str, SafeString | str]] = [
         ("Health", base.label(*consumer.condition[:2])),
@@ -107,7 +107,7 @@ def _facts(
 
 
 def _counts(consumer_id: int) -> list[tuple[str, str, str]]:
-    """State, exact number, and the list of them."""
+    """Return for each state its label, exact number, and the URL of its list."""
     counts = Counter.read([consumer_id])[consumer_id]
     url = f"{reverse('admin:delivery_delivery_changelist')}?consumer={consumer_id}"
     return [
@@ -117,7 +117,7 @@ def _counts(consumer_id: int) -> list[tuple[str, str, str]]:
 
 
 def _count(consumer: Any, state: DeliveryState) -> str:
-    """The number of a row of the list, which leads to them."""
+    """Return a number of a row, linked to these deliveries."""
     number = consumer.counted[state.value]
     if not number:
         return base.fill('<span class="hs-note">{}</span>', "0")
@@ -126,12 +126,12 @@ def _count(consumer: Any, state: DeliveryState) -> str:
 
 
 def _lanes(consumer: Consumer) -> list[tuple[Lane, SafeString]]:
-    """Its ordering keys that have stood longest, with their states."""
+    """Return the ordering keys whose head has waited longest, with their states."""
     rows = Lane.objects.filter(consumer=consumer).order_by("head_at")[:LANES_SHOWN]
     return [(lane, state_of(lane)) for lane in rows]
 
 
 def _lanes_url(consumer: Consumer) -> str:
-    """All of them."""
+    """Return the URL of all its ordering keys."""
     query = urlencode({"q": f"{consumer.channel.slug}/{consumer.client_id}"})
     return f"{reverse('admin:delivery_lane_changelist')}?{query}"

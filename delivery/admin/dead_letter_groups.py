@@ -1,4 +1,4 @@
-"""Dead letters by cause: consumer, outcome and answer, counted among the newest by short ranges."""
+"""Group dead letters by consumer, outcome and response, reading only short ranges of the newest."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from delivery.rules.lifecycle import DeliveryState
 SHOWN = 100
 """Consumers with the most dead letters."""
 SCAN_ROWS = 3000
-"""Rows that the page reads, over all consumers."""
+"""Maximum rows that the page reads, over all consumers."""
 TERM = (
     "SELECT consumer_id, outcome, status_code, COUNT(*), MAX(id) "  # noqa: S608 - our own table
     "FROM (SELECT consumer_id, id, outcome, status_code "
@@ -28,34 +28,34 @@ TERM = (
 
 
 class Share(NamedTuple):
-    """Dead letters of one consumer that ended alike and were answered alike."""
+    """Dead letters of one consumer with the same outcome and status code."""
 
     outcome: str
     status: int | None
     number: int
     newest: int
-    """Key of the last one."""
+    """Key of the newest one."""
 
 
 @dataclass(slots=True)
 class Cause:
-    """Dead letters of one consumer that ended alike."""
+    """Dead letters of one consumer with the same outcome."""
 
     outcome: str
     count: int = 0
     newest: int = 0
-    """Key of the last one."""
+    """Key of the newest one."""
     answers: Tally[int] = field(default_factory=Tally)
-    """Status codes; empty where there was no answer."""
+    """Number by status code; empty where there was no response."""
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Its heading."""
         return self.outcome.replace("_", " ") or "unknown"
 
     @property
     def sample(self) -> Delivery:
-        """The newest of them, as far as a link needs it."""
+        """The newest delivery, with the fields that a link needs."""
         return Delivery(id=self.newest)
 
     @property
@@ -72,17 +72,17 @@ class DeadLetterGroup:
     count: int
     """Exact, from the counters."""
     looked: int
-    """How many of them, newest first, the causes were counted among."""
+    """Number of the newest dead letters that were grouped."""
     causes: list[Cause]
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of them were looked at."""
+        """Whether all of them were grouped."""
         return self.looked >= self.count
 
 
 def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
-    """Who has dead letters and why, with a way to look at them and to send them again."""
+    """Show consumers with dead letters by cause, with links to view and to replay them."""
     base.require(admin.has_view_permission(request))
     found = piles()
     context = admin.admin_site.each_context(request) | {
@@ -96,7 +96,7 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
 
 
 def piles() -> list[DeadLetterGroup]:
-    """The largest first."""
+    """Return the groups, the largest first."""
     dead = Counter.objects.filter(state=DeliveryState.DEAD).values_list("consumer_id")
     counts = dict(dead.annotate(total=Sum("count")).order_by("-total")[:SHOWN])
     counts = {key: int(total) for key, total in counts.items() if total > 0}
@@ -114,7 +114,10 @@ def piles() -> list[DeadLetterGroup]:
 
 
 def shares(counts: dict[int, int]) -> dict[int, int]:
-    """How many rows of each to read: large groups use what small ones leave of `SCAN_ROWS`."""
+    """Return how many rows of each consumer to read.
+
+    Large groups use what small ones leave of `SCAN_ROWS`.
+    """
     left, found = SCAN_ROWS, {}
     for place, (key, count) in enumerate(sorted(counts.items(), key=lambda item: item[1])):
         found[key] = min(count, max(1, left // (len(counts) - place)))
@@ -123,7 +126,7 @@ def shares(counts: dict[int, int]) -> dict[int, int]:
 
 
 def _newest(wanted: dict[int, int]) -> Iterator[Any]:
-    """Consumer and share of the newest dead letters of each, so many; the database adds them up."""
+    """Yield groups of each consumer's newest dead letters; the database counts them."""
     if not wanted:
         return
     union = " UNION ALL ".join([TERM] * len(wanted))

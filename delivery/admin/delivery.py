@@ -1,6 +1,7 @@
-"""Admin page of deliveries: found by index, read as a timeline, replayed and cancelled by steps.
+"""Show deliveries in the console: list, timeline, replay and cancel.
 
-Its parts also serve a message's page: move or cancel what waits, and replay one row of a list.
+Its views also serve a message's page: reschedule or cancel a waiting message, and replay one row of
+a list.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ MAY_CHANGE_MESSAGE = "channels_app.change_message"
 
 
 def move_message(request: HttpRequest, object_id: int) -> HttpResponse:
-    """Send it from another instant on; what cannot be read stands in the field again."""
+    """Reschedule a message; an invalid time is shown in the field again."""
     base.require(request.user.has_perm(MAY_CHANGE_MESSAGE))
     page, typed, now = (
         _page(request, object_id),
@@ -62,7 +63,7 @@ def move_message(request: HttpRequest, object_id: int) -> HttpResponse:
 
 
 def cancel_message(request: HttpRequest, object_id: int) -> HttpResponse:
-    """Send it to nobody any more who does not have it yet."""
+    """Cancel the deliveries of a message that are not delivered yet."""
     base.require(request.user.has_perm(MAY_CHANGE_MESSAGE))
     with base.telling(request, "What waited of it is cancelled."):
         cancel.cancel_message(object_id, _principal(request), now=clock.now())
@@ -70,7 +71,7 @@ def cancel_message(request: HttpRequest, object_id: int) -> HttpResponse:
 
 
 def _page(request: HttpRequest, message_id: int) -> str:
-    """The message's own page, or the timeline where that was asked from."""
+    """Return the URL of the message's page, or of the timeline if the request came from there."""
     if (back := request.POST.get("back", "")).startswith("?"):
         return reverse("admin:timeline") + back
     return reverse("admin:channels_app_message_change", args=[message_id])
@@ -85,11 +86,11 @@ AGAIN = (
     'aria-label="Replay {1}"{2}><span class="material-symbols-outlined">replay</span></button>'
 )
 ASKS = ' data-asks="This was delivered. Replay it?"'
-"""Read by console.js: a key that is pressed by mistake sends nothing twice."""
+"""console.js asks this question, so that a key pressed by mistake sends nothing twice."""
 
 
 def replay_button(delivery: Delivery) -> str:
-    """The list's own form proves who asks. Nothing for what is on its way."""
+    """Return a replay button for the list's form; '' if it is not finished."""
     if DeliveryState(delivery.state) not in FINISHED:
         return ""
     start = AGAIN.replace("{2}", ASKS if delivery.state == DeliveryState.DELIVERED else "")
@@ -98,7 +99,7 @@ def replay_button(delivery: Delivery) -> str:
 
 @cache
 def _replaying() -> str:
-    """Address that replays a delivery, with a hole for its key: a list needs it in every row."""
+    """Return the URL that replays a delivery, with a placeholder for the key of each row."""
     return reverse("admin:delivery_delivery_replay", args=[0]).replace("/0/", "/{}/")
 
 
@@ -112,12 +113,12 @@ TONE = {
 }
 
 PAGES = {"matching": matching.page, "causes": dead_letter_groups.page}
-"""Of the same table, by the last part of their address."""
+"""Further pages of the list, by the last part of their URLs."""
 
 
 @admin.register(Delivery)
 class DeliveryAdmin(WithPageContext, base.BigList):
-    """Deliveries: nobody edits them; people replay or cancel them."""
+    """Deliveries: not editable, but people replay or cancel them."""
 
     id_prefix = ids.DELIVERY
     list_display = (
@@ -163,32 +164,32 @@ class DeliveryAdmin(WithPageContext, base.BigList):
     change_form_outer_after_template = "delivery/timeline.html"
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[Deliveries]:
-        """One that finds by index what is chosen and searched for."""
+        """Use the list that filters and searches by index."""
         return Deliveries
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Delivery], search_term: str
     ) -> tuple[QuerySet[Delivery], bool]:
-        """All of them: the list finds what is meant together with the filters."""
+        """Return all rows: the list itself combines search and filters."""
         return queryset, False
 
     def audit_target(self, obj: Delivery) -> str:
-        """As the steps name it."""
+        """Its name in the audit log."""
         return f"delivery:{obj}"
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Those who only look have no buttons; of dead letters nothing is said that all share."""
+        """Omit buttons for users who may only view, and columns that all dead letters share."""
         without = set() if self.has_operate_permission(request) else {"again"}
         if request.GET.get("state") == DeliveryState.DEAD:
             without |= {"state_now", "due_short"}
         return [name for name in super().get_list_display(request) if name not in without]
 
     def get_actions(self, request: HttpRequest) -> Any:
-        """Those who only look have none."""
+        """No actions for users who may only view."""
         return super().get_actions(request) if self.has_operate_permission(request) else {}
 
     def row_context(self, request: HttpRequest, row: Delivery) -> dict[str, Any]:
-        """Its timeline and what can be done about it."""
+        """Its timeline and its actions."""
         may = self.has_operate_permission(request)
         state = DeliveryState(row.state)
         shown = body.shown_to(request, row.message)
@@ -215,7 +216,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         }
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, and the buttons of a delivery."""
+        """Add the URLs of the buttons."""
         pages = [
             path(
                 f"{name}/",
@@ -243,11 +244,11 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         return [*pages, *of_messages, *own, *super().get_urls()]
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """What can be done about all of it."""
+        """The actions for the whole list."""
         return {"may_operate": self.has_operate_permission(request)}
 
     def _buttons(self) -> dict[str, Callable[..., HttpResponse]]:
-        """What can be done about one delivery, by the end of its address."""
+        """Views of the actions on one delivery, by the last part of their URLs."""
         return {
             "replay": partial(self._repair, step=replay.replay_one, done="is queued again."),
             "cancel": partial(self._repair, step=cancel.cancel_one, done="is cancelled."),
@@ -256,7 +257,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
 
     @admin.action(description="Replay")
     def replay_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
-        """One replay of all that are selected; those on their way are left alone."""
+        """Start one replay of all selected deliveries; unfinished ones are skipped."""
         numbers = sorted(queryset.values_list("pk", flat=True))
         names = [ids.to_public(ids.DELIVERY, number) for number in numbers]
         try:
@@ -271,7 +272,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
 
     @admin.action(description="Cancel")
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
-        """Take back those that are queued."""
+        """Cancel the selected deliveries that are queued."""
         done = 0
         for number in queryset.values_list("pk", flat=True):
             try:
@@ -288,41 +289,41 @@ class DeliveryAdmin(WithPageContext, base.BigList):
 
     @display(description="Message")
     def shown_message(self, delivery: Delivery) -> str:
-        """Its message, a click away."""
+        """Link to its message."""
         url = reverse("admin:channels_app_message_change", args=[delivery.message_id])
         return base.linked(url, ids.to_public(ids.MESSAGE, delivery.message_id))
 
     @display(description="Channel / consumer")
     def route(self, delivery: Delivery) -> str:
-        """From where to whom."""
+        """Its channel and consumer."""
         return f"{delivery.channel.slug} / {delivery.consumer.client_id}"
 
     @display(description="State")
     def state_now(self, delivery: Delivery) -> str:
-        """Its state as the requirement names it."""
+        """Its state, by the requirement's name."""
         state = DeliveryState(delivery.state)
         text = shown_state(state, delivery.failure_count, delivery.attempt_count)
         return base.label(text, TONE[state])
 
     @display(description="Last outcome")
     def ended(self, delivery: Delivery) -> str:
-        """How the last attempt ended."""
+        """Outcome of its last attempt."""
         code = f" ({delivery.status_code})" if delivery.status_code else ""
         return f"{delivery.outcome.replace('_', ' ')}{code}" if delivery.outcome else base.NONE
 
     @display(description="Next due")
     def due(self, delivery: Delivery) -> str:
-        """When it may be taken next; for what is in flight, when its lease ends."""
+        """When it is due; for a delivery in flight, when its lease ends."""
         return base.instant(delivery.next_at)
 
     @display(description="Held by")
     def held_by(self, delivery: Delivery) -> str:
-        """The worker that has it."""
+        """The worker that holds its lease."""
         return leases.holder(delivery)
 
     @display(description="Accepted")
     def accepted(self, delivery: Delivery) -> str:
-        """When the producer was told yes."""
+        """When its message was accepted."""
         return base.instant(delivery.accepted_at)
 
     @display(description="Accepted")
@@ -337,17 +338,17 @@ class DeliveryAdmin(WithPageContext, base.BigList):
 
     @display(description="Attempts")
     def attempts(self, delivery: Delivery) -> str:
-        """Claims so far."""
+        """Number of claims so far."""
         return str(delivery.attempt_count)
 
     @display(description="Replay")
     def again(self, delivery: Delivery) -> str:
-        """A button that replays it at once."""
+        """A button that replays it."""
         return replay_button(delivery)
 
     @display(description="Finished")
     def finished(self, delivery: Delivery) -> str:
-        """When it reached its end."""
+        """When it was delivered, died or was cancelled."""
         return base.instant(delivery.finished_at)
 
     def _repair(
@@ -368,7 +369,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         return curl.line(consumer.url, sent, data) if data and consumer.url else ""
 
     def _list_before(self, request: HttpRequest) -> str:
-        """The list with its filters, if that is where the button was."""
+        """Return the URL of the list with its filters, if the button was there."""
         before = request.headers.get("Referer", "")
         secure = request.is_secure()
         own = url_has_allowed_host_and_scheme(before, {request.get_host()}, require_https=secure)

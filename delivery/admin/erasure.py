@@ -1,4 +1,4 @@
-"""Admin pages of receipts: what was taken out of the lake for somebody."""
+"""Show receipts of erasures from the lake in the console."""
 
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
@@ -10,7 +10,7 @@ from channels_app.admin.base import display
 from delivery.models import Erasure
 
 SHOWN = 200
-"""Files."""
+"""Maximum files on the page."""
 ROW = (
     '<tr><td class="hs-mono hs-id">{}</td><td>{}</td><td class="hs-mono hs-id">{}</td>'
     '<td class="hs-mono hs-id">{}</td></tr>'
@@ -19,7 +19,7 @@ ROW = (
 
 @admin.register(Erasure)
 class ErasureAdmin(base.ReadOnly):
-    """Newest first; `python -m pipeline erase` writes them."""
+    """Receipts, newest first; `python -m pipeline erase` writes them."""
 
     list_display = ("name", "state_now", "requested_by", "reason", "rows", "ended")
     ordering = ("-id",)
@@ -46,12 +46,12 @@ class ErasureAdmin(base.ReadOnly):
 
     @display(description="State")
     def state_now(self, row: Erasure) -> SafeString:
-        """Whether all was done."""
+        """Whether the erasure is complete."""
         return base.label("done", "good") if row.finished_at else base.label("not done", "wait")
 
     @display(description="Went")
     def rows(self, row: Erasure) -> str:
-        """How many rows."""
+        """Number of erased rows."""
         parts = (
             (row.message_count, "messages"),
             (row.delivery_count, "deliveries"),
@@ -61,42 +61,42 @@ class ErasureAdmin(base.ReadOnly):
 
     @display(description="Messages")
     def messages(self, row: Erasure) -> str:
-        """That went."""
+        """Number of erased messages."""
         return intcomma(row.message_count)
 
     @display(description="Deliveries")
     def deliveries(self, row: Erasure) -> str:
-        """Of them."""
+        """Number of their erased deliveries."""
         return intcomma(row.delivery_count)
 
     @display(description="Attempts")
     def attempts(self, row: Erasure) -> str:
-        """Of these."""
+        """Number of their erased attempts."""
         return intcomma(row.attempt_count)
 
     @display(description="Left in the tables")
     def left(self, row: Erasure) -> str:
-        """Messages that are erased by the same run once they have been archived."""
+        """Messages still in the tables. Repeating the command erases them once archived."""
         return intcomma(row.left_count)
 
     @display(description="Begun")
     def begun(self, row: Erasure) -> str:
-        """When."""
+        """When it began."""
         return base.instant(row.started_at, exact=False)
 
     @display(description="Ended")
     def ended(self, row: Erasure) -> str:
-        """When."""
+        """When it ended."""
         return base.instant(row.finished_at, exact=False)
 
     @display(description="SHA-256 of what was asked for")
     def subject(self, row: Erasure) -> SafeString | str:
-        """Whoever knows what that was can show that it was meant."""
+        """Digest of the request: a person who knows the request can prove that it is this one."""
         return base.mono(row.digest)
 
     @display(description="Files")
     def written(self, row: Erasure) -> SafeString | str:
-        """Each with what went, and its sums before and after."""
+        """The rewritten files, with removed rows and SHA-256 before and after."""
         if not row.files:
             return "None had to be changed."
         rows = format_html_join(

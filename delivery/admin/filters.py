@@ -1,4 +1,7 @@
-"""Filters of the delivery list: they only hold what was chosen; the list reads it by index."""
+"""Filter the list of deliveries by index.
+
+The filters themselves only keep what was chosen.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -21,34 +24,34 @@ Rows = QuerySet[Delivery]
 
 
 class _Held(DropdownFilter):
-    """A choice that Chosen carries out."""
+    """A filter that only keeps its value; Chosen applies it."""
 
     def queryset(self, request: HttpRequest, queryset: Rows) -> Rows:
-        """Unchanged."""
+        """Return the rows unchanged."""
         return queryset
 
 
 class StateFilter(_Held):
-    """Where deliveries stand."""
+    """Filter by state."""
 
     title = "state"
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The stored states."""
+        """All stored states."""
         return [
             (state.value, state.value.replace("_", " ").capitalize()) for state in DeliveryState
         ]
 
 
 class ChannelFilter(_Held):
-    """Deliveries of one channel's consumers."""
+    """Filter by the consumers of one channel."""
 
     title = "channel"
     parameter_name = "channel"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Every channel."""
+        """All channels."""
         return [
             (str(number), slug)
             for number, slug in Channel.objects.order_by("slug").values_list("id", "slug")
@@ -56,13 +59,13 @@ class ChannelFilter(_Held):
 
 
 class ConsumerFilter(_Held):
-    """Deliveries of one consumer; within a channel, where one is chosen."""
+    """Filter by one consumer, listed within the chosen channel."""
 
     title = "consumer"
     parameter_name = "consumer"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Every consumer, retired ones too: their history stays."""
+        """All consumers. Retired ones are included, because their history stays."""
         rows = Consumer.objects.order_by("channel__slug", "client_id")
         channel = request.GET.get("channel", "")
         if channel.isdecimal():
@@ -72,7 +75,7 @@ class ConsumerFilter(_Held):
 
 
 class SinceFilter(_Held):
-    """Deliveries made lately."""
+    """Filter by recent creation."""
 
     title = "time"
     parameter_name = "since"
@@ -80,24 +83,24 @@ class SinceFilter(_Held):
 
 
 class OutcomeFilter(_Held):
-    """How the last attempt ended; there is no index, so it looks among what the others leave."""
+    """Filter by the last attempt's outcome, without an index: scans the other filters' rows."""
 
     title = f"outcome (of the newest {MAX_ROWS:,})"
     parameter_name = "outcome"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Every outcome."""
+        """All outcomes."""
         return [(outcome.value, outcome.value.replace("_", " ")) for outcome in Outcome]
 
 
 class StatusFilter(TextFilter):
-    """What the last attempt was answered with; looked for as the outcome is."""
+    """Filter by the last attempt's status code, by scanning as for the outcome."""
 
     title = f"status code (of the newest {MAX_ROWS:,})"
     parameter_name = "status"
 
     def queryset(self, request: HttpRequest, queryset: Rows) -> Rows:
-        """Unchanged: Chosen carries it out."""
+        """Return the rows unchanged; Chosen applies the filter."""
         return queryset
 
 
@@ -106,7 +109,7 @@ FILTERS = (StateFilter, ChannelFilter, ConsumerFilter, SinceFilter, OutcomeFilte
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a person is looking for."""
+    """The filters and the search of a request."""
 
     states: tuple[str, ...] | None = None
     consumer_ids: tuple[int, ...] | None = None
@@ -115,7 +118,7 @@ class Chosen:
 
     @classmethod
     def of(cls, request: HttpRequest, term: str) -> Self:
-        """The filters in the address, and a client id in the search field."""
+        """Read the filters of the URL, and a client id from the search field."""
         state = request.GET.get("state", "")
         return cls(
             states=(state,) if state in list(DeliveryState) else None,
@@ -125,7 +128,7 @@ class Chosen:
         )
 
     def keys(self, most: int) -> list[int] | None:
-        """So many of the rows, newest first; None when the table's own order leads to them."""
+        """Return up to ``most`` keys, newest first; None when the table's own order serves."""
         if self.states is None and self.consumer_ids is None and not self.ended:
             return None
         return newest(self.consumer_ids, self.states, since=self.since, ended=self.ended, most=most)
@@ -140,16 +143,16 @@ def _ended(request: HttpRequest) -> dict[str, str | int]:
 
 
 class Deliveries(IndexOrdered):
-    """The list: an id names its rows, or they are chosen, each by its index."""
+    """The list of deliveries, found by an id or by filters, each with its index."""
 
     is_cut = False
-    """Whether it was found as this one page, and not as a list that the page is a part of."""
+    """Whether only this page was read, rather than a list that contains the page."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Rows:
-        """What the filters and the search name together.
+        """Return the rows of the filters and the search.
 
-        The page's keys alone, not those of the pages before it. What was chosen for an action may
-        have moved on since: then all of them.
+        Reads only the keys of this page. For an action it returns up to MAX_ROWS rows, since
+        selected ones may have changed state meanwhile.
         """
         rows: Rows = super().get_queryset(request, *args, **kwargs)
         term = self.query.strip().lower()
@@ -166,14 +169,14 @@ class Deliveries(IndexOrdered):
         return rows.filter(pk__in=keys[first:])
 
     def get_results(self, request: HttpRequest) -> None:
-        """Nothing is skipped where nothing stands before the page."""
+        """Skip no rows when the query returns only this page."""
         super().get_results(request)
         if self.is_cut:
             self.result_list = self.queryset[: self.list_per_page]
 
 
 def _by_id(rows: Rows, term: str) -> Rows | None:
-    """The delivery of an id, or the deliveries of a message's id; None when it is neither."""
+    """Return the delivery of an id, or the deliveries of a message's id; None for other text."""
     delivery, message = ids.from_public(ids.DELIVERY, term), ids.message_number(term)
     if delivery is not None:
         return rows.filter(pk=delivery)

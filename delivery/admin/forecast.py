@@ -1,4 +1,4 @@
-"""Forecast: the coming days by the hour, what stands out, and the pumps that it needs."""
+"""Show the forecast in the console: load by the hour, hot frames, and the pumps needed."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -19,18 +19,18 @@ from delivery.models import ForecastFrame, PipelineRun
 from delivery.models.reports import ALL, HOUR_S, MINUTE_S
 
 DAYS = 14
-"""On the strip; the list has all of them."""
+"""Days on the chart; the list has all of them."""
 SHOWN = 20
-"""Hot frames, the hottest, and channels with most."""
+"""Maximum hot frames and channels on the page."""
 RUNS = 200
-"""That may know how far off a forecast was: those of a week, by the hour."""
+"""Runs searched for the error of a forecast: those of a week, one each hour."""
 HEATS = 6
-"""Shades of the strip, the first for nothing."""
+"""Shades of the chart, the first for no load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An hour of the strip."""
+    """An hour of the chart."""
 
     frame: ForecastFrame | None
     """None before the forecast begins, and after its end."""
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A row of the strip."""
+    """A row of the chart."""
 
     day: date
     cells: list[Cell]
@@ -53,7 +53,7 @@ class Part:
     messages: float
     deliveries: float
     length: float
-    """Of its bar: the busiest channel's is 100."""
+    """Length of its bar; the busiest channel has 100."""
 
 
 @admin.register(ForecastFrame)
@@ -81,46 +81,46 @@ class ForecastFrameAdmin(base.ReadOnly):
     readonly_fields = ("begins", "whose")
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The frames of one channel."""
+        """Find the frames of one channel."""
         term = search_term.strip()
         if not term:
             return queryset, False
         return (queryset.filter(channel_id=term) if term.isdecimal() else queryset.none()), False
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, and the page that shows it."""
+        """Add the URL of the forecast page."""
         view = self.admin_site.admin_view(partial(page, self))
         own = path("forecast/", view, name="delivery_forecastframe_forecast")
         return [own, *super().get_urls()]
 
     @display(description="Beginning")
     def begins(self, frame: ForecastFrame) -> str:
-        """Its first instant."""
+        """When it begins."""
         return base.instant(frame.begins_at, exact=False)
 
     @display(description="Channel")
     def whose(self, frame: ForecastFrame) -> str:
-        """Its number, or that it is of all."""
+        """Its channel, or all channels."""
         return "all" if frame.channel_id == ALL else str(frame.channel_id)
 
     @display(description="Messages")
     def expected(self, frame: ForecastFrame) -> str:
-        """How many are to be expected."""
+        """Expected messages."""
         return f"{frame.messages:,.0f}"
 
     @display(description="In past weeks")
     def range_(self, frame: ForecastFrame) -> str:
-        """The quietest and the busiest."""
+        """Messages of the lowest and highest sample."""
         return f"{frame.low:,.0f} to {frame.high:,.0f}"
 
     @display(description="Deliveries")
     def sent(self, frame: ForecastFrame) -> str:
-        """How many are to be expected."""
+        """Expected deliveries."""
         return f"{frame.deliveries:,.0f}"
 
 
 def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
-    """The strip of all channels, or of one."""
+    """Show the chart of all channels, or of one."""
     base.require(admin.has_view_permission(request))
     chosen = request.GET.get("channel", "")
     channel = Channel.objects.filter(pk=chosen).first() if chosen.isdecimal() else None
@@ -153,13 +153,13 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
 
 
 def last_results() -> list[dict[str, Any]]:
-    """What the last runs came to, newest first: not each of them looks how far off it was."""
+    """Return results of the last runs, newest first, since not every run measures the error."""
     runs = PipelineRun.objects.filter(job="forecast", state=PipelineRun.State.FINISHED)
     return list(runs.order_by("-id").values_list("result", flat=True)[:RUNS])
 
 
 def strip(hours: list[ForecastFrame]) -> list[Day]:
-    """Days with 24 places each. What is hot has the darkest shade, and leaves the others theirs."""
+    """Return days of 24 hours. Hot hours have the darkest shade, and do not scale the others."""
     calm = [frame.deliveries for frame in hours if not frame.is_hot]
     top = max(calm or [frame.deliveries for frame in hours], default=0.0)
     found = []
@@ -170,14 +170,14 @@ def strip(hours: list[ForecastFrame]) -> list[Day]:
 
 
 def heat(value: float, top: float) -> int:
-    """Which shade an amount has: 0 for nothing, then equal steps up to ``HEATS - 1``."""
+    """Return the shade of an amount: 0 for none, then equal steps up to ``HEATS - 1``."""
     if value <= 0 or top <= 0:
         return 0
     return min(HEATS - 1, 1 + int((HEATS - 1) * value / top))
 
 
 def parts() -> list[Part]:
-    """The channels with most, the busiest first."""
+    """Return the busiest channels."""
     rows = list(
         ForecastFrame.objects.filter(span_s=HOUR_S)
         .exclude(channel_id=ALL)

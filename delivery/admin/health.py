@@ -1,4 +1,4 @@
-"""Health, page and list: how consumers and hosts did in a day, the worst first."""
+"""Show the health of consumers and hosts on a day in the console, the worst first."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,46 +22,46 @@ from delivery.models.reports import NONE
 from delivery.rules.latency import in_words
 
 SHOWN = 100
-"""Of consumers and of hosts."""
+"""Maximum consumers and maximum hosts on the page."""
 DAYS = 14
-"""Of a sparkline."""
+"""Days of a sparkline."""
 WELL, POOR = 90, 60
-"""Scores from which a bar is green, and below which it is red."""
+"""Bars are green from the first score, and red below the second."""
 WIDTH, HEIGHT = 112, 28
-"""Of a sparkline."""
+"""Size of a sparkline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One consumer or host, as the page shows it."""
+    """One consumer or host on the page."""
 
     row: HealthDay
     name: str
     links: list[tuple[str, str]]
-    """Where there is more of it: words and addresses."""
+    """Links to related pages: label and URL."""
     spark: str
-    """Path of the scores of the last days."""
+    """SVG path of the last days' scores."""
     told: str
-    """The same for those who do not see it."""
+    """The same as text, for screen readers."""
 
     @property
     def tone(self) -> str:
-        """The colour of its bar."""
+        """Colour of its bar."""
         score = self.row.score
-        # A low score without a failure says that there were few attempts, no more.
+        # A low score without a failure only means that there were few attempts.
         if score is None or (score < WELL and not self.row.failed):
             return "calm"
         return "good" if score >= WELL else "wait" if score >= POOR else "bad"
 
     @property
     def success(self) -> str:
-        """The share of attempts that arrived."""
+        """Share of successful attempts."""
         tried = self.row.attempts
         return f"{1 - self.row.failed / tried:.2%}" if tried else base.NONE
 
     @property
     def change(self) -> str:
-        """The score's difference to the 7 days before."""
+        """Difference of the score to the 7 days before."""
         before = self.row.week_before.get("score")
         if before is None or self.row.score is None:
             return ""
@@ -69,35 +69,35 @@ class Line:
 
     @property
     def times(self) -> str:
-        """Latency of what arrived."""
+        """Latency of successful attempts."""
         row = self.row
         return " / ".join(in_words(ms) for ms in (row.p50_ms, row.p95_ms, row.p99_ms))
 
     @property
     def times_before(self) -> str:
-        """The same in the 7 days before."""
+        """Latency in the 7 days before."""
         before = self.row.week_before
         known = [before.get(f"p{percent}_ms") for percent in (50, 95, 99)]
         return " / ".join(in_words(ms) for ms in known)
 
     @property
     def recovery(self) -> str:
-        """How long it took to be well again: in the middle."""
+        """Median time to recover."""
         return _seconds(self.row.recovery_median_s)
 
     @property
     def longest(self) -> str:
-        """The same at worst."""
+        """Longest time to recover."""
         return _seconds(self.row.recovery_longest_s)
 
     @property
     def outage(self) -> str:
-        """How long it was out."""
+        """Total time of outages."""
         return _seconds(self.row.outage_s) if self.row.outage_s else base.NONE
 
     @property
     def budget(self) -> str:
-        """How much of the week's error budget is gone."""
+        """Share of the week's error budget that is used."""
         used = self.row.budget_used
         return base.NONE if used is None else f"{used:,.0%}"
 
@@ -110,7 +110,7 @@ class Line:
 
 
 def page(model_admin: base.Page, request: HttpRequest) -> HttpResponse:
-    """A day: who did worst, why, and the way to it."""
+    """Show the worst consumers and hosts of a day, with reasons and links."""
     base.require(model_admin.has_view_permission(request))
     newest = HealthDay.objects.aggregate(newest=Max("day"))["newest"]
     day = _asked(request) or newest
@@ -134,8 +134,11 @@ def page(model_admin: base.Page, request: HttpRequest) -> HttpResponse:
 
 
 def worst(rows: QuerySet[HealthDay]) -> list[HealthDay]:
-    """Those to look at first: who fails, by score; then who does not, since few attempts alone
-    make a low score too; last who got nothing."""
+    """Return rows in order of urgency.
+
+    First come those with failures, by score; then those without, since few attempts alone lower the
+    score; last those without attempts.
+    """
     order = Case(When(attempts=0, then=2), When(failed=0, then=1), default=0)
     return list(rows.annotate(part=order).order_by("part", "score", "-attempts", "host")[:SHOWN])
 
@@ -148,7 +151,7 @@ def _asked(request: HttpRequest) -> date | None:
 
 
 def _lines(rows: list[HealthDay]) -> list[Line]:
-    """With names, ways on and the days before."""
+    """Add names, links and the days before."""
     known = Consumer.objects.select_related("channel").in_bulk([row.consumer_id for row in rows])
     scores = _scores(rows)
     found = []
@@ -181,7 +184,7 @@ def _links(row: HealthDay) -> list[tuple[str, str]]:
 
 
 def _scores(rows: list[HealthDay]) -> defaultdict[tuple[int, str], dict[date, int | None]]:
-    """Scores of the last days by consumer or host; a consumer may have moved to another host."""
+    """Return scores of the last days by consumer and host; a consumer may have changed its host."""
     found: defaultdict[tuple[int, str], dict[date, int | None]] = defaultdict(dict)
     if not rows:
         return found
@@ -199,7 +202,7 @@ def _scores(rows: list[HealthDay]) -> defaultdict[tuple[int, str], dict[date, in
 
 
 def spark(scores: Sequence[int | None]) -> str:
-    """An SVG path; broken off where a day is missing, a dot where it is alone."""
+    """Return an SVG path: a gap for a missing day, a dot for a single one."""
     step = WIDTH / (len(scores) - 1)
     path, pen = "", "M"
     for place, score in enumerate(scores):
@@ -217,7 +220,7 @@ def _seconds(value: float | None) -> str:
 
 @admin.register(HealthDay)
 class HealthDayAdmin(base.BigList):
-    """The days as they are stored, those that were written last first."""
+    """The stored days, the latest written first."""
 
     list_display = ("day", "whose", "host", "score", "attempts", "failed", "reason")
     search_fields = ("consumer_id",)
@@ -236,12 +239,12 @@ class HealthDayAdmin(base.BigList):
     readonly_fields = ("whose",)
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, and the page."""
+        """Add the URL of the health page."""
         view = self.admin_site.admin_view(partial(page, self))
         return [path("worst/", view, name="delivery_healthday_worst"), *super().get_urls()]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The days of one consumer."""
+        """Find the days of one consumer."""
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -249,5 +252,5 @@ class HealthDayAdmin(base.BigList):
 
     @display(description="Consumer")
     def whose(self, row: HealthDay) -> str:
-        """Its number."""
+        """Its consumer's number."""
         return str(row.consumer_id) if row.consumer_id else base.NONE

@@ -1,4 +1,4 @@
-"""Template tags of the pipeline's pages: how the last run of a page's job went."""
+"""Provide a template tag with the state of a pipeline job's last run."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ register = Library()
 State = PipelineRun.State
 VIEW, OPERATE = "delivery.view_pipelinerun", "delivery.change_pipelinerun"
 MAX_LENGTH = 300
-"""Characters of an error beside what a page is about; its run has all of it."""
+"""Maximum characters of an error on another page; the run's own page shows all of it."""
 
 
 @register.inclusion_tag("delivery/last_run.html", takes_context=True)
 def last_run(context: Context, job: str) -> dict[str, Any]:
-    """That the newest run of a job failed, why, and the way out; or that one is under way."""
+    """Describe a failed newest run with its error and remedy, or a run in progress."""
     user = context["request"].user
     runs = PipelineRun.objects.filter(job=job).order_by("-id").defer("log")
     run = runs.first()

@@ -1,4 +1,4 @@
-"""Admin pages of what audits of lake and tables together found: a tick for each hour or day."""
+"""Show audits of lake and tables in the console, with a tick for each hour or day."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable
@@ -28,14 +28,14 @@ PAGES: dict[str, Any] = {
 }
 CARDS = 100
 NAMES = 20
-"""Ids that a card names."""
+"""Maximum ids on a card."""
 Place = tuple[str, int, int]
 """Check, channel and consumer."""
 
 
 @dataclass(slots=True)
 class Card:
-    """One check's findings at one consumer, or in one channel."""
+    """Findings of one check for one consumer or channel."""
 
     title: str
     count: int = 0
@@ -45,11 +45,11 @@ class Card:
     until: datetime | None = None
     names: list[str] = field(default_factory=list)
     links: list[tuple[str, str]] = field(default_factory=list)
-    """Name and address; no address for what is in no table any more."""
+    """Name and URL; no URL for a row that is in no table any more."""
 
     @property
     def left(self) -> int:
-        """How many are not named."""
+        """Number of ids that are not shown."""
         return self.count - len(self.links)
 
 
@@ -65,7 +65,7 @@ class Tick:
 
 @admin.register(LakeAudit)
 class LakeAuditAdmin(WithPageContext, base.ReadOnly):
-    """Newest first."""
+    """Audits, newest first."""
 
     list_display = ("result", "from_", "to", "messages", "deliveries", "ended")
     ordering = ("-id",)
@@ -89,50 +89,50 @@ class LakeAuditAdmin(WithPageContext, base.ReadOnly):
 
     @display(description="Result")
     def result(self, row: LakeAudit) -> SafeString:
-        """Whether it all added up."""
+        """Whether all rows were accounted for."""
         if row.gap:
             return base.label(f"{row.gap:,} off", "bad")
         return base.label("all accounted for", "good")
 
     @display(description="Messages from")
     def from_(self, row: LakeAudit) -> str:
-        """Where it began."""
+        """Beginning of the examined range."""
         return base.instant(row.since, exact=False) if row.since else "the first"
 
     @display(description="Until")
     def to(self, row: LakeAudit) -> str:
-        """Up to where all was there to be looked at."""
+        """End of the examined range."""
         return base.instant(row.until, exact=False)
 
     @display(description="Ended")
     def ended(self, row: LakeAudit) -> str:
-        """When it was done."""
+        """When it ended."""
         return base.instant(row.finished_at, exact=False)
 
     @display(description="Took")
     def took(self, row: LakeAudit) -> str:
-        """From beginning to end."""
+        """Its duration."""
         return f"{(row.finished_at - row.started_at).total_seconds():,.1f} s"
 
     @display(description="Messages")
     def messages(self, row: LakeAudit) -> str:
-        """How many it looked at."""
+        """Number of examined messages."""
         return intcomma(row.message_count)
 
     @display(description="Deliveries")
     def deliveries(self, row: LakeAudit) -> str:
-        """How many it looked at."""
+        """Number of examined deliveries."""
         return intcomma(row.delivery_count)
 
     @display(description="Attempts")
     def attempts(self, row: LakeAudit) -> str:
-        """How many it looked at."""
+        """Number of examined attempts."""
         return intcomma(row.attempt_count)
 
 
 @admin.register(LakeFinding)
 class LakeFindingAdmin(base.ReadOnly):
-    """What audits found, row by row; their own pages show it in words."""
+    """Findings of audits, row by row; the pages of the audits explain them."""
 
     list_display = ("check_name", "channel_id", "consumer_id", "at", "count")
     ordering = ("-id",)
@@ -140,7 +140,7 @@ class LakeFindingAdmin(base.ReadOnly):
 
     @display(description="Hour")
     def at(self, row: LakeFinding) -> str:
-        """In which its messages were accepted."""
+        """The hour in which its messages were accepted."""
         return base.instant(row.hour, exact=False)
 
 
@@ -155,7 +155,7 @@ def _shown(row: LakeAudit) -> dict[str, Any]:
 
 
 def ticks(row: LakeAudit, findings: Iterable[LakeFinding]) -> list[tuple[str, list[Tick]]]:
-    """Hours by day, or days by month."""
+    """Return the ticks: hours by day, or days by month."""
     begins = [datetime.fromisoformat(span[0]) for span in row.spans]
     by_hour = any(at.hour for at in begins)
     off: Tally[datetime] = Tally()
@@ -164,7 +164,7 @@ def ticks(row: LakeAudit, findings: Iterable[LakeFinding]) -> list[tuple[str, li
         off[at] += finding.count
     known = dict(zip(begins, (span[1] for span in row.spans), strict=True))
     found: dict[str, list[Tick]] = {}
-    # What is off may lie where nothing is that is well.
+    # Wrong rows may be in hours without any correct ones.
     for at in sorted({*known, *off}):
         title = f"{at:%d %B %Y}" if by_hour else f"{at:%B %Y}"
         label = f"{at:%H}" if by_hour else f"{at.day}"
@@ -175,7 +175,7 @@ def ticks(row: LakeAudit, findings: Iterable[LakeFinding]) -> list[tuple[str, li
 
 
 def cards(findings: Iterable[LakeFinding]) -> list[Card]:
-    """The most first, with names for ids, and links where a row is in the tables."""
+    """Return cards, the most rows first, with links where a row is in the tables."""
     rows = list(findings)
     channels = Channel.objects.in_bulk({row.channel_id for row in rows})
     consumers = Consumer.objects.in_bulk({row.consumer_id for row in rows})
@@ -213,7 +213,7 @@ def _card(row: LakeFinding, channel: str, consumer: str) -> Card:
 
 
 def _link(cards_: Iterable[Card]) -> None:
-    """Names that are in the tables lead to their pages."""
+    """Link the ids that are in the tables to their pages."""
     by_kind: dict[str, set[int]] = {}
     shown = list(cards_)
     for card in shown:

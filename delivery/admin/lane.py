@@ -1,4 +1,4 @@
-"""Admin page of ordering keys: who stands where and since when, and the buttons for one key."""
+"""Show ordering keys in the console, with buttons to pause, resume and skip."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -31,7 +31,7 @@ RESUME = dialog("Let this key go on?", "The next delivery of it is sent at once.
 
 
 class SkipForm(base.ReasonForm):
-    """With the head as it was when somebody was asked: by the answer it may be another one."""
+    """A reason, with the head shown by the form, since it may change before the submission."""
 
     head = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -54,14 +54,14 @@ SHORT = 60
 
 
 def state_of(lane: Lane) -> SafeString:
-    """Whether it flows, in colour."""
+    """Return whether it is open, blocked or paused, in colour."""
     if lane.paused_at:
         return base.label("paused", "wait")
     return base.label("blocked", "bad") if lane.blocked_at else base.label("open", "good")
 
 
 def url_of(delivery: Delivery) -> str:
-    """The page of its ordering key, while that is open; '' for one without an order."""
+    """Return the URL of its ordering key's page while that exists; '' for an unordered delivery."""
     key = delivery.message.ordering_key
     number = lane_id(delivery.consumer_id, key) if key else 0
     if not key or not Lane.objects.filter(pk=number).exists():
@@ -71,7 +71,7 @@ def url_of(delivery: Delivery) -> str:
 
 @admin.register(Lane)
 class LaneAdmin(WithPageContext, RowActions, base.BigList):
-    """Keys of ordered consumers that have something open."""
+    """Ordering keys with unfinished deliveries."""
 
     id_prefix = ids.ORDERING_KEY
     list_before_template = "delivery/lanes_top.html"
@@ -89,15 +89,15 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
     readonly_fields = ("key", "route", "state_now", "waiting", "head", "stands", "most")
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """What to do while there is none; which of them are hot."""
+        """A hint for an empty list, and the hot keys."""
         return {"none": not Lane.objects.exists(), "hot": hot_keys.crowds()}
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
-        """Of one consumer, those first that stand longest."""
+        """Sort one consumer's keys by how long their heads have waited."""
         return ("head_at",) if self._named(request.GET.get("q", "")) else ("pk",)
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The keys of a consumer, or one of them."""
+        """Find the keys of a consumer, or one of them."""
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -110,31 +110,31 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
         return queryset.filter(consumer_id=consumer.pk), False
 
     def audit_target(self, obj: Lane) -> str:
-        """As the steps name it."""
+        """Its name in the audit log."""
         return f"consumer:{obj.consumer.channel.slug}/{obj.consumer.client_id}"
 
     def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what flows can be paused."""
+        """Whether the key is not paused."""
         return self.is_now(request, object_id, paused_at=None)
 
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what is paused can go on."""
+        """Whether the key is paused."""
         return self.is_now(request, object_id, paused_at__isnull=False)
 
     def has_skip_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what has a head."""
+        """Whether the key has a head."""
         return self.is_now(request, object_id, head_id__isnull=False)
 
     @action(description="Pause", icon="pause", permissions=["pause"], dialog=PAUSE)
     def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Hold the key."""
+        """Pause the key."""
         return self.carry_out(
             request, form, object_id, of(object_id, lanes.pause), "The key is paused."
         )
 
     @resuming(RESUME)
     def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Let it go on."""
+        """Resume the key."""
         return self.carry_out(
             request, form, object_id, of(object_id, lanes.resume), "The key goes on."
         )
@@ -147,7 +147,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
         variant=ActionVariant.DANGER,
     )
     def skip(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Pass over the head that was seen; another one is left alone."""
+        """Skip the head that the form showed, unless it has changed."""
         head_id = form.cleaned_data["head"] or 0
 
         def step(number: int, principal: Principal, *, now: datetime) -> object:
@@ -159,7 +159,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
 
     @display(description="Ordering key")
     def key(self, lane: Lane) -> str:
-        """What its messages share."""
+        """The ordering key of its messages."""
         return base.mono(lane.ordering_key)
 
     @display(description="Ordering key")
@@ -169,18 +169,18 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
 
     @display(description="Channel / consumer")
     def route(self, lane: Lane) -> str:
-        """Whose it is, a click away."""
+        """Link to its consumer."""
         url = reverse("admin:channels_app_consumer_change", args=[lane.consumer_id])
         return base.linked(url, f"{lane.consumer.channel.slug} / {lane.consumer.client_id}")
 
     @display(description="State")
     def state_now(self, lane: Lane) -> str:
-        """Whether it flows."""
+        """Whether it is open, blocked or paused."""
         return state_of(lane)
 
     @display(description="Waiting")
     def waiting(self, lane: Lane) -> str:
-        """How many stand behind the head, a click away."""
+        """Link to the deliveries behind the head, with their number."""
         if not lane.waiting_count:
             return "0"
         url = reverse("admin:delivery_lanewaiter_changelist")
@@ -189,7 +189,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
 
     @display(description="Head")
     def head(self, lane: Lane) -> str:
-        """The delivery that may go, a click away."""
+        """Link to the delivery that may be sent."""
         if lane.head_id is None:
             return base.NONE
         url = reverse("admin:delivery_delivery_change", args=[lane.head_id])
@@ -197,7 +197,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
 
     @display(description="At most")
     def most(self, lane: Lane) -> str:
-        """What one key of this consumer can carry."""
+        """Maximum rate of one key of this consumer."""
         found = pace.most_per_second(lane.consumer_id)
         if found is None:
             return "1 / answer time; how much that is, is known once something was delivered"
@@ -205,11 +205,11 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
 
     @display(description="Stands since")
     def stands(self, lane: Lane) -> str:
-        """Since when it is the head."""
+        """Since when its head has been the head."""
         return base.instant(lane.head_at, exact=False)
 
     def _named(self, term: str) -> tuple[Consumer, str] | None:
-        """The consumer that is meant, and perhaps the key."""
+        """Return the consumer of a search term, with the key if the term has one."""
         slug, _, rest = term.strip().partition("/")
         client_id, _, key = rest.partition("/")
         consumers = Consumer.objects.filter(channel__slug=slug, client_id=client_id)
@@ -219,7 +219,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
 
 @admin.register(LaneWaiter)
 class LaneWaiterAdmin(base.BigList):
-    """Deliveries that stand behind another one of their key."""
+    """Deliveries that wait behind others of their key."""
 
     list_display = ("place", "delivery", "lane", "due")
     search_fields = ("delivery_id",)
@@ -228,7 +228,7 @@ class LaneWaiterAdmin(base.BigList):
     readonly_fields = ("delivery", "lane", "due")
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The place of a delivery, or those of a lane."""
+        """Find the place of a delivery, or the places of an ordering key."""
         term = search_term.strip().lower()
         if not term:
             return queryset, False
@@ -239,17 +239,17 @@ class LaneWaiterAdmin(base.BigList):
 
     @display(description="Delivery")
     def delivery(self, row: LaneWaiter) -> str:
-        """Who waits, a click away."""
+        """Link to the delivery."""
         url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
         return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
 
     @display(description="Ordering key")
     def lane(self, row: LaneWaiter) -> str:
-        """Where, a click away."""
+        """Link to its ordering key."""
         url = reverse("admin:delivery_lane_change", args=[row.lane_id])
         return base.linked(url, ids.to_public(ids.ORDERING_KEY, row.lane_id))
 
     @display(description="Would be due")
     def due(self, row: LaneWaiter) -> str:
-        """When it would be sent, were it alone."""
+        """When it would be due without an order."""
         return base.instant(row.due_at)

@@ -1,4 +1,4 @@
-"""Leases: in whose hands a delivery is, and which ones the workers of a pull consumer hold."""
+"""Show the leases of a pull consumer, and the holder of a delivery, in the console."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,24 +24,24 @@ UNKNOWN = "a worker that is not known any more"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One lease as the consumer's page shows it."""
+    """One lease on the consumer's page."""
 
     delivery: str
     url: str
     worker: str
     until: datetime | None
     is_over: bool
-    """It has lapsed: whoever asks next gets the message."""
+    """Whether it has expired, so that the next receive takes the message."""
 
 
 def is_pulled(delivery: Delivery) -> bool:
-    """Whether a worker of a pull consumer holds it, or has let it lapse."""
+    """Whether a worker of a pull consumer holds it, or let its lease expire."""
     in_flight = delivery.state == DeliveryState.IN_FLIGHT
     return in_flight and delivery.lease_owner is not None and delivery.lease_owner < 0
 
 
 def holder(delivery: Delivery) -> str:
-    """Who holds it: a worker as it calls itself, or a pump."""
+    """Return its holder: a worker by its own name, or a pump."""
     if delivery.lease_owner is None:
         return base.NONE
     if delivery.lease_owner < 0:
@@ -52,7 +52,7 @@ def holder(delivery: Delivery) -> str:
 
 
 def of_consumer(consumer: Consumer) -> Sequence[Held]:
-    """Leases that are out, the newest deliveries first."""
+    """Return active and expired leases, the newest deliveries first."""
     rows = by_index(Delivery.objects.filter(consumer=consumer), "delivery_list")
     held = rows.filter(state=DeliveryState.IN_FLIGHT.value).order_by("-id")[:MAX_SHOWN]
     now = clock.now()
@@ -72,7 +72,7 @@ def of_consumer(consumer: Consumer) -> Sequence[Held]:
 
 @admin.register(PullWorker)
 class PullWorkerAdmin(WithPageContext, base.ReadOnly):
-    """Who receives for pull consumers; what each one holds stands on its consumer's page."""
+    """Workers of pull consumers; their leases are on the page of the consumer."""
 
     list_before_template = "delivery/workers_top.html"
     list_display = ("name", "consumer", "channel", "seen")
@@ -84,7 +84,7 @@ class PullWorkerAdmin(WithPageContext, base.ReadOnly):
     readonly_fields = ("channel", "seen", "keys")
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """What to do while there is none."""
+        """A hint for an empty list."""
         return {"none": not PullWorker.objects.exists()}
 
     @display(description="Channel")
@@ -94,10 +94,10 @@ class PullWorkerAdmin(WithPageContext, base.ReadOnly):
 
     @display(description="Keys are left to it until")
     def keys(self, worker: PullWorker) -> str:
-        """Where it asks for the same ordering keys each time."""
+        """Until when its ordering keys are reserved for it."""
         return base.instant(worker.keys_until)
 
     @display(description="Last received", ordering="seen_at")
     def seen(self, worker: PullWorker) -> str:
-        """When it got something last, to within ten seconds."""
+        """When it last received a message, to within ten seconds."""
         return base.instant(worker.seen_at)

@@ -1,4 +1,4 @@
-"""Live: what goes on by itself is seen on its page, the same for replays, restores and runs."""
+"""Show the live progress of replays, restores and pipeline runs in the console."""
 
 from abc import ABCMeta, abstractmethod
 from dataclasses import dataclass
@@ -19,56 +19,56 @@ TEMPLATE = "delivery/live.html"
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """How far something is, in words and as a bar."""
+    """Progress in text and as a bar."""
 
     heading: str
     note: str = ""
-    """Beside the heading."""
+    """Text beside the heading."""
     done: int = 0
     most: int = 0
-    """Of the bar; 0 while nobody knows how much it is, and for no bar at the end."""
+    """Maximum of the bar; 0 while it is unknown, and for no bar at the end."""
     counts: str = "Progress"
-    """What the bar counts, for those who do not see it."""
+    """What the bar counts, for screen readers."""
     error: str = ""
     facts: tuple[tuple[str, Any], ...] = ()
-    """Names and values."""
+    """Labels and values."""
     hint: str = ""
-    """What to know or to do now."""
+    """A hint or an instruction."""
     links: tuple[tuple[str, str], ...] = ()
-    """Words and addresses."""
+    """Links: label and URL."""
     log: str = ""
 
     @property
     def told(self) -> list[tuple[str, Any]]:
-        """The facts with their numbers written out."""
+        """The facts with formatted numbers."""
         return [(name, f"{it:,}" if type(it) is int else it) for name, it in self.facts]
 
 
 class AbstractPage(ABCMeta, MediaDefiningClass):
-    """The class of pages that leave something to be told: without it none can be registered."""
+    """A metaclass with abstract methods, so that incomplete pages cannot be registered."""
 
 
 class LivePage(WithPageContext, Stoppable, metaclass=AbstractPage):
-    """A page whose upper part keeps itself up to date until the row has come to its end."""
+    """A page whose upper part refreshes itself until the row has ended."""
 
     change_form_outer_before_template = TEMPLATE
 
     @abstractmethod
     def live(self, row: Any) -> Live:
-        """How far it is now."""
+        """The present progress."""
 
     def row_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        """Its bar."""
+        """Its progress."""
         return self._shown(row)
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, and the live part by itself."""
+        """Add the URL of the refreshed part."""
         view = self.admin_site.admin_view(self.progress_view)
         own = path("<path:object_id>/progress", view, name=self._name)
         return [own, *super().get_urls()]
 
     def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """How far it is now; at its end the whole page is drawn anew, for its buttons change."""
+        """Return the present progress; at the end reload the page, since its buttons change."""
         base.require(self.has_view_permission(request))
         row = self.get_object(request, object_id)
         if row is None:

@@ -1,4 +1,4 @@
-"""Replay of all that match a filter: counted first, sent again when a person says so."""
+"""Replay all deliveries that match a filter, with a count to confirm first."""
 
 import json
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ ANY = ("", "Any")
 
 
 def instant_field(label: str) -> forms.CharField:
-    """An instant as the API takes it."""
+    """Return a field for an instant in the API's format."""
     widget = UnfoldAdminTextInputWidget({"placeholder": "2026-01-31T08:00:00Z"})
     return forms.CharField(label=label, required=False, widget=widget)
 
 
 class Wanted(forms.Form):
-    """What is to be sent again; named as the filters of the list are, so that its address fits."""
+    """The filter of a replay; its fields have the names of the list's filters, to share URLs."""
 
     channel = forms.ModelChoiceField(
         Channel.objects.order_by("slug"), widget=UnfoldAdminSelectWidget, empty_label="Choose one"
@@ -81,7 +81,7 @@ class Wanted(forms.Form):
             self.fields["consumer"].help_text = ""
 
     def wanted(self) -> ReplayFilter:
-        """The filter as the step reads it. Raises Invalid."""
+        """Return the filter for the step. Raises Invalid."""
         values = self.cleaned_data
         consumer = values["consumer"]
         form = {
@@ -98,7 +98,7 @@ class Wanted(forms.Form):
 
 
 class How(forms.Form):
-    """How it is sent again, and why."""
+    """Rate and reason of the replay."""
 
     rate_per_second = forms.FloatField(
         label="At most so many a second",
@@ -118,16 +118,16 @@ class How(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would happen."""
+    """What the replay would do."""
 
     filter: str
-    """The filter that was counted, as JSON: this one is carried out, whatever was typed since."""
+    """The counted filter as JSON. The replay uses it, whatever was typed since."""
     count: Count
     sample: list[Delivery]
 
 
 def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
-    """Choose, look how many they are, say so; then it goes to the replay's own page."""
+    """Ask for a filter, show the count and, once confirmed, redirect to the replay's page."""
     base.require(admin.has_operate_permission(request))
     how = How(request.POST or None)
     refused = ""
@@ -158,7 +158,7 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
 
 
 def look(wanted: ReplayFilter, now: datetime) -> Preview:
-    """Count without doing anything."""
+    """Count the matching deliveries."""
     consumers = replay.consumers_of(wanted)
     return Preview(
         json.dumps(wanted.to_json()),
@@ -180,7 +180,7 @@ def _begin(request: HttpRequest, how: How) -> HttpResponse:
 
 
 def _given(request: HttpRequest) -> dict[str, str]:
-    """The address, in which the list may have said less or otherwise."""
+    """Return the parameters of the URL, in the form that this page uses."""
     given: dict[str, str] = {"state": DeliveryState.DEAD.value, **request.GET.dict()}
     if given["state"] not in list(FINISHED):
         given["state"] = DeliveryState.DEAD.value

@@ -1,8 +1,8 @@
-"""Newest: the latest deliveries of chosen consumers and states, by short index ranges alone.
+"""Read the newest deliveries of chosen consumers and states, using only short index ranges.
 
-An ORDER BY id over several consumers or states is served by no index: on ten million rows it would
-sort or scan them. One range per (consumer, state) that the counters say is not empty, merged, reads
-a few rows of each whatever the history.
+No index serves an ORDER BY id over several consumers or states: on ten million rows the database
+would sort or scan them. So this module reads one range for each (consumer, state) that the counters
+show as not empty, and merges them: a few rows of each, however long the history.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,12 +14,12 @@ from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
 
 MAX_ROWS = 1000
-"""Rows that a filtered list leads through."""
+"""Maximum rows of a filtered list."""
 BUDGET = 50_000
-"""Rows that all ranges together may read; many ranges read fewer rows each."""
+"""Maximum rows read from all ranges together; with many ranges, fewer rows of each."""
 MIN_ROWS = 100
 RANGES = 200
-"""Terms of one union; SQLite allows 500."""
+"""Maximum terms of one UNION; SQLite allows 500."""
 TERM = (
     "SELECT id FROM (SELECT id{columns} FROM {table} WHERE {pair}id >= %s "
     "ORDER BY id DESC LIMIT %s) AS t{place}{only}"
@@ -27,9 +27,9 @@ TERM = (
 PAIR = "consumer_id = %s AND state = %s AND "
 
 Pair = tuple[int, str] | tuple[()]
-"""Consumer and state; empty for the whole table, in the order of its key."""
+"""Consumer and state; empty for the whole table in the order of its key."""
 Ended = Mapping[str, str | int]
-"""How the last attempt did, by column: outcome and status code."""
+"""Outcome and status code of the last attempt, by column."""
 
 
 def newest(
@@ -40,9 +40,11 @@ def newest(
     ended: Ended | None = None,
     most: int = MAX_ROWS,
 ) -> list[int]:
-    """Keys of the newest rows, falling. None means any consumer, any state; ``since`` is a key.
+    """Return keys of the newest rows, descending.
 
-    No index serves ``ended``: it is looked for among the newest of what the others leave.
+    None means any consumer, any state; ``since`` is a key.
+
+    No index serves ``ended``, so it filters the newest rows of the other filters.
     """
     pairs = _pairs(consumer_ids, states)
     depth = max(MIN_ROWS, min(MAX_ROWS, BUDGET // max(1, len(pairs))))
@@ -63,16 +65,17 @@ def _pairs(consumer_ids: Collection[int] | None, states: Collection[str] | None)
         counters = counters.filter(consumer_id__in=consumer_ids)
     if states is not None:
         counters = counters.filter(state__in=states)
-    # Shares of a count may be negative, their sum is not: any share says that there was a row.
+    # A shard of a counter may be negative while the sum is not: any shard means that there was a
+    # row.
     return sorted(set(counters.values_list("consumer_id", "state")))
 
 
 def _read(pairs: Sequence[Pair], since: int, ended: Ended, depth: int, limit: int) -> list[int]:
-    """Of each range so many rows, ``depth``, are read, and of all together ``limit`` returned."""
+    """Read ``depth`` rows of each range, and return up to ``limit`` of all."""
     union = " UNION ALL ".join(_term(pair, place, ended) for place, pair in enumerate(pairs))
     values: list[Any] = [part for pair in pairs for part in (*pair, since, depth, *ended.values())]
     with connection.cursor() as cursor:
-        # Nothing but TERM, repeated; values are parameters.
+        # Only TERM, repeated; values are parameters.
         sql = f"SELECT id FROM ({union}) AS u ORDER BY id DESC LIMIT %s"  # noqa: S608
         cursor.execute(sql, [*values, limit])
         return [row[0] for row in cursor.fetchall()]
@@ -81,7 +84,7 @@ def _read(pairs: Sequence[Pair], since: int, ended: Ended, depth: int, limit: in
 def _term(pair: Pair, place: int, ended: Ended) -> str:
     table = Delivery._meta.db_table
     if pair and connection.vendor == "mysql":
-        table += " FORCE INDEX (delivery_list)"  # the key alone would serve the order, but no range
+        table += " FORCE INDEX (delivery_list)"  # the primary key gives the order, but no range
     return TERM.format(
         table=table,
         pair=PAIR if pair else "",

@@ -1,6 +1,6 @@
-"""Admin pages of rows that wait for something else, and of notifications; read-only.
+"""Show rows that wait for something else, and notifications, in the console, read-only.
 
-Early acknowledgements, providers' ids, dead letters to be published, and what owners were told.
+These are early acknowledgements, providers' ids and dead letters to be published.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from delivery.models import Correlation, DeadLetter, EarlyAck, Notice, Standing
 
 @admin.register(Standing)
 class StandingAdmin(base.ReadOnly):
-    """What was told last of each consumer."""
+    """The last notified status of each consumer."""
 
     list_display = ("consumer", "state", "beginning")
     list_select_related = ("consumer",)
@@ -25,13 +25,13 @@ class StandingAdmin(base.ReadOnly):
 
     @display(description="Since", ordering="since")
     def beginning(self, standing: Standing) -> str:
-        """Since when."""
+        """Since when it has this status."""
         return base.instant(standing.since)
 
 
 @admin.register(Notice)
 class NoticeAdmin(base.BigList):
-    """What people were told of, newest first."""
+    """Notifications to people, newest first."""
 
     list_display = ("kind", "consumer", "limit", "time", "published", "mailed", "reason")
     list_fetched = ("consumer",)
@@ -43,18 +43,18 @@ class NoticeAdmin(base.BigList):
 
     @display(description="E-mail", boolean=True)
     def mailed(self, notice: Notice) -> bool:
-        """Whether it has gone to somebody."""
+        """Whether it was sent by mail."""
         return bool(notice.mailed_to)
 
 
 class OfDelivery(base.BigList):
-    """Rows whose key is a delivery's, found by that."""
+    """Rows whose key is a delivery's, found by the delivery's id."""
 
     search_fields = ("delivery_id",)
     search_help_text = "dlv_… (the whole id)"
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The row of a delivery."""
+        """Find the row of a delivery."""
         term = search_term.strip().lower()
         if not term:
             return queryset, False
@@ -63,7 +63,7 @@ class OfDelivery(base.BigList):
 
     @display(description="Delivery")
     def delivery(self, row: EarlyAck | DeadLetter) -> str:
-        """The delivery, a click away."""
+        """Link to the delivery."""
         url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
         return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
 
@@ -78,18 +78,18 @@ class EarlyAckAdmin(OfDelivery):
 
     @display(description="Word")
     def word(self, row: EarlyAck) -> str:
-        """Whether it worked."""
+        """Whether processing succeeded."""
         return base.label("ok", "good") if row.ok else base.label("failed", "bad")
 
     @display(description="Said at")
     def said(self, row: EarlyAck) -> str:
-        """When."""
+        """When the acknowledgement arrived."""
         return base.instant(row.said_at)
 
 
 @admin.register(Correlation)
 class CorrelationAdmin(base.BigList):
-    """Known for two days, so that a provider's callback finds its delivery."""
+    """Kept for two days, so that a provider's callback finds its delivery."""
 
     list_display = ("number", "delivery", "word", "noted")
     search_fields = ("id",)
@@ -98,7 +98,7 @@ class CorrelationAdmin(base.BigList):
     readonly_fields = ("number", "delivery", "word", "noted")
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """One id."""
+        """Find one id."""
         term = search_term.strip().lower()
         if not term:
             return queryset, False
@@ -109,12 +109,12 @@ class CorrelationAdmin(base.BigList):
 
     @display(description="Id")
     def number(self, row: Correlation) -> str:
-        """Consumer and provider's id in one number."""
+        """Consumer and provider's id, combined in one number."""
         return base.mono(f"{row.id:x}")
 
     @display(description="Delivery")
     def delivery(self, row: Correlation) -> str:
-        """What it stands for, a click away."""
+        """Link to its delivery."""
         if row.delivery_id is None:
             return base.NONE
         url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
@@ -122,14 +122,14 @@ class CorrelationAdmin(base.BigList):
 
     @display(description="Word")
     def word(self, row: Correlation) -> str:
-        """What was said before the id was known."""
+        """The result received before the id was known."""
         if row.ok is None:
             return base.NONE
         return base.label("ok", "good") if row.ok else base.label("failed", "bad")
 
     @display(description="Noted at")
     def noted(self, row: Correlation) -> str:
-        """When."""
+        """When it was stored."""
         return base.instant(row.noted_at)
 
 
@@ -143,5 +143,5 @@ class DeadLetterAdmin(OfDelivery):
 
     @display(description="Due at")
     def due(self, row: DeadLetter) -> str:
-        """When it is published."""
+        """When it is due to be published."""
         return base.instant(row.due_at)

@@ -1,4 +1,4 @@
-"""Form of a pipeline's run: a field for each option that the job has, and why."""
+"""Provide the form of a pipeline run, with a field for each option of its job and a reason."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ SURE = "sure"
 
 
 class JobForm(forms.Form):
-    """What a job is told. What is left empty is left to the job."""
+    """The options of a job. Empty fields use the job's defaults."""
 
     def __init__(
         self,
@@ -28,11 +28,11 @@ class JobForm(forms.Form):
         told: Mapping[str, Any] | None = None,
         before: Mapping[str, Any] | None = None,
     ) -> None:
-        """``told`` is what a page that leads here says already; ``before``, options of a run."""
+        """``told`` are values from the URL; ``before`` are options of an earlier run."""
         said = {
             option.name: told[option.name]
             for option in job.options
-            # A link may not choose what is asked of people here.
+            # A link must not set a flag, since flags are confirmations.
             if told and option.name in told and option.kind is not Kind.FLAG
         }
         is_dry = job.is_final or bool(before and before.get(DRY_RUN.name))
@@ -55,7 +55,7 @@ class JobForm(forms.Form):
         )
 
     def clean(self) -> dict[str, Any]:
-        """What cannot be taken back is said twice, and whose it is."""
+        """Check the confirmations that irreversible jobs require, and that a person is named."""
         values = self.cleaned_data
         private = self.job.private
         if private and not any((values.get(name) or "").strip() for name in private):
@@ -65,7 +65,7 @@ class JobForm(forms.Form):
         return values
 
     def options(self) -> dict[str, Any]:
-        """What was said, as the command line takes it."""
+        """Return the options in the form of the command line."""
         found: dict[str, Any] = {}
         for option in self.job.options:
             value = self.cleaned_data.get(option.name)
@@ -79,7 +79,7 @@ class JobForm(forms.Form):
 
 
 def _again(job: Job, before: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's options as its form has them; what is about a person has to be said anew."""
+    """Return a run's options as form values, without those that identify a person."""
     return {
         name: "\n".join(value) if isinstance(value, list) else value
         for name, value in before.items()

@@ -1,4 +1,4 @@
-"""Pipeline jobs as people see them: how each stands, and a run in words."""
+"""Describe pipeline jobs and runs for the console."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,21 +31,21 @@ PERIODS = ((24 * 60, "day"), (60, "hour"), (1, "minute"))
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a job stands."""
+    """The state of a job."""
 
     job: Job
     last: PipelineRun | None
     state: str
-    """Of the last run, in colour."""
+    """State of the last run, in colour."""
     done: PipelineRun | None
-    """The last one that came to its end."""
+    """The last run that finished."""
     took: str
-    """By that one."""
+    """Duration of that run."""
     rhythm: str
 
 
 def standings() -> list[Standing]:
-    """Each job: its last run, its last success, and when it runs by itself."""
+    """Return each job with its last run, its last success and its schedule."""
     last, done = pipeline_runs.latest(), pipeline_runs.latest(State.FINISHED)
     plans = PipelineSchedule.objects.in_bulk()
     now = clock.now()
@@ -63,7 +63,7 @@ def standings() -> list[Standing]:
 
 
 def shown(run: PipelineRun) -> Live:
-    """What a run's live part says."""
+    """Return the live part of a run's page."""
     is_over = run.state not in (State.QUEUED, State.RUNNING)
     took = duration(run, clock.now())
     note = ""
@@ -87,13 +87,13 @@ def shown(run: PipelineRun) -> Live:
 
 
 def words(run: PipelineRun) -> list[str]:
-    """What a run was told, as a command line has it; nothing of what names a person."""
+    """Return a run's options as a command line, without those that identify a person."""
     job = JOBS.get(run.job)
     return job.words(run.options) if job else [str(run.options)] if run.options else []
 
 
 def state(run: PipelineRun) -> str:
-    """A run's state in colour."""
+    """Return a run's state, in colour."""
     name = "stopping" if run.cancel_at and run.state == State.RUNNING else run.state
     found = base.label(name, TONE[State(run.state)])
     if not run.options.get(DRY_RUN.name):
@@ -102,7 +102,7 @@ def state(run: PipelineRun) -> str:
 
 
 def duration(run: PipelineRun, now: datetime) -> str:
-    """From its beginning to its end, or until now."""
+    """Return the time from beginning to end, or until now."""
     if run.started_at is None:
         return base.NONE
     span = max((run.finished_at or now) - run.started_at, timedelta(0))
@@ -112,12 +112,12 @@ def duration(run: PipelineRun, now: datetime) -> str:
 
 
 def is_on(row: PipelineSchedule) -> bool:
-    """Whether the clock asks for the job in this installation."""
+    """Whether this installation runs the job by its schedule."""
     return pipeline_runs.is_on(row, has_lake=bool(settings.ENVIRONMENT.lake))
 
 
 def period(minutes: int) -> str:
-    """A rhythm in words: ``hour``, ``6 hours``, ``90 minutes``."""
+    """Return an interval in words: ``hour``, ``6 hours``, ``90 minutes``."""
     for size, name in PERIODS:
         if minutes % size == 0:
             count = minutes // size
@@ -142,7 +142,7 @@ def _heading(run: PipelineRun) -> str:
 
 
 def _hint(run: PipelineRun) -> str:
-    """What a run waits for that waits, and why one of which nothing is to be seen ended."""
+    """Explain what a queued run waits for, or why a run without a log ended."""
     if run.state == State.CANCELLED and not run.started_at:
         return "It was taken back before it began."
     if run.state == State.FAILED:
@@ -159,7 +159,7 @@ def _hint(run: PipelineRun) -> str:
 
 
 def _fact(name: str, value: Any) -> tuple[str, Any]:
-    """A line of a run's result, as people read it."""
+    """Return a line of a run's result for people."""
     title = capfirst(name.replace("_", " "))
     if value is None:
         return title, base.NONE

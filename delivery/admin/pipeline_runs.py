@@ -1,4 +1,4 @@
-"""Admin pages of the pipeline's runs: how each job stands, each run live, and how one is begun."""
+"""Show pipeline jobs and runs in the console, and start runs."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ STOP = dialog("Stop this run?", "What it has written is whole; the next run goes
 
 @admin.register(PipelineRun)
 class PipelineRunAdmin(LivePage, base.BigList):
-    """Runs, newest first; over them each job with the button that begins one."""
+    """Runs, newest first, below the jobs with their start buttons."""
 
     list_display = ("number", "job", "state_now", "stage_now", "asked", "took", "rows", "who")
     list_display_links = ("number", "job")
@@ -56,7 +56,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
     open_states = (State.QUEUED, State.RUNNING)
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """How each job stands."""
+        """The state of each job."""
         return {
             "jobs": standings(),
             "may_operate": self.has_operate_permission(request),
@@ -64,17 +64,17 @@ class PipelineRunAdmin(LivePage, base.BigList):
         }
 
     def live(self, row: PipelineRun) -> Live:
-        """Its stage, bar, result and log."""
+        """Its stage, progress, result and log."""
         return shown(row)
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, and the form of each job."""
+        """Add the URL of each job's form."""
         view = self.admin_site.admin_view(self.start)
         own = path("start/<slug:job>/", view, name="delivery_pipelinerun_start")
         return [own, *super().get_urls()]
 
     def start(self, request: HttpRequest, job: str) -> HttpResponse:
-        """Choose how, say so; then it goes to the run's own page."""
+        """Show the form of a job, start the run and redirect to its page."""
         base.require(self.has_operate_permission(request))
         known = JOBS.get(job)
         if known is None:
@@ -102,22 +102,22 @@ class PipelineRunAdmin(LivePage, base.BigList):
         return TemplateResponse(request, "delivery/start.html", context)
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The runs of a job."""
+        """Find the runs of a job."""
         term = search_term.strip().lower()
         return (queryset.filter(job=term) if term else queryset), False
 
     def audit_target(self, obj: PipelineRun) -> str:
-        """As the steps name it."""
+        """Its name in the audit log."""
         return pipeline_runs.target(obj.job)
 
     def has_again_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only of what has ended, and of jobs that there still are."""
+        """Whether the run has ended and its job still exists."""
         ended = {"state__in": ENDED, "job__in": list(JOBS)}
         return self.is_now(request, object_id, **ended)
 
     @action(description="Start it again", icon="replay", permissions=["again"])
     def again(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """To its job's form, filled in as it was."""
+        """Redirect to the job's form, filled with the run's options."""
         run = PipelineRun.objects.defer("log").get(pk=object_id)
         url = reverse("admin:delivery_pipelinerun_start", args=[run.job])
         return redirect(f"{url}?again={run.pk}")
@@ -126,7 +126,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
 
     @display(description="Run")
     def number(self, run: PipelineRun) -> str:
-        """Its number, by which the process was told of it."""
+        """Its number, which is also passed to its process."""
         return str(run.pk)
 
     @display(description="State")
@@ -136,7 +136,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
 
     @display(description="Stage")
     def stage_now(self, run: PipelineRun) -> str:
-        """What it is doing, or what went wrong."""
+        """Its stage, or its error."""
         if run.error:
             return run.error.splitlines()[0][:100]
         if run.state != State.RUNNING:
@@ -145,52 +145,52 @@ class PipelineRunAdmin(LivePage, base.BigList):
 
     @display(description="Asked for by")
     def who(self, run: PipelineRun) -> str:
-        """A person, the command line or the clock."""
+        """A person, the command line or the scheduler."""
         return run.requested_by
 
     @display(description="Asked at")
     def asked(self, run: PipelineRun) -> str:
-        """When it was asked for."""
+        """When it was requested."""
         return base.instant(run.requested_at, exact=False)
 
     @display(description="Began")
     def began(self, run: PipelineRun) -> str:
-        """When its process was there."""
+        """When its process began."""
         return base.instant(run.started_at, exact=False)
 
     @display(description="Ended")
     def ended(self, run: PipelineRun) -> str:
-        """When that was over."""
+        """When it ended."""
         return base.instant(run.finished_at, exact=False)
 
     @display(description="Took")
     def took(self, run: PipelineRun) -> str:
-        """From its beginning to its end, or until now."""
+        """Time from beginning to end, or until now."""
         return duration(run, clock.now())
 
     @display(description="Rows")
     def rows(self, run: PipelineRun) -> str:
-        """How many it read."""
+        """Number of rows that it read."""
         return intcomma(run.row_count)
 
     @display(description="Process")
     def place(self, run: PipelineRun) -> str:
-        """Where it runs, or ran."""
+        """Its host."""
         return f"{run.pid} on {run.host}" if run.pid else run.host or base.NONE
 
     @display(description="Heartbeat")
     def beat(self, run: PipelineRun) -> str:
-        """Its last sign of life."""
+        """Its last heartbeat."""
         return base.instant(run.heartbeat_at, exact=False)
 
     @display(description="Options")
     def said(self, run: PipelineRun) -> str:
-        """What it was told; of what it was told about a person no more than a digest."""
+        """Its options; those that identify a person only as a digest."""
         return base.mono(" ".join(words(run)))
 
 
 def _options_of(number: str | None, job: str) -> dict[str, Any]:
-    """What an earlier run of the job was told; nothing of what was said about a person."""
+    """Return options of an earlier run of the job, without those that identify a person."""
     if not number or not number.isdecimal():
         return {}
     run = PipelineRun.objects.filter(pk=number, job=job).defer("log").first()

@@ -1,4 +1,4 @@
-"""Admin pages of the pipeline's clock: which job runs by itself, how often; and who holds a job."""
+"""Show the schedule of pipeline jobs in the console, and the locks of jobs."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from delivery.steps import pipeline_runs
 
 Mode = PipelineSchedule.Mode
 MAX_MINUTES = 366 * 24 * 60
-"""Minutes."""
+"""Maximum interval in minutes."""
 
 
 class Rhythm(base.ReasonForm):
-    """When a job runs by itself."""
+    """The interval of a job."""
 
     field_order = ("mode", "every_minutes", "reason")
     mode = forms.ChoiceField(
@@ -44,7 +44,7 @@ class Rhythm(base.ReasonForm):
 
 @admin.register(PipelineSchedule)
 class PipelineScheduleAdmin(base.ReadOnly):
-    """Which job runs by itself, and how often."""
+    """Schedules of pipeline jobs."""
 
     list_display = ("job", "state_now", "every", "last", "next_run")
     ordering = ("job",)
@@ -54,7 +54,7 @@ class PipelineScheduleAdmin(base.ReadOnly):
     actions_detail = ("see_audit", "plan")
 
     def audit_target(self, obj: PipelineSchedule) -> str:
-        """As the steps name it."""
+        """Its name in the audit log."""
         return pipeline_runs.target(obj.job)
 
     @action(
@@ -69,7 +69,7 @@ class PipelineScheduleAdmin(base.ReadOnly):
         ),
     )
     def plan(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Say when it runs by itself."""
+        """Change when the job runs."""
         values = form.cleaned_data
         principal = Principal(base.actor(request), values["reason"])
         with base.telling(request, "The rhythm is changed."):
@@ -78,24 +78,24 @@ class PipelineScheduleAdmin(base.ReadOnly):
 
     @display(description="Runs by itself")
     def state_now(self, row: PipelineSchedule) -> str:
-        """Whether it runs now, and why."""
+        """Whether it is enabled, and why."""
         if is_on(row):
             return base.label("on", "good")
         return base.label("waits for a lake" if row.mode == Mode.LAKE else "off")
 
     @display(description="Every")
     def every(self, row: PipelineSchedule) -> str:
-        """Its rhythm."""
+        """Its interval."""
         return period(row.every_minutes)
 
     @display(description="Last asked for")
     def last(self, row: PipelineSchedule) -> str:
-        """When the clock asked for a run."""
+        """When the scheduler last requested a run."""
         return base.instant(row.last_at, exact=False)
 
     @display(description="Next")
     def next_run(self, row: PipelineSchedule) -> str:
-        """When it will ask again."""
+        """When the scheduler requests the next run."""
         if not is_on(row):
             return base.NONE
         at = pipeline_runs.next_at(row)
@@ -104,12 +104,12 @@ class PipelineScheduleAdmin(base.ReadOnly):
 
 @admin.register(PipelineLock)
 class PipelineLockAdmin(base.ReadOnly):
-    """Which run of each job is the one at work."""
+    """The active run of each job."""
 
     list_display = ("job", "run_id", "ends")
     ordering = ("job",)
 
     @display(description="Until")
     def ends(self, lock: PipelineLock) -> str:
-        """When somebody else may take it, unless the run moves it."""
+        """When the lock expires, unless the run extends it."""
         return base.instant(lock.until)

@@ -1,4 +1,4 @@
-"""Queues on the page of a pull consumer: what waits, its dead-letter queue, and moving back."""
+"""Show the queue of a pull consumer on its page, its dead-letter queue, and message moves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,9 +39,9 @@ from delivery.steps import queues
 MAY_MOVE = "delivery.change_movetask"
 MAX_SOURCES = 50
 SAMPLE = 5
-"""Messages that the page of a move shows."""
+"""Messages that the preview of a move shows."""
 MAX_DELAYED = 1000
-"""Delayed messages that a page counts."""
+"""Maximum delayed messages that a page counts."""
 State = MoveTask.State
 TONE = {
     State.RUNNING: "busy",
@@ -58,7 +58,7 @@ DURATIONS = {
     "DelaySeconds": "Delay",
     "ReceiveMessageWaitTimeSeconds": "Long poll",
 }
-"""Attributes in seconds that an SQS client set; the others are fields of the page."""
+"""Attributes in seconds that an SQS client can set; the page has fields for the others."""
 Consumers = QuerySet[Consumer]
 
 
@@ -69,12 +69,12 @@ class LinkedQueue:
     name: str
     url: str
     waiting: int | None = None
-    """None for a channel that nobody receives from as from a queue."""
+    """None for a channel that is not one queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRow:
-    """A move task as a row of the table."""
+    """A row of the table of move tasks."""
 
     row: MoveTask
     state: SafeString
@@ -82,7 +82,7 @@ class MoveRow:
 
 
 class MoveForm(forms.Form):
-    """Where to move messages, how fast, and why."""
+    """Destination, rate and reason of a move."""
 
     destination = forms.ModelChoiceField(
         Channel.objects.none(),
@@ -117,10 +117,10 @@ class MoveForm(forms.Form):
 
 
 class MoveActions(RowActions):
-    """The part of a consumer's page about its queue; only a pull consumer has one."""
+    """The queue's part of a consumer's page; only pull consumers have one."""
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, the preview of a move, and its progress by itself."""
+        """Add the URLs of a move's preview and of its progress."""
         own = [
             path(f"<path:object_id>/{name}", self.admin_site.admin_view(view), name=_name(name))
             for name, view in (("move", self.move_view), ("moves", self.moves_view))
@@ -128,13 +128,13 @@ class MoveActions(RowActions):
         return [*own, *super().get_urls()]
 
     def has_redrive_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """From a dead-letter queue that moves nothing yet."""
+        """Whether this is a dead-letter queue without a running move."""
         if not request.user.has_perm(MAY_MOVE):
             return False
         return not object_id or _dead_letter_queues().filter(pk=object_id).exists()
 
     def has_moving_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what runs can be stopped."""
+        """Whether a move is running."""
         if not request.user.has_perm(MAY_MOVE):
             return False
         return not object_id or _running(object_id).exists()
@@ -146,7 +146,7 @@ class MoveActions(RowActions):
         variant=ActionVariant.PRIMARY,
     )
     def redrive(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """To the page that counts first."""
+        """Redirect to the preview."""
         return redirect(reverse(f"admin:{_name('move')}", args=[object_id]))
 
     @action(
@@ -157,7 +157,7 @@ class MoveActions(RowActions):
         variant=ActionVariant.DANGER,
     )
     def stop_moving(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Cancel the task that runs."""
+        """Cancel the running move."""
         task = _running(object_id).values_list("pk", flat=True).first() or 0
         return self.carry_out(
             request,
@@ -168,7 +168,7 @@ class MoveActions(RowActions):
         )
 
     def move_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """What would be moved, and where to; it moves when a person says so."""
+        """Show what would be moved and where, and start the move once a person confirms."""
         base.require(self.has_redrive_permission(request))
         rows = _dead_letter_queues().select_related("channel")
         consumer = rows.filter(pk=object_id).first() if object_id.isdecimal() else None
@@ -207,7 +207,7 @@ class MoveActions(RowActions):
         return TemplateResponse(request, "delivery/move.html", context)
 
     def moves_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """How far the move is; at its end the whole page is drawn anew, for its buttons change."""
+        """Return the move's progress; at the end reload the page, since its buttons change."""
         base.require(self.has_view_permission(request))
         consumer = self.get_object(request, object_id)
         if consumer is None:
@@ -220,7 +220,7 @@ class MoveActions(RowActions):
 
 
 def page_context(consumer: Consumer) -> dict[str, Any]:
-    """What the page shows of the queue; nothing of a consumer that is pushed to."""
+    """Return the queue's part of the page; {} for a push consumer."""
     if consumer.mode != Consumer.Mode.PULL:
         return {}
     row: Queue | None = getattr(consumer, "sqs_queue", None)
@@ -246,7 +246,7 @@ def page_context(consumer: Consumer) -> dict[str, Any]:
 
 
 def progress(consumer: Consumer) -> dict[str, Any]:
-    """How far the move is that runs now; nothing while none does."""
+    """Return the progress of the running move; {} without one."""
     task = _running(consumer.pk).select_related("destination").first()
     if task is None:
         return {}
@@ -268,7 +268,7 @@ def progress(consumer: Consumer) -> dict[str, Any]:
 
 
 def sources(consumer: Consumer) -> Sequence[LinkedQueue]:
-    """Whose dead letters come to its channel, as far as they are shown."""
+    """Return the queues whose dead letters go to its channel, up to MAX_SOURCES."""
     rows = Consumer.objects.filter(dead_letter_channel_id=consumer.channel_id)
     rows = rows.exclude(state=Consumer.State.RETIRED).select_related("channel", "sqs_queue")
     return [
@@ -278,7 +278,7 @@ def sources(consumer: Consumer) -> Sequence[LinkedQueue]:
 
 
 def name_of(consumer: Consumer) -> str:
-    """As SQS clients name the queue; a consumer that is none with its channel."""
+    """Return the queue's SQS name, or channel and consumer for a consumer without one."""
     row: Queue | None = getattr(consumer, "sqs_queue", None)
     if row is not None:
         return row.name
@@ -288,7 +288,7 @@ def name_of(consumer: Consumer) -> str:
 def _figures(
     consumer: Consumer, waiting: queues.Waiting, since: datetime | None, now: datetime
 ) -> list[tuple[str, str, str]]:
-    """Names, values and where they lead."""
+    """Return labels, values and links."""
     place = f"{reverse('admin:delivery_delivery_changelist')}?consumer={consumer.pk}"
     ahead = f"{reverse('admin:timeline')}?channel={consumer.channel_id}"
     delayed = intcomma(waiting.delayed)
@@ -316,14 +316,14 @@ def _attributes(row: Queue | None) -> list[tuple[str, str]]:
 
 
 def _duration(span: timedelta) -> str:
-    """In seconds up to two minutes, then as people say it."""
+    """Format in seconds up to two minutes, then in words."""
     now = clock.now()
     seconds = max(0, int(span.total_seconds()))
     return f"{seconds} s" if seconds < 120 else timesince(now - span, now)
 
 
 def _linked(channel: Channel) -> LinkedQueue:
-    """The queue of a channel; the channel itself where it has several receivers, or none."""
+    """Return the only queue of a channel; the channel itself if it has several, or none."""
     pulling = list(_pulling().filter(channel=channel).select_related("sqs_queue")[:2])
     if len(pulling) != 1:
         url = reverse("admin:channels_app_channel_change", args=[channel.pk])
@@ -341,7 +341,7 @@ def _pulling() -> Consumers:
 
 
 def _dead_letter_queues() -> Consumers:
-    """Pull consumers of channels that get dead letters, and that move nothing now."""
+    """Return pull consumers of channels that receive dead letters, without a running move."""
     sources = Consumer.objects.exclude(state=Consumer.State.RETIRED)
     targets = sources.filter(dead_letter_channel__isnull=False).values("dead_letter_channel_id")
     moving = MoveTask.objects.filter(state=State.RUNNING).values("consumer_id")
@@ -358,7 +358,7 @@ def _tasks(consumer: Consumer) -> QuerySet[MoveTask]:
 
 
 def _sample(consumer: Consumer) -> QuerySet[Delivery]:
-    """The oldest messages that wait."""
+    """Return the oldest waiting messages."""
     rows = by_index(Delivery.objects.all(), "delivery_list")
     queued = rows.filter(consumer=consumer, state=DeliveryState.QUEUED.value)
     return queued.order_by("id")[:SAMPLE]

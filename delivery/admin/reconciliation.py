@@ -1,4 +1,4 @@
-"""Admin pages of reconciliations that the broker runs by itself: reports and their findings."""
+"""Show the broker's own reconciliations in the console: reports and their findings."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ PAGES = {
     ids.DELIVERY: "admin:delivery_delivery",
     ids.ATTEMPT: "admin:delivery_attempt",
 }
-"""Lists and pages of what a finding names, by the beginning of its ids."""
+"""Lists and pages of the rows of a finding, by the prefix of their ids."""
 LISTS = {
     Check.UNDISPATCHED: ("admin:channels_app_message", "?channel={channel}&state=Acknowledged"),
     Check.FAN_OUT: ("admin:channels_app_message", "?channel={channel}"),
@@ -32,14 +32,14 @@ LISTS = {
     Check.LEASES: ("admin:delivery_delivery", "?consumer={consumer}&state=in_flight"),
     Check.LATE: ("admin:delivery_delivery", "?consumer={consumer}&state=queued"),
 }
-"""Where a finding's rows are; an orphan is in no list but its table's."""
+"""Lists with a finding's rows; orphans are only in the list of their own table."""
 CARD = """<section class="hs-card hs-finding"><h2>{} <span class="hs-label hs-bad">{}</span></h2>
 <p>{}</p><p>{}</p><p class="hs-note">{}</p></section>"""
 
 
 @admin.register(AccountingReport)
 class AccountingReportAdmin(base.ReadOnly):
-    """What each audit came to, newest first."""
+    """Reports of reconciliations, newest first."""
 
     list_display = ("title", "result", "finished", "messages", "deliveries", "took")
     list_filter = (("span", ChoicesDropdownFilter),)
@@ -59,44 +59,44 @@ class AccountingReportAdmin(base.ReadOnly):
 
     @display(description="Audit of")
     def title(self, report: AccountingReport) -> str:
-        """How much it looked at."""
+        """Number of examined rows."""
         return "everything" if report.span == AccountingReport.Span.EVERYTHING else "the last hours"
 
     @display(description="Result")
     def result(self, report: AccountingReport) -> str:
-        """Whether it all added up."""
+        """Whether all rows were accounted for."""
         if report.gap:
             return base.label(f"{report.gap:,} off", "bad")
         return base.label("all accounted for", "good")
 
     @display(description="Messages from")
     def from_(self, report: AccountingReport) -> str:
-        """Where it began."""
+        """Beginning of the examined range."""
         return base.instant(report.since, exact=False) if report.since else "the first"
 
     @display(description="Ended")
     def finished(self, report: AccountingReport) -> str:
-        """When it was done."""
+        """When it ended."""
         return base.instant(report.finished_at, exact=False)
 
     @display(description="Took")
     def took(self, report: AccountingReport) -> str:
-        """From beginning to end, with the pauses that it makes."""
+        """Its duration, pauses included."""
         return f"{(report.finished_at - report.started_at).total_seconds():,.1f} s"
 
     @display(description="Messages")
     def messages(self, report: AccountingReport) -> str:
-        """How many it looked at."""
+        """Number of examined messages."""
         return intcomma(report.message_count)
 
     @display(description="Deliveries")
     def deliveries(self, report: AccountingReport) -> str:
-        """How many it looked at."""
+        """Number of examined deliveries."""
         return intcomma(report.delivery_count)
 
     @display(description="By state")
     def by_state(self, report: AccountingReport) -> str:
-        """Where the deliveries were."""
+        """Number of deliveries by state."""
         found = [(state, report.states.get(state, 0)) for state in STATES]
         text = [
             f"{intcomma(number)} {state.replace('_', ' ')}" for state, number in found if number
@@ -105,7 +105,7 @@ class AccountingReportAdmin(base.ReadOnly):
 
     @display(description="Findings")
     def found(self, report: AccountingReport) -> SafeString | str:
-        """Each with what it means, the way out, and links to the rows."""
+        """The findings, each with explanation, remedy and links to the rows."""
         if not report.findings:
             return "Everything that was accepted is accounted for."
         return format_html_join("", "{}", ((_card(it),) for it in report.findings))
@@ -115,7 +115,7 @@ def _card(finding: dict[str, Any]) -> SafeString:
     check = Check(finding["check"])
     channel_id, consumer_id = finding["place"]
     where = "/".join(name for name in (finding["channel"], finding["consumer"]) if name)
-    # What is lost has no page to lead to.
+    # Lost rows have no page.
     links = [base.mono(it) if check is Check.LOST else _link(it) for it in finding["ids"]]
     if finding["count"] > len(links):
         links.append(format_html("… and {} more", intcomma(finding["count"] - len(links))))
@@ -135,7 +135,7 @@ def _card(finding: dict[str, Any]) -> SafeString:
 
 
 def _prose(text: str) -> SafeString:
-    """What stands between backticks is to be typed."""
+    """Format text between backticks as code."""
     parts = enumerate(text.split("`"))
     return format_html_join("", "{}", ((base.mono(it) if odd % 2 else it,) for odd, it in parts))
 
@@ -147,12 +147,12 @@ def _link(name: str) -> SafeString | str:
 
 @admin.register(Pruned)
 class PrunedAdmin(base.ReadOnly):
-    """Up to where retention has deleted deliveries of each channel, and messages of any."""
+    """Marks up to which retention has deleted deliveries of each channel, and messages of all."""
 
     list_display = ("channel", "message_id")
     ordering = ("channel_id",)
 
     @display(description="Channel")
     def channel(self, row: Pruned) -> str:
-        """Its number."""
+        """Its channel's number."""
         return "every channel" if row.channel_id == EVERY_CHANNEL else str(row.channel_id)

@@ -1,4 +1,4 @@
-"""Admin page of replays: what was asked for, how far it is, and the button that stops it."""
+"""Show replays in the console with their progress, and stop them."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ STOP = dialog("Stop this replay?", "What it has queued already is sent all the s
 
 @admin.register(Replay)
 class ReplayAdmin(LivePage, base.BigList):
-    """Replays; they are begun on the list of deliveries, or through the API."""
+    """Replays. The list of deliveries and the API create them."""
 
     id_prefix = ids.REPLAY
     list_display = ("name", "created", "state_now", "progress", "requested_by", "reason")
@@ -42,7 +42,7 @@ class ReplayAdmin(LivePage, base.BigList):
     open_states = (State.RUNNING,)
 
     def live(self, row: Replay) -> Live:
-        """How many are queued again."""
+        """Its progress."""
         if row.state == State.RUNNING:
             hint, heading = "", "Queueing"
             if rate := row.rate_per_second:
@@ -56,7 +56,7 @@ class ReplayAdmin(LivePage, base.BigList):
             heading,
             f"{row.replayed_count:,} of {row.matched_count:,} are queued again",
             row.replayed_count,
-            # The count before was of what was looked at: there may have been more.
+            # The matched count was taken at the creation; more may match since.
             max(row.matched_count, row.replayed_count, 1),
             "Queued again",
             facts=()
@@ -71,7 +71,7 @@ class ReplayAdmin(LivePage, base.BigList):
         )
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The replay of an id."""
+        """Find the replay of an id."""
         term = search_term.strip().lower()
         if not term:
             return queryset, False
@@ -79,7 +79,7 @@ class ReplayAdmin(LivePage, base.BigList):
         return (queryset.filter(pk=number) if number else queryset.none()), False
 
     def audit_target(self, obj: Replay) -> str:
-        """As the steps name it."""
+        """Its name in the audit log."""
         return f"replay:{obj}"
 
     stop = button(STOP, "The replay is stopped.", replay.cancel)
@@ -96,27 +96,27 @@ class ReplayAdmin(LivePage, base.BigList):
 
     @display(description="Replayed of matched")
     def progress(self, row: Replay) -> str:
-        """How far it is."""
+        """Its progress."""
         return f"{row.replayed_count:,} of {row.matched_count:,}"
 
     @display(description="Asked at")
     def created(self, row: Replay) -> str:
-        """When it was asked for."""
+        """When it was created."""
         return base.instant(row.created_at)
 
     @display(description="Ended at")
     def finished(self, row: Replay) -> str:
-        """When it had looked at everything."""
+        """When it had processed all matching deliveries."""
         return base.instant(row.finished_at)
 
     @display(description="Filter")
     def asked(self, row: Replay) -> str:
-        """What it takes."""
+        """Its filter."""
         return base.mono(json.dumps(replay.shown(row.filter), ensure_ascii=False))
 
 
 def _links(wanted: dict[str, Any]) -> list[tuple[str, str]]:
-    """Where to look on: the deliveries of the same channel or consumer."""
+    """Return links to the deliveries of the same channel or consumer."""
     channel = Channel.objects.filter(slug=wanted.get("channel", "")).first()
     if channel is None:
         return []

@@ -1,4 +1,4 @@
-"""Request: what a consumer is sent, put together as the sender does, without what proves it."""
+"""Show the request of an attempt, built as the sender does, without its signature."""
 
 from datetime import datetime
 
@@ -10,13 +10,14 @@ from delivery.models import Delivery
 from delivery.rules import envelope
 
 NOT_KEPT = {"webhook-signature", "hookstation-attempt", "hookstation-max-attempts"}
-"""What the books do not say of a past attempt: its secret, its place in a budget long renewed."""
+"""Headers that cannot be restored for a past attempt: its secret and its attempt budget may have
+changed."""
 
 
 def headers(
     delivery: Delivery, message: Message, consumer: Consumer, at: datetime
 ) -> list[tuple[str, str]]:
-    """The headers of an attempt at an instant; a consumer's own may be secrets and are left out."""
+    """Return an attempt's headers, without the consumer's own, which may be secrets."""
     built = envelope.build(
         envelope.Envelope(
             message_id=ids.to_public(ids.MESSAGE, message.id),
@@ -39,7 +40,7 @@ def headers(
 
 
 def text(delivery: Delivery, message: Message, consumer: Consumer, at: datetime) -> str:
-    """The same as it went over the wire."""
+    """Return the request as text, as it was on the wire."""
     lines = [f"POST {consumer.url}"]
     lines += [f"{name}: {value}" for name, value in headers(delivery, message, consumer, at)]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Admin pages of what comes back out of the lake: how far each restore is, and what waits."""
+"""Show restores from the lake in the console, with their progress and staged messages."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ STOP = dialog("Stop this restore?", "What is queued already is sent all the same
 
 @admin.register(Restore)
 class RestoreAdmin(LivePage):
-    """Messages out of the lake to one consumer; `python -m pipeline replay` begins them."""
+    """Restores from the lake to one consumer; `python -m pipeline replay` creates them."""
 
     list_display = ("name", "state_now", "consumer", "progress", "requested_by", "reason", "begun")
     ordering = ("-id",)
@@ -61,13 +61,13 @@ class RestoreAdmin(LivePage):
     open_states = restore.OPEN
 
     def audit_target(self, obj: Restore) -> str:
-        """As the steps name it: by its replay, once it has one."""
+        """Its name in the audit log: that of its replay, once it has one."""
         if obj.replay_id:
             return f"replay:{ids.to_public(ids.REPLAY, obj.replay_id)}"
         return f"restore:{obj.pk}"
 
     def live(self, row: Restore) -> Live:
-        """How many of its messages are through."""
+        """Its progress."""
         through = row.queued_count + row.skipped_count
         links = []
         if PipelineRun.objects.filter(pk=row.run_id).exists():
@@ -100,25 +100,25 @@ class RestoreAdmin(LivePage):
 
     @display(description="State")
     def state_now(self, row: Restore) -> SafeString:
-        """In colour."""
+        """Its state, in colour."""
         return base.label(row.state, TONE[State(row.state)])
 
     @display(description="Consumer")
     def consumer(self, row: Restore) -> str:
-        """With its channel."""
+        """Its consumer and channel."""
         found = Consumer.objects.select_related("channel").filter(id=row.consumer_id).first()
         return f"{found.channel.slug}/{found.client_id}" if found else f"({row.consumer_id})"
 
     @display(description="Asked for")
     def asked(self, row: Restore) -> str:
-        """The command line's options."""
+        """The options of the command line."""
         asked = row.options.get("asked", {})
         mine = {name: value for name, value in asked.items() if name != "consumer"}
         return base.mono(" ".join(JOBS["replay"].words(mine))) if any(mine.values()) else "all"
 
     @display(description="Progress")
     def progress(self, row: Restore) -> str:
-        """Brought and let in."""
+        """Number of staged and of inserted messages."""
         text = f"{intcomma(row.queued_count)} of {intcomma(row.matched_count)} queued"
         if waiting := row.staged_count - row.queued_count - row.skipped_count:
             text += f", {intcomma(waiting)} staged"
@@ -128,30 +128,30 @@ class RestoreAdmin(LivePage):
 
     @display(description="Begun")
     def begun(self, row: Restore) -> str:
-        """When."""
+        """When it began."""
         return base.instant(row.created_at, exact=False)
 
     @display(description="Ended")
     def ended(self, row: Restore) -> str:
-        """When."""
+        """When it ended."""
         return base.instant(row.finished_at, exact=False)
 
 
 @admin.register(Restored)
 class RestoredAdmin(base.BigList):
-    """Messages that were brought out of the lake and that the broker has not let in yet."""
+    """Messages staged from the lake that the broker has not inserted yet."""
 
     list_display = ("restore_number", "message", "consumer_id", "event_type", "body_bytes")
     fields = list_display
     readonly_fields = ("restore_number", "message")
 
     def get_queryset(self, request: Any) -> Any:
-        """Without bodies, which no page shows."""
+        """Omit bodies, which no page shows."""
         return super().get_queryset(request).defer("body")
 
     @display(description="Restore")
     def restore_number(self, row: Restored) -> str:
-        """Of which it is."""
+        """The number of its restore."""
         return str(row.restore_id)
 
     @display(description="Message")
@@ -162,7 +162,7 @@ class RestoredAdmin(base.BigList):
 
 @admin.register(RestoredMessage)
 class RestoredMessageAdmin(base.BigList):
-    """Messages that are in the tables again and in the lake already."""
+    """Messages that are both in the tables and in the lake."""
 
     list_display = ("message",)
     fields = list_display
@@ -175,7 +175,7 @@ class RestoredMessageAdmin(base.BigList):
 
 
 def _hint(row: Restore) -> str:
-    """What to know or to do now."""
+    """Return a hint or an instruction."""
     if row.state == State.STAGING and not pipeline_runs.unended().filter(pk=row.run_id).exists():
         return "Its run has ended before all was brought: start it with the same options again."
     if row.state in restore.OPEN and row.rate_per_second:

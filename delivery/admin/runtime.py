@@ -1,4 +1,4 @@
-"""Admin pages of the running machinery: pumps, consumers' health, sweeps and counters."""
+"""Show pumps, consumers' health, sweeps and counters in the console."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,7 +19,7 @@ TONE = {Circuit.CLOSED: "good", Circuit.OPEN: "bad"}
 
 @admin.register(PumpSlot)
 class PumpSlotAdmin(base.ReadOnly):
-    """Who pumps right now."""
+    """Registered pumps."""
 
     list_display = ("name", "alive", "host", "pid", "in_flight", "beat", "started")
     ordering = ("kind", "cluster", "ordinal")
@@ -39,31 +39,31 @@ class PumpSlotAdmin(base.ReadOnly):
 
     @display(description="State")
     def alive(self, slot: PumpSlot) -> str:
-        """Whether it had a heartbeat lately."""
+        """Whether it had a recent heartbeat."""
         lives = slot.heartbeat_at >= clock.now() - timedelta(seconds=STALE_AFTER_S)
         return base.label("alive", "good") if lives else base.label("gone", "bad")
 
     @display(description="Heartbeat")
     def beat(self, slot: PumpSlot) -> str:
-        """Its last sign of life."""
+        """Its last heartbeat."""
         return base.instant(slot.heartbeat_at)
 
     @display(description="Clock")
     def clock_offset(self, slot: PumpSlot) -> str:
-        """How far its host's clock is from the database's."""
+        """Difference between its host's clock and the database's."""
         if not slot.clock_offset_ms:
             return "agrees with the database's"
         return f"{slot.clock_offset_ms / 1000:+.1f} s from the database's"
 
     @display(description="Started")
     def started(self, slot: PumpSlot) -> str:
-        """Since when it runs."""
+        """When it started."""
         return base.instant(slot.started_at)
 
 
 @admin.register(ConsumerHealth)
 class ConsumerHealthAdmin(base.ReadOnly):
-    """What delivery learnt of each consumer."""
+    """The observed health of each consumer."""
 
     list_display = (
         "consumer",
@@ -95,43 +95,43 @@ class ConsumerHealthAdmin(base.ReadOnly):
 
     @display(description="Health")
     def health(self, health: ConsumerHealth) -> str:
-        """How it is doing, as the portal says it."""
+        """Its status, in the portal's words."""
         return base.label(*health.consumer.condition[:2])
 
     @display(description="Circuit", ordering="circuit")
     def state(self, health: ConsumerHealth) -> str:
-        """Whether it is called at all."""
+        """State of its circuit."""
         return base.label(health.circuit.replace("_", " "), TONE[Circuit(health.circuit)])
 
     @display(description="Failing since", ordering="failing_since")
     def failing(self, health: ConsumerHealth) -> str:
-        """Since when nothing arrived."""
+        """Since when all attempts fail."""
         return base.instant(health.failing_since)
 
     @display(description="Last success", ordering="last_success_at")
     def succeeded(self, health: ConsumerHealth) -> str:
-        """When something last arrived."""
+        """Its last successful attempt."""
         return base.instant(health.last_success_at)
 
     @display(description="Last failure", ordering="last_failure_at")
     def failed(self, health: ConsumerHealth) -> str:
-        """When something last failed."""
+        """Its last failed attempt."""
         return base.instant(health.last_failure_at)
 
     @display(description="Next probe")
     def probe(self, health: ConsumerHealth) -> str:
-        """When an open circuit is tried again."""
+        """When an open circuit sends its next probe."""
         return base.instant(health.next_probe_at)
 
     @display(description="Slow until")
     def slow(self, health: ConsumerHealth) -> str:
-        """Until when it asked to be spared."""
+        """Until when it asked to be called less (Retry-After)."""
         return base.instant(health.slow_until)
 
 
 @admin.register(SweepRun)
 class SweepRunAdmin(base.ReadOnly):
-    """Fail-safes and housekeeping: when each ran and what it found."""
+    """Sweeps, each with its last run and result."""
 
     list_display = ("name", "state", "started", "last_duration_ms", "last_count", "following")
     ordering = ("name",)
@@ -148,23 +148,23 @@ class SweepRunAdmin(base.ReadOnly):
 
     @display(description="State")
     def state(self, sweep: SweepRun) -> str:
-        """Whether its last run went well."""
+        """Whether its last run succeeded."""
         return base.label("failed", "bad") if sweep.last_error else base.label("fine", "good")
 
     @display(description="Last run", ordering="last_started_at")
     def started(self, sweep: SweepRun) -> str:
-        """When it last began."""
+        """When its last run began."""
         return base.instant(sweep.last_started_at)
 
     @display(description="Next run", ordering="next_at")
     def following(self, sweep: SweepRun) -> str:
-        """When it begins next."""
+        """When its next run is due."""
         return base.instant(sweep.next_at)
 
 
 @admin.register(Counter)
 class CounterAdmin(base.ReadOnly):
-    """Shares of the exact counts; they are summed on read."""
+    """Shards of the exact counts; a read adds them up."""
 
     list_display = ("consumer_id", "state", "slot", "count")
     search_fields = ("consumer_id",)
@@ -174,7 +174,7 @@ class CounterAdmin(base.ReadOnly):
     paginator = base.InfinitePaginator
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The shares of one consumer."""
+        """Find the shards of one consumer."""
         term = search_term.strip()
         if not term:
             return queryset, False

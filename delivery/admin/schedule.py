@@ -1,4 +1,4 @@
-"""Admin pages of schedules: when each recurs, what comes next, what became of the last ones."""
+"""Show and edit schedules in the console, with their next and last occurrences."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,12 +46,12 @@ RUN = dialog(
 
 
 CONTENT = ("body", "headers")
-"""What its messages hold."""
+"""Fields with the content of its messages."""
 
 
 @admin.register(Schedule)
 class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
-    """Recurring messages: made and changed by a form, paused, resumed and run by hand."""
+    """Schedules: create, edit, pause, resume, and run once."""
 
     form = ScheduleForm
     identity = ("channel", "name", "producer")
@@ -89,16 +89,16 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
-        """With the channel, which names it."""
+        """Join the channel, which is part of the name."""
         rows: QuerySet[Schedule] = super().get_queryset(request)
         return rows.select_related("channel", "producer")
 
     def audit_target(self, obj: Schedule) -> str:
-        """As the steps name it."""
+        """Its name in the audit log."""
         return f"schedule:{obj.channel.slug}/{obj.name}"
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """What to do while there is none."""
+        """A hint for an empty list."""
         return {
             "none": not Schedule.objects.exists(),
             "may_add": self.has_add_permission(request),
@@ -113,7 +113,7 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
         return _shown(row)
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """What its messages hold stands there for who may see bodies of the channel."""
+        """Include the content for users who may see bodies of the channel."""
         sets = super().get_fieldsets(request, obj)
         if obj is None or body.may_see(request, obj.channel):
             return sets
@@ -123,60 +123,60 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
         ]
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, and what a half-filled form would come to."""
+        """Add the URL of the preview."""
         view = self.admin_site.admin_view(self.preview)
         return [path("preview/", view, name="channels_app_schedule_preview"), *super().get_urls()]
 
     def preview(self, request: HttpRequest) -> HttpResponse:
-        """The next occurrences of what is typed."""
+        """Preview the next occurrences of an unsaved form."""
         base.require(self.has_view_permission(request))
         context = preview(request.GET, clock.now())
         return TemplateResponse(request, "delivery/schedule_ahead.html", context)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Schedules may be forgotten: their messages stay."""
+        """Allow deletion: published messages remain."""
         return bool(request.user.has_perm("channels_app.delete_schedule"))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """What goes along is its body, which nobody deletes by itself."""
+        """Omit the body from the objects that the confirmation lists."""
         found, counts, _, protected = super().get_deleted_objects(objs, request)
         return found, counts, set(), protected
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
-        """Remove one, through its step."""
+        """Delete one through its step."""
         register_schedule.remove(Order(obj.channel.slug, obj.name, base.actor(request)))
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
-        """Remove those selected, each through the step."""
+        """Delete the selected ones, each through its step."""
         for schedule in queryset:
             self.delete_model(request, schedule)
 
     def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """What is not paused."""
+        """Whether it is not paused."""
         return self.is_now(request, object_id, state__in=(State.ACTIVE, State.ENDED))
 
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """What is."""
+        """Whether it is paused."""
         return self.is_now(request, object_id, state=State.PAUSED)
 
     @pausing(PAUSE)
     def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Publish nothing more."""
+        """Pause the schedule."""
         return self._do(request, form, object_id, register_schedule.pause, "is paused")
 
     @resuming(RESUME)
     def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Go on."""
+        """Resume the schedule."""
         return self._do(request, form, object_id, register_schedule.resume, "goes on")
 
     @action(description="Run now", icon="bolt", permissions=["operate"], dialog=RUN)
     def run_it(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Publish its message once more."""
+        """Publish its message once now."""
         return self._do(request, form, object_id, run_now, "has published a message")
 
     @display(description="State", ordering="state")
     def shown_state(self, schedule: Schedule) -> str:
-        """Its state in colour."""
+        """Its state, in colour."""
         return base.label(schedule.state, TONE[State(schedule.state)])
 
     @display(description="When")
@@ -191,7 +191,7 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
 
     @display(description="Last")
     def last_one(self, schedule: Schedule) -> str:
-        """What became of the last one."""
+        """Result of its last occurrence."""
         if not schedule.recent:
             return base.NONE
         result = schedule.recent[0]["result"]
@@ -199,7 +199,7 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
 
     @display(description="Messages")
     def fired(self, schedule: Schedule) -> str:
-        """How many it has published by the clock."""
+        """Number of messages published on schedule."""
         return f"{schedule.fired_count:,}"
 
     def _do(
@@ -218,7 +218,7 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
 
 @admin.register(ScheduleBody)
 class ScheduleBodyAdmin(base.ReadOnly):
-    """That bodies of schedules are stored, and under which key."""
+    """Bodies of schedules, with the key that encrypts them."""
 
     list_display = ("schedule", "size", "encrypted_by")
     list_select_related = ("schedule",)
@@ -227,12 +227,12 @@ class ScheduleBodyAdmin(base.ReadOnly):
     readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ScheduleBody]:
-        """Without the bytes."""
+        """Omit the bytes."""
         return body.without_bytes(super().get_queryset(request))
 
     @display(description="Size")
     def size(self, row: ScheduleBody) -> str:
-        """Bytes of each message."""
+        """Bytes of the body."""
         return f"{row.schedule.body_bytes:,} B"
 
     @display(description="Sealed by")

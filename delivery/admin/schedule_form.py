@@ -1,4 +1,4 @@
-"""Form of a schedule: what the API takes, and what the next occurrences would be."""
+"""Provide the form of a schedule with the API's fields, and preview its next occurrences."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ from channels_app.steps import register_schedule
 from channels_app.steps.register_schedule import Order, Owner
 
 MAX_SHOWN = 64 * 1024
-"""Bytes of a body that a form holds; a larger one is registered through the API."""
+"""Maximum bytes of a body in the form; larger ones are registered through the API."""
 
 
 class ScheduleForm(ReasonedForm):
@@ -85,7 +85,7 @@ class ScheduleForm(ReasonedForm):
         self.fields["body"].help_text = f"{reason} Change this schedule through the API."
 
     def values(self) -> dict[str, Any]:
-        """The form's fields as the API names them."""
+        """Return the form's fields under the API's names."""
         values = super().values()
         for name in ("cron", "content_type", "event_type", "ordering_key"):
             values[name] = values.get(name) or None
@@ -97,7 +97,7 @@ class ScheduleForm(ReasonedForm):
         return values
 
     def write(self, actor: str) -> WriteResult[Schedule]:
-        """Create or change it, as the API would."""
+        """Create or change the schedule, as the API does."""
         schedule = self.instance
         if "body" not in self.fields or self.fields["body"].disabled:
             raise Invalid("invalid_fields", "Change this schedule through the API.", field="body")
@@ -113,7 +113,7 @@ class ScheduleForm(ReasonedForm):
 
 
 def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:
-    """What a half-filled form would come to: the rhythm in words and the next occurrences."""
+    """Return the timetable in words and the next occurrences of an unsaved form."""
     values: dict[str, Any] = {
         "cron": typed.get("cron") or None,
         "every_ms": _number(typed.get("every_ms")),
@@ -140,12 +140,12 @@ def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:
 
 
 def in_zone(table: Timetable, instants: list[datetime]) -> list[tuple[datetime, str]]:
-    """Each instant, and what the schedule's own wall clock shows then."""
+    """Return each instant with its local time in the schedule's zone."""
     return [(at, table.wall(at)) for at in instants]
 
 
 def _unix(text: str) -> str:
-    # Browsers send line breaks as CR LF, whatever was typed.
+    # Browsers send line breaks as CR LF.
     return text.replace("\r\n", "\n")
 
 

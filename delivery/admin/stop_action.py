@@ -1,4 +1,4 @@
-"""The button that stops a running job: the same for replays, restores and pipeline runs."""
+"""Provide the button that stops replays, restores and pipeline runs."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime
@@ -16,34 +16,34 @@ from delivery.rules.principal import Principal
 
 
 class Step(Protocol):
-    """A step that does something with one row."""
+    """A step that changes one row."""
 
     def __call__(self, number: int, principal: Principal, /, *, now: datetime) -> Any:
-        """By its number."""
+        """Change the row with this number."""
 
 
 def of(object_id: str, step: Step) -> Callable[[str, str], Any]:
-    """The step for this row, now, as `RowActions.carry_out` does it."""
+    """Return the step for this row, in the form for `RowActions.carry_out`."""
     return lambda actor, reason: step(int(object_id), Principal(actor, reason), now=clock.now())
 
 
 class Stoppable(RowActions, base.ReadOnly):
-    """A page with the button, which stands there only while there is something to stop."""
+    """A page with a stop button while its row is active."""
 
     open_states: Collection[str] = ()
-    """In which it goes on."""
+    """States in which the row is active."""
 
     def is_open(self, row: Model) -> bool:
-        """Whether it goes on."""
+        """Whether the row is active."""
         return getattr(row, "state", None) in self.open_states
 
     def has_stop_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what goes on can be stopped."""
+        """Whether the row is active."""
         return self.is_now(request, object_id, state__in=self.open_states)
 
 
 def button(question: Any, told: str, cancel: Step) -> Callable[..., HttpResponse]:
-    """The action ``stop`` of a page: asks for a reason, stops it, says so."""
+    """Return a page's action ``stop``, which asks for a reason, stops the row and confirms it."""
 
     def stop(self: Any, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         done: HttpResponse = self.carry_out(request, form, object_id, of(object_id, cancel), told)

@@ -1,4 +1,4 @@
-"""Timeline: what happened to a delivery, attempt by attempt, as people read it."""
+"""Show what happened to a delivery, attempt by attempt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from delivery.models import Attempt, Delivery
 from delivery.rules.outcome import Outcome
 
 MAX_SHOWN = 50
-"""Attempts on the page; the newest are the ones that matter."""
+"""Attempts on the page, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """One attempt, or the beginning, or what is to come."""
+    """An attempt, the acceptance of the message, or the next step."""
 
     tone: str
     title: str
@@ -24,16 +24,16 @@ class TimelineEvent:
     timings: str = ""
     attempt: Attempt | None = None
     request: str = ""
-    """What was sent, but for the body."""
+    """The request without its body."""
     answer: str = ""
-    """Status line, headers and the first bytes of the answer as text."""
+    """Status line, headers and the first bytes of the response as text."""
 
 
 def moments(delivery: Delivery, *, hidden: str) -> Sequence[TimelineEvent]:
-    """From accepted to now; attempts beyond MAX_SHOWN are left out, oldest first.
+    """Return events from acceptance until now; the oldest attempts beyond MAX_SHOWN are left out.
 
-    ``hidden`` says why headers and answers are not shown, which may repeat what was sent; '' shows
-    them.
+    ``hidden`` explains why headers and responses are hidden, since they may repeat the request; ''
+    shows them.
     """
     newest = delivery.attempts.order_by("-number")[:MAX_SHOWN]
     attempts = [_of(delivery, attempt, hidden=hidden) for attempt in reversed(newest)]
@@ -51,7 +51,7 @@ def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> TimelineEvent:
         tone=outcome.tone,
         title=outcome.words,
         at=attempt.started_at,
-        # A worker's words about a sealed message are part of the answer.
+        # The worker's message about an encrypted body is part of the response.
         detail=attempt.error if hidden else said.error,
         timings=timings(attempt),
         attempt=attempt,
@@ -61,7 +61,7 @@ def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> TimelineEvent:
 
 
 def timings(attempt: Attempt) -> str:
-    """How long it took and where the time went."""
+    """Describe its duration and phases."""
     parts = [
         f"{name} {value} ms"
         for name, value in (("connect", attempt.connect_ms), ("first byte", attempt.first_byte_ms))

@@ -1,4 +1,4 @@
-"""Admin pages of what the charts are drawn from: minutes and hours, each with its latencies."""
+"""Show the traffic counts behind the charts in the console: minutes and hours with latencies."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,18 +15,18 @@ from delivery.rules.latency import BOUNDS_MS, in_words, quantile_ms
 
 
 class Bucket(NamedTuple):
-    """How many took so long."""
+    """A histogram bucket with its count."""
 
     name: str
     number: int
     percent: float
     length: float
-    """Of its bar: the fullest bucket's is 100."""
+    """Length of its bar; the largest bucket has 100."""
 
 
 @admin.register(Traffic)
 class TrafficAdmin(WithPageContext, base.BigList):
-    """What the charts are drawn from."""
+    """The counts behind the charts."""
 
     list_display = ("begins", "span_s", "whose", "accepted", "delivered", "failed", "dead")
     list_filter = ("span_s",)
@@ -37,14 +37,14 @@ class TrafficAdmin(WithPageContext, base.BigList):
     change_form_outer_after_template = "delivery/latency.html"
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The spans of one consumer."""
+        """Find the rows of one consumer."""
         term = search_term.strip()
         if not term:
             return queryset, False
         return (queryset.filter(consumer_id=term) if term.isdecimal() else queryset.none()), False
 
     def row_context(self, request: HttpRequest, row: Traffic) -> dict[str, Any]:
-        """Its latencies as a picture."""
+        """Its latency histogram."""
         return {
             "quantiles": [
                 (f"p{percent}", in_words(quantile_ms(row.latency, percent / 100)))
@@ -55,24 +55,24 @@ class TrafficAdmin(WithPageContext, base.BigList):
 
     @display(description="Beginning")
     def begins(self, traffic: Traffic) -> str:
-        """Its first instant."""
+        """When it begins."""
         return base.instant(traffic.begins_at, exact=False)
 
     @display(description="Consumer")
     def whose(self, traffic: Traffic) -> str:
-        """Its number, or that it is of all."""
+        """Its consumer, or all consumers."""
         return "all" if traffic.consumer_id == ALL else str(traffic.consumer_id)
 
 
 @admin.register(TrafficMark)
 class TrafficMarkAdmin(base.ReadOnly):
-    """Up to where the charts are drawn."""
+    """Time up to which the charts have data."""
 
     list_display = ("id", "message_id", "attempt_id")
 
 
 def buckets(counts: Sequence[int]) -> list[Bucket]:
-    """From the fastest to the slowest that there was; none where nothing was delivered."""
+    """Return buckets from the fastest to the slowest used one; empty without deliveries."""
     filled = [place for place, count in enumerate(counts) if count]
     if not filled:
         return []

@@ -1,4 +1,4 @@
-"""Triage: why deliveries died, what changed when it began, and a replay of each kind at hand."""
+"""Show why deliveries died, what changed at the onset, and a replay for each group."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from channels_app.models import Channel, Consumer
 from delivery.models import DeadCluster, Delivery, PipelineRun
 
 SHOWN = 50
-"""Kinds on the page; the list has all of them."""
+"""Groups on the page; the list has all of them."""
 TONE = {
     DeadCluster.Kind.REPLAY: "good",
     DeadCluster.Kind.FIX: "wait",
@@ -31,47 +31,48 @@ TONE = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A consumer's share of a kind."""
+    """A consumer's share of a group."""
 
     name: str
     dead: int
     sendable: int
-    """Of them, those that a replay can send."""
+    """Dead letters that a replay can send."""
     more: int
-    """What the replay's filter takes beside them: same outcome and status, another answer."""
+    """Deliveries that the replay's filter takes in addition: same outcome and status, another
+    response."""
     replay_url: str
-    """Empty where there is nothing to send, or nobody to send it to."""
+    """Empty if there is nothing to replay, or no consumer."""
     list_url: str
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A kind as the page shows it."""
+    """A group on the page."""
 
     cluster: DeadCluster
     length: float
-    """Of its bar: the largest kind's is 100."""
+    """Length of its bar; the largest group has 100."""
     tone: str
     sample: Delivery | None
-    """None when it is in the archive alone."""
+    """None when it is only in the archive."""
     is_sensitive: bool
-    """Whether its answers may come from a sensitive channel: a list shows none of those."""
+    """Whether its responses may come from a sensitive channel; the list hides these."""
     parts: list[Part]
 
     @property
     def title(self) -> str:
-        """How they ended."""
+        """Its outcome."""
         return self.cluster.outcome.replace("_", " ") or "unknown"
 
     @property
     def others(self) -> int:
-        """Consumers that are not shown."""
+        """Number of consumers that are not shown."""
         return self.cluster.consumer_count - len(self.parts)
 
 
 @admin.register(DeadCluster)
 class DeadClusterAdmin(base.ReadOnly):
-    """All kinds that the last run found, most pressing first."""
+    """All groups of the last run, most urgent first."""
 
     list_display = ("place", "ended", "host", "dead_count", "what_to_do", "began", "last_seen")
     ordering = ("place",)
@@ -79,7 +80,7 @@ class DeadClusterAdmin(base.ReadOnly):
     readonly_fields = ("ended", "what_to_do", "began", "first_seen", "last_seen")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """An answer may repeat what was sent: not everybody may see it."""
+        """Omit the response, which may repeat the request, for users who may not see bodies."""
         may_see = request.user.has_perm("channels_app.view_message")
         shape = ("shape",) if may_see and obj and not _sensitive([obj]) else ()
         return (
@@ -95,7 +96,7 @@ class DeadClusterAdmin(base.ReadOnly):
         )
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, and the page that explains."""
+        """Add the URL of the page."""
         view = self.admin_site.admin_view(partial(page, self))
         return [path("triage/", view, name="delivery_deadcluster_triage"), *super().get_urls()]
 
@@ -109,27 +110,27 @@ class DeadClusterAdmin(base.ReadOnly):
 
     @display(description="What to do")
     def what_to_do(self, cluster: DeadCluster) -> str:
-        """In a word."""
+        """The advised action in a word."""
         return _label(cluster) if cluster.kind else base.NONE
 
     @display(description="Failing since")
     def began(self, cluster: DeadCluster) -> str:
-        """The first failed attempt."""
+        """Its first failed attempt."""
         return base.instant(cluster.began_at, exact=False)
 
     @display(description="First died")
     def first_seen(self, cluster: DeadCluster) -> str:
-        """When the first was given up."""
+        """When its first delivery died."""
         return base.instant(cluster.first_seen_at, exact=False)
 
     @display(description="Last died")
     def last_seen(self, cluster: DeadCluster) -> str:
-        """When the last was given up."""
+        """When its last delivery died."""
         return base.instant(cluster.last_seen_at, exact=False)
 
 
 def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
-    """The kinds with their stories, and what can be done about each."""
+    """Show the groups with their onset, and the possible actions."""
     base.require(admin.has_view_permission(request))
     known = DeadCluster.objects.exclude(signature="")
     clusters = list(known.order_by("place")[:SHOWN])
@@ -152,7 +153,7 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
 
 
 def lines(clusters: Iterable[DeadCluster]) -> list[Line]:
-    """Kinds with links to what is still there."""
+    """Return groups with links to rows that still exist."""
     some = list(clusters)
     most = max((cluster.dead_count for cluster in some), default=0)
     samples = Delivery.objects.in_bulk([it.sample_id for it in some if it.sample_id])
@@ -173,7 +174,10 @@ def lines(clusters: Iterable[DeadCluster]) -> list[Line]:
 
 
 def _sensitive(clusters: Iterable[DeadCluster]) -> set[int]:
-    """Keys of those that sensitive channels have, or may have: not all consumers are kept."""
+    """Return keys of groups that sensitive channels have, or may have.
+
+    Not all consumers of a group are stored.
+    """
     channels = set(Channel.objects.filter(sensitive=True).values_list("id", flat=True))
     return {
         cluster.pk

@@ -1,4 +1,4 @@
-"""Admin pages of what the pipeline counted: hours of usage and of latency, as they are stored."""
+"""Show the stored hours of usage and of latency in the console."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,13 +14,13 @@ from delivery.rules.latency import in_words
 
 
 class Hours(base.BigList):
-    """Rows of hours, those that were written last first."""
+    """Rows by hour, the latest written first."""
 
     search_fields = ("hour",)
     search_help_text = "an hour in UTC: 2026-11-22 04"
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The rows of one hour, or of one day."""
+        """Find the rows of one hour, or of one day."""
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -33,7 +33,7 @@ class Hours(base.BigList):
 
     @display(description="Hour")
     def begins(self, row: UsageHour | LatencyHour) -> str:
-        """Its first instant."""
+        """When it begins."""
         return base.instant(row.hour, exact=False)
 
     @display(description="Consumer")
@@ -44,7 +44,7 @@ class Hours(base.BigList):
 
 @admin.register(UsageHour)
 class UsageHourAdmin(Hours):
-    """What bills are made of; the page Usage adds it up."""
+    """The counts for billing; the page Usage totals them."""
 
     list_display = (
         *("begins", "channel_id", "producer_id", "whose", "messages", "bytes"),
@@ -62,7 +62,7 @@ class UsageHourAdmin(Hours):
 
 @admin.register(LatencyHour)
 class LatencyHourAdmin(Hours):
-    """What percentiles are made of."""
+    """The counts for percentiles."""
 
     list_display = ("begins", "whose", "took", "count")
     fields = (("begins", "whose"), ("took", "count"))
@@ -70,6 +70,6 @@ class LatencyHourAdmin(Hours):
 
     @display(description="Took")
     def took(self, row: LatencyHour) -> str:
-        """From how much up to how much."""
+        """The range of its bucket."""
         low, high = (in_words(ms) for ms in bounds(row.bucket))
         return f"{low} to {high}"

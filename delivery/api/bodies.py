@@ -1,4 +1,4 @@
-"""What requests may hold, field by field (channels_app/rules/fields.py)."""
+"""Define and check the fields of request bodies (channels_app/rules/fields.py)."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from delivery.rules.leases import MAX_TOKEN_LENGTH, MAX_WORKER_LENGTH
 from delivery.steps import replay
 
 MAX_RECEIVED = 100
-"""Messages of one answer, and leases of one request."""
+"""Maximum messages of one response, and leases of one request."""
 MAX_WAIT_S = 20
 MAX_LEASE_S = 43_200
 MAX_DELAY_S = 86_400
@@ -28,7 +28,7 @@ _DRY_RUN = Field(fields.nullable(fields.boolean))
 
 
 def _anything(value: object) -> object:
-    # Read on its own, so that its faults carry its own fields' names.
+    # Checked separately, so that error messages name the inner fields.
     return value
 
 
@@ -126,16 +126,16 @@ def read(
     optional: bool = False,
     sender: Sender | None = None,
 ) -> dict[str, Any]:
-    """The body's fields, null ones left out. Raises ApiProblem and Invalid."""
+    """Parse the body; returns its fields without null ones. Raises ApiProblem and Invalid."""
     return cleaned(json_object(request, optional=optional, sender=sender), known)
 
 
 def cleaned(body: object, known: Mapping[str, Field]) -> dict[str, Any]:
-    """The same of what is a part of a body. Raises Invalid."""
+    """Check a parsed object; returns its fields without null ones. Raises Invalid."""
     required = {name for name, field in known.items() if field.required}
     try:
         found = fields.clean(known, body, partial=True)
-        # null is what serializers write for a field that was not set.
+        # Serializers write null for a field that was not set.
         values = {name: value for name, value in found.items() if value is not None}
         if missing := sorted(required - values.keys()):
             raise InvalidValues(
@@ -147,7 +147,7 @@ def cleaned(body: object, known: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def move_of(values: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """What ``RESCHEDULE`` gave, as the step takes it: a delay counts from now. Raises Invalid."""
+    """Convert ``RESCHEDULE`` fields for the step: a delay counts from now. Raises Invalid."""
     delay_ms = values.pop("delay_ms", None)
     if delay_ms is not None:
         if "due_at" in values:
@@ -161,7 +161,7 @@ def move_of(values: dict[str, Any], now: datetime) -> dict[str, Any]:
 
 
 def printable(bad: InvalidValues) -> InvalidValues:
-    """The faults with names that every answer can carry: unknown ones are the caller's text."""
+    """Escape field names in the errors, since unknown ones are the caller's text."""
     return InvalidValues(
         [
             fields.FieldError(

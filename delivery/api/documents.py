@@ -1,4 +1,7 @@
-"""What the OpenAPI document says of each operation; the views' docstrings say what it does."""
+"""Describe parameters and responses of operations for OpenAPI.
+
+The docstrings of the views describe what the operations do.
+"""
 
 from drf_spectacular.utils import OpenApiParameter
 
@@ -119,7 +122,7 @@ get_body = operation(
     "Get the body of a message",
     tag="Messages",
     answers={200: {"type": "string", "format": "binary"}},
-    # Whatever the producer said; code generators know the first one.
+    # The producer chooses the type; code generators use the first one.
     content=(BYTES, "*/*"),
     errors=(404,),
     parameters=(_MESSAGE,),

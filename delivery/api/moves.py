@@ -1,4 +1,4 @@
-"""Shapes of moving messages and of the timeline in the OpenAPI document."""
+"""Define the OpenAPI schemas of moving messages and of the timeline."""
 
 from channels_app.api.openapi import INSTANT, MAYBE_TEXT, TEXT, WHOLE, component, record
 from channels_app.rules import times
@@ -38,7 +38,7 @@ _ONE_OF_MANY: Schema = {
 
 
 def many(name: str, **properties: Schema) -> Schema:
-    """The body that names many messages."""
+    """Return the schema of a body with many messages."""
     item = {
         "title": f"{name}Item",
         "type": "object",

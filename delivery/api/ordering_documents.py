@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of ordering keys."""
+"""Describe the operations on ordering keys for OpenAPI."""
 
 from drf_spectacular.utils import OpenApiParameter
 

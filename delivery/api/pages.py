@@ -1,4 +1,4 @@
-"""Lists that a filter cannot make slow: each answer looks at a bounded stretch of an index."""
+"""Paginate filtered lists with a bounded cost: each response scans a limited range of an index."""
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +17,9 @@ from delivery.rules.outcome import Outcome
 from delivery.steps.replay.filters import instant, of_types
 
 SCAN_ROWS = (500, 1500)
-"""Rows of one range that each look of an answer covers; where it ends is read from the index alone.
-Most filters match much: a short look fills the page."""
+"""Rows of one range that the first and the second scan of a response cover. The end of a scan is
+read from the index alone. Most filters match many rows, so the short scan usually fills the
+page."""
 
 M = TypeVar("M", bound=Model)
 Show = Callable[[Any], Mapping[str, Any]]
@@ -34,19 +35,19 @@ SHOWN_STATES: dict[str, tuple[str, Q]] = {
     "Dead": ("dead", Q()),
     "Cancelled": ("cancelled", Q()),
 }
-"""What ``state=`` may say: a state as stored, or exactly as shown (lifecycle.shown_state)."""
+"""Values of ``state=``: a state as stored, or exactly as shown (lifecycle.shown_state)."""
 
 
 class Deep(Page):
     """A page of a list with a filter that no index serves.
 
-    It may hold fewer rows than asked for, none even, while the list goes on: then it has a cursor.
+    It may have fewer rows than requested, or none, before the list ends; then it has a cursor.
     """
 
     __slots__ = ()
 
     def look(self, ranges: Sequence[QuerySet[M]], wanted: Q, show: Show) -> dict[str, Any]:
-        """As Page.answer. ``ranges`` are served by an index in the order of ``id``."""
+        """Return the page, like Page.answer. An index serves ``ranges`` in the order of ``id``."""
         found: list[Any] = []
         lookup, place, edge = self.lookup, self.place, None
         for scan in SCAN_ROWS:
@@ -82,7 +83,7 @@ class Deep(Page):
         return part.filter(**where).order_by("id" if self._ascends else "-id")
 
     def _edge(self, parts: Sequence[QuerySet[M]], scan: int) -> int | None:
-        """The last key of this look; None when it reaches the end of the list."""
+        """Return the last key of this scan; None when it reaches the end of the list."""
         edges: list[int] = [
             edge for part in parts for edge in part.values_list("id", flat=True)[scan : scan + 1]
         ]
@@ -101,7 +102,7 @@ class Deep(Page):
 
 
 def answer(page: Page, ranges: Sequence[QuerySet[M]], wanted: Q, show: Show) -> dict[str, Any]:
-    """The page's rows out of disjoint index ranges, restricted to ``wanted``."""
+    """Return the page's rows from disjoint index ranges, filtered by ``wanted``."""
     if not wanted:
         return page.answer(ranges, show)
     deep = Deep(**{field.name: getattr(page, field.name) for field in fields(page)})
@@ -109,7 +110,10 @@ def answer(page: Page, ranges: Sequence[QuerySet[M]], wanted: Q, show: Show) -> 
 
 
 def states_of(page: Page) -> tuple[list[str], Q]:
-    """The stored states that ``state=`` means, all of them without it. Raises Invalid."""
+    """Return the stored states and the condition of ``state=``. Raises Invalid.
+
+    Without the parameter, these are all states.
+    """
     if "state" not in page.filters:
         return [state.value for state in DeliveryState], Q()
     stored, wanted = choose(page, "state", SHOWN_STATES)
@@ -117,14 +121,14 @@ def states_of(page: Page) -> tuple[list[str], Q]:
 
 
 def choose(page: Page, name: str, choices: Mapping[str, Any]) -> Any:
-    """What a filter of few known values stands for. Raises Invalid."""
+    """Return the value for a filter with fixed choices. Raises Invalid."""
     if page.filters[name] not in choices:
         raise refuse(name, f"Choose from {', '.join(choices)}.")
     return choices[page.filters[name]]
 
 
 def common(page: Page) -> Q:
-    """The condition that ``outcome``, ``event_type``, ``from`` and ``to`` make. Raises Invalid."""
+    """Return the condition of ``outcome``, ``event_type``, ``from`` and ``to``. Raises Invalid."""
     wanted = Q()
     if "outcome" in page.filters:
         outcomes = {outcome.value: outcome.value for outcome in Outcome}
@@ -143,7 +147,7 @@ def common(page: Page) -> Q:
 
 
 def instant_of(page: Page, name: str) -> datetime | None:
-    """A filter that is an instant. Raises Invalid."""
+    """Parse a filter that is an instant. Raises Invalid."""
     if name not in page.filters:
         return None
     try:
@@ -153,5 +157,5 @@ def instant_of(page: Page, name: str) -> datetime | None:
 
 
 def refuse(name: str, detail: str) -> Invalid:
-    """A query parameter that cannot be used."""
+    """Return the error for an invalid query parameter."""
     return Invalid("invalid_parameter", detail, field=name)

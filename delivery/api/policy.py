@@ -1,8 +1,8 @@
-"""Which messages and deliveries a caller may see; all others are a 404.
+"""Decide which messages and deliveries a caller may see; all others are a 404.
 
-A key sees the channels it was granted. On them, a team's key sees the deliveries of the team's
-consumers, and the messages that the team's producers published or that its consumers were sent; a
-key without a team sees those that belong to no team, and an ``admin`` key all of them.
+A key sees its granted channels. On these, a team's key sees the deliveries of the team's consumers,
+and the messages that the team's producers published or that its consumers were sent. A key without
+a team sees what belongs to no team, and an ``admin`` key sees everything.
 """
 
 from collections.abc import Collection
@@ -20,7 +20,7 @@ from delivery.rules.principal import Principal
 
 
 def channel_of(slug: str) -> ChannelConfig:
-    """The channel of the address; HasScope has checked the grant. Raises NotFound."""
+    """Return the channel of the URL; HasScope has checked the grant. Raises NotFound."""
     channel = config_cache.channel(slug)
     if channel is None:
         raise NotFound("unknown_channel", f"There is no channel {slug}.")
@@ -28,7 +28,7 @@ def channel_of(slug: str) -> ChannelConfig:
 
 
 def consumer_of(caller: Caller, channel: str, client_id: str) -> Consumer:
-    """The consumer of the address, a removed one too: its history stays. Raises NotFound."""
+    """Return the consumer of the URL; a retired one too, for its history. Raises NotFound."""
     channel_of(channel)
     consumer = (
         Consumer.objects.select_related("channel")
@@ -41,7 +41,10 @@ def consumer_of(caller: Caller, channel: str, client_id: str) -> Consumer:
 
 
 def view_of(caller: Caller, channel: str, client_id: str) -> ConsumerConfig:
-    """The consumer of the address, unless it was removed, without a query. Raises NotFound."""
+    """Return the configuration of the URL's consumer, without a query. Raises NotFound.
+
+    A retired consumer has none.
+    """
     channel_of(channel)
     view = config_cache.consumer(channel, client_id)
     if view is not None and caller.tenant.owns(view.team_id):
@@ -50,7 +53,7 @@ def view_of(caller: Caller, channel: str, client_id: str) -> ConsumerConfig:
 
 
 def received_by(caller: Caller, consumer_ids: Collection[int]) -> set[int]:
-    """Those of the consumers for which the caller may receive."""
+    """Return those of the consumers for which the caller may receive."""
     views = config_cache.consumers(consumer_ids) if consumer_ids else {}
     return {
         view.id
@@ -60,7 +63,7 @@ def received_by(caller: Caller, consumer_ids: Collection[int]) -> set[int]:
 
 
 def delivery_of(caller: Caller, text: str) -> Delivery:
-    """The delivery with this public id. Raises NotFound."""
+    """Return the delivery with this public id. Raises NotFound."""
     number = ids.from_public(ids.DELIVERY, text)
     row = (
         Delivery.objects.select_related("channel", "consumer").filter(id=number).first()
@@ -77,7 +80,7 @@ def delivery_of(caller: Caller, text: str) -> Delivery:
 
 
 def message_of(caller: Caller, text: str) -> Message:
-    """The message with this public id. Raises NotFound."""
+    """Return the message with this public id. Raises NotFound."""
     number = ids.message_number(text)
     row = (
         Message.objects.select_related("channel", "producer").filter(id=number).first()
@@ -94,7 +97,7 @@ def message_of(caller: Caller, text: str) -> Message:
 
 
 def own_message(caller: Caller, text: str) -> Message:
-    """The message with this public id, to be changed. Raises NotFound and PermissionDenied."""
+    """Return the message with this public id for a change. Raises NotFound and PermissionDenied."""
     found = own_messages(caller, [text])[text]
     if isinstance(found, Exception):
         raise found
@@ -104,7 +107,7 @@ def own_message(caller: Caller, text: str) -> Message:
 def own_messages(
     caller: Caller, texts: Collection[str]
 ) -> dict[str, Message | NotFound | PermissionDenied]:
-    """The messages with these public ids, to be changed, or why each may not be."""
+    """Return for each public id the message to change, or the error."""
     numbers = {text: ids.message_number(text) for text in texts}
     wanted = [number for number in numbers.values() if number is not None]
     rows = Message.objects.select_related("channel", "producer").in_bulk(wanted)
@@ -128,12 +131,12 @@ def own_messages(
 
 
 def may_open(caller: Caller, channel: Channel) -> bool:
-    """Whether it reads what the channel's messages hold, and what was answered to them."""
+    """Whether the caller may read message bodies of the channel and the responses to them."""
     return not channel.sensitive or caller.may("sensitive")
 
 
 def is_received(caller: Caller, message: Message) -> bool:
-    """Whether a pull consumer of the caller's holds it now: reading the body is delivery then."""
+    """Whether a pull consumer of the caller holds a lease on it, so that reading is delivery."""
     if not caller.may("receive"):
         return False
     held = Delivery.objects.filter(message_id=message.id, state="in_flight")
@@ -144,12 +147,12 @@ def is_received(caller: Caller, message: Message) -> bool:
 
 
 def is_own(caller: Caller, message: Message) -> bool:
-    """Whether the caller's side published it: it then hears how each consumer received it."""
+    """Whether the caller's team published it, and so may see each consumer's delivery."""
     return caller.tenant.owns(message.producer.team_id if message.producer else None)
 
 
 def may_change(caller: Caller, message: Message) -> bool:
-    """Whether the caller may take it back: a producer only what it published itself."""
+    """Whether the caller may cancel or move it: a producer only its own messages."""
     if caller.tenant.everything:
         return True
     if caller.producer is not None:
@@ -158,7 +161,7 @@ def may_change(caller: Caller, message: Message) -> bool:
 
 
 def messages_on(caller: Caller, channel_id: int) -> Q:
-    """The messages of a channel that exist for the caller; an empty condition for all of them."""
+    """Return the condition for a channel's messages that the caller may see; empty for all."""
     tenant = caller.tenant
     if tenant.everything:
         return Q()
@@ -177,7 +180,7 @@ def messages_on(caller: Caller, channel_id: int) -> Q:
 
 
 def principal_of(caller: Caller, reason: str) -> Principal:
-    """The caller, for the books."""
+    """Return the caller for the audit log."""
     return Principal(
         actor=caller.actor,
         reason=reason,

@@ -1,7 +1,6 @@
-"""Receive and acknowledge over REST: the results, for the fast path and for REST framework.
+"""Receive and acknowledge over REST, for REST framework's views and for the fast path.
 
-Both ways to an answer lead through here: REST framework's views (views/receive.py, views/leases.py)
-and the short one in front of them (broker_site/fast_path.py).
+The callers are views/leases.py, and broker_site/fast_path.py in front of it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,19 +29,19 @@ NAMELESS = "Give the worker a name of its own: its keys, and what it holds, are 
 EXPIRED, UNKNOWN = "expired", "unknown"
 
 Read = Callable[[int], bytes]
-"""Gives so many bytes of the request's body."""
+"""Reads up to so many bytes of the request's body."""
 Known = dict[Lease, str]
 """Leases with their tokens."""
 
 
 def answer_receipt(meta: Mapping[str, Any], read: Read, channel: str, client_id: str) -> Response:
-    """A receipt of whoever the headers in ``meta`` name. Raises what the API's views raise."""
+    """Receive for the caller named in the headers of ``meta``. Raises what the views raise."""
     caller = fast_path.caller_of(meta, SCOPES, channel)
     return Response(200, fast_path.to_json(receive(caller, meta, read, channel, client_id)))
 
 
 def answer_acknowledgement(meta: Mapping[str, Any], read: Read) -> Response:
-    """The same of an acknowledgement."""
+    """Acknowledge for the caller named in the headers of ``meta``. Raises what the views raise."""
     caller = fast_path.caller_of(meta, SCOPES)
     return Response(200, fast_path.to_json(acknowledge(caller, meta, read)))
 
@@ -50,10 +49,11 @@ def answer_acknowledgement(meta: Mapping[str, Any], read: Read) -> Response:
 def receive(
     caller: Caller, meta: Mapping[str, Any], read: Read, channel: str, client_id: str
 ) -> dict[str, Any]:
-    """Messages for a caller who may receive on the channel; waits for them as the body says.
+    """Return messages for a caller who may receive, long-polling if the body asks for it.
 
-    Where the server can answer later, the messages of one that waits come to it then, and what this
-    returns is not sent. Raises NotFound, Conflict, Invalid and ApiProblem; then nothing was taken.
+    A server that can postpone a response sends the messages of a long poll later, and the return
+    value is not sent. Raises NotFound, Conflict, Invalid and ApiProblem; no message is claimed
+    then.
     """
     view = policy.view_of(caller, channel, client_id)
     if view.mode != "pull":
@@ -100,7 +100,7 @@ def _received(
 def _deferring(
     meta: Mapping[str, Any], view: ConsumerConfig, receive_request: ReceiveRequest
 ) -> Callable[[], Deliver] | None:
-    """Postpones the answer to the request with the environment ``meta``, if its server can."""
+    """Return a callback that postpones the response of this request; None if the server cannot."""
     defer: fast_path.Defer | None = meta.get(fast_path.DEFER_RESPONSE)
     if defer is None:
         return None
@@ -122,13 +122,13 @@ def _deferring(
 
 
 def acknowledge(caller: Caller, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
-    """Which of the body's leases are acknowledged. Raises ApiProblem and Invalid."""
+    """Acknowledge the body's leases; returns each one's result. Raises ApiProblem and Invalid."""
     asked = bodies.cleaned(read_object(caller, meta, read), bodies.ACK)
     return ended(caller, asked, Outcome.DELIVERED)
 
 
 def ended(caller: Caller, asked: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
-    """Which of the leases have ended so."""
+    """Settle the leases with this outcome; returns each one's result."""
     mine, failed = known(caller, asked["leases"])
     done = leasing.end(
         mine,
@@ -141,7 +141,7 @@ def ended(caller: Caller, asked: Mapping[str, Any], outcome: Outcome) -> dict[st
 
 
 def known(caller: Caller, tokens: Collection[str]) -> tuple[Known, dict[str, str]]:
-    """The leases that exist for the caller with their tokens, and why others failed."""
+    """Return the leases that the caller may see with their tokens, and errors for the others."""
     found = {token: leasing.lease_of(token) for token in tokens}
     theirs = policy.received_by(caller, {lease.consumer_id for lease in found.values() if lease})
     mine = {lease: token for token, lease in found.items() if lease and lease.consumer_id in theirs}
@@ -152,7 +152,7 @@ def known(caller: Caller, tokens: Collection[str]) -> tuple[Known, dict[str, str
 
 
 def result(mine: Known, done: Collection[Lease], failed: Mapping[str, str]) -> dict[str, Any]:
-    """What the caller is told of each of them."""
+    """Return the response: settled leases, and failed ones with errors."""
     lost = {token: EXPIRED for lease, token in mine.items() if lease not in done}
     return {
         "done": [token for lease, token in mine.items() if lease in done],

@@ -1,4 +1,4 @@
-"""Shapes of what pull consumers ask and are answered, in the OpenAPI document."""
+"""Define the OpenAPI schemas of pull consumers' requests and responses."""
 
 from channels_app.api.openapi import (
     INSTANT,

@@ -1,4 +1,4 @@
-"""Shapes of requests and answers in the OpenAPI document; shapes.py and bodies.py make them."""
+"""Define the OpenAPI schemas of the requests in bodies.py and the responses in shapes.py."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -45,12 +45,15 @@ def said(schema: Schema, description: str) -> Schema:
 
 
 def one_of(values: Any) -> Schema:
-    """A text out of a list."""
+    """Return the schema of a text with fixed choices."""
     return {"type": "string", "enum": list(values)}
 
 
 def stored_or_shown(states: Iterable[str]) -> Schema:
-    """A state as stored (`queued`) or as shown (`Queued`), which code generators tell apart."""
+    """Return the schema of a state as stored (`queued`) or as shown (`Queued`).
+
+    Code generators then tell the two apart.
+    """
     names = [
         ("" if state == state.lower() else "SHOWN_") + state.replace("-", "_").upper()
         for state in states
@@ -59,12 +62,12 @@ def stored_or_shown(states: Iterable[str]) -> Schema:
 
 
 def list_of(schema: Schema, **more: Any) -> Schema:
-    """A list."""
+    """Return the schema of a list."""
     return {"type": "array", "items": schema, **more}
 
 
 def public_id(prefix: str, description: str = "") -> Schema:
-    """An id as it is shown."""
+    """Return the schema of a public id."""
     found = {"type": "string", "pattern": f"^{prefix}_[0-7][0-9a-hjkmnp-tv-z]{{12}}$"}
     return said(found, description) if description else found
 
@@ -153,7 +156,7 @@ DELIVERY_WITH_ATTEMPTS = component(
     "DeliveryWithAttempts",
     record(
         **_DELIVERY,
-        # Where its time went; null until it is delivered.
+        # How long each phase took; null until it is delivered.
         roundtrip={"oneOf": [ROUNDTRIP, {"type": "null"}]},
         attempts=list_of(ATTEMPT, description="The newest 200, oldest first."),
     ),
@@ -286,7 +289,7 @@ REPLAY = component(
 
 
 def preview(name: str, item: Schema) -> Schema:
-    """What a dry run answers."""
+    """Return the schema of a dry run's response."""
     looked = "False where there was too much to look at all of it: then at least, or about, that."
     return component(
         name,

@@ -1,4 +1,4 @@
-"""Messages, deliveries, attempts and replays as the API shows them."""
+"""Represent messages, deliveries, attempts and replays in the API."""
 
 import base64
 import codecs
@@ -20,7 +20,7 @@ from delivery.steps.send import Response
 
 
 def message(row: Message, channel: str, now: datetime) -> dict[str, Any]:
-    """A message of a list: neither what it holds nor whose it is."""
+    """Represent a message in a list, without its body, headers and producer."""
     number = ids.to_public(ids.MESSAGE, row.id)
     return {
         "id": number,
@@ -43,7 +43,7 @@ def message(row: Message, channel: str, now: datetime) -> dict[str, Any]:
 
 
 def delivery(row: Delivery, channel: str, client_id: str) -> dict[str, Any]:
-    """A delivery without its attempts."""
+    """Represent a delivery without its attempts."""
     number = ids.to_public(ids.DELIVERY, row.id)
     waits = row.state == DeliveryState.QUEUED
     return {
@@ -71,14 +71,17 @@ def delivery(row: Delivery, channel: str, client_id: str) -> dict[str, Any]:
 
 
 def state(row: Delivery) -> str:
-    """The state's name as the API shows it."""
+    """Return the state's name in the API."""
     return shown_state(DeliveryState(row.state), row.failure_count, row.attempt_count)
 
 
 def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, Any]:
-    """One attempt. The beginning of its response is for callers who may open the body, which a
-    response may repeat; the process that made the attempt is for operators."""
-    # A worker's error text about an encrypted message is stored with the response.
+    """Represent one attempt.
+
+    Its response is for callers who may read the body, which a response may repeat; the process that
+    made the attempt is for operators.
+    """
+    # A worker's error message about an encrypted body is stored with the response.
     said = row.answer if may_open else data_encryption.StoredResponse(row.error, "", b"")
     shown = {
         "id": ids.to_public(ids.ATTEMPT, row.id),
@@ -97,7 +100,7 @@ def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, An
 
 
 def roundtrip(found: Roundtrip | None) -> dict[str, Any] | None:
-    """Where the time of a delivered one went."""
+    """Return how long each phase of a delivered message took."""
     if found is None:
         return None
     return {
@@ -112,16 +115,16 @@ def roundtrip(found: Roundtrip | None) -> dict[str, Any] | None:
 
 
 def response(headers: str, excerpt: bytes) -> dict[str, Any]:
-    """The beginning of a response: as text where it is UTF-8, else in base64."""
+    """Represent the beginning of a response: as text if it is UTF-8, else in base64."""
     try:
-        # Cut where it was: the last character may be there in part only.
+        # The excerpt may end within a character.
         return {"headers": headers, "body": codecs.utf_8_decode(excerpt, "strict", False)[0]}
     except UnicodeDecodeError:
         return {"headers": headers, "body_base64": base64.b64encode(excerpt).decode()}
 
 
 def replayed(row: Replay) -> dict[str, Any]:
-    """A replay with its progress."""
+    """Represent a replay with its progress."""
     number = ids.to_public(ids.REPLAY, row.id)
     missing = row.filter.get("kind") == "missing"
     return {
@@ -141,7 +144,7 @@ def replayed(row: Replay) -> dict[str, Any]:
 
 
 def lane(row: Lane, consumer: Consumer, most_per_second: float | None) -> dict[str, Any]:
-    """One ordering key of a consumer, with what any of its keys can carry."""
+    """Represent an ordering key with the maximum rate of the consumer's keys."""
     number, channel = ids.to_public(ids.ORDERING_KEY, row.id), consumer.channel.slug
     state = "paused" if row.paused_at else "blocked" if row.blocked_at else "open"
     return {
@@ -161,7 +164,7 @@ def lane(row: Lane, consumer: Consumer, most_per_second: float | None) -> dict[s
 
 
 def probed(found: Probed) -> dict[str, Any]:
-    """A sample and the consumer's answer."""
+    """Represent a test delivery with the consumer's response."""
     came: Response = found.answer
     return {
         "webhook_id": found.webhook_id,
@@ -182,7 +185,7 @@ def probed(found: Probed) -> dict[str, Any]:
 def received_message(
     one: ReceivedMessage, view: ConsumerConfig, *, settled: bool
 ) -> dict[str, Any]:
-    """A message in the hands of a pull consumer; what was settled at once has no lease."""
+    """Represent a received message; without a lease if it is settled on receipt."""
     row, payload = one.row, one.payload
     message = ids.to_public(ids.MESSAGE, row.message_id)
     return {
@@ -213,7 +216,7 @@ def _body(body: bytes | None, message: str) -> dict[str, str]:
 
 
 def url(path: str) -> str:
-    """Where people and programs find it."""
+    """Return the absolute URL of an API path."""
     return f"{conf().public_url}/api/v1/{path}"
 
 

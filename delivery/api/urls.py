@@ -1,4 +1,4 @@
-"""Addresses of reading and repairing, below /api/v1/."""
+"""Route the API of messages, deliveries, replays and pull consumers below /api/v1/."""
 
 from django.urls import URLPattern, path
 
@@ -11,11 +11,11 @@ from delivery.api.views.schedules import RunScheduleView
 _CONSUMER = "channels/<str:channel>/consumers/<str:client_id>"
 
 urlpatterns: list[URLPattern] = [
-    # First: publishing goes through it too.
+    # Before the parent's route: this view also publishes.
     path("channels/<str:channel>/messages", ChannelMessagesView.as_view()),
     path("channels/<str:channel>/timeline", timeline.TimelineView.as_view()),
     path("channels/<str:channel>/timeline/histogram", timeline.HistogramView.as_view()),
-    # Before the address of one message: no id looks like these.
+    # Before the route of one message; no id looks like these.
     path("messages/move", messages.MoveView.as_view()),
     path("messages/cancel", messages.CancelView.as_view()),
     path("messages/<str:message_id>", messages.MessageView.as_view()),

@@ -1,4 +1,4 @@
-"""Applying a declaration: all of it or nothing, and what that changed."""
+"""Apply a declaration completely or not at all, and report the changes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,32 +31,33 @@ _Put: TypeAlias = Callable[..., WriteResult[Any]]
 
 HIDDEN = "(not shown)"
 BATCH_SIZE = 500
-"""Entries of a table that are registered between two reports of progress."""
+"""Entries of a table that are registered between two progress reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of one entry."""
+    """The change of one entry."""
 
     entry: Entry
     mark: str
-    """``+`` created, ``~`` changed, ``=`` was so already."""
+    """``+`` created, ``~`` changed, ``=`` unchanged."""
     fields: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Before and after of what differs; for a new entry, of what is not the default."""
+    """Former and new value of each changed field; for a new entry, of fields that differ from
+    the default."""
     secret: str = field(default="", repr=False)
-    """A new consumer's signing secret, where the broker made it."""
+    """A new consumer's signing secret, if the broker generated it."""
 
 
 @dataclass(slots=True)
 class Applied:
-    """What a declaration did, or why it did nothing."""
+    """The changes of a declaration, or the problems that prevented them."""
 
     changes: list[Change] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
 class _TakeBack(Exception):
-    """Ends the transaction without its changes."""
+    """Rolls back the transaction."""
 
 
 def apply(
@@ -66,10 +67,10 @@ def apply(
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Applied:
-    """Register every entry in one transaction; any problem, or ``dry_run``, takes all of it back.
+    """Register every entry in one transaction; any problem, or ``dry_run``, rolls it back.
 
-    Every entry is tried even after one was refused, so that all problems are told at once.
-    ``progress`` hears how many of how many entries were tried, some hundreds at a time.
+    Every entry is tried even after one was refused, so that all problems are reported at once.
+    ``progress`` is called with the numbers of tried and of all entries, every few hundred entries.
     """
     applied = Applied(problems=list(declaration.problems))
     refused: set[str] = set()
@@ -89,7 +90,7 @@ def apply(
 
 
 def _groups(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Entries of one table each, in order, up to `BATCH_SIZE`."""
+    """Yield entries in order, in groups of one table and up to `BATCH_SIZE`."""
     for _, alike in groupby(entries, key=lambda entry: entry.table.name):
         rest = list(alike)
         for start in range(0, len(rest), BATCH_SIZE):
@@ -102,7 +103,7 @@ def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused
         return
     if entry.table.name == "channels":
         refused.add(entry.key[0])
-    # What stands on a refused channel is not told again for that alone.
+    # Do not report entries again whose only problem is that their channel was refused.
     if outcome.code == "unknown_channel" and entry.key[0] in refused:
         return
     faults = [(fault.field, fault.detail) for fault in outcome.faults]
@@ -111,7 +112,7 @@ def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused
 
 
 def _register_all(entries: Sequence[Entry], actor: str) -> list[Change | BrokerError]:
-    """What became of each; consumers, of which there may be thousands, a few statements at once."""
+    """Return the change or error of each entry; consumers are written in bulk."""
     name = entries[0].table.name
     if name == "consumers":
         return _register_consumers(entries, actor)
@@ -181,7 +182,7 @@ def _adopt_all(
     outcomes: Iterable[tuple[_Key, WriteResult[Consumer] | BrokerError]],
     actor: str,
 ) -> dict[_Key, WriteResult[Consumer] | BrokerError]:
-    """Have the consumers that existed sign with the secrets that the file brings."""
+    """Make existing consumers sign with the secrets from the file."""
     adoptions = [
         signing_secrets.Adoption(*key, chosen[key])
         for key, outcome in outcomes
@@ -197,12 +198,12 @@ def _change(
     before: Mapping[str, Any],
     adopted: WriteResult[Any] | None = None,
 ) -> Change:
-    """What a registration changed; ``before`` are the defaults for what it created."""
+    """Return the change of a registration; ``before`` are the defaults if it created the row."""
     kind = _KINDS[entry.table.name]
     changed, secret = registered.changed, next(iter(registered.secrets), "")
     fields = _differing(before, kind.describe(registered.row))
     if changed and not registered.created and not fields:
-        # Their values are masked, so a new value looks like the old one.
+        # Values are masked, so a changed value looks unchanged.
         fields[kind.masked] = (HIDDEN, HIDDEN)
     if adopted is not None and adopted.changed:
         changed = True
@@ -221,17 +222,17 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one table's entries are shown."""
+    """Model and fields of one table's entries."""
 
     model: type[Model]
     describe: Callable[[Any], Mapping[str, Any]]
     masked: str = "headers"
-    """The field whose values are not described."""
+    """The field whose values are masked."""
 
 
 def _schedule_put(entries: Sequence[Entry]) -> _Put:
-    """Registers these schedules."""
-    # Of this transaction, in which their channels may have been made.
+    """Return a function that registers these schedules."""
+    # Read in this transaction, which may have created the channels.
     views = load_channels({entry.key[0] for entry in entries})
 
     def put(
@@ -257,4 +258,4 @@ _PUTS: dict[str, _Put] = {
     "event_types": register_event_type.put,
     "producers": register_producer.put,
 }
-"""How one entry is registered, where a group needs no more than that."""
+"""By table: the function that registers one entry."""

@@ -1,4 +1,4 @@
-"""What the commands share: help that a person can read, progress, and how numbers are written."""
+"""Provide the base class of commands with readable help, progress bars and number formats."""
 
 import getpass
 import textwrap
@@ -26,7 +26,7 @@ REDRAW_S = 0.1
 
 
 class HelpFormatter(DjangoHelpFormatter):
-    """Wraps paragraphs, and keeps those with indented lines as they were written."""
+    """Wraps paragraphs, and keeps paragraphs with indented lines as written."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = [
@@ -37,22 +37,22 @@ class HelpFormatter(DjangoHelpFormatter):
 
 
 class Error(CommandError):
-    """What a command refuses. Django prints the class's name in front of the sentence."""
+    """An error of a command. Django prints the class's name before the message."""
 
 
 def refuse_wrong_keys() -> None:
-    """Raise Error where the keys here do not open what this installation has sealed.
+    """Raise Error if the keys here do not decrypt this installation's data.
 
-    A database that is away says nothing: the processes look again when it is back.
+    If the database is unavailable nothing is raised; the processes check again when it is back.
     """
     with suppress(DatabaseFailure):
         if refusal := keystore.refusal():
             raise Error(refusal)
-        keystore.encrypting_key()  # the first start says which key that is
+        keystore.encrypting_key()  # the first start records the encrypting key
 
 
 class Command(BaseCommand):
-    """A command whose ``help`` is prose and whose ``examples`` end its ``--help``."""
+    """A command with a prose ``help``; ``examples`` are printed at the end of ``--help``."""
 
     examples: str = ""
     requires_system_checks: list[str] | tuple[str, ...] = [INSTALLATION]
@@ -66,21 +66,21 @@ class Command(BaseCommand):
     }
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        """Django's parser, with our examples, and with each command as people type it."""
+        """Add examples to Django's parser, and print commands as people type them."""
         kwargs.setdefault("formatter_class", HelpFormatter)
         if self.examples:
             kwargs.setdefault("epilog", f"examples:\n{typed(self.examples)}")
         parser = super().create_parser(program.name(), subcommand, **kwargs)
         parser.description = typed(self.help)
         for action in parser._actions:
-            # Django adds this one past suppressed_base_arguments.
+            # Django adds this option despite suppressed_base_arguments.
             if "--skip-checks" in action.option_strings:
                 action.help = SUPPRESS
         return parser
 
 
 class Progress:
-    """A bar on a terminal, nothing elsewhere: a log file has no use for a thousand bars."""
+    """A bar on a terminal. Elsewhere it prints nothing, to keep log files short."""
 
     def __init__(self, out: OutputWrapper, total: int, noun: str) -> None:
         self._out = out
@@ -93,7 +93,7 @@ class Progress:
     def show(self, done: int, share: float | None = None) -> None:
         """Draw ``done`` of the total, at most ten times a second.
 
-        ``share`` says how far that is where nobody knows the total.
+        ``share`` is the completed share if the total is unknown.
         """
         now = time.monotonic()
         if not self._shown or (now - self._drawn < REDRAW_S and done < self._total):
@@ -108,19 +108,19 @@ class Progress:
         self._out.flush()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._shown:
             self._out.write("\r\x1b[K", ending="")
             self._out.flush()
 
 
 def actor() -> str:
-    """Who the audit trail names: the operating system's user."""
+    """Return the operating system's user, for the audit log."""
     return f"command:{getpass.getuser()}"
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 message``, ``1,204 messages``, ``2 deliveries``."""
+    """Format a count: ``1 message``, ``1,204 messages``, ``2 deliveries``."""
     if number == 1:
         return f"1 {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
@@ -128,7 +128,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def sized(size: int) -> str:
-    """Bytes as people read them: ``512 B``, ``7.7 kB``, ``3.5 MB``."""
+    """Format bytes: ``512 B``, ``7.7 kB``, ``3.5 MB``."""
     if size < 1000:
         return f"{size} B"
     value = float(size)

@@ -1,4 +1,4 @@
-"""A declaration: channels and what is registered on them, as a TOML file states it."""
+"""Parse a declaration: a TOML file of teams, channels and what is registered on them."""
 
 import difflib
 import json
@@ -26,10 +26,10 @@ class Table:
     name: str
     noun: str
     keys: tuple[str, ...]
-    """The fields that say which one it is."""
+    """Fields that identify an entry."""
     fields: Mapping[str, Field]
     extras: tuple[str, ...] = ()
-    """Fields of the file that are not the API's."""
+    """Fields of the file that the API lacks."""
 
 
 TABLES = (
@@ -46,15 +46,15 @@ TABLES = (
     ),
     Table("schedules", "schedule", ("channel", "name"), recurrence.FIELDS),
 )
-"""In the order in which they are applied: what others stand on comes first."""
+"""In the order of application: entries come after those that they refer to."""
 BY_NAME = {table.name: table for table in TABLES}
 JSON_TEXTS = {"event_types": ("schema", "example")}
-"""Fields that may be written as JSON text, which TOML has no better way to quote."""
+"""Fields that may be JSON text, because TOML has no convenient form for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something in the file that cannot be used, and where it stands."""
+    """An error in the file and its place."""
 
     place: str
     detail: str
@@ -65,38 +65,38 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the file; ``values`` hold what the registering steps take."""
+    """An entry of the file; ``values`` are the arguments of the registering step."""
 
     table: Table
     number: int
-    """From 1, within its table."""
+    """Number within its table, from 1."""
     key: tuple[str, ...]
     values: dict[str, Any]
     secret: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:
-        """``orders/billing``."""
+        """The entry's name, ``orders/billing``."""
         return "/".join(self.key)
 
     def place(self, field: str = "") -> str:
-        """``consumers 2 (orders/billing), timeout_ms``."""
+        """The place for messages: ``consumers 2 (orders/billing), timeout_ms``."""
         return _place(self.table.name, self.number, self.name, field)
 
 
 @dataclass(slots=True)
 class Declaration:
-    """What a file says, and what is wrong with it."""
+    """The entries and problems of a file."""
 
     entries: list[Entry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
 def parse(text: str, folder: Path) -> Declaration:
-    """Read a file's text; ``secret_file`` paths are relative to ``folder``.
+    """Parse a file's text; ``secret_file`` paths are relative to ``folder``.
 
-    Never raises: everything that is wrong with the shape is in ``problems``, the values
-    themselves are checked by the steps.
+    Never raises: ``problems`` lists all errors of structure, and the steps check the values
+    themselves.
     """
     declaration = Declaration()
     try:
@@ -161,7 +161,7 @@ def _read(
 
 
 def _secret(row: Mapping[str, Any], folder: Path, faults: list[tuple[str, str]]) -> str:
-    """The chosen signing secret, '' when the broker is to make one."""
+    """Return the given signing secret, or '' if the broker is to generate one."""
     given = [name for name in ("secret", "secret_file") if name in row]
     if len(given) == 2:
         faults.append(("secret_file", "Give either secret or secret_file, not both."))

@@ -1,4 +1,4 @@
-"""Listening: a pull consumer on this machine, for as long as somebody looks (S2-62)."""
+"""Receive a channel's messages on this machine, as a temporary pull consumer (S2-62)."""
 
 import base64
 import time
@@ -17,22 +17,22 @@ AWAY = {429, 502, 503, 504}
 
 
 class Refused(Exception):
-    """The broker does not let this key listen; says why."""
+    """The broker refuses this key; the message gives the reason."""
 
 
 class Heard(NamedTuple):
-    """One message, and what became of it here."""
+    """A message and its result here."""
 
     message: dict[str, Any]
     body: bytes
     status: int | None
-    """What the place answered that it was passed on to; None where there is none, or no answer."""
+    """Status code of the forwarded request; None without forwarding, or without a response."""
     is_done: bool
 
 
 @dataclass(slots=True)
 class Listener:
-    """Registers, receives, passes on and acknowledges; registers off at the end."""
+    """Registers a consumer, receives, forwards, acknowledges, and retires the consumer."""
 
     url: str
     channel: str
@@ -48,7 +48,7 @@ class Listener:
         return f"/channels/{self.channel}/consumers/{self.name}"
 
     def begin(self) -> None:
-        """Become a consumer that was not there before. Raises Refused."""
+        """Register a new consumer. Raises Refused."""
         values = {"mode": "pull", "event_types": list(self.event_types)}
         values["description"] = "Somebody listens on their machine."
         answer = self._call("PUT", self._place, values, {"If-None-Match": "*"})
@@ -57,12 +57,12 @@ class Listener:
         _check(answer)
 
     def listen(self) -> None:
-        """One call, and all that it brought. Raises Refused."""
+        """Receive once and handle the messages. Raises Refused."""
         asked = {"wait_s": WAIT_S, "lease_s": LEASE_S, "max": 10, "worker_id": self.name}
         try:
             answer = self._call("POST", f"{self._place}/receive", asked)
         except requests.RequestException:
-            time.sleep(PAUSE_S)  # it is away, or on its way back
+            time.sleep(PAUSE_S)  # the broker is unavailable or restarting
             return
         if answer.status_code in AWAY:
             time.sleep(float(answer.headers.get("Retry-After", PAUSE_S)))
@@ -72,7 +72,7 @@ class Listener:
             self._take(message)
 
     def end(self) -> None:
-        """What is left waits for nobody: the consumer goes. Raises Refused."""
+        """Retire the consumer, so that no messages wait for it. Raises Refused."""
         _check(self._call("DELETE", self._place))
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ class Listener:
         return answer.content
 
     def _passed_on(self, message: dict[str, Any], body: bytes) -> int | None:
-        """The message as a push consumer gets it, without a signature: there is no secret."""
+        """Forward a message as to a push consumer, without a signature since there is no secret."""
         headers = {
             **message["headers"],
             "webhook-id": message["id"],

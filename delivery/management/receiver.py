@@ -1,9 +1,9 @@
-"""A small consumer for trying things out: checks signatures, shows requests, misbehaves on request.
+"""Run a small consumer for tests by hand: it checks signatures, shows requests and can fail.
 
-Paths answer by their name: ``/slow?ms=800``, ``/failing?status=500&retry_after=5`` (with
+The path decides the response: ``/slow?ms=800``, ``/failing?status=500&retry_after=5`` (with
 ``types=order.paid,order.sent`` for these event types only, with ``until=replay`` until the message
-is replayed), ``/recovering?after=2`` (fails twice for each message, then takes it), ``/hang``; any
-other path takes everything at once. ``GET /stats`` answers with what came in so far, as JSON.
+is replayed), ``/recovering?after=2`` (fails twice for each message, then accepts it), ``/hang``;
+any other path accepts everything at once. ``GET /stats`` returns the counts so far as JSON.
 """
 
 import json
@@ -24,16 +24,16 @@ from delivery.rules import signing
 MAX_BODY_LENGTH = 64 * 1024 * 1024
 MAX_PAUSE_S = 600.0
 REMEMBERED = 10_000
-"""Messages whose tries are remembered for ``/recovering`` and for telling repeats; the oldest are
-forgotten first."""
+"""Messages whose attempts are remembered for ``/recovering`` and to recognise repeats; the
+oldest are forgotten first."""
 MAX_PATHS = 1000
-"""Paths counted one by one."""
+"""Maximum paths with counts of their own."""
 IDLE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request and what it was answered."""
+    """A request and its response."""
 
     path: str
     status: int
@@ -43,13 +43,13 @@ class Seen:
     event_type: str
     attempt: str
     repeated: bool
-    """This message was taken before: at least once means that a consumer may see this."""
+    """This message was accepted before, which at-least-once delivery allows."""
     size: int
 
 
 @dataclass(slots=True)
 class Tally:
-    """Requests of one path."""
+    """Counts of one path."""
 
     requests: int = 0
     taken: int = 0
@@ -60,7 +60,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Consumer:
-    """What all connections share."""
+    """State that all connections share."""
 
     secrets: Mapping[str, str] = field(default_factory=dict)
     """``whsec_...`` (or ``whpk_...``) by path."""
@@ -71,7 +71,7 @@ class Consumer:
     _tallies: dict[str, Tally] = field(default_factory=dict)
 
     def check(self, path: str, headers: Mapping[str, str], body: bytes) -> str:
-        """``valid``, ``unchecked`` or the reason."""
+        """Return ``valid``, ``unchecked`` or the reason."""
         key = self.secrets.get(path)
         if key is None:
             return "unchecked"
@@ -82,7 +82,7 @@ class Consumer:
         return "valid"
 
     def try_number(self, path: str, message_id: str) -> int:
-        """How often this message came to this path, this time included."""
+        """Return how often this message came to this path, this time included."""
         with self._lock:
             return _counted(self._tries, (path, message_id))
 
@@ -99,12 +99,12 @@ class Consumer:
             self.show(seen)
 
     def take(self, path: str, message_id: str) -> bool:
-        """Remember a message as taken; True when it already was."""
+        """Remember a message as accepted; returns whether it already was."""
         with self._lock:
             return bool(message_id) and _counted(self._taken, (path, message_id)) > 1
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """Counts by path."""
+        """Return the counts by path."""
         names = Tally.__slots__
         with self._lock:
             return {
@@ -114,7 +114,7 @@ class Consumer:
 
 
 class Server(ThreadingHTTPServer):
-    """A thread for each connection; they end with the process."""
+    """Serves each connection in a thread; threads end with the process."""
 
     daemon_threads = True
     request_queue_size = 1024
@@ -125,26 +125,26 @@ class Server(ThreadingHTTPServer):
         super().__init__(address, Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that goes away is its own business; anything else is shown."""
+        """Ignore disconnected clients, and print other errors."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, kept open between requests."""
+    """One persistent connection."""
 
     protocol_version = "HTTP/1.1"
     server_version = "Hookstation-receiver"
     sys_version = ""
-    # The answer leaves as one packet at once: head and body are buffered, and not held back to be
-    # joined with more.
+    # Send head and body in one packet without delay: the response is buffered, and Nagle's
+    # algorithm is off.
     wbufsize = -1
     disable_nagle_algorithm = True
     timeout = IDLE_S
     server: Server
 
     def do_GET(self) -> None:
-        """``/stats``, or a word about what this is."""
+        """Serve ``/stats``, or a description of this server."""
         if urlsplit(self.path).path == "/stats":
             text = json.dumps(self.server.consumer.stats())
             self._answer(200, text.encode(), content_type="application/json")
@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, b"A consumer for trying things out. It takes POST requests.\n")
 
     def do_POST(self) -> None:
-        """Check, decide, answer, tell."""
+        """Check the request, respond and record it."""
         body = self._body()
         if body is None:
             return
@@ -184,10 +184,10 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(status, b"ok\n" if ok else b"as asked\n", query=query)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are shown by the consumer; what is no request is of no interest."""
+        """Print nothing: the consumer shows requests."""
 
     def _decide(self, path: str, query: dict[str, list[str]], message_id: str) -> int | None:
-        """The status for this path, after the wait that it stands for; None: no answer at all."""
+        """Return the path's status after its delay; None for no response."""
         kind = path.strip("/").partition("/")[0]
         wanted = _number(query, "status", 500)
         if kind == "hang":
@@ -209,7 +209,7 @@ class Handler(BaseHTTPRequestHandler):
         return 200
 
     def _body(self) -> bytes | None:
-        """The exact bytes, or None after an answer that says why they cannot be read."""
+        """Return the exact bytes, or None after an error response."""
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()):
             self.close_connection = True
@@ -250,7 +250,7 @@ def _number(query: Mapping[str, list[str]], name: str, default: int) -> int:
 
 
 def _counted(counts: OrderedDict[tuple[str, str], int], key: tuple[str, str]) -> int:
-    """Count one more of ``key`` and forget the oldest beyond the limit."""
+    """Count one more of ``key``, and forget the oldest beyond the limit."""
     counts[key] = counts.pop(key, 0) + 1
     while len(counts) > REMEMBERED:
         counts.popitem(last=False)
@@ -258,9 +258,9 @@ def _counted(counts: OrderedDict[tuple[str, str], int], key: tuple[str, str]) ->
 
 
 def parse_secrets(lines: list[str]) -> dict[str, str]:
-    """``PATH=whsec_...`` lines as a mapping; blank lines and comments (#) are skipped.
+    """Parse ``PATH=whsec_...`` lines into a mapping; blank lines and comments (#) are skipped.
 
-    Raises ValueError with a sentence that names the line and never the secret.
+    Raises ValueError with a message that names the line and never the secret.
     """
     secrets: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):

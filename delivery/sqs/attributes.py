@@ -1,4 +1,4 @@
-"""Message attributes: what may be sent, their MD5, and how a stored message keeps them.
+"""Check message attributes, compute their MD5, and store them with a message.
 
 https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-message-metadata.html
 """
@@ -18,13 +18,13 @@ from delivery.sqs.errors import SqsError
 MAX_ATTRIBUTES = 10
 MAX_NAME_LENGTH = 256
 PACKED = "Sqs-Message-Attributes"
-"""The header that keeps, as JSON, what cannot be a header of its own."""
+"""The header with all attributes, as JSON, that cannot be headers of their own."""
 EVENT_TYPE, CONTENT_TYPE = "Hookstation-Event-Type", "Content-Type"
-"""Attributes that are a message's event type and content type."""
+"""Attributes that set a message's event type and content type."""
 TRACE = "X-Amzn-Trace-Id"
-"""The header that keeps the message system attribute AWSTraceHeader."""
+"""The header with the message system attribute AWSTraceHeader."""
 ENCODING = "Content-Transfer-Encoding"
-"""Says that a body which is no text was received in base64 (RFC 2045)."""
+"""Marks a body that is not text and was received in base64 (RFC 2045)."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _TYPE = re.compile(r"(String|Number|Binary)(?:\.\S{1,248})?")
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(?:; ?charset=[\w-]+)?", re.ASCII)
@@ -48,12 +48,12 @@ Attributes = Mapping[str, Attribute]
 
 
 def is_text(text: str) -> bool:
-    """Whether a body or a value has only the characters that the service takes."""
+    """Whether a body or a value has only characters that the service accepts."""
     return _NO_TEXT.search(text) is None
 
 
 def read(given: object) -> dict[str, Attribute]:
-    """A request's attributes by name. Raises SqsError."""
+    """Parse a request's attributes by name. Raises SqsError."""
     if not isinstance(given, dict):
         raise SqsError("MalformedInput", "Message attributes must be a map.")
     if len(given) > MAX_ATTRIBUTES:
@@ -63,7 +63,7 @@ def read(given: object) -> dict[str, Attribute]:
 
 
 def read_system(given: object) -> dict[str, Attribute]:
-    """A request's message system attributes: a trace header, or nothing. Raises SqsError."""
+    """Parse a request's message system attributes: at most a trace header. Raises SqsError."""
     found = read(given)
     for name, attribute in found.items():
         if name != "AWSTraceHeader":
@@ -76,7 +76,7 @@ def read_system(given: object) -> dict[str, Attribute]:
 
 
 def size(attributes: Attributes) -> int:
-    """Bytes that count towards the limit of a message: names, types and values."""
+    """Return the bytes that count towards a message's limit: names, types and values."""
     return sum(
         len(name.encode()) + len(it.data_type.encode()) + len(it.raw)
         for name, it in attributes.items()
@@ -84,10 +84,10 @@ def size(attributes: Attributes) -> int:
 
 
 def md5(attributes: Attributes) -> str:
-    """The checksum of attributes, as clients compare it.
+    """Return the MD5 of attributes, which clients verify.
 
-    In the order of their names: name, type, a byte for text (1) or bytes (2), and value, each with
-    its length in four bytes before it.
+    It covers, ordered by name: name, type, a byte for text (1) or bytes (2), and value. A length of
+    four bytes precedes each name, type and value.
     """
     digest = hashlib.md5(usedforsecurity=False)
     for name in sorted(attributes):
@@ -100,7 +100,7 @@ def md5(attributes: Attributes) -> str:
 
 
 def show(attributes: Attributes) -> dict[str, dict[str, str]]:
-    """Attributes as an answer has them."""
+    """Represent attributes in a response."""
     return {
         name: {"BinaryValue": base64.b64encode(it.value).decode(), "DataType": it.data_type}
         if isinstance(it.value, bytes)
@@ -110,7 +110,7 @@ def show(attributes: Attributes) -> dict[str, dict[str, str]]:
 
 
 def choose(attributes: Attributes, wanted: Collection[str]) -> dict[str, Attribute]:
-    """Those that ``MessageAttributeNames`` asks for: names, prefixes like ``a.*``, or all."""
+    """Return the attributes of ``MessageAttributeNames``: names, prefixes like ``a.*``, or all."""
     if "All" in wanted or ".*" in wanted:
         return dict(attributes)
     prefixes = tuple(name[:-1] for name in wanted if name.endswith(".*"))
@@ -122,24 +122,24 @@ def choose(attributes: Attributes, wanted: Collection[str]) -> dict[str, Attribu
 
 
 def event_type(attributes: Attributes) -> str:
-    """The message's event type, where an attribute names a possible one."""
+    """Return the event type from the attributes; '' if absent or invalid."""
     given = attributes.get(EVENT_TYPE)
     value = str(given.value) if given and given.data_type == "String" else ""
     return "" if names.event_type(value) else value
 
 
 def content_type(attributes: Attributes) -> str:
-    """The same of its content type."""
+    """Return the content type from the attributes; '' if absent or invalid."""
     given = attributes.get(CONTENT_TYPE)
     value = str(given.value) if given and given.data_type == "String" else ""
     return value if _MEDIA_TYPE.fullmatch(value) else ""
 
 
 def to_headers(attributes: Attributes, system: Attributes) -> dict[str, str]:
-    """Attributes as the headers of a stored message, without those that are its fields.
+    """Convert attributes to headers of a stored message, except those that are fields of it.
 
-    A text that can be a header is one under its own name: push consumers and the REST API see it.
-    The others are packed into one.
+    A text that is valid in a header becomes a header of the same name, which push consumers and the
+    REST API see. The others are packed into one header.
     """
     stored: dict[str, str] = {}
     packed: dict[str, dict[str, str]] = {}
@@ -169,7 +169,7 @@ def to_headers(attributes: Attributes, system: Attributes) -> dict[str, str]:
 
 
 def of_message(stored: Mapping[str, str], kind: str, media_type: str) -> dict[str, Attribute]:
-    """The attributes of a stored message, whether it came through the door or not."""
+    """Return the attributes of a stored message, published through SQS or otherwise."""
     found = {
         name: Attribute("String", value)
         for name, value in stored.items()
@@ -182,7 +182,7 @@ def of_message(stored: Mapping[str, str], kind: str, media_type: str) -> dict[st
         packed = json.loads(stored.get(PACKED, "{}"))
         found |= {name: _read(name, value) for name, value in packed.items()}
     except (ValueError, AttributeError, SqsError):
-        # A producer may send any text under this name: then it is a header like any other.
+        # A REST producer may send any text under this name; then it is an ordinary header.
         found[PACKED] = Attribute("String", stored[PACKED])
     return found
 

@@ -1,4 +1,4 @@
-"""Context: who calls, and which queues are there for them."""
+"""Authorize the caller of a request and find its queues."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,24 +15,25 @@ ANY_SCOPE = ("publish", "receive", "register", "read", "replay")
 
 
 ResultLater: TypeAlias = Callable[[Callable[[], dict[str, Any]], Callable[[], object]], bool]
-"""Makes a postponed call's result and answers with it. Calls its second argument when the answer is
-about to go out; False, without that, where the client is gone or there is no result."""
+"""Makes the result of a postponed call and sends it. Calls its second argument just before
+sending. Returns False without calling it if the client has disconnected or making the result
+failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One request's caller, and how it calls the broker."""
+    """The caller of a request and its connection."""
 
     caller: Caller
     region: str
-    """As the request was signed for; resource names repeat it."""
+    """Region in the request's signature; ARNs repeat it."""
     base_url: str
-    """The address that the caller used, without a path."""
+    """URL that the caller used, without a path."""
     defer: Callable[[], ResultLater] | None = None
-    """Postpones the answer, where the server can answer later."""
+    """Postpones the response; None if the server cannot."""
 
     def authorize(self, *scopes: str) -> None:
-        """Return for a key that has one of the scopes. Raises SqsError."""
+        """Raise SqsError unless the key has one of the scopes and its producer is enabled."""
         if not self.caller.may(*scopes):
             raise SqsError("AccessDenied", f"The key needs the scope {' or '.join(scopes)}.")
         if self.caller.producer is not None and self.caller.producer.disabled:
@@ -43,15 +44,15 @@ class Context:
         return self.caller.sees(channel.slug, channel.exposure)
 
     def receives(self, queue: QueueView) -> bool:
-        """Whether the queue's messages are the key's own, and not those of another team."""
+        """Whether the key may receive the queue's messages, since its team owns the queue."""
         return self.sees(queue.channel) and self.caller.tenant.owns(queue.consumer.team_id)
 
     def queue(self, parameters: dict[str, Any], *scopes: str) -> QueueView:
-        """The caller's own queue that ``QueueUrl`` names. Raises SqsError."""
+        """Return the caller's own queue of ``QueueUrl``. Raises SqsError."""
         return self.named(queues.name_of_url(parameters.get("QueueUrl")), *scopes)
 
     def named(self, name: str, *scopes: str) -> QueueView:
-        """The same by its name."""
+        """Return the caller's own queue with this name. Raises SqsError."""
         self.authorize(*scopes)
         queue = queues.find(name)
         if not self.receives(queue):
@@ -59,7 +60,7 @@ class Context:
         return queue
 
     def target(self, name: str, *scopes: str) -> QueueView:
-        """A queue to which the caller may send, whoever receives from it. Raises SqsError."""
+        """Return a queue to which the caller may send, of any team. Raises SqsError."""
         self.authorize(*scopes)
         queue = queues.find(name)
         if not self.sees(queue.channel):
@@ -67,11 +68,11 @@ class Context:
         return queue
 
     def url_of(self, name: str) -> str:
-        """A queue's address."""
+        """Return a queue's URL."""
         return f"{self.base_url}/{ACCOUNT}/{name}"
 
     def principal(self, reason: str) -> Principal:
-        """The caller, for the audit log."""
+        """Return the caller for the audit log."""
         producer = self.caller.producer
         return Principal(
             actor=self.caller.actor,

@@ -1,14 +1,14 @@
-"""Errors of the service: each with its name in both protocols and its HTTP status.
+"""Define the service's errors with their names in both protocols and their HTTP status.
 
-Names and codes: https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/
-(Errors of each operation, and CommonErrors).
+Names and codes: https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/ (Errors of
+each operation, and CommonErrors).
 """
 
 from typing import NamedTuple
 
 SERVICE = "com.amazonaws.sqs#"
 FRAMEWORK = "com.amazon.coral.service#"
-"""Whose errors the JSON protocol names: the service's own, and those of any AWS service."""
+"""Prefix of errors in the JSON protocol: those of the service, and those common to AWS services."""
 
 
 class Kind(NamedTuple):
@@ -19,7 +19,7 @@ class Kind(NamedTuple):
     query_code: str
     """Its code in the Query protocol, which ``x-amzn-query-error`` repeats in the JSON protocol."""
     status: int = 400
-    """In the Query protocol. In the JSON protocol it is 400, unless it is one of ``SHARED``."""
+    """HTTP status in the Query protocol. In the JSON protocol it is 400, except for ``SHARED``."""
 
 
 def _own(name: str, code: str = "", status: int = 400) -> Kind:
@@ -77,7 +77,7 @@ SHARED = {
 
 
 class SqsError(Exception):
-    """A refusal as the service words it."""
+    """An error of the service."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -87,31 +87,31 @@ class SqsError(Exception):
 
     @property
     def kind(self) -> Kind:
-        """Its names."""
+        """Its names and status."""
         return KINDS.get(self.name) or SHARED[self.name]
 
     @property
     def json_status(self) -> int:
-        """The HTTP status in the JSON protocol."""
+        """HTTP status in the JSON protocol."""
         return 400 if self.name in KINDS else self.kind.status
 
     @property
     def is_senders(self) -> bool:
-        """Whether the caller has to change something; else the same request may succeed later."""
+        """Whether the caller must change the request; otherwise a retry may succeed."""
         return self.kind.status < 500
 
 
 def invalid(parameter: str, value: object, reason: str) -> SqsError:
-    """A parameter that cannot be used."""
+    """Return the error for an invalid parameter."""
     text = f"Value {value} for parameter {parameter} is invalid. Reason: {reason}"
     return SqsError("InvalidParameterValue", text)
 
 
 def no_queue() -> SqsError:
-    """The queue is not there, or not for this caller."""
+    """Return the error for a queue that does not exist, or not for this caller."""
     return SqsError("QueueDoesNotExist", "The specified queue does not exist.")
 
 
 def missing(parameter: str) -> SqsError:
-    """A parameter that has to be given."""
+    """Return the error for a missing parameter."""
     return SqsError("MissingParameter", f"The request must contain the parameter {parameter}.")

@@ -1,4 +1,4 @@
-"""One request of an SQS client: who signed it, what it asks for, and the answer."""
+"""Handle a request of an SQS client: authenticate it, run the operation and respond."""
 
 import logging
 import re
@@ -24,42 +24,42 @@ from delivery.sqs.errors import SqsError
 from delivery.sqs.operations import OPERATIONS
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
-"""A batch of 1 MiB whose every other character needs six in JSON, attributes in base64."""
+"""A batch of 1 MiB with every second character escaped as six in JSON, and attributes in base64."""
 _QUEUE = re.compile(r"/[0-9]{12}/[A-Za-z0-9._-]{1,100}")
 log = logging.getLogger(__name__)
 
 
 class HandlerResponse(NamedTuple):
-    """What goes out."""
+    """A response."""
 
     status: int
     headers: list[tuple[str, str]]
     body: bytes
     is_read: bool
-    """Whether the request's body was read, so that the connection can go on."""
+    """Whether the request's body was read, so that the connection can be reused."""
 
 
 DeferResponse: TypeAlias = Callable[[HandlerResponse, Callable[[], object]], bool]
-"""As `channels_app.api.fast_path.DeferResponse`."""
+"""Like `channels_app.api.fast_path.DeferResponse`."""
 Defer: TypeAlias = Callable[[], DeferResponse]
 
 
 class _Signer(NamedTuple):
-    """Whoever names a key, before the signature is checked: it may be anybody.
+    """The key id of a request whose signature is not verified yet.
 
-    Its bodies take no places of the key's owner.
+    Anybody can send a key id, so reading its body must not use the limits of the key's owner.
     """
 
     key_id: str
 
     @property
     def owner(self) -> Hashable:
-        """Who alone is hurt by slow bodies."""
+        """The limit's holder, the only one that slow bodies affect."""
         return "signed", self.key_id
 
 
 def is_meant(meta: Mapping[str, Any]) -> bool:
-    """Whether a request is for this door: a POST to ``/`` or to a queue, or a presigned GET."""
+    """Whether a request is for SQS: a POST to ``/`` or to a queue's URL, or a presigned GET."""
     path = meta["PATH_INFO"]
     if path != "/" and not _QUEUE.fullmatch(path):
         return False
@@ -67,10 +67,9 @@ def is_meant(meta: Mapping[str, Any]) -> bool:
 
 
 def answer(meta: Mapping[str, Any], defer: Defer | None = None) -> HandlerResponse:
-    """The answer to the request with this WSGI environment. Raises nothing.
+    """Return the response to the request with this WSGI environment. Raises nothing.
 
-    With ``defer`` a call that waits for messages is answered later, and what this returns is
-    not sent.
+    With ``defer`` a long poll is answered later, and the return value is not sent.
     """
     request_id = str(uuid.uuid4())
     origin.current.set(origin.of("sqs", meta))
@@ -131,7 +130,7 @@ def _call(
 def _deferring(
     defer: Defer, call: protocol.Call, meta: Mapping[str, Any], request_id: str
 ) -> Callable[[], ResultLater]:
-    """Postpones the answer to a call, and then takes its result, or what keeps from making it."""
+    """Return a callback that postpones the response, and later sends the result or an error."""
 
     def begin() -> ResultLater:
         answer_later = defer()
@@ -150,7 +149,7 @@ def _deferring(
 
 
 def _base_url(meta: Mapping[str, Any]) -> str:
-    """Where the caller reached the broker: a queue's address has to work for it."""
+    """Return the URL at which the caller reached the broker, so that queue URLs work for it."""
     public, host = urlsplit(conf().public_url), meta["HTTP_HOST"]
     scheme = public.scheme if host == public.netloc else meta["wsgi.url_scheme"]
     return f"{scheme}://{host}"

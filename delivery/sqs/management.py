@@ -1,4 +1,4 @@
-"""Operations on queues: create, delete, list, attributes, tags, purge."""
+"""Implement operations on queues: create, delete, list, attributes, tags, purge."""
 
 import base64
 from binascii import Error as BadBase64
@@ -28,15 +28,15 @@ from delivery.steps.queues import Waiting
 MAX_RESULTS = 1000
 PURGE_ROWS = 500
 DEDUPLICATION_S = 300
-"""A FIFO queue knows a deduplication id for five minutes."""
+"""Seconds for which a FIFO queue remembers a deduplication id."""
 Parameters = dict[str, Any]
 Result = dict[str, Any]
 
 
 def create(context: Context, parameters: Parameters) -> Result:
-    """CreateQueue: register the channel, where there is none, and its pull consumer.
+    """CreateQueue: register the channel, if there is none, and its pull consumer.
 
-    The same attributes twice change nothing; others are refused.
+    Repeating a call with the same attributes changes nothing; other attributes are refused.
     """
     name = queues.check_name(parameters.get("QueueName"))
     given = queues.clean(parameters.get("Attributes", {}), is_fifo=name.endswith(queues.FIFO))
@@ -61,7 +61,7 @@ def create(context: Context, parameters: Parameters) -> Result:
 
 
 def delete(context: Context, parameters: Parameters) -> Result:
-    """DeleteQueue: remove the pull consumer. The channel, and what was delivered, stay."""
+    """DeleteQueue: retire the pull consumer. The channel and delivered messages stay."""
     queue = context.queue(parameters, "register")
     channel, client_id = queue.channel.slug, queue.consumer.client_id
     _purge(context, queue)
@@ -100,14 +100,14 @@ def list_queues(context: Context, parameters: Parameters) -> Result:
 
 
 def list_sources(context: Context, parameters: Parameters) -> Result:
-    """ListDeadLetterSourceQueues: those whose redrive policy names the queue."""
+    """ListDeadLetterSourceQueues: list the queues whose redrive policy names this one."""
     target = context.queue(parameters, *ANY_SCOPE)
     found = [queue.name for queue in sources_of(target.name) if context.receives(queue)]
     return _page(context, parameters, found, "queueUrls")
 
 
 def sources_of(name: str) -> list[QueueView]:
-    """The queues whose redrive policy names this one."""
+    """Return the queues whose redrive policy names this one."""
     redrives = ((queue, queue.redrive) for queue in queues.every())
     return [queue for queue, redrive in redrives if redrive and redrive.target == name]
 
@@ -129,7 +129,7 @@ def get_attributes(context: Context, parameters: Parameters) -> Result:
 
 
 def set_attributes(context: Context, parameters: Parameters) -> Result:
-    """SetQueueAttributes: those that are given; the others stay."""
+    """SetQueueAttributes: set the given attributes."""
     queue = context.queue(parameters, "register")
     if not parameters.get("Attributes"):
         raise errors.missing("Attributes")
@@ -172,13 +172,13 @@ def list_tags(context: Context, parameters: Parameters) -> Result:
 
 
 def purge(context: Context, parameters: Parameters) -> Result:
-    """PurgeQueue: cancel all that waits or is held now."""
+    """PurgeQueue: cancel all waiting and leased messages."""
     _purge(context, context.queue(parameters, "receive"))
     return {}
 
 
 def refuse_permission(context: Context, parameters: Parameters) -> Result:
-    """AddPermission and RemovePermission, which are for accounts of AWS."""
+    """AddPermission and RemovePermission: refuse them, since they refer to AWS accounts."""
     context.queue(parameters, "register")
     raise SqsError(
         "UnsupportedOperation",
@@ -194,7 +194,7 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
         context.authorize("admin")
         values: dict[str, Any] = {"kind": "queue", **_of_channel(given)}
         if is_fifo:
-            # As AWS: one window and one set of deduplication ids, whoever sends.
+            # As in SQS: one window and one set of deduplication ids for all senders.
             values |= {"idempotency_window_s": DEDUPLICATION_S, "idempotency_scope": "channel"}
         register_channel.put(slug, values, actor=actor, reason="CreateQueue")
     elif _of_channel(given):
@@ -210,14 +210,14 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
         reason="CreateQueue",
     )
     kept = {key: value for key, value in given.items() if key not in _CHANNELS}
-    # A queue that was deleted has left its consumer, and perhaps its row.
+    # A deleted queue left its retired consumer, and perhaps its row.
     Queue.objects.filter(Q(consumer_id=done.row.id) | Q(name=name)).delete()
     Queue(name=name, consumer=done.row, attributes=kept, tags=tags).save()
     return context.named(name, "register")
 
 
 _CHANNELS = frozenset({"FifoQueue", "MaximumMessageSize", "SqsManagedSseEnabled"})
-"""Attributes that are the channel's, or the name's."""
+"""Attributes of the channel, or given by the name."""
 
 
 def _of_channel(given: dict[str, str]) -> dict[str, Any]:
@@ -230,7 +230,10 @@ def _of_channel(given: dict[str, str]) -> dict[str, Any]:
 
 
 def _of_consumer(given: dict[str, str]) -> dict[str, Any]:
-    """The pull consumer's part: each receive counts, and what is given back returns at once."""
+    """Return settings of the pull consumer.
+
+    Each receive counts as an attempt, and a released message is due at once.
+    """
     policy = given.get("RedrivePolicy")
     redrive = queues.read_redrive(policy) if policy else None
     return {
@@ -263,7 +266,7 @@ def _set(context: Context, queue: QueueView, given: dict[str, str]) -> None:
 
 
 def _row(queue: QueueView) -> Queue:
-    """The queue's row, new for a channel that was none to SQS clients before."""
+    """Return the queue's row, or a new one for a channel that has none."""
     return queue.row or Queue(name=queue.name, consumer_id=queue.consumer.id)
 
 
@@ -288,7 +291,7 @@ def _check_redrive(context: Context, name: str, given: dict[str, str], is_fifo: 
 
 
 def waiting(queue: QueueView) -> Waiting:
-    """How many messages the queue has."""
+    """Return the number of the queue's messages."""
     return steps.count(queue.consumer.id, queue.channel.id, clock.now())
 
 
@@ -297,12 +300,12 @@ def _counts(queue: QueueView) -> dict[str, str]:
 
 
 def _purge(context: Context, queue: QueueView) -> None:
-    """Cancel what waits, what is held, and what was accepted and is not fanned out yet."""
+    """Cancel waiting and leased deliveries, and accepted messages that are not fanned out yet."""
     principal, now = context.principal("PurgeQueue"), clock.now()
     consumer_id = queue.consumer.id
     fresh = Message.objects.filter(channel_id=queue.channel.id, state=Message.State.ACCEPTED)
     if len(queue.channel.consumers) > 1:
-        fresh = fresh.none()  # they are not only this one's
+        fresh = fresh.none()  # other consumers need them too
     while keys := list(
         fresh.filter(accepted_at__lte=now).values_list("id", flat=True)[:PURGE_ROWS]
     ):
@@ -330,7 +333,7 @@ def _purge(context: Context, queue: QueueView) -> None:
 
 
 def _lease_of(row: Delivery) -> Lease:
-    """What its holder has, as far as ending it asks."""
+    """Return the delivery's lease, with the fields that settling needs."""
     return Lease(
         delivery_id=row.id,
         consumer_id=row.consumer_id,
@@ -364,7 +367,7 @@ def _checked(tags: dict[str, str]) -> dict[str, str]:
 
 
 def _page(context: Context, parameters: Parameters, names: Sequence[str], key: str) -> Result:
-    """A page of addresses; without MaxResults the first thousand, and no token for others."""
+    """Return a page of queue URLs; without MaxResults the first thousand, and no token."""
     limit, token = parameters.get("MaxResults"), parameters.get("NextToken")
     if limit is not None and not (
         isinstance(limit, int) and not isinstance(limit, bool) and 1 <= limit <= MAX_RESULTS
@@ -379,7 +382,7 @@ def _page(context: Context, parameters: Parameters, names: Sequence[str], key: s
     found: Result = {key: [context.url_of(name) for name in page]}
     if limit is not None and len(names) > limit:
         found["NextToken"] = base64.urlsafe_b64encode(page[-1].encode()).decode()
-    # The service leaves an empty list of queues out.
+    # SQS omits an empty list of queues.
     return found if page or key == "queueUrls" else {}
 
 

@@ -1,4 +1,4 @@
-"""Operations on messages: send, receive, delete, and change their visibility."""
+"""Implement operations on messages: send, receive, delete, and change their visibility."""
 
 import base64
 import hashlib
@@ -55,7 +55,7 @@ def send(context: Context, parameters: Parameters) -> Result:
 
 
 def send_batch(context: Context, parameters: Parameters) -> Result:
-    """SendMessageBatch: all that can be stored, in one transaction."""
+    """SendMessageBatch: store all valid entries in one transaction."""
     queue = context.target(name_of_url(parameters.get("QueueUrl")), "publish")
     entries = _entries(parameters)
     total = sum(_size_of_entry(entry) for entry in entries.values())
@@ -72,7 +72,7 @@ def send_batch(context: Context, parameters: Parameters) -> Result:
 
 
 def receive(context: Context, parameters: Parameters) -> Result:
-    """ReceiveMessage, waiting up to ``WaitTimeSeconds`` for a first message."""
+    """ReceiveMessage: receive, waiting up to ``WaitTimeSeconds`` for a first message."""
     queue = context.queue(parameters, "receive")
     limit = _number(parameters, "MaxNumberOfMessages", 1, 1, MAX_BATCH)
     lease_s = _number(
@@ -88,7 +88,7 @@ def receive(context: Context, parameters: Parameters) -> Result:
         most=limit,
         lease_ms=lease_s * 1000,
         worker=_worker(context, attempt),
-        # Who repeats an attempt gets what it took, under new receipt handles.
+        # A repeated attempt returns the same messages with new receipt handles.
         resume=attempt is not None,
     )
     wanted = [
@@ -111,14 +111,14 @@ def receive(context: Context, parameters: Parameters) -> Result:
 
 
 def delete(context: Context, parameters: Parameters) -> Result:
-    """DeleteMessage: acknowledge it."""
+    """DeleteMessage: acknowledge the message."""
     queue = context.queue(parameters, "receive")
     _delete(queue, parameters)
     return {}
 
 
 def delete_batch(context: Context, parameters: Parameters) -> Result:
-    """DeleteMessageBatch, in one transaction."""
+    """DeleteMessageBatch: acknowledge messages in one transaction."""
     queue = context.queue(parameters, "receive")
     leases, failed = _each(_entries(parameters), lambda entry: _lease(queue, entry))
     done = leasing.end(list(leases.values()), Outcome.DELIVERED)
@@ -130,7 +130,7 @@ def delete_batch(context: Context, parameters: Parameters) -> Result:
 
 
 def change_visibility(context: Context, parameters: Parameters) -> Result:
-    """ChangeMessageVisibility: extend the lease, or give the message back (0)."""
+    """ChangeMessageVisibility: extend the lease, or release the message (0)."""
     queue = context.queue(parameters, "receive")
     _change(queue, parameters)
     return {}
@@ -144,7 +144,7 @@ def change_visibility_batch(context: Context, parameters: Parameters) -> Result:
 
 
 def refused(error: BrokerError | ApiProblem) -> SqsError:
-    """A refusal of the broker as one of the service's."""
+    """Convert an error of the broker to one of the service."""
     status = error.status if isinstance(error, BrokerError) else error.status_code
     detail = str(error.detail)
     if status == 429:
@@ -159,7 +159,7 @@ def refused(error: BrokerError | ApiProblem) -> SqsError:
 
 
 class _Prepared(NamedTuple):
-    """A message that is to be stored, and what its sender is told of it."""
+    """A message to store, and its checksums for the response."""
 
     publication: Publication
     checksums: Result
@@ -217,7 +217,7 @@ def _delay(queue: QueueView, given: Mapping[str, Any]) -> int:
 
 
 def _keys(queue: QueueView, given: Mapping[str, Any], body: bytes) -> tuple[str | None, str | None]:
-    """The message's ordering key and its idempotency key."""
+    """Return the message's ordering key and its idempotency key."""
     group, key = given.get("MessageGroupId"), given.get("MessageDeduplicationId")
     for name, value in (("MessageGroupId", group), ("MessageDeduplicationId", key)):
         if value is not None and not (isinstance(value, str) and _GROUP.fullmatch(value)):
@@ -241,7 +241,7 @@ def _keys(queue: QueueView, given: Mapping[str, Any], body: bytes) -> tuple[str 
 
 
 def _scope(queue: QueueView, group: str) -> str:
-    """What stands before a deduplication id so that it counts within its group alone."""
+    """Return the prefix of a deduplication id: the group if ids count per group."""
     return f"{group}:" if queue.set_attributes.get("DeduplicationScope") == "messageGroup" else ""
 
 
@@ -253,7 +253,7 @@ def _store(context: Context, queue: QueueView, messages: Sequence[_Prepared]) ->
     )
     done = []
     for message, result in zip(messages, stored, strict=True):
-        # A repeat is a success, whatever its body: the first message stands.
+        # A duplicate is a success, whatever its body: the first message stays.
         shown = {**message.checksums, "MessageId": ids.to_uuid(result.message_id)}
         if queue.is_fifo:
             shown["SequenceNumber"] = _sequence(result.message_id)
@@ -268,7 +268,7 @@ def _wait(
     wait_s: float,
     show: Callable[[Sequence[ReceivedMessage]], Result],
 ) -> list[ReceivedMessage]:
-    """What is due for the queue within ``wait_s`` seconds; of a postponed call nothing."""
+    """Return the messages that become due within ``wait_s`` seconds; [] for a postponed call."""
     defer = context.defer
 
     def begin() -> Deliver:
@@ -300,15 +300,15 @@ def _worker(context: Context, attempt: object) -> str:
 
 
 class _Known:
-    """What the system attributes of received messages need, asked for once for all of them."""
+    """Data for the system attributes of received messages, read with one query for all."""
 
     def __init__(self, received_message: Sequence[ReceivedMessage], wanted: Sequence[str]) -> None:
         self.wanted = set(wanted)
         self.all = "All" in self.wanted
         self.senders: dict[int, tuple[str, str]] = {}
-        """Idempotency key and producer's name by message."""
+        """Idempotency key and producer's name, by message."""
         self.first: dict[int, datetime] = {}
-        """When a delivery was first received; without those received for the first time."""
+        """When a delivery was first received, by delivery; absent if it was not received before."""
         if self.asks("MessageDeduplicationId") or self.asks("SenderId"):
             rows = Message.objects.filter(id__in=[one.row.message_id for one in received_message])
             found = rows.values_list("id", "idempotency_key", "producer__slug")
@@ -329,7 +329,7 @@ def _show(
     payload = one.payload
     body = payload.body
     if body is None:
-        # Ten of the largest are more than an answer of the REST API holds.
+        # Ten messages of maximum size are more than a response of the REST API holds.
         body = payloads.load([one.row.message_id])[one.row.message_id].body or b""
     kept = attributes.of_message(payload.headers, one.row.event_type, payload.content_type)
     try:
@@ -352,7 +352,7 @@ def _show(
 
 
 def _died_in(one: ReceivedMessage, region: str) -> str:
-    """The queue whose dead-letter queue this is, if it was there that the message died."""
+    """Return the ARN of the queue in which the message died; '' if it was no queue."""
     channel = one.payload.headers.get(f"{PREFIX}Channel", "")
     name = queues.name_of(channel, one.payload.headers.get(f"{PREFIX}Consumer", ""))
     return queues.arn_of(name, region) if name else ""
@@ -384,7 +384,7 @@ def _taken_at(one: ReceivedMessage) -> datetime:
 
 def _delete(queue: QueueView, given: Mapping[str, Any]) -> None:
     lease = _lease(queue, given)
-    # Of a standard queue a handle that another receipt has replaced is no error; the message stays.
+    # In a standard queue an outdated receipt handle is no error, and the message stays.
     if not leasing.end([lease], Outcome.DELIVERED) and queue.is_fifo:
         raise _lapsed()
 
@@ -432,7 +432,7 @@ def _not_held(lease: Lease) -> SqsError:
 
 
 def _entries(parameters: Parameters) -> dict[str, dict[str, Any]]:
-    """A batch's entries by their ids, in order. Raises SqsError."""
+    """Return a batch's entries by id, in order. Raises SqsError."""
     given = parameters.get("Entries", [])
     if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
         raise SqsError("MalformedInput", "Entries must be a list of structures.")
@@ -461,7 +461,7 @@ def _entries(parameters: Parameters) -> dict[str, dict[str, Any]]:
 def _each(
     entries: Mapping[str, dict[str, Any]], work: Callable[[dict[str, Any]], Any]
 ) -> tuple[dict[str, Any], dict[str, SqsError]]:
-    """What ``work`` makes of each entry, and why it refused others."""
+    """Return the results of ``work`` by entry, and the errors."""
     done: dict[str, Any] = {}
     failed: dict[str, SqsError] = {}
     for id_, entry in entries.items():
@@ -488,7 +488,7 @@ def _batch_result(done: list[Result], failed: Mapping[str, SqsError]) -> Result:
 
 
 def _size_of_entry(entry: Mapping[str, Any]) -> int:
-    """Bytes of an entry that is not checked yet."""
+    """Return the bytes of an entry that is not checked yet."""
     body, given = entry.get("MessageBody"), entry.get("MessageAttributes")
     size = len(body.encode("utf-8", "replace")) if isinstance(body, str) else 0
     for name, value in given.items() if isinstance(given, dict) else ():
@@ -526,7 +526,7 @@ def _number(given: Mapping[str, Any], name: str, default: int, least: int, most:
 
 
 def _sequence(message_id: int) -> str:
-    """Message ids rise with time: within a group they are in its order."""
+    """Return the sequence number. Message ids rise with time, so they keep the order in a group."""
     return f"{message_id:020d}"
 
 

@@ -1,4 +1,4 @@
-"""Message move tasks: from a dead-letter queue back to its sources, or to another queue."""
+"""Implement message move tasks from a dead-letter queue to its sources or to another queue."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ State = MoveTask.State
 
 
 def start(context: Context, parameters: Parameters) -> Result:
-    """StartMessageMoveTask. One task of a queue runs at a time, and carries on after a crash."""
+    """StartMessageMoveTask: start a task, one per queue at a time. It continues after a crash."""
     queue = _source(context, parameters)
     if not management.sources_of(queue.name):
         detail = "Source queue must be configured as a Dead Letter Queue."
@@ -52,7 +52,7 @@ def start(context: Context, parameters: Parameters) -> Result:
 
 
 def cancel(context: Context, parameters: Parameters) -> Result:
-    """CancelMessageMoveTask: what was moved stays where it is."""
+    """CancelMessageMoveTask: stop the task. Moved messages stay moved."""
     context.authorize("replay")
     handle = parameters.get("TaskHandle")
     if not isinstance(handle, str) or not handle:
@@ -71,7 +71,7 @@ def cancel(context: Context, parameters: Parameters) -> Result:
 
 
 def list_tasks(context: Context, parameters: Parameters) -> Result:
-    """ListMessageMoveTasks: the newest ones of a queue, first."""
+    """ListMessageMoveTasks: list a queue's tasks, newest first."""
     queue = _source(context, parameters)
     limit = parameters.get("MaxResults", 1)
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_LISTED:
@@ -110,7 +110,7 @@ def _destination(context: Context, queue: QueueView, arn: object) -> Channel | N
 
 
 def _name(task: MoveTask) -> str:
-    """The queue from which it moves. Raises SqsError."""
+    """Return the name of the source queue. Raises SqsError."""
     if task.source_arn:
         return queues.name_of_arn(task.source_arn, "SourceArn")
     consumer = task.consumer
@@ -118,7 +118,7 @@ def _name(task: MoveTask) -> str:
 
 
 def _target_arn(task: MoveTask, region: str) -> str:
-    """Where to, as it was said; of a task that the console started, the channel's queue."""
+    """Return the destination as given; for a task started in the console, the channel's queue."""
     if task.destination_arn or task.destination is None:
         return task.destination_arn
     channel = config_cache.channel(task.destination.slug)

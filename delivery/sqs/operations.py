@@ -1,4 +1,4 @@
-"""The service's operations, by name."""
+"""Map the service's operations to functions by name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

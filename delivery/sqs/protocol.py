@@ -1,6 +1,6 @@
-"""Both protocols of the service: AWS JSON 1.0, and Query with answers in XML.
+"""Read and write both protocols of the service: AWS JSON 1.0, and Query with XML responses.
 
-Requests of either become one shape, the JSON protocol's: the operation's name and its parameters.
+Requests of both have one form, that of the JSON protocol: the operation's name and its parameters.
 https://smithy.io/2.0/aws/protocols/aws-json-1_0-protocol.html,
 https://smithy.io/2.0/aws/protocols/aws-query-protocol.html
 """
@@ -19,7 +19,7 @@ XML = "text/xml"
 TARGET = "AmazonSQS."
 NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 MAX_FIELDS = 2000
-"""Of a Query request: ten messages with ten attributes each have 450."""
+"""Maximum fields of a Query request: ten messages with ten attributes each have 450."""
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Parameters = dict[str, Any]
@@ -38,14 +38,14 @@ _LISTS = {
     "MessageSystemAttributeName": "MessageSystemAttributeNames",
     "TagKey": "TagKeys",
 }
-"""Flattened lists of texts: their name in the Query protocol, and in the JSON protocol."""
+"""Flattened lists of strings: name in the Query protocol, name in the JSON protocol."""
 _MAPS = {
     "Attribute": ("Attributes", "Name"),
     "MessageAttribute": ("MessageAttributes", "Name"),
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name"),
     "Tag": ("Tags", "Key"),
 }
-"""Flattened maps: the same, and what their keys are called."""
+"""Flattened maps: both names, and the name of their keys."""
 _ELEMENTS = {
     "Attributes": ("Attribute", "Name"),
     "MessageAttributes": ("MessageAttribute", "Name"),
@@ -55,11 +55,11 @@ _ELEMENTS = {
     "queueUrls": ("QueueUrl", ""),
     "Failed": ("BatchResultErrorEntry", ""),
 }
-"""Maps and lists of answers: the element of an entry, and of its key."""
+"""Maps and lists of responses: the XML element of an entry, and of its key."""
 
 
 class Call(NamedTuple):
-    """What a request asks for, whatever protocol it came in."""
+    """The operation and parameters of a request in either protocol."""
 
     operation: str
     parameters: Parameters
@@ -67,17 +67,17 @@ class Call(NamedTuple):
 
 
 def is_json(meta: Mapping[str, Any]) -> bool:
-    """Whether the request with this WSGI environment is one of the JSON protocol."""
+    """Whether the request with this WSGI environment uses the JSON protocol."""
     return "HTTP_X_AMZ_TARGET" in meta
 
 
 def read(meta: Mapping[str, Any], body: bytes) -> Call:
-    """The operation that a request names. Raises SqsError."""
+    """Parse a request's operation and parameters. Raises SqsError."""
     return _read_json(meta, body) if is_json(meta) else _read_query(meta, body)
 
 
 def write(call: Call, result: Mapping[str, Any], request_id: str) -> bytes:
-    """What an operation answers."""
+    """Return the response body of an operation."""
     if call.is_json:
         return json.dumps(result, ensure_ascii=False, separators=(",", ":")).encode()
     name = call.operation
@@ -91,7 +91,7 @@ def write(call: Call, result: Mapping[str, Any], request_id: str) -> bytes:
 
 
 def write_error(error: SqsError, *, as_json: bool, request_id: str) -> bytes:
-    """What a refusal answers."""
+    """Return the response body of an error."""
     if as_json:
         return json.dumps({"__type": error.kind.shape, "message": error.message}).encode()
     who = "Sender" if error.is_senders else "Receiver"
@@ -110,9 +110,9 @@ def _read_json(meta: Mapping[str, Any], body: bytes) -> Call:
         raise SqsError("MalformedInput", "The body is not JSON.") from None
     if not isinstance(found, dict):
         raise SqsError("MalformedInput", "The body must be a JSON object.")
-    # null is what is not there.
+    # null means absent.
     parameters = {name: value for name, value in found.items() if value is not None}
-    # The one parameter that the service's model writes small.
+    # The only parameter with a lower-case name in the service's model.
     if "tags" in parameters:
         parameters.setdefault("Tags", parameters.pop("tags"))
     return Call(target.removeprefix(TARGET), parameters, True)
@@ -145,7 +145,7 @@ def _read_query(meta: Mapping[str, Any], body: bytes) -> Call:
         node[last] = value
     parameters = _structure(tree, operation)
     if "QueueUrl" not in parameters and meta["PATH_INFO"].count("/") == 2:
-        parameters["QueueUrl"] = meta["PATH_INFO"]  # old clients call the queue's own address
+        parameters["QueueUrl"] = meta["PATH_INFO"]  # old clients call the queue's own URL
     return Call(operation, parameters, False)
 
 
@@ -209,5 +209,6 @@ def _element(name: str, value: Any, operation: str) -> str:
 
 
 def _text(text: str) -> str:
-    # What XML cannot say came through the REST API; line ends would be changed by who reads it.
+    # Remove characters that XML lacks, which the REST API accepts. Escape CR, which parsers would
+    # change.
     return escape(_NO_XML.sub("\ufffd", text), {"\r": "&#xD;"})

@@ -1,7 +1,8 @@
-"""Queues: which channel and which pull consumer a queue's name stands for, and its attributes.
+"""Find the channel and pull consumer of a queue's name, and define queue attributes.
 
-A name that can be a channel's is that channel's. Another one (capital letters, a hyphen in front)
-stands in the table of queues, and its channel has it in lower case with a digest behind it.
+A queue name that is a valid channel name is its channel's name. Another name (with capital letters,
+or a leading hyphen) has a row in the table of queues; its channel's name is the name in lower case
+with a digest as suffix.
 """
 
 import hashlib
@@ -21,26 +22,26 @@ from delivery.sqs import errors
 from delivery.sqs.errors import SqsError
 
 ACCOUNT = "000000000000"
-"""The installation, as queue addresses and resource names have it. Clients may write any other."""
+"""The account id of the installation in queue URLs and ARNs. Requests may use any other."""
 CLIENT_ID = "sqs"
-"""The pull consumer that CreateQueue registers."""
+"""Client id of the pull consumer that CreateQueue registers."""
 FIFO = ".fifo"
 MAX_NAME_LENGTH = 80
 MAX_TAGS = 50
 MAX_SIZE = 1024 * 1024
-"""Bytes of a message, and of a batch, with their attributes."""
+"""Maximum bytes of a message, and of a batch, with attributes."""
 MAX_LEASE_S = 43_200
 MAX_WAIT_S = 20
 MAX_RECEIVES = 1000
 MAX_SOURCES = 10
 MAX_DELAY_S = 3660 * 86_400
-"""The service stops at 900. A channel may allow less (``max_future_days``)."""
+"""SQS allows up to 900. A channel may allow less than this (``max_future_days``)."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 _ARN = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]*:[0-9]*:([A-Za-z0-9_.-]+)")
 
 
 class Number(NamedTuple):
-    """An attribute that is a number."""
+    """A numeric attribute."""
 
     default: int
     least: int
@@ -75,23 +76,23 @@ READABLE = SETTABLE | {*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "Qu
 
 
 class RedrivePolicy(NamedTuple):
-    """Where a message goes that was received too often."""
+    """Where a message goes after too many receives."""
 
     target: str
-    """The queue's name."""
+    """Name of the dead-letter queue."""
     arn: str
     max_receives: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """One queue with everything that an operation needs of it."""
+    """A queue with its channel, consumer and row."""
 
     name: str
     channel: ChannelConfig
     consumer: ConsumerConfig
     row: Queue | None
-    """None for a channel with a pull consumer that nobody made a queue of through the door."""
+    """None for a channel with a pull consumer on which no SQS client created a queue."""
 
     @property
     def is_fifo(self) -> bool:
@@ -100,16 +101,16 @@ class QueueView:
 
     @property
     def set_attributes(self) -> Mapping[str, str]:
-        """The attributes that somebody set, as far as they are not the channel's."""
+        """Attributes that a client set, except those of the channel."""
         return self.row.attributes if self.row else {}
 
     def number(self, name: str) -> int:
-        """An attribute that is a number."""
+        """Return a numeric attribute."""
         return int(self.set_attributes.get(name, NUMBERS[name].default))
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of a message with its attributes."""
+        """Maximum bytes of a message with attributes."""
         return min(self.channel.max_body_bytes, MAX_SIZE)
 
     @property
@@ -120,7 +121,7 @@ class QueueView:
 
 
 class _Rows:
-    """The table of queues as the configuration's current version has it. Threads share it."""
+    """The table of queues, cached for the current version of the configuration. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -129,7 +130,7 @@ class _Rows:
         self._by_consumer: dict[int, Queue] = {}
 
     def read(self) -> tuple[dict[str, Queue], dict[int, Queue]]:
-        """By name, and by the id of their consumer."""
+        """Return the rows by name, and by consumer id."""
         number = config_cache.refresh()
         with self._lock:
             if number != self._number:
@@ -144,12 +145,12 @@ _rows = _Rows()
 
 
 def find(name: str) -> QueueView:
-    """The queue of that name. Raises SqsError."""
+    """Return the queue with this name. Raises SqsError."""
     row = _rows.read()[0].get(name)
     channel = config_cache.channel(row.consumer.channel.slug if row else slug_of(name))
     if channel is None:
         raise errors.no_queue()
-    row = row or _rows.read()[0].get(name)  # made on another host a moment ago
+    row = row or _rows.read()[0].get(name)  # another host may have created it just now
     if row is not None:
         consumer = config_cache.consumers([row.consumer_id]).get(row.consumer_id)
     else:
@@ -160,7 +161,7 @@ def find(name: str) -> QueueView:
 
 
 def every() -> Iterable[QueueView]:
-    """All queues, by name."""
+    """Return all queues, by name."""
     _, by_consumer = _rows.read()
     found = []
     for channel in config_cache.channels():
@@ -176,14 +177,14 @@ def every() -> Iterable[QueueView]:
 
 
 def pull_consumer(channel: ChannelConfig) -> ConsumerConfig | None:
-    """The one for which a channel is received: ``sqs``, or the only one that pulls."""
+    """Return the pull consumer that is the channel's queue: ``sqs``, or the only pull consumer."""
     pulling = [it for it in channel.consumers if it.mode == Consumer.Mode.PULL]
     named = [it for it in pulling if it.client_id == CLIENT_ID]
     return named[0] if named else pulling[0] if len(pulling) == 1 else None
 
 
 def name_of(channel: str, client_id: str) -> str | None:
-    """The queue that this consumer of this channel is; None for one that is none."""
+    """Return the queue name of this consumer; None for a push consumer."""
     consumer = config_cache.consumer(channel, client_id)
     if consumer is None or consumer.mode != Consumer.Mode.PULL:
         return None
@@ -192,7 +193,7 @@ def name_of(channel: str, client_id: str) -> str | None:
 
 
 def slug_of(name: str) -> str:
-    """The channel of a queue of this name that is made now."""
+    """Return the channel name for a new queue of this name."""
     if names.slug(name) is None:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -200,7 +201,7 @@ def slug_of(name: str) -> str:
 
 
 def check_name(name: object) -> str:
-    """A name for a new queue. Raises SqsError."""
+    """Check the name of a new queue. Raises SqsError."""
     if not isinstance(name, str) or not name:
         raise errors.missing("QueueName")
     if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
@@ -212,7 +213,7 @@ def check_name(name: object) -> str:
 
 
 def name_of_url(url: object) -> str:
-    """The queue that an address names; its host and account do not matter. Raises SqsError."""
+    """Return the queue name in a URL, of any host and account. Raises SqsError."""
     if url is None or url == "":
         raise errors.missing("QueueUrl")
     if not isinstance(url, str):
@@ -221,7 +222,7 @@ def name_of_url(url: object) -> str:
 
 
 def name_of_arn(arn: object, parameter: str) -> str:
-    """The queue that a resource name names. Raises SqsError."""
+    """Return the queue name in an ARN. Raises SqsError."""
     found = _ARN.fullmatch(arn) if isinstance(arn, str) else None
     if found is None:
         raise errors.invalid(parameter, arn, "It is not the ARN of a queue.")
@@ -229,12 +230,12 @@ def name_of_arn(arn: object, parameter: str) -> str:
 
 
 def arn_of(name: str, region: str) -> str:
-    """A queue's resource name."""
+    """Return a queue's ARN."""
     return f"arn:aws:sqs:{region}:{ACCOUNT}:{name}"
 
 
 def read_redrive(text: str) -> RedrivePolicy:
-    """A redrive policy. Raises SqsError."""
+    """Parse a redrive policy. Raises SqsError."""
     found = _object("RedrivePolicy", text)
     receives = found.get("maxReceiveCount")
     number = str(receives) if not isinstance(receives, bool) else ""
@@ -247,7 +248,7 @@ def read_redrive(text: str) -> RedrivePolicy:
 
 
 def read_allow(text: str) -> tuple[str, tuple[str, ...]]:
-    """A redrive allow policy: its permission, and the sources that it names. Raises SqsError."""
+    """Parse a redrive allow policy: its permission, and its source queues. Raises SqsError."""
     found = _object("RedriveAllowPolicy", text)
     permission, arns = found.get("redrivePermission"), found.get("sourceQueueArns", [])
     if permission not in {"allowAll", "denyAll", "byQueue"} or not isinstance(arns, list):
@@ -262,9 +263,9 @@ def read_allow(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def clean(given: object, *, is_fifo: bool) -> dict[str, str]:
-    """Attributes that are to be set, in the form in which they are kept. Raises SqsError.
+    """Check attributes to set; returns them in stored form. Raises SqsError.
 
-    An empty policy takes one away.
+    An empty policy removes the stored one.
     """
     if not isinstance(given, dict):
         raise SqsError("MalformedInput", "Attributes must be a map.")
@@ -280,7 +281,7 @@ def clean(given: object, *, is_fifo: bool) -> dict[str, str]:
 
 
 def shown(queue: QueueView, region: str) -> dict[str, str]:
-    """All attributes of a queue but the counts, by name."""
+    """Return all attributes of a queue except the counts, by name."""
     row = queue.row
     found = {name: str(queue.number(name)) for name in NUMBERS if not name.startswith("Kms")}
     found["MaximumMessageSize"] = str(queue.max_bytes)

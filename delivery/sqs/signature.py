@@ -1,4 +1,4 @@
-"""AWS Signature Version 4: who signed a request, in its headers or in its query string.
+"""Verify AWS Signature Version 4 in a request's headers or query string.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
 """
@@ -18,7 +18,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 SERVICE = "sqs"
 MAX_SKEW = timedelta(minutes=15)
 MAX_EXPIRES_S = 7 * 86_400
-"""A presigned request is good for so long at most."""
+"""Maximum validity of a presigned request in seconds."""
 _STAMP = "%Y%m%dT%H%M%SZ"
 _HEADER = re.compile(
     r"AWS4-HMAC-SHA256\s+Credential=([^,\s]+)\s*,\s*SignedHeaders=([^,\s]+)\s*,"
@@ -30,7 +30,7 @@ _SPACES = re.compile(r" +")
 
 
 class Signed(NamedTuple):
-    """What a request says of its signature; nothing of it is true before `verify`."""
+    """The signature of a request; nothing in it is trustworthy before `verify`."""
 
     key_id: str
     date: str
@@ -38,13 +38,13 @@ class Signed(NamedTuple):
     signed_headers: tuple[str, ...]
     signature: str
     stamp: str
-    """When it was signed, as ``YYYYMMDDTHHMMSSZ``."""
+    """Time of signing, as ``YYYYMMDDTHHMMSSZ``."""
     expires_s: int | None
-    """How long a presigned request is good for; None for one signed in its headers."""
+    """Validity of a presigned request in seconds; None for a request signed in its headers."""
 
 
 def read(meta: Mapping[str, Any]) -> Signed:
-    """The signature of the request with this WSGI environment. Raises SqsError."""
+    """Parse the signature of the request with this WSGI environment. Raises SqsError."""
     query = dict(_pairs(meta))
     if "X-Amz-Signature" in query:
         if query.get("X-Amz-Algorithm") != ALGORITHM:
@@ -75,9 +75,9 @@ def read(meta: Mapping[str, Any]) -> Signed:
 def verify(
     signed: Signed, secret: str, meta: Mapping[str, Any], body: bytes, now: datetime
 ) -> None:
-    """Return if ``secret`` signed this request not long ago. Raises SqsError.
+    """Raise SqsError unless ``secret`` signed this request recently.
 
-    The payload's hash is part of what is signed: a changed body is refused as well.
+    The signature includes the hash of the payload, so a changed body is refused as well.
     """
     _check_time(signed, now)
     scope = f"{signed.date}/{signed.region}/{SERVICE}/aws4_request"
@@ -133,7 +133,7 @@ def _check_time(signed: Signed, now: datetime) -> None:
 
 
 def _canonical(signed: Signed, meta: Mapping[str, Any], payload_hash: str) -> str:
-    # An operation that is not signed could be put in the place of another one.
+    # Without this check an attacker could replace an unsigned operation.
     if "HTTP_X_AMZ_TARGET" in meta and "x-amz-target" not in signed.signed_headers:
         raise SqsError("SignatureDoesNotMatch", "'X-Amz-Target' must be a 'SignedHeader'.")
     pairs = sorted(
@@ -142,7 +142,7 @@ def _canonical(signed: Signed, meta: Mapping[str, Any], payload_hash: str) -> st
     return "\n".join(
         (
             meta["REQUEST_METHOD"],
-            # Queues' addresses hold nothing that has to be quoted.
+            # Queue URLs have no characters that need quoting.
             quote(meta["PATH_INFO"] or "/", safe="/-_.~"),
             "&".join(f"{name}={value}" for name, value in pairs),
             *(f"{name}:{_header(meta, name)}" for name in signed.signed_headers),

@@ -1,4 +1,4 @@
-"""Charts of a webhook: its last day or week, and its last deliveries, from bounded reads."""
+"""Draw charts of a webhook's last day or week and of its last deliveries, from bounded reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from delivery.rules.outcome import Outcome
 from delivery.steps.replay.filters import LARGEST_ID, id_at
 
 SPANS = {"24h": (24, timedelta(hours=1)), "7d": (28, timedelta(hours=6))}
-"""Bars, and how much time each stands for."""
+"""Number of bars, and the time of each."""
 SAMPLE = 40
-"""Deliveries looked at for a bar, its newest: a page costs the same however much was sent."""
+"""Maximum deliveries read for a bar, the newest, so that the cost of a page is bounded."""
 STRIP = 30
 STATES = ("delivered", "dead", "queued", "in_flight")
 WIDTH, HEIGHT, GAP = 960, 160, 4
@@ -26,7 +26,7 @@ TAKEN = [outcome.value for outcome in Outcome if outcome.is_success]
 
 
 class Row(NamedTuple):
-    """What is read of a delivery."""
+    """Columns read of a delivery."""
 
     id: int
     state: str
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A bar as it is drawn."""
+    """A bar on the canvas."""
 
     bar: Bar
     x: float
@@ -55,7 +55,7 @@ class Column:
 
 
 def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
-    """Oldest first, the last one ending with the span that ``now`` is in."""
+    """Return bars oldest first; the last one contains ``now``."""
     count, width = SPANS[span]
     states = _present(Counter.read([consumer_id])[consumer_id])
     seconds = width.total_seconds()
@@ -73,7 +73,7 @@ def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
 
 
 def columns(found: Sequence[Bar]) -> list[Column]:
-    """The bars on a canvas of WIDTH by HEIGHT; each part is a share of its bar's deliveries."""
+    """Place bars on a canvas of WIDTH by HEIGHT; each part is a share of its bar's deliveries."""
     step = WIDTH / len(found)
     top = max((bar.total for bar in found), default=0) or 1
     drawn = []
@@ -102,7 +102,7 @@ def columns(found: Sequence[Bar]) -> list[Column]:
 
 
 def strips(counts: Mapping[int, Mapping[str, int]]) -> dict[int, list[dict[str, Any]]]:
-    """The last deliveries of each consumer, oldest first, as ticks; ``counts`` are its counters."""
+    """Return ticks for each consumer's last deliveries, oldest first, given its counters."""
     parts = [Part(consumer_id, _present(own)) for consumer_id, own in counts.items()]
     found = _newest(parts, STRIP)
     return {part.consumer_id: _ticks(rows) for part, rows in zip(parts, found, strict=True)}
@@ -127,7 +127,10 @@ def _present(counts: Mapping[str, int]) -> list[str]:
 
 
 def _newest(parts: Sequence[Part], most: int) -> list[list[Row]]:
-    """The newest rows of each part, falling: one query, in it a short index range per state."""
+    """Return the newest rows of each part, descending, in one query.
+
+    The query has a short index range per state.
+    """
     terms: list[str] = []
     values: list[Any] = []
     for place, part in enumerate(parts):
@@ -147,7 +150,7 @@ def _newest(parts: Sequence[Part], most: int) -> list[list[Row]]:
 
 
 def _answers(delivery_ids: Iterable[int]) -> dict[int, int]:
-    """How long the attempt took that was taken, by delivery."""
+    """Return the duration of each delivery's successful attempt, in milliseconds."""
     keys = list(delivery_ids)
     found: dict[int, int] = {}
     for start in range(0, len(keys), 500):

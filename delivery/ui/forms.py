@@ -1,4 +1,4 @@
-"""Forms of webhooks: what people type, turned into what steps/register_consumer takes."""
+"""Convert webhook forms into the arguments of steps/register_consumer."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from channels_app.steps.signing_secrets import DEFAULT_OVERLAP_S
 
 DEFAULT, CUSTOM = "", "custom"
 CALLS = ("url", "headers")
-"""Settings of calls, which a consumer that pulls has none of."""
+"""Settings of push consumers, which pull consumers lack."""
 MAX_REASON_LENGTH = 500
 
 
@@ -27,7 +27,7 @@ class WebhookForm(forms.Form):
         "rate_limit": "rate_per_second",
         "event_types": "patterns",
     }
-    """What the step calls otherwise."""
+    """Fields with another name in the step."""
 
     url = forms.CharField(
         label="Address",
@@ -124,7 +124,7 @@ class WebhookForm(forms.Form):
         stored: Any = None,
         **kwargs: Any,
     ) -> None:
-        """``dead_letters`` are channels that may be chosen, ``stored`` is a policy."""
+        """``dead_letters`` are the channels to choose from, ``stored`` is a policy."""
         super().__init__(*args, **kwargs)
         others = [name for name in dead_letters if name != channel.slug]
         dead: Any = self.fields["dead_letter_channel"]
@@ -148,14 +148,14 @@ class WebhookForm(forms.Form):
         self.fields["max_attempts"].widget.attrs["placeholder"] = f"{attempts} unless you say"
 
     def clean_url(self) -> str:
-        """An address that may be called; the step looks again."""
+        """Check that the URL may be called; the step checks it again."""
         url: str = self.cleaned_data["url"].strip()
         if fault := fault_of(url):
             raise forms.ValidationError(fault)
         return url
 
     def clean_headers(self) -> dict[str, str]:
-        """Lines of ``Name: value`` as a mapping."""
+        """Parse lines of ``Name: value`` into a mapping."""
         found: dict[str, str] = {}
         for line in self.cleaned_data["headers"].splitlines():
             name, colon, value = line.partition(":")
@@ -169,7 +169,7 @@ class WebhookForm(forms.Form):
         return found
 
     def clean_patterns(self) -> list[str]:
-        """Names and patterns, each one usable."""
+        """Check names and patterns."""
         found: list[str] = self.cleaned_data["patterns"].replace(",", " ").split()
         for pattern in found:
             if fault := filters.validate_pattern(pattern):
@@ -177,16 +177,16 @@ class WebhookForm(forms.Form):
         return found
 
     def only_what_is_called_needs(self) -> None:
-        """Leave out what is for workers that ask."""
+        """Remove fields of pull consumers."""
         del self.fields["lapsed_leases"]
 
     def only_what_pulls_need(self) -> None:
-        """Leave out what is for calls."""
+        """Remove fields of push consumers."""
         self.fields["lapsed_leases"].help_text = ""
         del self.fields["url"], self.fields["rate_per_second"], self.fields["headers"]
 
     def values(self) -> dict[str, Any]:
-        """What was typed, as a registration takes it."""
+        """Return the values as a registration takes them."""
         given = self.cleaned_data
         rate = given.get("rate_per_second")
         types = dict.fromkeys([*given.get("types", ()), *given["patterns"]])
@@ -209,7 +209,7 @@ class WebhookForm(forms.Form):
 
 
 class RegisterForm(WebhookForm):
-    """A webhook that is not there yet."""
+    """The settings of a new webhook."""
 
     client_id = forms.CharField(
         label="Name",
@@ -237,7 +237,7 @@ class RegisterForm(WebhookForm):
         self.fields["url"].required = False
 
     def clean_url(self) -> str:
-        """What is called needs an address, and what asks has none."""
+        """Require a URL for push consumers, and none for pull consumers."""
         if self.cleaned_data.get("mode") == "pull":
             return ""
         if not self.cleaned_data["url"].strip():
@@ -245,11 +245,11 @@ class RegisterForm(WebhookForm):
         return super().clean_url()
 
     def values(self) -> dict[str, Any]:
-        """With the way that its messages take."""
+        """Return the values with the mode."""
         return super().values() | {"mode": self.cleaned_data["mode"] or "push"}
 
     def clean_client_id(self) -> str:
-        """A name that addresses can carry."""
+        """Check that the name can be part of a URL."""
         name: str = self.cleaned_data["client_id"].strip()
         if fault := names.slug(name):
             raise forms.ValidationError(fault)
@@ -274,13 +274,13 @@ class RotateForm(forms.Form):
 
 
 class SwitchForm(forms.Form):
-    """Why a webhook is paused or retired."""
+    """The reason to pause or retire a webhook."""
 
     reason = forms.CharField(required=False, max_length=switch_consumer.MAX_REASON_LENGTH)
 
 
 class ReplayForm(forms.Form):
-    """How dead letters are sent again."""
+    """Options of replaying dead letters."""
 
     rate_per_second = forms.FloatField(
         label="Messages per second",
@@ -298,7 +298,7 @@ class ReplayForm(forms.Form):
 
 
 def fault_of(url: str) -> str | None:
-    """What is wrong with an address, as a sentence; None when it will do."""
+    """Return what is wrong with a URL as a sentence; None if it is valid."""
     if not url:
         return "Type an address first."
     return addresses.check_url(
@@ -309,7 +309,7 @@ def fault_of(url: str) -> str | None:
 
 
 def initial(webhook: Consumer) -> dict[str, Any]:
-    """A webhook's settings as the form shows them."""
+    """Return a webhook's settings for the form."""
     known = set(EventType.objects.filter(channel=webhook.channel).values_list("name", flat=True))
     headers = register_consumer.static_headers(webhook) or {}
     retry = webhook.retry

@@ -1,4 +1,4 @@
-"""Pages of a webhook's deliveries: newest first, in index order, a bounded stretch at a time."""
+"""Paginate a webhook's deliveries, newest first in index order, with a bounded scan per page."""
 
 import heapq
 from collections.abc import Container, Mapping, Sequence
@@ -17,8 +17,8 @@ from delivery.steps.replay.filters import HIGHEST_STATUS, LOWEST_STATUS, SKEW, i
 
 LIMIT = 25
 SCAN_ROWS = (500, 1500)
-"""Rows of one state that each look of a page covers when a filter is on that no index serves. Most
-filters match much: a short look fills the page."""
+"""Rows of one state that the first and the second scan of a page cover if no index serves the
+filter. Most filters match many rows, so the short scan usually fills the page."""
 
 STATES: dict[str, tuple[str, Q]] = {
     "delivered": ("delivered", Q()),
@@ -28,7 +28,7 @@ STATES: dict[str, tuple[str, Q]] = {
     "in_flight": ("in_flight", Q()),
     "cancelled": ("cancelled", Q()),
 }
-"""What the filter offers: stored state, and what else must be true."""
+"""Choices of the filter: stored state, and a further condition."""
 SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 OUTCOMES = [outcome.value for outcome in Outcome]
 STATUSES = [str(status) for status in range(LOWEST_STATUS, HIGHEST_STATUS + 1)]
@@ -37,7 +37,7 @@ FILTERS = ("state", "outcome", "status", "since", "event_type")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A filter as it stands in the address; what it does not know is left out."""
+    """A filter from the URL; unknown values are ignored."""
 
     state: str = ""
     outcome: str = ""
@@ -47,7 +47,7 @@ class Wanted:
 
     @classmethod
     def read(cls, query: Mapping[str, str], *, state: str = "") -> "Wanted":
-        """The filter of a request; ``state`` overrules its own."""
+        """Read the filter of a request; ``state`` overrides its own."""
         event_type = query.get("event_type", "").strip()
         return cls(
             state=state or _known(query.get("state", ""), STATES),
@@ -63,11 +63,11 @@ class Wanted:
         return [STATES[self.state][0]] if self.state else [state.value for state in DeliveryState]
 
     def begin(self, now: datetime) -> datetime | None:
-        """The earliest instant of acceptance."""
+        """The earliest time of acceptance."""
         return now - timedelta(seconds=SPANS[self.since]) if self.since else None
 
     def condition(self, now: datetime) -> Q:
-        """What a row must be beside its stored state."""
+        """The condition besides the stored state."""
         wanted = STATES[self.state][1] if self.state else Q()
         if self.outcome:
             wanted &= Q(outcome=self.outcome)
@@ -80,7 +80,7 @@ class Wanted:
         return wanted
 
     def query(self) -> dict[str, str]:
-        """The address's part again, without what is empty."""
+        """The query parameters, without empty ones."""
         return {name: value for name in FILTERS if (value := getattr(self, name))}
 
 
@@ -92,9 +92,9 @@ class Found:
     older: str = ""
     """Public id below which the next page begins; '' at the end."""
     newer: str = ""
-    """Public id above which the page before it begins; '' at the beginning."""
+    """Public id above which the previous page ends; '' at the beginning."""
     is_partial: bool = False
-    """The look ended before the list did: with fewer rows than fit, there may be more behind."""
+    """The scan ended before the list did: there may be more rows although the page is not full."""
 
 
 def look(
@@ -106,7 +106,7 @@ def look(
     after: str = "",
     limit: int = LIMIT,
 ) -> Found:
-    """The page below ``before`` or above ``after``, public ids; without them the newest."""
+    """Return the page below ``before`` or above ``after``, public ids; without them the newest."""
     place = ids.from_public(ids.DELIVERY, before or after)
     upwards = bool(after) and place is not None
     condition = wanted.condition(now)
@@ -117,7 +117,7 @@ def look(
     rows, edge = _read(ranges, condition, place, upwards, limit)
     more = len(rows) > limit
     if upwards and not more and edge is None:
-        # The way up ends here: the newest page is full, this one need not be.
+        # No newer page is left: show the newest page, which is full.
         return look(consumer_id, wanted, now, limit=limit)
     rows = rows[:limit]
     onward = edge if not more else None
@@ -133,7 +133,7 @@ def look(
 def _read(
     ranges: Sequence[QuerySet[Delivery]], condition: Q, place: int | None, upwards: bool, limit: int
 ) -> tuple[list[Delivery], int | None]:
-    """Up to ``limit + 1`` rows, and where the look ended if that was before the list's end."""
+    """Return up to ``limit + 1`` rows, and the end of the scan if the list goes on."""
     found: list[Delivery] = []
     edge = None
     for scan in SCAN_ROWS:

@@ -1,4 +1,4 @@
-"""The webhooks, deliveries and replays that a team may see; all others are a 404."""
+"""Decide which webhooks, deliveries and replays a team may see; all others are a 404."""
 
 from django.db.models import QuerySet
 from django.http import Http404
@@ -22,16 +22,16 @@ class WebhookView(TeamView):
 
 
 def webhooks_of(team: Team) -> QuerySet[Consumer]:
-    """The team's webhooks: its consumers on external channels, removed ones left out.
+    """Return the team's webhooks: its consumers on external channels, except retired ones.
 
-    Those that pull are among them: people look after them in the same way.
+    Pull consumers are included, since people manage them in the same way.
     """
     mine = Consumer.objects.filter(team_id=team.id, channel__exposure=EXTERNAL)
     return mine.exclude(state=RETIRED).select_related("channel")
 
 
 def webhook_of(team: Team, channel: str, client_id: str) -> Consumer:
-    """The webhook of the address. Raises Http404."""
+    """Return the webhook of the URL. Raises Http404."""
     found = webhooks_of(team).select_related(
         "channel", "health", "standing", "team", "dead_letter_channel"
     )
@@ -42,7 +42,7 @@ def webhook_of(team: Team, channel: str, client_id: str) -> Consumer:
 
 
 def channel_of(slug: str) -> Channel:
-    """An external channel. Raises Http404."""
+    """Return an external channel. Raises Http404."""
     channel = Channel.objects.filter(slug=slug, exposure=EXTERNAL).first()
     if channel is None:
         raise Http404(f"There is no channel {slug}.")
@@ -50,7 +50,7 @@ def channel_of(slug: str) -> Channel:
 
 
 def delivery_of(webhook: Consumer, text: str) -> Delivery:
-    """One of the webhook's deliveries. Raises Http404."""
+    """Return one of the webhook's deliveries. Raises Http404."""
     number = ids.from_public(ids.DELIVERY, text)
     rows = Delivery.objects.select_related("message")
     row = rows.filter(id=number).first() if number is not None else None
@@ -60,7 +60,7 @@ def delivery_of(webhook: Consumer, text: str) -> Delivery:
 
 
 def replay_of(webhook: Consumer, text: str) -> Replay:
-    """A replay that the team asked for on this webhook. Raises Http404."""
+    """Return a replay that the team created for this webhook. Raises Http404."""
     number = ids.from_public(ids.REPLAY, text)
     rows = Replay.objects.filter(team_id=webhook.team_id)
     row = rows.filter(id=number).first() if number is not None else None
@@ -70,14 +70,14 @@ def replay_of(webhook: Consumer, text: str) -> Replay:
 
 
 def hidden(request: TeamRequest, webhook: Consumer) -> str:
-    """Why this member does not see what messages hold and what was answered; '' who does."""
+    """Return why bodies and responses are hidden from this member; '' if they are not."""
     if not webhook.channel.sensitive or roles.includes(request.membership.role, "owner"):
         return ""
     return "The channel is sensitive: only owners of the team see what its messages hold."
 
 
 def view_of(webhook: Consumer) -> ConsumerConfig:
-    """The webhook with its settings resolved. Raises Http404 when it was removed just now."""
+    """Return the webhook's effective configuration. Raises Http404 when it was just retired."""
     config_cache.refresh(now=True)
     view = config_cache.consumers().get(webhook.id)
     if view is None:
@@ -86,10 +86,10 @@ def view_of(webhook: Consumer) -> ConsumerConfig:
 
 
 def tenant_of(request: TeamRequest) -> Tenant:
-    """The team's side of the wall between teams."""
+    """Return the tenant of the team."""
     return Tenant(team_id=request.team.id)
 
 
 def principal_of(request: TeamRequest, reason: str = "") -> Principal:
-    """The person, for the books."""
+    """Return the person for the audit log."""
     return Principal(actor=actor(request), reason=reason, team_id=request.team.id)

@@ -1,4 +1,4 @@
-"""Request: what a delivery sends, as its consumer sees it, and as a line for a shell."""
+"""Show the request of a delivery as its consumer receives it, and as a curl command."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,18 +22,18 @@ _UNSIGNED = Signer(v1=(), v1a=(), headers=())
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What goes over the wire, as far as it may be shown."""
+    """The request, as far as the member may see it."""
 
     headers: Sequence[tuple[str, str]] = ()
     body: Shown | None = None
     error: str = ""
-    """Why the body is not shown."""
+    """Why the body is hidden."""
     curl: str = ""
-    """Signed for now, where the reader may send."""
+    """A curl command, signed for now if the member may send."""
 
 
 def build(webhook: Consumer, row: Delivery, *, at: datetime, now: datetime, sign: bool) -> Sent:
-    """The request of an attempt made ``at``; with ``sign`` a shell may send it again now."""
+    """Build the request of an attempt made ``at``; with ``sign`` its curl command is valid now."""
     payload = payloads.load([row.message_id]).get(row.message_id)
     if payload is None or payload.body is None:
         return Sent(error=payload.error if payload else "The message was deleted.")
@@ -51,7 +51,7 @@ def build(webhook: Consumer, row: Delivery, *, at: datetime, now: datetime, sign
 
 
 def _signer(webhook: Consumer) -> Signer:
-    """The webhook's, with its own headers masked: people put credentials there."""
+    """Return the webhook's signer with its own headers masked: they may contain credentials."""
     try:
         signer = config_cache.signer(webhook.id)
     except Unreadable:
@@ -72,7 +72,7 @@ def _stamp(row: Delivery, message: Message) -> DeliveryMetadata:
 
 
 def _presentable(headers: Sequence[tuple[str, str]], *, sign: bool) -> list[tuple[str, str]]:
-    """Whoever may only look gets nothing that a consumer would take for ours."""
+    """Shorten signatures for members who may only view, so that a consumer rejects copies."""
     return [
         (name, _cut(value) if name == SIGNATURE and not sign else value) for name, value in headers
     ]

@@ -1,4 +1,4 @@
-"""Shapes: what templates show of deliveries, attempts, answers and event types."""
+"""Represent deliveries, attempts, responses and event types in templates."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ BEHIND = "It waits for an earlier one of its ordering key."
 
 @dataclass(frozen=True, slots=True)
 class ResponseView:
-    """What came back, or why nothing did."""
+    """A response, or why there is none."""
 
     is_success: bool
     outcome: str
@@ -61,7 +61,7 @@ class TimelineEvent:
 
 
 def event_type(row: EventType) -> dict[str, Any]:
-    """An event type with schema and example as text."""
+    """Represent an event type with schema and example as text."""
     return {
         "name": row.name,
         "description": row.description,
@@ -72,7 +72,7 @@ def event_type(row: EventType) -> dict[str, Any]:
 
 
 def probed(found: Probed) -> dict[str, Any]:
-    """A sample and the answer to it."""
+    """Represent a test delivery and its response."""
     came = found.answer
     return {
         "event_type": found.event_type,
@@ -95,7 +95,7 @@ def probed(found: Probed) -> dict[str, Any]:
 
 
 def attempt(row: Attempt) -> ResponseView:
-    """One attempt's answer."""
+    """Represent one attempt's response."""
     outcome, said = Outcome(row.outcome), row.answer
     return ResponseView(
         is_success=outcome.is_success,
@@ -113,7 +113,7 @@ def attempt(row: Attempt) -> ResponseView:
 
 
 def delivery(row: Delivery) -> dict[str, Any]:
-    """A line of a list."""
+    """Represent a delivery in a list."""
     return {
         "id": str(row),
         "state": state(row),
@@ -128,12 +128,12 @@ def delivery(row: Delivery) -> dict[str, Any]:
 
 
 def words(name: str) -> str:
-    """A name of ours as people read it."""
+    """Return an identifier as words."""
     return name.replace("_", " ")
 
 
 def state(row: Delivery) -> str:
-    """Its state for people: a retry is called one."""
+    """Return its state in words; a retry is called retry."""
     shown = shown_state(DeliveryState(row.state), row.failure_count, row.attempt_count)
     return {"Retry-Delivery": "retrying", "Retry-In-flight": "retrying now"}.get(
         shown, shown.lower()
@@ -141,14 +141,14 @@ def state(row: Delivery) -> str:
 
 
 def tone(row: Delivery) -> str:
-    """The colour of its state."""
+    """Return the colour of its state."""
     if row.state == DeliveryState.QUEUED and row.failure_count:
         return "wait"
     return TONES.get(row.state, "calm")
 
 
 def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> list[TimelineEvent]:
-    """From accepted to what comes next; without what was answered where that is ``hidden``."""
+    """Return events from acceptance to the next step; without responses if ``hidden``."""
     moments = [TimelineEvent("calm", "Accepted", row.accepted_at)]
     for one in attempts:
         answer = None if hidden else attempt(one)
@@ -179,7 +179,7 @@ def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> lis
 
 
 def last_outcome(webhook: Consumer) -> str:
-    """How the last attempt ended, in words; '' before the first one."""
+    """Return the outcome of the last attempt in words; '' before the first one."""
     known: ConsumerHealth | None = getattr(webhook, "health", None)
     return words(known.last_outcome) if known else ""
 

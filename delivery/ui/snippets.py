@@ -1,4 +1,4 @@
-"""Snippets: the code that a page offers for one webhook."""
+"""Generate code snippets for one webhook."""
 
 from channels_app.conf import conf
 from channels_app.models import Consumer
@@ -7,7 +7,7 @@ from delivery.rules.snippets import MASKED, Snippet, snippets
 
 
 def code_for(webhook: Consumer, secret: str = MASKED) -> list[Snippet]:
-    """How to verify what arrives; for one that pulls, how to receive."""
+    """Return code to verify a push consumer's requests, or to receive for a pull consumer."""
     if webhook.mode == Consumer.Mode.PULL:
         api = f"{conf().public_url}/api/v1"
         return receiving(api, webhook.channel.slug, webhook.client_id)

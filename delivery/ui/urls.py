@@ -1,4 +1,4 @@
-"""Addresses below /portal/{team}/webhooks/: what needs to know deliveries."""
+"""Route the portal's pages below /portal/{team}/webhooks/ that need deliveries."""
 
 from django.urls import path
 
@@ -6,7 +6,7 @@ from delivery.ui.views import deliveries, register, replays, webhook
 
 app_name = "webhooks"
 _ONE = "<str:channel>/<str:client_id>/"
-# What belongs to no webhook stands below `-`, which no channel can be called.
+# Pages of no particular webhook are below `-`, which is no valid channel name.
 urlpatterns = [
     path("", webhook.IndexView.as_view(), name="index"),
     path("-/catalogue/", register.CatalogueView.as_view(), name="catalogue"),

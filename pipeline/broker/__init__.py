@@ -1,1 +1,1 @@
-"""What the pipeline knows of the broker: its database, its rows, and the runs that people see."""
+"""Read the broker's database and keep the rows of pipeline runs that the console shows."""

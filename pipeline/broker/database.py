@@ -1,6 +1,6 @@
-"""Database: the driver's own connection, for the ledger, the runs and the reports.
+"""Connect to the database through its own driver, for the ledger, the runs and the reports.
 
-Bulk reads go another way (broker/source.py). Statements use ``%s`` for values on every database.
+Bulk reads use broker/source.py instead. Statements use ``%s`` for values on every database.
 """
 
 import sqlite3
@@ -17,32 +17,32 @@ from pipeline.settings import command
 try:
     import MySQLdb
     from MySQLdb.constants import CLIENT
-except ImportError:  # An installation on SQLite has no such package.
+except ImportError:  # Not installed with SQLite.
     MySQLdb = CLIENT = None
 
 BUSY_S = 60.0
-"""Longest wait for SQLite's only writer."""
+"""Seconds to wait for SQLite's write lock."""
 ANSWER_TIMEOUT_S = 600
-"""Longest wait for an answer of the server."""
+"""Seconds to wait for a response from the server."""
 MYSQL = ("mysql", "mysql2")
 ERRORS: tuple[type[Exception], ...] = (sqlite3.Error, *([MySQLdb.Error] if MySQLdb else []))
-"""What the drivers raise."""
+"""Exceptions of the drivers."""
 NO_TABLE, NO_COLUMN = 1146, 1054
-"""MySQL's numbers."""
+"""MySQL's error numbers."""
 
 
 class BadAddress(Exception):
-    """Not the address of a database that can be used; the message has no password in it."""
+    """The address of the database is invalid or unusable. The message contains no password."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a database is."""
+    """The address of a database."""
 
     vendor: str
     """``sqlite`` or ``mysql``."""
     name: str
-    """Of the database; a path for SQLite."""
+    """Name of the database; a path for SQLite."""
     host: str = ""
     port: int = 3306
     user: str = ""
@@ -69,7 +69,7 @@ def parse(url: str) -> Address:
 
 
 class Database:
-    """One connection. Not to be shared between threads."""
+    """One connection. Threads must not share it."""
 
     def __init__(self, url: str) -> None:
         self.address = parse(url)
@@ -77,7 +77,7 @@ class Database:
         self._connection = _connect(self.address)
 
     def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
+        """Return all rows of a query."""
         cursor = self._run(sql, values)
         try:
             return list(cursor.fetchall())
@@ -85,7 +85,7 @@ class Database:
             cursor.close()
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """A statement; returns how many rows it met (on MySQL: changed or not)."""
+        """Run a statement; returns how many rows it matched (on MySQL: changed or not)."""
         cursor = self._run(sql, values)
         try:
             return int(cursor.rowcount)
@@ -93,7 +93,7 @@ class Database:
             cursor.close()
 
     def insert(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """An INSERT of one row; returns the key that the database gave it."""
+        """Insert one row; returns the key that the database generated."""
         cursor = self._run(sql, values)
         try:
             return int(cursor.lastrowid)
@@ -101,7 +101,7 @@ class Database:
             cursor.close()
 
     def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """The same statement for many rows."""
+        """Run the same statement for many rows."""
         cursor = self._connection.cursor()
         try:
             cursor.executemany(self._sql(sql), [self._values(row) for row in rows])
@@ -110,7 +110,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing. On SQLite it waits for the writer at its beginning, not in its middle."""
+        """Run the block in a transaction. SQLite waits for the write lock when it begins."""
         self._run("START TRANSACTION" if self.is_mysql else "BEGIN IMMEDIATE").close()
         try:
             yield
@@ -120,19 +120,20 @@ class Database:
         self._connection.commit()
 
     def now(self) -> datetime:
-        """The database's time, UTC. SQLite has none of its own: this machine's."""
+        """Return the database's time in UTC. SQLite has no clock, so it is this machine's time."""
         if not self.is_mysql:
             return datetime.now(UTC)
         return instant(self.read("SELECT UTC_TIMESTAMP(6)")[0][0])
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def _run(self, sql: str, values: Sequence[Any] = ()) -> Any:
         cursor = self._connection.cursor()
         try:
-            # None, not an empty tuple: a percent sign in a statement without values is just that.
+            # Pass no values rather than an empty tuple, so that the driver leaves percent signs
+            # alone.
             cursor.execute(self._sql(sql), *([self._values(values)] if values else []))
         except BaseException:
             cursor.close()
@@ -146,13 +147,13 @@ class Database:
         return [self.stored(value) if isinstance(value, datetime) else value for value in values]
 
     def stored(self, at: datetime) -> Any:
-        """An instant as the broker stores it: naive UTC, on SQLite as Django writes it."""
+        """Convert an instant to a column's format: naive UTC, on SQLite as Django writes it."""
         naive = at.astimezone(UTC).replace(tzinfo=None)
         return naive if self.is_mysql else str(naive)
 
 
 def explained(error: BaseException) -> str:
-    """A driver's error as a sentence, with what helps."""
+    """Return a driver's error as a sentence with a remedy."""
     text = str(error)
     if text.startswith("no such ") or error.args[:1] in ((NO_TABLE,), (NO_COLUMN,)):
         return f"The database is not of this version ({text}): run {command()} migrate."
@@ -160,7 +161,7 @@ def explained(error: BaseException) -> str:
 
 
 def instant(value: Any) -> datetime:
-    """A column as an instant: SQLite hands text out, MySQL naive UTC."""
+    """Convert a column to an instant: SQLite returns text, MySQL naive UTC."""
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
     return at.replace(tzinfo=UTC)
 
@@ -168,7 +169,7 @@ def instant(value: Any) -> datetime:
 def _connect(address: Address) -> Any:
     if address.vendor == "sqlite":
         if not Path(address.name).exists():
-            # It would be made, empty.
+            # SQLite would create an empty database.
             raise BadAddress(f"There is no database {address.name}: is DATABASE_URL the broker's?")
         connection = sqlite3.connect(address.name, timeout=BUSY_S, isolation_level=None)
         connection.execute("PRAGMA journal_mode=WAL")
@@ -187,10 +188,10 @@ def _connect(address: Address) -> Any:
         connect_timeout=5,
         read_timeout=ANSWER_TIMEOUT_S,
         client_flag=CLIENT.FOUND_ROWS,
-        # As the broker's own connections: no gap locks, and everybody's commits are seen.
+        # As in the broker's own connections: no gap locks, and commits of others are visible.
         init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         **{name: value for name, value in address.options if name in ("unix_socket",)},
     )
-    # By itself: the statement above takes nothing else.
+    # A separate statement, since ``init_command`` accepts only one.
     connection.query("SET time_zone = '+00:00'")
     return connection

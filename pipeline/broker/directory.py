@@ -1,7 +1,7 @@
-"""Channels and consumers as the broker's tables know them, and rows that may be gone by right.
+"""Read channels, consumers and retention marks from the broker's tables.
 
-The same rules as the broker's own audit has: what a consumer wanted before its last change nobody
-knows, and what retention deletes lies below a mark.
+These follow the rules of the broker's own reconciliation: it is unknown which messages a consumer
+wanted before its last change, and retention deletes rows up to a mark.
 """
 
 import json
@@ -14,7 +14,7 @@ from pipeline.broker import tables
 from pipeline.broker.database import Database, instant
 
 EVERY_CHANNEL = 0
-"""Under this number is the mark of messages; under a channel's that of its deliveries."""
+"""The mark under this number applies to messages; the one under a channel's to its deliveries."""
 BEING_DELETED = (1 << 63) - 1
 LANES = (
     "channel_id bigint, mark bigint, "
@@ -34,18 +34,21 @@ class Party:
     id: int
     channel_id: int
     event_types: list[str]
-    """Names and patterns; none at all want everything."""
+    """Names and patterns. An empty list matches everything."""
     is_retired: bool
     of_queue: bool
-    """Whether its channel gives each message to one consumer, whichever it is."""
+    """Whether its channel is a queue, which gives each message to one of its consumers."""
     since: int
     """The first key whose message was fanned out with exactly these settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one replay from the lake made: deliveries with keys from ``first`` to ``last``, of
-    messages with keys from ``low`` to ``high``."""
+    """Key ranges of one replay from the lake.
+
+    It created deliveries with keys from ``first`` to ``last``, of messages with keys from ``low``
+    to ``high``.
+    """
 
     consumer_id: int
     first: int
@@ -56,21 +59,21 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """All there are, retired ones too."""
+    """All consumers, retired ones included, with channels, marks and replays."""
 
     consumers: list[Party]
     channel_ids: list[int]
     marks: dict[int, int]
-    """Up to which message of a channel deliveries may be gone."""
+    """By channel: retention may have deleted deliveries of messages up to this key."""
     spans: list[Span]
 
     @property
     def mark(self) -> int:
-        """Up to which message messages may be gone."""
+        """Retention may have deleted messages up to this key."""
         return self.marks.get(EVERY_CHANNEL, 0)
 
     def lanes(self, spark: SparkSession) -> DataFrame:
-        """A row for each channel, with those that want its messages."""
+        """Return a row for each channel with its active consumers; queues have none."""
         wanting: dict[int, list[tuple[int, int, list[str]]]] = {it: [] for it in self.channel_ids}
         for party in self.consumers:
             is_meant = not (party.is_retired or party.of_queue)
@@ -80,12 +83,12 @@ class Parties:
         return spark.createDataFrame(rows, LANES)
 
     def homes(self, spark: SparkSession) -> DataFrame:
-        """The channel of each consumer."""
+        """Return the channel of each consumer."""
         rows = [(party.id, party.channel_id) for party in self.consumers]
         return spark.createDataFrame(rows, CONSUMERS)
 
     def restores(self, spark: SparkSession) -> DataFrame:
-        """What was made for each consumer from the lake."""
+        """Return the replays from the lake of each consumer."""
         found: dict[int, list[tuple[int, int, int, int]]] = {}
         for it in self.spans:
             found.setdefault(it.consumer_id, []).append((it.first, it.last, it.low, it.high))
@@ -93,7 +96,7 @@ class Parties:
 
 
 def read(database: Database, grace: timedelta) -> Parties:
-    """As they are now. ``grace``: clocks of hosts differ by less."""
+    """Read the current state. ``grace`` exceeds the difference between the hosts' clocks."""
     consumers = [
         Party(key, home, json.loads(types), state == "retired", kind == "queue", _since(at, grace))
         for key, home, types, state, kind, at in database.read(

@@ -1,8 +1,8 @@
-"""On Spark's executors: read rows from the database as Arrow, and write files.
+"""Read rows from the database as Arrow and write files, on Spark's executors.
 
-Imports neither Spark nor Django, and nothing of the broker: executors get this package and the
-packages that it names, no more. The database's address comes by the name of a variable, never by
-an option that Spark would show.
+Imports neither Spark nor Django, and nothing of the broker: executors have only this package and
+the packages that it names. The database's address is passed as the name of an environment variable,
+never as an option that Spark would show.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ BATCH_ROWS = 20_000
 
 
 def read(sql: str, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-    """The rows of a query, each batch cast to ``schema``.
+    """Yield the rows of a query, each batch cast to ``schema``.
 
-    ``sql`` holds no values but our own numbers and instants: the driver has no parameters.
+    ``sql`` may contain only the program's own numbers and instants: the driver has no parameters.
     """
     reader = cx.read_sql(
         _url(settings.get(settings.BULK)), sql, return_type="arrow_stream", batch_size=batch_rows
@@ -31,7 +31,7 @@ def read(sql: str, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> Iterator[
 
 
 def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same rows with the declared types: each database has other ones for the same column."""
+    """Cast rows to the declared types, since each database returns other types for a column."""
     columns = []
     for column, field in zip(batch.columns, schema, strict=True):
         if column.type == pa.null() or column.type.equals(field.type):
@@ -43,7 +43,7 @@ def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _as(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(wanted) and not pa.types.is_timestamp(column.type):
-        # Days, or text: by way of an instant without a zone, which the broker means as UTC.
+        # Days or text: cast them to an instant without a zone first, which the broker means as UTC.
         column = column.cast(pa.timestamp("us"))
     if pa.types.is_string(wanted) and pa.types.is_large_string(column.type):
         return column.cast(pa.string())
@@ -51,7 +51,7 @@ def _as(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _url(address: str) -> str:
-    """The address as connectorx reads it."""
+    """Return the address in the form that connectorx reads."""
     where = database.parse(address)
     if where.vendor == "sqlite":
         return f"sqlite://{quote(str(Path(where.name).absolute()))}"

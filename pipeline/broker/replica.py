@@ -1,9 +1,9 @@
-"""Replica: rows are read from it when it has all that the broker's own database had at that moment.
+"""Wait until the replica has everything that was committed in the primary database.
 
-The ledger is read where it is written, the rows perhaps from a replica that lags. A row that went
-to the lake would count twice, and one that was committed just before the fence not at all. But a
-replica repeats commits in their order: where a later heartbeat of the run has come, everything
-before it has. While a run is at work nothing is deleted, so once is enough.
+The ledger is read from the primary, and rows perhaps from a replica that lags. A row that moved to
+the lake would then count twice, and one that was committed just below the high watermark not at
+all. A replica applies commits in their order: once a later heartbeat of the run is there, every
+commit before it is there too. Nothing is deleted while a run is active, so waiting once is enough.
 """
 
 import time
@@ -18,11 +18,11 @@ PAUSE_S = 0.5
 
 
 class Behind(Exception):
-    """The replica is too far behind to be read; the message says how far."""
+    """The replica is too far behind; the message says how far."""
 
 
 def catch_up(database: Database, settings: Settings, run: Run) -> None:
-    """Wait until bulk reads see what is committed now. Raises Behind, and what a report raises."""
+    """Wait until bulk reads see what is committed now. Raises Behind, Cancelled or Lost."""
     if settings.bulk_url == settings.database_url:
         return
     now = database.now()
@@ -39,7 +39,7 @@ def catch_up(database: Database, settings: Settings, run: Run) -> None:
 
 
 def _heard(replica: Database, run: Run) -> datetime | None:
-    """The run's last heartbeat that has come there."""
+    """Return the latest heartbeat of the run that the replica has."""
     found = replica.read(f"SELECT heartbeat_at FROM {RUNS} WHERE id = %s", [run.id])
     return instant(found[0][0]) if found and found[0][0] else None
 

@@ -1,4 +1,4 @@
-"""Replace the rows of a report table at once, so that no reader sees a part."""
+"""Replace the rows of a report table at once, so that readers never see a part."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -18,7 +18,7 @@ def replace(
     names: Sequence[str],
     rows: Sequence[Sequence[Any]],
 ) -> None:
-    """Inside a transaction: have these rows, and no others, from ``since`` up to ``until``."""
+    """Replace the rows from ``since`` up to ``until`` with these, inside a transaction."""
     database.execute(f"DELETE FROM {table} WHERE {column} >= %s AND {column} < %s", [since, until])
     holes = ", ".join(["%s"] * len(names))
     sql = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({holes})"

@@ -1,7 +1,7 @@
-"""Runs: a job's row in the broker's tables, by which people see it live and ask it to stop.
+"""Record a job's run in the broker's tables, where the console shows it and can stop it.
 
-One run of a job at a time holds the job's lock; a run that died loses it after a while. Whoever
-writes something that two runs would spoil checks in the same transaction that it still has it.
+One run of a job at a time holds the job's lock; the lock of a killed run expires. A write that two
+runs at once would corrupt checks, in the same transaction, that its run still holds the lock.
 """
 
 import json
@@ -24,38 +24,38 @@ BEAT_S = 1.0
 LOCK = timedelta(seconds=30)
 """How long a lock outlives its last heartbeat."""
 LOST_S = 20.0
-"""Without a heartbeat written for so long a run gives up, before another may begin."""
+"""Seconds without a written heartbeat after which a run stops, before another may begin."""
 LOG_LINES = 200
 RUNS = "delivery_pipelinerun"
 LOCKS = "delivery_pipelinelock"
 
 
 class Busy(Exception):
-    """Another run of the job is at work."""
+    """Another run of the job is active."""
 
 
 class Cancelled(Exception):
-    """Somebody asked the run to stop."""
+    """A person asked the run to stop."""
 
 
 class Lost(Exception):
-    """The run has lost its lock: the database did not hear from it for too long."""
+    """The run lost its lock, because it wrote no heartbeat for too long."""
 
 
 class Words(logging.Formatter):
-    """Lines in which nobody is named."""
+    """Format log lines without private options."""
 
     def __init__(self, form: str, veil: Redactor) -> None:
         super().__init__(form)
         self._veil = veil
 
     def format(self, record: logging.LogRecord) -> str:
-        """As usual, but for what is private."""
+        """Format as usual, and redact private options."""
         return self._veil(super().format(record))
 
 
 class Lines(logging.Handler):
-    """The last lines that were logged."""
+    """Keep the last log lines."""
 
     def __init__(self, veil: Redactor) -> None:
         super().__init__(logging.INFO)
@@ -63,17 +63,17 @@ class Lines(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Keep the line."""
         self.lines = [*self.lines, self.format(record)][-LOG_LINES:]
 
     @property
     def text(self) -> str:
-        """All of them."""
+        """All kept lines."""
         return "\n".join(self.lines)
 
 
 class Run:
-    """One run, from its beginning to its end. Use from one thread; its heartbeat is another."""
+    """One run of a job. Use it from one thread; it writes heartbeats from another."""
 
     def __init__(
         self, url: str, job: str, run_id: int, options: dict[str, Any], private: Sequence[str]
@@ -85,7 +85,7 @@ class Run:
         self.stage, self.done, self.total, self.rows = "", 0, 0, 0
         self.on_report: Callable[[], None] = lambda: None
         self.veil = Redactor(options, private)
-        """Hides who was meant; for everything that the run says."""
+        """Redacts private options in all texts of the run."""
         self.lines = Lines(self.veil)
         self._kept = kept(options, private) if private else None
         self._url = url
@@ -94,16 +94,16 @@ class Run:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the heartbeat."""
         logging.getLogger("pipeline").addHandler(self.lines)
         self._thread.start()
 
     def report(
         self, stage: str | None = None, done: int = 0, total: int = 0, rows: int | None = None
     ) -> None:
-        """Say how far it is: ``done`` of ``total`` of the stage, ``rows`` read in all.
+        """Report progress: ``done`` of ``total`` of the stage, and ``rows`` read in all.
 
-        Raises Cancelled or Lost when the run is to end.
+        Raises Cancelled or Lost when the run is to stop.
         """
         if stage is not None and stage != self.stage:
             self.stage = stage
@@ -114,24 +114,24 @@ class Run:
         self.check()
 
     def check(self) -> None:
-        """Raises Cancelled or Lost when the run is to end."""
+        """Raises Cancelled or Lost when the run is to stop."""
         if self._stop is not None:
             raise self._stop(self.job)
 
     def stop(self, why: type[Exception] = Cancelled) -> None:
-        """Have the run end at its next report; from any thread, and from a signal."""
+        """Stop the run at its next report; may be called from any thread or signal handler."""
         if self._stop is None:
             self._stop = why
             self.on_cancel()
 
     def cancel_again(self) -> None:
-        """Stop what the job began after it was told to, before it looked: to be said repeatedly."""
+        """Cancel what the job started before it noticed that it is to stop; call it repeatedly."""
         if self._stop is not None:
-            with suppress(Exception):  # it may be ending at this moment
+            with suppress(Exception):  # it may be ending right now
                 self.on_cancel()
 
     def end(self, state: str, result: dict[str, Any], error: str = "") -> None:
-        """Write down what it came to, and give the lock back; what named a person goes."""
+        """Record the result, release the lock and delete private options."""
         self._ended.set()
         self._thread.join()
         logging.getLogger("pipeline").removeHandler(self.lines)
@@ -155,7 +155,7 @@ class Run:
             database.close()
 
     def hold(self, database: Database) -> None:
-        """Inside a transaction: nobody else may take the lock until it ends. Raises Lost."""
+        """Lock the run's lock row until the transaction ends. Raises Lost."""
         lock = " FOR UPDATE" if database.is_mysql else ""
         held = database.read(
             f"SELECT run_id FROM {LOCKS} WHERE job = %s AND run_id = %s{lock}", [self.job, self.id]
@@ -172,7 +172,7 @@ class Run:
                 self._write(database)
                 heard = time.monotonic()
             except Exception:
-                # The database is away: the run itself may not need it this moment.
+                # The run itself may not need the database at the moment.
                 logger.warning("no heartbeat", exc_info=True)
                 database = None
             if time.monotonic() - heard > LOST_S:
@@ -207,11 +207,11 @@ def begin(
     requested_by: str,
     private: Sequence[str] = (),
 ) -> Run:
-    """A run that holds its job's lock: the queued one with that number, or a new one.
+    """Begin a run that holds its job's lock: the queued run with this number, or a new one.
 
-    ``private`` are names of options that say who somebody is: they are forgotten when it ends.
+    ``private`` are names of options that identify a person; they are deleted when the run ends.
 
-    Raises Busy while another run of the job is at work, LookupError where there is no such run.
+    Raises Busy while another run of the job is active, LookupError where there is no such run.
     """
     database = Database(url)
     try:
@@ -240,7 +240,7 @@ def begin(
 
 
 def options_of(url: str, run_id: int) -> tuple[str, dict[str, Any]]:
-    """Job and options of a run. Raises LookupError."""
+    """Return the job and options of a run. Raises LookupError."""
     database = Database(url)
     try:
         found = database.read(f"SELECT job, options FROM {RUNS} WHERE id = %s", [run_id])

@@ -1,11 +1,11 @@
-"""Source: the broker's tables as a Spark data source, read in parallel ranges of their keys.
+"""Provide the broker's tables as a Spark data source, read in parallel ranges of their keys.
 
     rows = spark.read.format("broker_table").schema(...).options(table="attempts", low=0, high=9)
     rows = spark.readStream.format("broker_table").options(table="attempts", lag_s=60)
 
-``low`` is inside of the range, ``high`` outside. The schema names the columns that are wanted; the
-others are not read. As a stream it goes up to the fence (fence.py), so that a row that commits
-late is in the next batch and in no other.
+``low`` is inclusive, ``high`` exclusive. Only the columns of the schema are read. A stream reads up
+to the high watermark (high_watermark.py), so that a row that commits late is in the next batch and
+in no other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ from pipeline.broker.tables import Table
 
 FORMAT = "broker_table"
 RANGES = 4
-"""Parts of a read, unless the option ``ranges`` says otherwise."""
+"""Ranges of a read, unless the option ``ranges`` is set."""
 
 
 @dataclass
 class KeyRange(InputPartition):
-    """Keys from ``low`` up to, but not with, ``high``."""
+    """Keys from ``low`` (inclusive) up to ``high`` (exclusive)."""
 
     low: int
     high: int
@@ -45,29 +45,29 @@ class KeyRange(InputPartition):
 class BrokerTable(DataSource):
     """One of the tables of tables.BY_NAME. Options: table, low, high, ranges, lag_s, where.
 
-    ``where`` is a condition for the database, of columns and our own numbers and instants.
+    ``where`` is an SQL condition of columns and the program's own numbers and instants.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Under which Spark knows it."""
+        """The name by which Spark finds it."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """All its columns."""
+        """All columns of the table."""
         return spark_schema(_table(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For a read of what is there."""
+        """Create the reader of a batch query."""
         return Reader(_table(self.options), schema.fieldNames(), self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For a read that goes on."""
+        """Create the reader of a stream."""
         return Follower(_table(self.options), schema.fieldNames(), self.options)
 
 
 class _Rows:
-    """Reads ranges of a table."""
+    """Read ranges of a table."""
 
     def __init__(self, table: Table, names: list[str], options: Mapping[str, str]) -> None:
         self.table = table
@@ -76,7 +76,7 @@ class _Rows:
         self.ranges = int(options.get("ranges", RANGES))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range; on an executor."""
+        """Yield the rows of a range; runs on an executor."""
         assert isinstance(partition, KeyRange)
         key = self.table.key
         where = f"{key} >= {partition.low:d} AND {key} < {partition.high:d}"
@@ -88,47 +88,47 @@ class _Rows:
 
 
 class Reader(_Rows, DataSourceReader):
-    """Equal spans of time between two keys."""
+    """Read a table in ranges of equal length between two keys."""
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges."""
+        """Return the ranges."""
         low = int(self.options.get("low", 0))
         high = int(self.options.get("high", tables.LARGEST_KEY))
-        # Spark takes no range at all for one range that it does not name.
+        # Without any partition Spark would create one of its own, which has no range.
         return list(split(low, high, self.ranges)) or [KeyRange(low, low)]
 
 
 class Follower(_Rows, DataSourceStreamReader):
-    """What came since the last look, up to the fence. An offset is the first key not read yet."""
+    """Read new rows up to the high watermark. An offset is the first key not read yet."""
 
     def initialOffset(self) -> dict[str, int]:
-        """Where it begins."""
+        """The first offset."""
         return {"key": int(self.options.get("low", 0))}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Up to where all rows are there."""
+        """The offset up to which all rows are readable."""
         lag = timedelta(seconds=int(self.options.get("lag_s", 60)))
         database = Database(settings.get(settings.BULK))
         try:
-            # Never back: the clock may have been set.
+            # Never backwards: the clock may have been set.
             return {"key": max(start["key"], tables.first_key(high_watermark.bound(database, lag)))}
         finally:
             database.close()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """The ranges between two offsets; none where the fence stands before the start."""
+        """Return the ranges between two offsets; none if the high watermark is below the start."""
         return list(split(start["key"], end["key"], self.ranges))
 
 
 def split(low: int, high: int, count: int) -> Iterator[KeyRange]:
-    """About ``count`` equal parts of ``[low, high)``."""
+    """Split ``[low, high)`` into about ``count`` equal ranges."""
     step = max(1, -(-(high - low) // count))
     for start in range(low, high, step):
         yield KeyRange(start, min(start + step, high))
 
 
 def spark_schema(table: Table, names: tuple[str, ...] = ()) -> StructType:
-    """A table's columns, or those named, as Spark types."""
+    """Return a table's columns, or the named ones, as Spark types."""
     fields = [table.schema.field(name) for name in names or table.schema.names]
     return from_arrow_schema(pa.schema(fields))
 

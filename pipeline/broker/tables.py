@@ -1,7 +1,7 @@
-"""Tables: the broker's rows as columns, the same in its database, on the way and in the lake.
+"""Describe the broker's rows as columns, the same in its database, in Arrow and in the lake.
 
-Instants are UTC with microseconds, durations carry their unit. docs/pipeline.md has the meaning of
-each column; tests/pipeline hold these lists to the broker's own tables.
+Instants are UTC with microseconds, and names of durations have their unit. docs/pipeline.md
+describes each column; tests/pipeline compare these lists with the broker's own tables.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ import pyarrow as pa
 
 INSTANT = pa.timestamp("us", tz="UTC")
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
-"""Where keys begin."""
+"""Time zero of keys."""
 TIME_SHIFT = 22
-"""A key is so many bits below the milliseconds since then."""
+"""A key is the milliseconds since then, shifted left by this many bits, plus lower bits."""
 LARGEST_KEY = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One value of a row, and how it is read."""
+    """A column and the SQL that reads it."""
 
     name: str
     type: pa.DataType
@@ -30,10 +30,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows that are read by ranges of a key."""
+    """A table that is read by ranges of a key."""
 
     name: str
-    """In the lake."""
+    """Name in the lake."""
     source: str
     """FROM clause."""
     key: str
@@ -42,11 +42,11 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns in the lake."""
+        """Columns in the lake."""
         return pa.schema([(column.name, column.type) for column in self.columns])
 
     def select(self, where: str, names: Sequence[str] = ()) -> str:
-        """A query of all columns, or of those named in their order."""
+        """Return a query of all columns, or of the named ones in this order."""
         known = {column.name: column for column in self.columns}
         wanted = [known[name] for name in names] if names else self.columns
         shown = ", ".join(f"{column.sql} AS {column.name}" for column in wanted)
@@ -77,7 +77,7 @@ MESSAGE_COLUMNS = _columns(
     version=pa.int32(),
 )
 MESSAGES = Table("messages", "channels_app_message m", "m.id", MESSAGE_COLUMNS)
-"""Messages without their bodies: for everything that counts."""
+"""Messages without their bodies, for everything that counts messages."""
 WHOLE_MESSAGES = Table(
     "messages",
     "channels_app_message m LEFT JOIN channels_app_messagebody b ON b.message_id = m.id",
@@ -88,7 +88,7 @@ WHOLE_MESSAGES = Table(
         Column("body_key_id", pa.string(), "b.key_id"),
     ),
 )
-"""As they are archived: the body as it is stored, sealed or plain."""
+"""Messages as they are archived, with the body as stored: encrypted or plain."""
 DELIVERIES = Table(
     "deliveries",
     "delivery_delivery d",
@@ -134,18 +134,18 @@ ATTEMPT_COLUMNS = _columns(
     worker=pa.string(),
 )
 WHOSE = _columns("d", message_id=pa.int64(), consumer_id=pa.int64(), channel_id=pa.int64())
-"""What an attempt's delivery knows of it."""
+"""Columns that an attempt takes from its delivery."""
 ATTEMPTS = Table(
     "attempts",
     "delivery_attempt a JOIN delivery_delivery d ON d.id = a.delivery_id",
     "a.id",
     (*ATTEMPT_COLUMNS, *WHOSE),
 )
-"""By their own keys, with whose they are."""
+"""Attempts by their own keys, with the columns of their deliveries."""
 ATTEMPTS_ALONE = Table("attempts", "delivery_attempt a", "a.id", ATTEMPT_COLUMNS)
-"""The same without whose they are."""
+"""Attempts without the columns of their deliveries."""
 ATTEMPTS_OF_DELIVERIES = Table("attempts", ATTEMPTS.source, "d.id", ATTEMPTS.columns)
-"""By the keys of their deliveries: with these they are archived."""
+"""Attempts by the keys of their deliveries, which is how they are archived."""
 
 
 RESTORED_KEYS = Table(
@@ -154,7 +154,7 @@ RESTORED_KEYS = Table(
     "r.message_id",
     (Column("id", pa.int64(), "r.message_id"),),
 )
-"""Messages that a replay brought back from the lake: they are there and here."""
+"""Messages that a replay restored from the lake: both the tables and the lake have them."""
 
 BY_NAME = {table.name: table for table in (MESSAGES, DELIVERIES, ATTEMPTS, RESTORED_KEYS)}
 
@@ -163,13 +163,13 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def public(prefix: str, key: int) -> str:
-    """A key as people see it: ``msg_`` and 13 characters, for the prefix ``msg``."""
+    """Return the public form of a key: ``msg_`` and 13 characters, for the prefix ``msg``."""
     digits = (_ALPHABET[(key >> shift) & 31] for shift in range(60, -1, -5))
     return f"{prefix}_{''.join(digits)}"
 
 
 def key_of(prefix: str, text: str) -> int | None:
-    """The key behind its public form; None for anything else."""
+    """Return the key of a public form; None for any other text."""
     head, _, digits = text.partition("_")
     if head != prefix or len(digits) != 13 or not set(digits) <= set(_ALPHABET):
         return None
@@ -180,10 +180,10 @@ def key_of(prefix: str, text: str) -> int | None:
 
 
 def first_key(at: datetime) -> int:
-    """The smallest key that was made at ``at`` or later."""
+    """Return the smallest key generated at ``at`` or later."""
     return max(0, (at - EPOCH) // timedelta(milliseconds=1)) << TIME_SHIFT
 
 
 def made_at(key: int) -> datetime:
-    """When a key was made, to the millisecond."""
+    """Return when a key was generated, to the millisecond."""
     return EPOCH + timedelta(milliseconds=key >> TIME_SHIFT)

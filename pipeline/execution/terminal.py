@@ -1,4 +1,4 @@
-"""Terminal: a run's progress for whoever started it by hand."""
+"""Show a run's progress to a person who started it by hand."""
 
 import logging
 import time
@@ -12,14 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pipeline.broker.runs import Run, Words
 
 REPORT_INTERVAL_S = 30.0
-"""Between two lines about the same stage."""
+"""Seconds between two lines about the same stage."""
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def progress(run: Run) -> Iterator[None]:
-    """A bar on a terminal; elsewhere lines: one for each stage, and how far it is now and then."""
+    """Show a bar on a terminal; elsewhere print a line for each stage and occasional progress."""
     console = Console(stderr=True)
     handler: logging.Handler = logging.StreamHandler()
     handler.setFormatter(Words(f"%(asctime)s %(levelname)s {run.job}: %(message)s", run.veil))
@@ -59,14 +59,14 @@ def _bar(run: Run, console: Console) -> Iterator[None]:
 
 
 class _Lines:
-    """The beginning of a stage is logged by the run itself."""
+    """Print progress lines. The run itself logs the beginning of a stage."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._said, self._at = "", 0.0
 
     def say(self) -> None:
-        """A line when the stage has gone on for long since the last one."""
+        """Print a line when REPORT_INTERVAL_S has passed since the last one."""
         run, now = self._run, time.monotonic()
         if run.stage != self._said:
             self._said, self._at = run.stage, now

@@ -1,4 +1,4 @@
-"""Jobs: each is a module with what it takes and what it does, and stands here by its name."""
+"""List the jobs by name. Each is a module with its options and its work."""
 
 from pipeline.execution.job import Job
 from pipeline.jobs import archive, audit, erase, forecast, health, replay, triage, usage

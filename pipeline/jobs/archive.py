@@ -1,7 +1,7 @@
-"""The job `archive`: what has finished and is old enough, from the tables into the lake.
+"""Archive finished and old rows from the tables into the lake: the job `archive`.
 
-Segments go through their states (lake/ledger.py): planned, exported, verified; then the broker
-deletes their rows part by part. Each run first finishes what the last one left.
+Segments pass through states (lake/ledger.py): planned, exported, verified; then the broker deletes
+their rows part by part. Each run first finishes what the last one left.
 """
 
 import logging
@@ -21,20 +21,20 @@ from pipeline.transforms.segments import KINDS, Mover
 logger = logging.getLogger(__name__)
 
 LATE = timedelta(days=2)
-"""For how long a run that was killed may have written files that nobody waits for."""
+"""How far back the job looks for files that killed runs left."""
 READING = timedelta(seconds=30)
-"""A run without a heartbeat for so long reads nothing any more."""
+"""A run without a heartbeat for so long no longer reads files."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What can be said on the command line."""
+    """Add the options."""
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be archived, and write nothing"
     )
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Do it; what it came to."""
+    """Archive; returns the result."""
     folder = context.lake
     ledger = Ledger(context.database, context.run, folder)
     if context.options.dry_run:
@@ -49,7 +49,7 @@ def work(context: Context) -> dict[str, Any]:
 
 
 def _told(context: Context, ledger: Ledger) -> dict[str, Any]:
-    """What would be planned."""
+    """Return what would be planned."""
     told: dict[str, Any] = {"unfinished_segments": len(ledger.having(*OPEN))}
     ranges: list[Range] = []
     for day in segments.plan(context, ledger, Event()):
@@ -66,7 +66,7 @@ def _told(context: Context, ledger: Ledger) -> dict[str, Any]:
 
 
 def _clear(ledger: Ledger) -> None:
-    """Finish what a run that ended early wrote down; take away what nobody knows of."""
+    """Complete interrupted erasures, and delete files that the ledger does not know."""
     ledger.recover()
     for path in layout.written_aside(
         ledger.folder, ledger.days_since(ledger.database.now() - LATE)
@@ -75,16 +75,16 @@ def _clear(ledger: Ledger) -> None:
 
 
 def _amend(context: Context, ledger: Ledger) -> int:
-    """Take back what left a segment while it was being deleted."""
+    """Remove from segments the rows that left them while the broker deleted the segments' rows."""
     amending = ledger.having(AMENDING)
     if amending and _readers_active(context):
         logger.info("%d segments wait for other runs that read their files", len(amending))
         return 0
     for place, segment in enumerate(amending):
         context.report("amending", place, len(amending))
-        # Who was stalled meanwhile leaves no file behind that nobody waits for.
+        # A run that was stalled and lost its lock must not leave a file behind.
         ledger.hold()
-        # Written anew by an erasure that was killed, or is at work this moment: those are its rows.
+        # An erasure may have rewritten the segment, or is doing so now: use its files.
         ledger.publish(segment)
         files = rewriting.rewrite(context.database, ledger.folder, segment, context.run.id)
         if ledger.amended(segment, files):

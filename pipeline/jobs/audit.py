@@ -1,8 +1,8 @@
-"""Audit: whether all that was accepted is accounted for, in the lake and the tables together.
+"""Check that every accepted message is accounted for, in the lake and the tables together.
 
-It asks what the broker's own audit asks of its tables, by the same names and with the same excuses,
-and whether the archive made two of one. What is a question of this moment (counters, leases, what
-is late) stays with the broker.
+It runs the checks of the broker's own reconciliation, under the same names and with the same
+exceptions, and looks for rows that the archive doubled. Checks of the present state (counters,
+leases, late deliveries) remain with the broker.
 """
 
 import json
@@ -29,31 +29,31 @@ CHECKS = (
 )
 GRACE = timedelta(minutes=5)
 BY_HOUR = timedelta(days=8)
-"""Longest range that is told hour by hour; others day by day."""
+"""Longest range that is reported by hour; longer ones are reported by day."""
 SAMPLES = 10
-"""Ids that are named of each finding."""
+"""Ids that each finding names."""
 MAX_ROWS = 5000
-"""Findings that are kept; how many rows are off is told of all."""
+"""Findings that are stored. The number of wrong rows covers all of them."""
 MAX_KEPT = 200
-"""Audits."""
+"""Audits that are kept."""
 HOUR_MS = 3_600_000
 AUDITS, FINDINGS = "delivery_lakeaudit", "delivery_lakefinding"
 
 
 @dataclass(slots=True)
 class Found:
-    """What an audit came to."""
+    """The result of an audit."""
 
     checks: dict[str, int]
     spans: list[list[Any]]
-    """Beginning of each hour or day, its messages, their deliveries."""
+    """Beginning of each hour or day, number of its messages and of their deliveries."""
     attempts: int
     findings: list[tuple[str, int, int, datetime, int, list[str]]] = field(default_factory=list)
     """Check, channel, consumer, hour, number, ids."""
 
 
 def options(parser: ArgumentParser) -> None:
-    """Which messages."""
+    """Add the options."""
     parser.add_argument(
         "--since", metavar="WHEN", help=f"messages accepted from then on: {arguments.WHEN}"
     )
@@ -72,7 +72,7 @@ def options(parser: ArgumentParser) -> None:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Look, and keep what was found."""
+    """Audit, and store the findings."""
     began = context.database.now()
     since, scope, grace = _scope(context, began)
     context.report("reading channels and consumers")
@@ -111,7 +111,7 @@ def _scope(context: Context, now: datetime) -> tuple[datetime | None, Scope, tim
 
 
 def _whole(database: Database) -> datetime | None:
-    """When the archive began: from then on retention rests."""
+    """Return when the archive began: since then retention deletes nothing."""
     first = database.read("SELECT MIN(planned_at) FROM delivery_segment")[0][0]
     return instant(first) if first is not None else None
 
@@ -175,7 +175,7 @@ def _findings(found: DataFrame) -> list[tuple[str, int, int, datetime, int, list
 
 
 def _hour(key: str, hours: int) -> Any:
-    """Hours, or days, since the first key could be made."""
+    """Return the number of hours or days since time zero of keys."""
     ms = f.shiftright(f.col(key), tables.TIME_SHIFT)
     return f.floor(ms / f.lit(hours * HOUR_MS)).cast("bigint")
 
@@ -187,7 +187,7 @@ def _at(hour: int) -> datetime:
 def _keep(
     context: Context, found: Found, began: datetime, since: datetime | None, until: datetime
 ) -> None:
-    """All of it in one transaction; the oldest audits go."""
+    """Store the audit in one transaction, and delete the oldest audits."""
     database, run = context.database, context.run
     context.report("keeping what was found", 5, 5)
     messages, deliveries = (sum(row[place] for row in found.spans) for place in (1, 2))

@@ -1,6 +1,6 @@
-"""Erase: take what belongs to somebody out of the lake, and leave a receipt.
+"""Erase a person's data from the lake, and issue a receipt.
 
-The broker's tables are not touched: what is in them still is erased once it has been archived.
+The broker's tables are not changed: run the job again after their rows have been archived.
 """
 
 import hashlib
@@ -29,15 +29,15 @@ from pipeline.lake.rewriting import Receipts
 from pipeline.transforms.balance import SKEW
 
 SUBJECT = ("ordering_key", "idempotency_key", "message")
-"""Options that say who it is."""
+"""Options that identify the person."""
 MAX_ROWS = 2_000_000
-"""Messages of one erasure: the driver knows their keys."""
+"""Maximum messages of one erasure: the driver holds their keys in memory."""
 ERASURES = "delivery_erasure"
 COUNTS = {"messages": "message_count", "deliveries": "delivery_count", "attempts": "attempt_count"}
 
 
 def options(parser: ArgumentParser) -> None:
-    """Whose."""
+    """Add the options."""
     add = parser.add_argument
     add("--ordering-key", metavar="KEY", action="append", help="repeatable")
     add("--idempotency-key", metavar="KEY", action="append", help="repeatable")
@@ -47,7 +47,7 @@ def options(parser: ArgumentParser) -> None:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Find, write anew, and give a receipt."""
+    """Find the person's rows, rewrite the files without them, and issue a receipt."""
     folder, database = context.lake, context.database
     asked = {name: sorted(getattr(context.options, name) or []) for name in SUBJECT}
     if not any(asked.values()):
@@ -86,14 +86,14 @@ def work(context: Context) -> dict[str, Any]:
 
 
 def _keys(context: Context, asked: dict[str, list[str]]) -> list[int]:
-    """Messages of theirs, wherever they are."""
+    """Return the keys of the person's messages, in the lake and in the tables."""
     names = ["id", "ordering_key", "idempotency_key"]
     until = context.database.now() + timedelta(days=1)
     rows = context.frames.messages(None, until, names)
     mine = f.lit(False)
     for name in ("ordering_key", "idempotency_key"):
         if asked[name]:
-            # Spark shows its plans in errors, on its pages and in its event log.
+            # Digests, because Spark shows its plans in errors, on its pages and in its event log.
             digests = [hashlib.sha256(key.encode()).hexdigest() for key in asked[name]]
             mine |= f.sha2(f.col(name), 256).isin(digests)
     found = set()
@@ -106,7 +106,7 @@ def _keys(context: Context, asked: dict[str, list[str]]) -> list[int]:
 
 
 def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
-    """By table: files of the lake that have rows of these messages, and how many."""
+    """Return by table the lake's files with rows of these messages, and the number of rows."""
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
     found: dict[str, dict[str, int]] = {name: {} for name in rewriting.OWNER}
     for table, owner in rewriting.OWNER.items():
@@ -118,14 +118,17 @@ def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
         rows = rows.select(f.col(owner).alias("key"), f.input_file_name().alias("file"))
         rows = rows.join(f.broadcast(wanted), "key", "left_semi").groupBy("file").count()
         for file, number in rows.collect():
-            # An address of Spark's, with %20 for a space.
+            # Spark's URL, with %20 for a space.
             path = Path(unquote(urlsplit(file).path))
             found[table][str(path.relative_to(context.lake))] = number
     return found
 
 
 def _waiting(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
-    """Messages with rows in files that are left: they stay as well, for by them these are found."""
+    """Return messages with rows in skipped files.
+
+    These messages stay too, since they lead to the rows.
+    """
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
     found: set[int] = set()
     for table, owner in rewriting.OWNER.items():
@@ -137,7 +140,7 @@ def _waiting(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
 
 
 def _begin(context: Context, asked: dict[str, list[str]]) -> tuple[int, Receipts]:
-    """The receipt with what is on it, which may be one of a run that was broken off."""
+    """Return the receipt and its files so far; it may be an interrupted run's receipt."""
     database, run = context.database, context.run
     mine = digest(asked, SUBJECT)
     with database.transaction():
@@ -165,7 +168,7 @@ def _note(
     before: Receipts,
     some: Receipts,
 ) -> None:
-    """What a segment loses, beside what went before; in the transaction from which on it does."""
+    """Record what a segment loses, in the transaction that commits the loss."""
     done = [*before, *some]
     counts = [sum(it["rows"] for it in done if it["table"] == table) for table in COUNTS]
     database.execute(
@@ -174,7 +177,7 @@ def _note(
         [*counts, json.dumps(done), receipt],
     )
     if segment.kind == MESSAGES:
-        # What the lake does not have any more is the tables' alone, and to be archived.
+        # The lake no longer has these messages, so the tables' rows are to be archived.
         mine = [key for key in keys if segment.low <= key < segment.high]
         for start in range(0, len(mine), 500):
             listed = ", ".join(str(key) for key in mine[start : start + 500])
@@ -182,7 +185,7 @@ def _note(
 
 
 def _end(context: Context, receipt: int, left: int) -> None:
-    """Sign the receipt."""
+    """Complete the receipt."""
     database, run = context.database, context.run
     with database.transaction():
         run.hold(database)

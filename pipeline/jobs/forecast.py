@@ -1,4 +1,4 @@
-"""Forecast: the load of the coming hours, from what is scheduled and from the weeks before."""
+"""Forecast the load of the coming hours from scheduled messages and from past weeks."""
 
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from pipeline.transforms import load
 HOURS, WEEKS = 168, 4
 MAX_HOURS, MAX_WEEKS = 24 * 90, 52
 MAX_MINUTES = 500
-"""Hot minutes that are kept, the hottest."""
+"""Hot minutes that are stored, the hottest first."""
 TABLE = "delivery_forecastframe"
 COLUMNS = (
     *("channel_id", "span_s", "begins_at", "messages", "deliveries", "bytes"),
@@ -24,7 +24,7 @@ COLUMNS = (
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the options."""
     parser.add_argument(
         "--hours", type=_up_to(MAX_HOURS), default=HOURS, help=f"to look ahead (default: {HOURS})"
     )
@@ -46,7 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Estimate each hour of each channel, and put it in place of the last forecast."""
+    """Estimate each hour of each channel, and replace the last forecast."""
     options, database = context.options, context.database
     start = timetable.hour_of(context.frames.bound())
     now = database.now()
@@ -55,7 +55,7 @@ def work(context: Context) -> dict[str, Any]:
     context.report("reading what is scheduled")
     end = start + HOUR * options.hours
     known = load.waiting(database, fanout, channels, now, end)
-    # Spark is started here, not in the midst of reading.
+    # Start Spark here rather than while reading.
     context.spark  # noqa: B018
     context.report("reading the past weeks")
     weeks = options.weeks + (1 if options.backtest else 0)
@@ -72,19 +72,19 @@ def work(context: Context) -> dict[str, Any]:
 
 
 class _Plan:
-    """The hours of all channels, as they come in."""
+    """Collect the hours of all channels."""
 
     def __init__(self, start: datetime, count: int, weeks: int, backtest: bool) -> None:
         self.start, self.count, self.weeks, self.backtest = start, count, weeks, backtest
         self.channels: dict[int, Known] = {}
         self.hours = [Hour() for _ in range(count)]
-        """Of all together."""
+        """Totals of all channels."""
         self.known = Known()
         self.tested = [(0.0, 0.0)] * (WEEK // HOUR)
         self._frames: list[Frame] = []
 
     def add(self, channel_id: int, past: Past, known: Known) -> None:
-        """Take in a channel."""
+        """Add a channel."""
         found = timetable.hours(past, known, self.start, self.count, self.weeks)
         self._frames += timetable.frames(channel_id, self.start, found, known)
         self.channels[channel_id] = known
@@ -99,7 +99,7 @@ class _Plan:
             ]
 
     def frames(self) -> Iterator[Frame]:
-        """All rows: hours of all together, of each channel, and minutes that are hot."""
+        """Yield all rows: hours of all channels together, of each channel, and hot minutes."""
         yield from timetable.frames(ALL, self.start, self.hours, self.known)
         yield from self._frames
         for at in timetable.hot_minutes(self.hours, self.known, MAX_MINUTES):
@@ -112,7 +112,7 @@ class _Plan:
 
 
 def write(context: Context, frames: list[Frame], rate: float) -> None:
-    """All of it at once: whoever reads sees the last forecast or this one."""
+    """Replace the forecast in one transaction, so that readers never see a part."""
     rows = [
         [
             *(it.channel_id, it.span_s, it.begins_at),

@@ -1,4 +1,4 @@
-"""Health: how each consumer and each host did in a day, and in the 7 days before."""
+"""Measure the health of each consumer and host on a day and in the 7 days before it."""
 
 import json
 from argparse import ArgumentParser
@@ -31,7 +31,7 @@ NAMES = (
 
 @dataclass(slots=True)
 class Runs:
-    """Runs of failures that ended in a window, and how much of it lay in long ones."""
+    """Runs of consecutive failures that ended in a window, and how much of it long runs covered."""
 
     recoveries: int = 0
     recovery_median_s: float | None = None
@@ -41,14 +41,14 @@ class Runs:
 
 @dataclass(slots=True)
 class Found:
-    """What was found about one consumer or host, by window."""
+    """Measurements of one consumer or host, by window."""
 
     measures: defaultdict[str, Measures] = field(default_factory=lambda: defaultdict(Measures))
     runs: defaultdict[str, Runs] = field(default_factory=lambda: defaultdict(Runs))
     down_since: datetime | None = None
 
     def of(self, window: str) -> dict[str, Any]:
-        """Everything that a day and the days before it are compared by."""
+        """Return the values in which a day is compared with the days before it."""
         measures = self.measures[window]
         return {
             "attempts": measures.attempts,
@@ -66,7 +66,7 @@ Day = dict[tuple[int, str], Found]
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What can be chosen."""
+    """Add the options."""
     parser.add_argument(
         "--day", type=_day, metavar="DATE", help="a day in UTC: yesterday and today unless told"
     )
@@ -91,7 +91,7 @@ def _objective(text: str) -> float:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Measure, judge, and put each day in the place of what it was before."""
+    """Measure and rate each day, and replace its former rows."""
     bound = context.frames.bound()
     spans = days_of(context.options.day, hours.floor(bound))
     if not spans:
@@ -121,7 +121,7 @@ def work(context: Context) -> dict[str, Any]:
 
 
 def days_of(day: str | None, end: datetime) -> list[endpoints.Span]:
-    """The days that are asked for, each as far as it has whole hours before ``end``."""
+    """Return the requested days, each up to its last whole hour before ``end``."""
     today = hours.midnight(end)
     starts = [hours.parse(day)] if day else [today - hours.DAY, today]
     return [(start, min(start + hours.DAY, end)) for start in starts if start < end]
@@ -130,7 +130,7 @@ def days_of(day: str | None, end: datetime) -> list[endpoints.Span]:
 def _found(
     context: Context, attempts: DataFrame, spans: list[endpoints.Span]
 ) -> dict[datetime, Day]:
-    """All that is known of each day."""
+    """Return the measurements of each day."""
     found: dict[datetime, Day] = {start: defaultdict(Found) for start, _ in spans}
 
     def of(row: Row) -> Found:
@@ -161,7 +161,7 @@ def _found(
 
 
 def _write(context: Context, day: date, found: Day) -> None:
-    """One day in one transaction."""
+    """Write one day in one transaction."""
     objective = context.options.objective
     rows = [row_of(day, who, one, objective) for who, one in sorted(found.items())]
     with context.database.transaction():
@@ -174,7 +174,7 @@ def _write(context: Context, day: date, found: Day) -> None:
 
 
 def row_of(day: date, who: tuple[int, str], one: Found, objective: float) -> dict[str, Any]:
-    """A row of the table."""
+    """Return a row of the table."""
     measures = one.measures
     burns = {f"burn_{name}": health.burn(measures[name], objective) for name in (*BURNS, "day")}
     return {
@@ -190,7 +190,7 @@ def row_of(day: date, who: tuple[int, str], one: Found, objective: float) -> dic
             burn_6h=burns["burn_6h"],
         ),
         "objective": objective,
-        # Of a week's budget a week at the rate of 1 uses all.
+        # A rate of 1 for a week uses the whole budget of a week.
         "budget_used": health.burn(measures["week"], objective),
         **burns,
         "week_before": json.dumps(one.of("before")),

@@ -1,6 +1,6 @@
-"""Replay: messages out of the lake, and of the tables, back to a consumer.
+"""Replay messages from the lake and from the tables to a consumer.
 
-It brings them beside the broker's tables; the broker lets them in, at the rate that was asked for.
+The job writes them to staging tables; the broker inserts them at the requested rate.
 """
 
 import json
@@ -20,16 +20,16 @@ from pipeline.transforms.staging import Staging
 
 POLL_S = 0.3
 ROWS_OF_PART = 2000
-"""Rows that the driver holds at once, with their bodies."""
+"""Rows with bodies that the driver holds at once."""
 ASKED = (
     *("consumer", "since", "until", "event_type", "ordering_key", "message"),
     *("only_dead", "only_missing"),
 )
-"""Options that say what is meant: two runs with the same ones mean the same."""
+"""Options that identify a replay: a run with the same ones continues an interrupted replay."""
 
 
 def options(parser: ArgumentParser) -> None:
-    """To whom, and what."""
+    """Add the options."""
     when = arguments.WHEN
     add = parser.add_argument
     add("--consumer", metavar="CHANNEL/CLIENT_ID", required=True, help="who is to get them")
@@ -55,7 +55,7 @@ def options(parser: ArgumentParser) -> None:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Count, bring, and wait until the broker is through."""
+    """Count the messages, write them to the staging tables, and wait for the broker."""
     consumer_id, channel_id, own = _consumer(context)
     asked = {name: getattr(context.options, name) for name in ASKED}
     now = context.database.now()
@@ -78,7 +78,7 @@ def work(context: Context) -> dict[str, Any]:
         "rate": _rate(context.options.rate),
     }
     stage = staging.begin(context, consumer_id, given)
-    # Gone on with, it means the time that it meant when it was begun.
+    # A continued replay keeps the time range of its first run.
     since = stage.options["since"] and datetime.fromisoformat(stage.options["since"])
     until = datetime.fromisoformat(stage.options["until"])
     wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
@@ -204,7 +204,7 @@ def _flush(context: Context, stage: Staging, batch: list[dict[str, Any]]) -> Non
 
 
 def _wait(context: Context, stage: Staging) -> None:
-    """Until the broker has let in all that was brought."""
+    """Wait until the broker has inserted all staged rows."""
     while True:
         now = stage.progress(context.database)
         context.report("the broker queues them", now.queued + now.skipped, now.staged, now.staged)
@@ -221,7 +221,7 @@ def _told(counted: Count) -> dict[str, Any]:
     found: dict[str, Any] = {"messages": counted.messages, "bytes": counted.bytes}
     for name, at in (("first", counted.first), ("last", counted.last)):
         if at is not None:
-            # Spark hands instants out without a zone, in this machine's.
+            # Spark returns instants without a zone, in this machine's.
             found[name] = at.astimezone(UTC).isoformat()
     if counted.without_body:
         found["without_body"] = counted.without_body

@@ -1,4 +1,4 @@
-"""Triage: dead letters by what went wrong, what changed when it began, and what to do about it."""
+"""Group dead letters by cause, with what changed at their onset and what to do about them."""
 
 import json
 from argparse import ArgumentParser
@@ -16,9 +16,9 @@ from pipeline.transforms import deadletters, onsets
 
 SPAN = "30d"
 MAX_ROWS = 500
-"""Kinds that are kept; the rest is counted together."""
+"""Maximum groups that are stored; the others are only counted."""
 MAX_CONSUMERS = 50
-"""Consumers of a kind that are kept, those with most of it."""
+"""Maximum consumers stored for a group: those with most of its dead letters."""
 MAX_HOST_LENGTH = 255
 TABLE = "delivery_deadcluster"
 COLUMNS = (
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the options."""
     parser.add_argument(
         "--since",
         type=spans.checked(spans.beginning),
@@ -63,7 +63,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Look, tell, and put it in place of what the last run found."""
+    """Group the dead letters, and replace the last run's report."""
     now = context.frames.bound()
     since, until = spans.window(context.options.since, context.options.until, now)
     if since >= until:
@@ -102,7 +102,7 @@ def work(context: Context) -> dict[str, Any]:
 
 
 def known_consumers(database: Database) -> dict[int, Row]:
-    """Names and hosts, as they are now."""
+    """Return the current names and hosts of all consumers."""
     rows = database.read(
         "SELECT c.id, c.channel_id, ch.slug, c.client_id, c.url FROM channels_app_consumer c "
         "JOIN channels_app_channel ch ON ch.id = c.channel_id"
@@ -114,12 +114,12 @@ def known_consumers(database: Database) -> dict[int, Row]:
 
 
 def host(url: str) -> str:
-    """Where a consumer is, with its port if it names one; empty for one that pulls."""
+    """Return a consumer's host, with the port if the URL names one; '' for a pull consumer."""
     return urlsplit(url).netloc.rpartition("@")[2].lower()[:MAX_HOST_LENGTH]
 
 
 def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: datetime) -> list[Row]:
-    """The kinds, the most pressing first, with what a replay of each would take."""
+    """Return the groups, most urgent first, with the deliveries that a replay would take."""
     spark = context.spark
     wanted = deadletters.kinds(rows, MAX_ROWS).persist()
     groups = deadletters.groups(rows, wanted).toArrow().to_pylist()
@@ -151,7 +151,7 @@ def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: date
 
 
 def together(groups: list[Row], consumers: dict[int, Row]) -> Row:
-    """One kind out of its shares by consumer."""
+    """Merge the shares of all consumers into one group."""
     groups.sort(key=lambda group: (-group["dead_count"], group["consumer_id"]))
     first = groups[0]
     what = advice(first["outcome"], first["status_code"])
@@ -177,7 +177,7 @@ def together(groups: list[Row], consumers: dict[int, Row]) -> Row:
 
 
 def share(group: Row, consumers: dict[int, Row]) -> Row:
-    """A consumer's part of a kind, and the replay that takes it."""
+    """Return one consumer's share of a group, with its replay."""
     known = consumers.get(group["consumer_id"], {})
     begins, ends = group["accepted_from"], group["accepted_to"]
     return {
@@ -185,7 +185,7 @@ def share(group: Row, consumers: dict[int, Row]) -> Row:
         "channel": known.get("channel"),
         "name": known.get("name", str(group["consumer_id"])),
         "dead": group["dead_count"],
-        # What a replay can send: those in the tables whose last instant has not passed.
+        # A replay can send those that are still in the tables and have not expired.
         "sendable": group["dead_count"] - group["archived_count"] - group["expired_count"],
         "matches": group["matches"],
         "failing_since": spans.utc(group["began_at"]).isoformat(),
@@ -195,7 +195,7 @@ def share(group: Row, consumers: dict[int, Row]) -> Row:
 
 
 def write(context: Context, found: list[Row], rest: int) -> None:
-    """All of it at once: whoever reads sees the last run or this one."""
+    """Replace the report in one transaction, so that readers never see a part."""
     rows = [
         [_stored(name, place, cluster, context.run.id) for name in COLUMNS]
         for place, cluster in enumerate(found, 1)
@@ -228,7 +228,7 @@ def _stored(name: str, place: int, cluster: Row, run_id: int) -> Any:
 
 
 def text(at: datetime) -> str:
-    """An instant as the replay's page reads it."""
+    """Format an instant as the replay page parses it."""
     return spans.utc(at).isoformat().replace("+00:00", "Z")
 
 

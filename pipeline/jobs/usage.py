@@ -1,4 +1,4 @@
-"""Usage: what each producer sent and each consumer got, by the hour; bills are made of it."""
+"""Count what each producer sent and each consumer received, by the hour, for billing."""
 
 import csv
 from argparse import ArgumentParser
@@ -26,13 +26,13 @@ ENDS = ("delivered", "dead", "cancelled")
 COUNTED = ("messages", "bytes", *ENDS, "attempts", "failed_attempts", "bytes_out")
 KEYS = ("hour", "channel_id", "producer_id", "consumer_id")
 OWN = ("message_id", "consumer_id", "channel_id")
-"""What an attempt and a delivery say about whose they are."""
+"""Columns by which an attempt or a delivery names its owner."""
 TITLES = ("hour", "producer", "channel", "consumer", *COUNTED)
-"""Of a CSV file."""
+"""Columns of the CSV file."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What can be chosen."""
+    """Add the options."""
     parser.add_argument(
         "--since", type=hours.valid, metavar="WHEN", help="first hour: an ISO date or instant, UTC"
     )
@@ -43,7 +43,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Count whole hours anew, and put them in the place of what was counted before."""
+    """Count whole hours again, and replace their former counts."""
     frames = context.frames
     bound = frames.bound()
     since, until = hours.window(context.options.since, context.options.until, bound, USUAL)
@@ -70,7 +70,7 @@ def work(context: Context) -> dict[str, Any]:
 
 
 def _usage(frames: Frames, attempts: DataFrame, since: datetime, until: datetime) -> DataFrame:
-    """A row for each hour, channel, producer and consumer with something in it."""
+    """Return a row for each hour, channel, producer and consumer with any traffic."""
     messages = frames.messages(
         since - SKEW, until + SKEW, ["channel_id", "producer_id", "body_bytes", "accepted_at"]
     ).where(_within("accepted_at", since, until))
@@ -91,7 +91,7 @@ def _usage(frames: Frames, attempts: DataFrame, since: datetime, until: datetime
     ended = finished.select(
         hour_of("finished_at"), *OWN, *_counts(**{end: f.col("state") == end for end in ENDS})
     )
-    # So little of each that a message's rows are one before they are joined with it.
+    # Aggregate by message first, so that few rows are joined with the messages.
     mine = _summed(tried.unionByName(ended), "hour_s", *OWN).persist()
     sizes = _messages_of(frames, mine)
     mine = mine.join(sizes, "message_id", "left").select(
@@ -104,7 +104,7 @@ def _usage(frames: Frames, attempts: DataFrame, since: datetime, until: datetime
 
 
 def _messages_of(frames: Frames, rows: DataFrame) -> DataFrame:
-    """Producer and size of the rows' messages: of the days in which there are any."""
+    """Return producer and size of the rows' messages, reading only the days that have any."""
     day = f.shiftright("message_id", tables.TIME_SHIFT) / f.lit(1000 * hours.DAY_S)
     found = rows.select(f.floor(day).alias("day")).distinct().collect()
     parts = [
@@ -113,14 +113,14 @@ def _messages_of(frames: Frames, rows: DataFrame) -> DataFrame:
             tables.EPOCH + timedelta(days=last + 1),
             ["id", "producer_id", "body_bytes"],
         )
-        # Today's and a lonely one of last month: not what lies between them.
+        # For example today's, and a single one of last month, without the days in between.
         for first, last in hours.spans([row["day"] for row in found]) or [(0, 0)]
     ]
     return reduce(DataFrame.unionByName, parts).withColumnRenamed("id", "message_id")
 
 
 def _latency(attempts: DataFrame) -> DataFrame:
-    """How many of each hour and consumer arrived within which time."""
+    """Count the delivered attempts of each hour and consumer by latency."""
     place = buckets.bucket(f.col("total_ms")).alias("bucket")
     rows = attempts.where(arrived()).groupBy(hour_of("started_at"), "consumer_id", place)
     return rows.agg(f.count("*").alias("count"))
@@ -131,7 +131,7 @@ def _within(column: str, since: datetime, until: datetime) -> Column:
 
 
 def _counts(**values: Column) -> list[Column]:
-    """All that is counted; 0 where nothing is said."""
+    """Return all counted columns; 0 where no value is given."""
     return [values.get(name, f.lit(0)).cast("long").alias(name) for name in COUNTED]
 
 
@@ -142,7 +142,7 @@ def _summed(rows: DataFrame, *keys: str) -> DataFrame:
 def _write(
     context: Context, usage: DataFrame, latency: DataFrame, since: datetime, until: datetime
 ) -> dict[str, int]:
-    """Each day in one transaction; returns what was counted in all."""
+    """Write each day in one transaction; returns the totals."""
     totals = dict.fromkeys(COUNTED, 0)
     days = list(hours.days(since, until))
     dates = [start.date() for start, _ in days]
@@ -170,7 +170,7 @@ def _write(
 
 
 def by_day(rows: Iterable[Row], dates: Iterable[date]) -> Iterator[list[Row]]:
-    """The rows of each of these days; they come in the order of time."""
+    """Yield the rows of each of these days; rows come in chronological order."""
     groups = groupby(rows, key=lambda row: instant(row).date())
     day, found = next(groups, (None, iter(())))
     for wanted in dates:
@@ -181,12 +181,12 @@ def by_day(rows: Iterable[Row], dates: Iterable[date]) -> Iterator[list[Row]]:
 
 
 def instant(row: Row) -> datetime:
-    """Its hour."""
+    """Return the row's hour."""
     return datetime.fromtimestamp(row["hour_s"], UTC)
 
 
 def write_csv(database: Database, path: Path, since: datetime, until: datetime) -> None:
-    """The hours as a file, with names for numbers; all of it is there or none."""
+    """Write the hours to a CSV file, with names instead of ids, completely or not at all."""
     names = ", ".join(f"u.{name}" for name in COUNTED)
     sql = (
         f"SELECT u.hour, p.slug, c.slug, k.client_id, u.producer_id, u.channel_id, u.consumer_id, "

@@ -1,1 +1,1 @@
-"""The archive: its files, the ledger of them, and rows wherever they are, in lake or tables."""
+"""Keep the archive's files and ledger, and read rows from the lake or the tables."""

@@ -1,8 +1,9 @@
-"""Attempts: those of a segment's deliveries, read and counted in the order in which they lie.
+"""Read and count the attempts of a segment's deliveries in the order of their storage.
 
-A database that joins looks up each delivery's attempts in an index, and then each of them in their
-table. Nearly all are made soon after their delivery, so that they lie in their table as deliveries
-do in theirs: these are read in one go, and matched here. Those that came later are looked up.
+A database that joins the tables looks up each delivery's attempts in an index, and then each
+attempt in its table. Nearly all attempts are made soon after their delivery was created, so both
+tables have about the same order. Attempts are therefore read in one range and matched here. Later
+ones are looked up.
 """
 
 from collections.abc import Iterator
@@ -17,27 +18,27 @@ from pipeline.lake.eligible import DELIVERIES, Cutoffs
 from pipeline.lake.totals import Numbers
 
 NEARLY_ALL = 0.99
-"""Of the deliveries have ended when reading ends."""
+"""The range ends when this share of the deliveries has ended."""
 FARTHEST = 4
-"""It goes on after the last delivery for such a part of the time between first and last."""
+"""It extends past the last delivery by at most 1/FARTHEST of the time from first to last."""
 SLACK_MS = 1000
-"""Between a delivery's end and the key of its last attempt."""
+"""Milliseconds between the end of a delivery and the key of its last attempt."""
 STRANGERS = 2
-"""Times as many rows as are wanted may lie there; else the database joins."""
+"""With more than so many times the wanted rows in the range, the database joins instead."""
 LOOKED_UP = 1000
-"""Deliveries in one question."""
+"""Deliveries in one query."""
 COLUMNS = ("id", "attempt_count", "finished_at", *(column.name for column in tables.WHOSE))
 EPOCH_MS = int(tables.EPOCH.timestamp()) * 1000
 
 
 class Owners:
-    """Deliveries of a segment, in the order of their keys, and how many attempts each has."""
+    """Deliveries of a segment in the order of their keys, with their numbers of attempts."""
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Those that come next; before anything else is asked."""
+        """Add the next deliveries; call it before all other methods."""
         self._batches.append(batch.select(COLUMNS))
 
     @cached_property
@@ -51,22 +52,22 @@ class Owners:
 
     @cached_property
     def _wanted(self) -> Numbers:
-        """How many attempts they have."""
+        """Number of attempts of each delivery."""
         return totals.numbers(self._all, "attempt_count")
 
     @cached_property
     def _found(self) -> Numbers:
-        """How many of them came by."""
+        """Number of each delivery's attempts that were read."""
         return np.zeros(len(self._keys), np.int64)
 
     @property
     def attempts(self) -> int:
-        """Of all together."""
+        """Number of attempts of all deliveries."""
         return int(self._wanted.sum())
 
     @property
     def span(self) -> tuple[int, int]:
-        """Between which keys nearly all of their attempts are, without the second one."""
+        """Keys (first inclusive, last exclusive) between which nearly all of the attempts are."""
         first, last = int(self._keys[0]), int(self._keys[-1])
         ended_ms = self._all.column("finished_at").cast(pa.int64()).to_numpy() // 1000
         took_ms = ended_ms - EPOCH_MS - (self._keys >> tables.TIME_SHIFT)
@@ -75,7 +76,7 @@ class Owners:
         return first, min(last + (more_ms << tables.TIME_SHIFT), tables.LARGEST_KEY)
 
     def theirs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Of these attempts their own, with whose they are."""
+        """Keep the attempts of these deliveries, and add the columns of their deliveries."""
         wanted = totals.numbers(batch, "delivery_id")
         places = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
         is_own = self._keys[places] == wanted
@@ -86,14 +87,14 @@ class Owners:
         return pa.RecordBatch.from_arrays([*batch.columns, *whose], schema=tables.ATTEMPTS.schema)
 
     def waiting(self) -> Iterator[list[int]]:
-        """Deliveries of which not all attempts came by, some at a time."""
+        """Yield lists of deliveries of which attempts are missing."""
         missing = self._keys[self._found != self._wanted].tolist()
         for start in range(0, len(missing), LOOKED_UP):
             yield missing[start : start + LOOKED_UP]
 
 
 def read(owners: Owners, where: str) -> Iterator[pa.RecordBatch]:
-    """All attempts of these deliveries, each once. ``where`` says in SQL which ones they are."""
+    """Yield all attempts of these deliveries, each once. ``where`` is their condition in SQL."""
     low, high = owners.span
     span = f"a.id >= {low:d} AND a.id < {high:d}"
     if _count(tables.ATTEMPTS_ALONE, span) > STRANGERS * owners.attempts:
@@ -108,16 +109,16 @@ def read(owners: Owners, where: str) -> Iterator[pa.RecordBatch]:
 
 
 def joined(where: str) -> Iterator[pa.RecordBatch]:
-    """As the database brings them together with their deliveries."""
+    """Yield the attempts that the database joined with their deliveries."""
     table = tables.ATTEMPTS_OF_DELIVERIES
     yield from executor.read(table.select(f"{where} ORDER BY d.id"), table.schema)
 
 
 def counted(low: int, high: int, limits: Cutoffs, deliveries: int) -> Iterator[dict[str, int]]:
-    """What a segment's attempts come to, in the quicker way first, of which there may be none.
+    """Yield totals of a segment's attempts, the quick way first where it is worthwhile.
 
-    All between two entries of the index by delivery, without those of deliveries that are not
-    ripe: as good as the other one where there are no attempts without a delivery.
+    The quick way totals a range of the index by delivery, and subtracts the attempts of deliveries
+    that are not eligible. It gives the same result unless there are attempts without a delivery.
     """
     there = _count(tables.DELIVERIES, f"d.id >= {low:d} AND d.id < {high:d}")
     if there <= STRANGERS * deliveries:

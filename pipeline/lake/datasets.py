@@ -1,9 +1,9 @@
-"""Messages, deliveries and attempts as Spark datasets, from lake or tables.
+"""Read messages, deliveries and attempts as Spark datasets, from lake or tables.
 
-A row is in the broker's tables or in the lake. While a segment is being deleted from the tables its
-files hold rows that are still there; these count once. Nothing is deleted there as long as a run is
-at work (the broker's pruning rests), so the two halves of a question fit together; where rows are
-read from a replica, it has to know of what was deleted before (broker/replica.py).
+A row is in the broker's tables or in the lake. While the broker deletes a segment from its tables,
+the segment's files contain rows that are still there; these count once. The broker's pruning pauses
+while a run is active, so both halves of a query are consistent. A replica must first have applied
+earlier deletions (broker/replica.py).
 """
 
 import json
@@ -29,15 +29,16 @@ from pipeline.settings import Settings
 SEGMENTS = "delivery_segment"
 RESTORED = "delivery_restoredmessage"
 SKEW = timedelta(hours=1)
-"""So far the clocks of two machines may be apart, of which one made a key and one wrote a time."""
+"""Maximum clock difference between the machine that generated a key and the one that wrote a
+time."""
 LATE = timedelta(days=1)
-"""An attempt is written down when it ends: after its timeout, and after an outage of ours."""
+"""An attempt is recorded when it ends: after its timeout, and after an outage of the broker."""
 KIND = {"messages": "messages", "deliveries": "deliveries", "attempts": "deliveries"}
-"""In which kind of segment a table's rows go to the lake."""
+"""By table: the kind of segment that archives its rows."""
 
 
 class Frames:
-    """Reads ranges of time by the keys of rows, which rise with it."""
+    """Read ranges of time by the keys of rows, which rise with time."""
 
     def __init__(
         self,
@@ -46,35 +47,35 @@ class Frames:
         settings: Settings,
         catch_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """``catch_up`` ends when rows that are committed now are there where rows are read."""
+        """``catch_up`` returns when rows that are committed now are readable by Spark."""
         self._spark = spark
         self._database = database
         self._settings = settings
-        # In this order: what is below the fence is committed, and has to be there.
+        # In this order: rows below the high watermark are committed, and must be readable.
         self._bound = high_watermark.bound(database, settings.lag)
         catch_up()
 
     def bound(self) -> datetime:
-        """All rows up to here are there (broker/high_watermark.py)."""
+        """The instant up to which all rows are readable (broker/high_watermark.py)."""
         return self._bound
 
     def messages(
         self, since: datetime | None, until: datetime, columns: Sequence[str]
     ) -> DataFrame:
-        """Messages that were accepted in that time, without their bodies."""
+        """Messages accepted in that time, without their bodies."""
         return self._rows(MESSAGES, since, until, columns)
 
     def deliveries(
         self, since: datetime | None, until: datetime, columns: Sequence[str]
     ) -> DataFrame:
-        """Deliveries that were made in that time, in whatever state they are now."""
+        """Deliveries created in that time, in any state."""
         return self._rows(DELIVERIES, since, until, columns)
 
     def finished(self, since: datetime, until: datetime, columns: Sequence[str]) -> DataFrame:
-        """Deliveries that ended in that time, whenever they were made.
+        """Deliveries that ended in that time, whenever they were created.
 
-        A message may wait for its consumer for ever, so that all keys are looked at: by the
-        database, which sends what is asked for alone, and in the lake by the files' statistics.
+        A message may wait for its consumer for any time, so all keys are searched: in the tables by
+        the database, which returns only matching rows, and in the lake by the files' statistics.
         """
         low, high = (str(at.astimezone(UTC).replace(tzinfo=None)) for at in (since, until))
         where = f"d.finished_at >= '{low}' AND d.finished_at < '{high}'"
@@ -86,11 +87,11 @@ class Frames:
     def attempts(
         self, since: datetime | None, until: datetime, columns: Sequence[str]
     ) -> DataFrame:
-        """Attempts that were written down in that time: when they ended."""
+        """Attempts recorded in that time, which is when they ended."""
         return self._rows(ATTEMPTS, since, until, columns)
 
     def bodies(self, since: datetime | None, until: datetime) -> DataFrame:
-        """``id``, ``body`` and ``body_key_id`` of messages that the lake has, as it has them."""
+        """``id``, ``body`` and ``body_key_id`` of messages in the lake, as stored there."""
         low = tables.first_key(since) if since else 0
         high = tables.first_key(until)
         columns = ["id", "body", "body_key_id"]
@@ -100,19 +101,19 @@ class Frames:
         return self._spark.createDataFrame([], source.spark_schema(WHOLE_MESSAGES, tuple(columns)))
 
     def paths(self, table: Table, since: datetime) -> list[str]:
-        """Files of the lake with rows of which keys may have been made then or later."""
+        """Files of the lake that may have rows with keys generated since then."""
         whole, partly = self._files(table, tables.first_key(since), tables.LARGEST_KEY)
         return whole + partly
 
     def keys(self, table: Table, low: int, high: int, *columns: str) -> DataFrame:
-        """Keys, and what else is named, of rows that the broker's tables have now."""
+        """Keys, and the named columns, of rows that are in the broker's tables now."""
         first = self._database.read(f"SELECT COALESCE(MIN({table.key}), 0) FROM {table.source}")
         return self.live(table, max(low, int(first[0][0])), high, ["id", *columns])
 
     def live(
         self, table: Table, low: int, high: int, columns: Sequence[str], where: str = ""
     ) -> DataFrame:
-        """Rows of the broker's tables with keys from ``low`` up to, but not with, ``high``."""
+        """Rows of the broker's tables with keys from ``low`` up to ``high``, which is exclusive."""
         rows = self._spark.read.format(source.FORMAT)
         rows = rows.schema(source.spark_schema(table, tuple(columns)))
         ranges = 4 * self._settings.partitions
@@ -127,10 +128,10 @@ class Frames:
         columns: Sequence[str],
         where: str = "",
     ) -> DataFrame:
-        """``where`` spares the database rows that the caller does not want; the lake's it gets."""
+        """``where`` filters rows of the tables only; the caller filters those of the lake."""
         low = tables.first_key(since) if since else 0
         high = tables.first_key(until)
-        # From its first key on: else nearly all of a wide range would be one empty part.
+        # Start at the table's first key, or nearly all of a wide range would be one empty part.
         wanted = list(dict.fromkeys(["id", *columns]))
         found = self.live(table, max(low, self.oldest(table)), high, wanted, where)
         whole, partly = self._files(table, low, high)
@@ -148,17 +149,20 @@ class Frames:
         return found
 
     def oldest(self, table: Table) -> int:
-        """The first key that the broker's table has."""
+        """The first key of the broker's table."""
         name = table.source.split()[0]
         return int(self._database.read(f"SELECT COALESCE(MIN(id), 0) FROM {name}")[0][0])
 
     def _is_any_restored(self) -> bool:
-        """Whether messages stand in the tables again that the lake has (jobs/replay.py)."""
+        """Whether the tables have messages that were restored from the lake (jobs/replay.py)."""
         return bool(self._database.read(f"SELECT message_id FROM {RESTORED} LIMIT 1"))
 
     def _files(self, table: Table, low: int, high: int) -> tuple[list[str], list[str]]:
-        """The lake's files with keys in the range: those that stand for their rows alone, and those
-        whose rows are partly still in the tables."""
+        """Return the lake's files with keys in the range, as two lists.
+
+        Rows of the first list's files are only in the lake. Some rows of the second list's files
+        are still in the tables.
+        """
         if self._settings.lake is None:
             return [], []
         whole: list[str] = []

@@ -1,7 +1,7 @@
-"""Which rows belong to a segment: one condition that planning, export and checks share.
+"""Define which rows belong to a segment: the condition shared by planning, export and checks.
 
-The broker's pruning asks the same of the same columns in words of its own
-(delivery/steps/archived.py); the tests hold the two together.
+The broker's pruning has the same condition in its own code (delivery/steps/archived.py); tests
+compare the two.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ DELIVERIES, MESSAGES = "deliveries", "messages"
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Before which instants rows must have finished."""
+    """Instants before which rows must have finished."""
 
     finished: datetime
     dead: datetime
 
     def as_json(self) -> dict[str, str]:
-        """As a segment keeps them."""
+        """Return the form that a segment stores."""
         return {"finished": self.finished.isoformat(), "dead": self.dead.isoformat()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Ends":
-        """Back from there."""
+        """Read the form that a segment stores."""
         return cls(
             datetime.fromisoformat(stored["finished"]), datetime.fromisoformat(stored["dead"])
         )
@@ -39,31 +39,31 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Cutoffs:
-    """Those of the installation, and of the channels that have their own."""
+    """Cutoffs of the installation, and of channels with their own."""
 
     ends: Ends
     channels: Mapping[int, Ends]
 
     @property
     def latest(self) -> datetime:
-        """What was made from then on is nowhere old enough."""
+        """Rows made from this instant on are not eligible in any channel."""
         everyone = (self.ends, *self.channels.values())
         return max(at for ends in everyone for at in (ends.finished, ends.dead))
 
     def as_json(self) -> dict[str, Any]:
-        """As a segment keeps them."""
+        """Return the form that a segment stores."""
         own = {str(key): ends.as_json() for key, ends in self.channels.items()}
         return {**self.ends.as_json(), "channels": own}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Cutoffs":
-        """Back from there."""
+        """Read the form that a segment stores."""
         own = {int(key): Ends.from_json(each) for key, each in stored["channels"].items()}
         return cls(Ends.from_json(stored), own)
 
 
 def cutoffs(database: Database, settings: Settings) -> Cutoffs:
-    """As they are now, to the second: from then on they stay as they are."""
+    """Compute the current cutoffs, to the second; a segment keeps them."""
     now = database.now().replace(microsecond=0)
     days, dead_days = settings.retention_days, settings.dead_retention_days
 
@@ -78,10 +78,10 @@ def cutoffs(database: Database, settings: Settings) -> Cutoffs:
 
 
 def where(kind: str, low: int, high: int, limits: Cutoffs) -> str:
-    """The rows of a segment, over the FROM clause of its table (broker/tables.py).
+    """Return the condition for a segment's rows, over its table's FROM clause (broker/tables.py).
 
-    Holds no values but our own numbers and instants. Constants rather than a CASE by channel: an
-    instant in an expression is a text to one database and not to the other.
+    Contains only the program's own numbers and instants. It uses constants rather than a CASE by
+    channel, because not all databases treat an instant in an expression as text.
     """
     if kind == DELIVERIES:
         return f"{_between(low, high)} AND ({_by_channel('d', limits, _finished)})"
@@ -89,13 +89,13 @@ def where(kind: str, low: int, high: int, limits: Cutoffs) -> str:
         f"m.id >= {low:d} AND m.id < {high:d} AND m.state <> 'accepted' "
         f"AND ({_by_channel('m', limits, _accepted)}) AND NOT EXISTS "
         "(SELECT 1 FROM delivery_delivery x WHERE x.message_id = m.id) AND NOT EXISTS "
-        # Brought back from the lake, which has it.
+        # Restored from the lake, which still has it.
         "(SELECT 1 FROM delivery_restoredmessage y WHERE y.message_id = m.id)"
     )
 
 
 def others(low: int, high: int, limits: Cutoffs) -> str:
-    """The deliveries between the same keys that are no rows of the segment."""
+    """Return the condition for deliveries of the same key range that are not in the segment."""
     return f"{_between(low, high)} AND ({_by_channel('d', limits, _finished)}) IS NOT TRUE"
 
 
@@ -115,7 +115,7 @@ def _accepted(ends: Ends) -> str:
 
 
 def _by_channel(prefix: str, limits: Cutoffs, condition: Any) -> str:
-    """Channels whose cutoffs are equal are one alternative."""
+    """Combine channels with equal cutoffs into one alternative."""
     groups: dict[Ends, list[int]] = {}
     for key, ends in limits.channels.items():
         groups.setdefault(ends, []).append(key)
@@ -138,5 +138,5 @@ def _listed(keys: Any) -> str:
 
 
 def _literal(at: datetime) -> str:
-    """As every database compares it with a column: whole seconds."""
+    """Format an instant in whole seconds, which every database compares with a column."""
     return f"'{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}'"

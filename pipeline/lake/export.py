@@ -1,6 +1,6 @@
-"""Export: write a segment's rows into Parquet files, and check files; runs on executors.
+"""Write a segment's rows into Parquet files and check files, on executors.
 
-Errors of the lake come back as sentences that a person can act on.
+Errors of the lake are returned as sentences that an operator can act on.
 """
 
 import json
@@ -24,10 +24,10 @@ from pipeline.lake.eligible import Cutoffs
 
 
 def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """A new file.
+    """Open a new file.
 
-    Keys and instants rise from row to row and never repeat: their differences are a third of the
-    work of a dictionary, and a tenth of its size. All else repeats.
+    Keys and instants rise from row to row and never repeat: delta encoding takes a third of a
+    dictionary's time, and a tenth of its size. All other columns repeat.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     rising = [field.name for field in schema if _rises(field)]
@@ -47,15 +47,15 @@ def _rises(field: pa.Field) -> bool:
 
 GROUP_ROWS = 100_000
 GROUP_BYTES = 32 << 20
-"""A part of a file that readers skip or read as a whole: whichever comes first."""
+"""A row group ends at this size or at GROUP_ROWS, whichever comes first."""
 BODY_ROWS = 200
-"""Rows with bodies that are in memory at once."""
+"""Rows with bodies in memory at once."""
 BODIES = ("body", "body_key_id")
 
 
 @dataclass(slots=True)
 class Written:
-    """What a file has so far."""
+    """Row count, key range and totals of a file."""
 
     rows: int = 0
     first: int = 0
@@ -78,7 +78,7 @@ def export(task: str) -> str:
 
 
 def check(task: str) -> str:
-    """Whether files are whole, and what they and the tables come to at this moment."""
+    """Check that files are complete and equal to the tables' current rows."""
     return _answered(_check, task)
 
 
@@ -86,13 +86,13 @@ def _answered(work: Callable[[dict[str, Any]], dict[str, Any]], task: str) -> st
     try:
         answer = work(json.loads(task))
     except OSError as error:
-        # Also what pyarrow raises for a file that is none.
+        # pyarrow raises it also for a file that is not Parquet.
         answer = {"error": f"{error.strerror or error} ({error.filename or 'lake'})"}
     return json.dumps(answer)
 
 
 def _export(task: dict[str, Any]) -> dict[str, Any]:
-    """Write a segment's files; its own table first, whose parts count the rows of the other."""
+    """Write a segment's files, its own table first: the parts count the attempts per delivery."""
     files: list[dict[str, Any]] = []
     parts, owners = _Parts(task["part_rows"]), Owners()
     for name in task["tables"]:
@@ -108,7 +108,7 @@ def _export(task: dict[str, Any]) -> dict[str, Any]:
                 path.unlink()
             raise
         if not files:
-            break  # Nothing is ripe any more: a replay took it.
+            break  # No row is eligible any more: a replay took them.
     failpoints.reach("in_export")
     return {"files": files, "parts": parts.rows if files else []}
 
@@ -136,11 +136,11 @@ def _write(task: dict[str, Any], name: str, path: Path, parts: "_Parts", owners:
 def _rows(
     task: dict[str, Any], name: str, table: Table, owners: Owners
 ) -> Iterator[pa.RecordBatch]:
-    """The segment's rows of a table, those of its own by their keys."""
+    """Yield the segment's rows of a table."""
     kind = task["kind"]
     where = eligible.where(kind, task["low"], task["high"], Cutoffs.from_json(task["cutoffs"]))
     if name == "attempts":
-        # What was written once and differed is read in the plain way.
+        # A second export, after files differed from the tables, uses the plain join.
         yield from attempts.joined(where) if task["files"] else attempts.read(owners, where)
         return
     where += " ORDER BY " + ("d.id" if kind == eligible.DELIVERIES else "m.id")
@@ -175,10 +175,10 @@ def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Parts:
-    """What the broker deletes at once, in the order of keys.
+    """Parts of a segment that the broker deletes in one transaction each, by key.
 
-    Each is ``[last key, rows, keys, versions, attempts]``: compared there with what it finds, so
-    that it deletes nothing but what is in these files.
+    Each is ``[last key, rows, keys, versions, attempts]``. The broker compares these sums with the
+    rows that it finds, so that it deletes only rows that are in the files.
     """
 
     def __init__(self, part_rows: int) -> None:
@@ -193,7 +193,7 @@ class _Parts:
             owners = totals.numbers(batch, "delivery_id")
             parts, counts = np.unique(np.searchsorted(self._lasts, owners), return_counts=True)
             for place, count in zip(parts, counts, strict=True):
-                # One of a delivery that came to be ripe between two questions is in no part.
+                # Not in any part: its delivery became eligible between two queries.
                 if place < len(self.rows):
                     self.rows[place][4] += int(count)
             return
@@ -202,7 +202,7 @@ class _Parts:
         self._cut(self._part_rows)
 
     def close(self, name: str) -> None:
-        """No more rows of that table will come."""
+        """Finish a table: no more of its rows will come."""
         if name != "attempts":
             self._cut(1)
             self._lasts = np.array([row[0] for row in self.rows], np.int64)
@@ -219,7 +219,7 @@ class _Parts:
 def described(
     folder: Path, table: str, path: str, tmp: str, written: Written, counted: Collection[str]
 ) -> dict[str, Any]:
-    """What the ledger says of a file that is written and safe."""
+    """Sync a written file to disk; returns its entry in the ledger."""
     descriptor = os.open(folder / tmp, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -240,7 +240,7 @@ def described(
 
 
 def _check(task: dict[str, Any]) -> dict[str, Any]:
-    """Whether each file is the one that was written, and whether the tables have the same rows."""
+    """Compare the files with what was written, and the tables with the files."""
     for file in task["files"]:
         path = Path(task["lake"]) / file["path"]
         if not path.exists() or layout.sha256(path) != file["sha256"]:
@@ -259,7 +259,7 @@ def _check(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _found(task: dict[str, Any], name: str) -> Iterator[dict[str, int]]:
-    """What a table has of the segment; again in another way where the first may be wrong."""
+    """Yield totals of a table's rows of the segment; twice where the quick way may be wrong."""
     low, high, limits = task["low"], task["high"], Cutoffs.from_json(task["cutoffs"])
     if name == "attempts":
         yield from attempts.counted(low, high, limits, task["files"][0]["rows"])
@@ -268,8 +268,9 @@ def _found(task: dict[str, Any], name: str) -> Iterator[dict[str, int]]:
 
 
 def _is_same(found: dict[str, int], wanted: dict[str, int] | None) -> bool:
-    """Without a file there must be nothing."""
+    """Compare totals; without a file there must be no rows."""
     if wanted is None:
         return not any(found.values())
-    # Bodies that are left out have no total in the file, what never changes none of the tables.
+    # Compare common totals only: files without bodies lack theirs, and tables lack those that never
+    # change.
     return all(found[total] == wanted[total] for total in found.keys() & wanted.keys())

@@ -1,11 +1,11 @@
-"""Layout of the archive's folder, and how files appear there whole or not at all.
+"""Lay out the archive's folder, where files appear atomically.
 
     {lake}/{table}/day=2026-11-22/000000000017.parquet
 
-A file's name is a function of its segment: whoever writes a segment anew replaces its file. It is
-written in a folder that no reader of the tables looks into, and moved to its place when the ledger
-says so. A folder that is not the archive's own is refused: a disk that is not mounted looks like an
-empty archive, and two installations would replace each other's files.
+The name of a file derives from its segment, so exporting a segment again replaces its file. A file
+is written in a folder that readers of the tables ignore, and moved to its place when the ledger has
+recorded it. A folder of another archive is refused: an unmounted disk looks like an empty archive,
+and two installations would replace each other's files.
 """
 
 import hashlib
@@ -16,34 +16,34 @@ from datetime import date
 from pathlib import Path
 
 STAGING = "_staging"
-"""Folder of files that are not at their place (yet). Spark, pandas and others read every file below
-a table's folder, whatever its name ends in."""
+"""Folder of files that are not at their place (yet). Spark, pandas and others read every file
+below a table's folder, whatever its extension."""
 MARK = "_hookstation"
-"""A file in the folder, by which it is known again."""
+"""A file that identifies the folder."""
 ASIDE = ".tmp"
 TABLES = ("deliveries", "attempts", "messages")
 HASHED_BYTES = 1 << 20
 
 
 class Unusable(Exception):
-    """The folder cannot be used; the message says why."""
+    """The folder cannot be used; the message gives the reason."""
 
 
 def path_of(table: str, day: date, segment: int) -> str:
-    """A file's place below the folder."""
+    """Return a file's place below the folder."""
     return f"{table}/day={day.isoformat()}/{segment:012d}.parquet"
 
 
 def aside(path: str, run_id: int, ending: str = ASIDE) -> str:
-    """Where a run writes the file first."""
+    """Return where a run writes the file before it moves it."""
     table, name = path.split("/")[0], path.rpartition("/")[2]
     return f"{STAGING}/{table}-{name}.{run_id}{ending}"
 
 
 def claim(lake: Path, *, is_used: bool) -> None:
-    """Make sure that this is the folder that the ledger means. Raises Unusable.
+    """Check that this is the ledger's folder. Raises Unusable.
 
-    ``is_used``: whether the ledger knows files in it. Without any, a folder that has none is taken.
+    ``is_used``: whether the ledger has files. If not, a folder without a mark is claimed.
     """
     mark = lake / MARK
     try:
@@ -67,7 +67,7 @@ def claim(lake: Path, *, is_used: bool) -> None:
 
 
 def publish(lake: Path, path: str, tmp: str) -> bool:
-    """Move a written file to its place; False when it is not there (any more)."""
+    """Move a written file to its place; False if it does not exist (any more)."""
     try:
         if tmp.startswith(f"{STAGING}/") and (lake / tmp).exists():
             (lake / path).parent.mkdir(parents=True, exist_ok=True)
@@ -79,14 +79,14 @@ def publish(lake: Path, path: str, tmp: str) -> bool:
 
 
 def remove(lake: Path, path: str) -> None:
-    """Delete a file, if it is there."""
+    """Delete a file if it exists."""
     with suppress(FileNotFoundError):
         (lake / path).unlink()
         _settle((lake / path).parent)
 
 
 def _settle(*folders: Path) -> None:
-    """Have what happened to the names in folders survive a power cut."""
+    """Sync folders, so that renames and deletions in them survive a power cut."""
     for folder in folders:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -96,7 +96,7 @@ def _settle(*folders: Path) -> None:
 
 
 def written_aside(lake: Path, days: Iterable[date]) -> Iterator[str]:
-    """Unfinished files: all that are staged, and those that older versions left on these days."""
+    """Yield unfinished files: all staged ones, and those that older versions left on these days."""
     for path in (lake / STAGING).glob(f"*{ASIDE}"):
         yield str(path.relative_to(lake))
     for day in days:
@@ -106,7 +106,7 @@ def written_aside(lake: Path, days: Iterable[date]) -> Iterator[str]:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's bytes."""
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(HASHED_BYTES):

@@ -1,7 +1,7 @@
-"""Ledger: the segments of the archive, and every change of their states that the pipeline makes.
+"""Keep the segments of the archive, and change their states for the pipeline.
 
-A change happens once: it names the state that it comes from, and whoever makes it holds the lock of
-its run. A run that was stalled and wakes up later changes nothing any more.
+A change happens once: it names the state that it starts from, and its run must hold the lock. So a
+run that was stalled and resumes later changes nothing.
 """
 
 import json
@@ -21,7 +21,7 @@ SEGMENTS = "delivery_segment"
 PLANNED, EXPORTED, VERIFIED = "planned", "exported", "verified"
 PRUNING, AMENDING, PRUNED = "pruning", "amending", "pruned"
 OPEN = (PLANNED, EXPORTED, VERIFIED, PRUNING, AMENDING)
-"""Not at their end: their rows are in the tables, or partly."""
+"""States that are not final: all or some of their rows are in the tables."""
 FIELDS = "id, kind, day, low, high, cutoffs, state, files, row_count, deleted_count"
 
 
@@ -31,20 +31,20 @@ class File:
 
     table: str
     path: str
-    """Below the lake, for ever."""
+    """Below the lake; it never changes."""
     tmp: str
-    """Where it was written, until it is moved to its path."""
+    """Where it was written before it is moved to its path."""
     rows: int
     bytes: int
     sha256: str
     first: int
     last: int
-    """Its lowest and highest key."""
+    """Its highest key; ``first`` is its lowest."""
     totals: dict[str, int]
-    """What the same rows come to in any database (totals.py)."""
+    """Totals of its rows, equal in every database (totals.py)."""
 
     def as_json(self) -> dict[str, Any]:
-        """As the ledger keeps it."""
+        """Return the form that the ledger stores."""
         return {name: getattr(self, name) for name in File.__slots__}
 
 
@@ -65,13 +65,13 @@ class Segment:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Whose rows it has: its own table first."""
+        """Tables whose rows it has, its own table first."""
         return ("deliveries", "attempts") if self.kind == DELIVERIES else ("messages",)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A segment to be."""
+    """A planned segment."""
 
     kind: str
     day: date
@@ -83,7 +83,7 @@ class Range:
 
 
 class Ledger:
-    """The segments, as the run that archives sees and moves them."""
+    """The segments, as one archiving run reads and changes them."""
 
     def __init__(self, database: Database, run: Run, folder: Path) -> None:
         self.database = database
@@ -91,7 +91,7 @@ class Ledger:
         self.folder = folder
 
     def having(self, *states: str) -> list[Segment]:
-        """Segments in these states, oldest first."""
+        """Return segments in these states, oldest first."""
         holes = ", ".join(["%s"] * len(states))
         rows = self.database.read(
             f"SELECT {FIELDS} FROM {SEGMENTS} WHERE kind IN ('deliveries', 'messages') "
@@ -101,12 +101,12 @@ class Ledger:
         return [_segment(row) for row in rows]
 
     def knows_files(self) -> bool:
-        """Whether there are, or may be, files in the lake."""
+        """Whether the lake has files, or may have."""
         found = self.database.read(f"SELECT 1 FROM {SEGMENTS} WHERE files <> '[]' LIMIT 1")
         return bool(found)
 
     def days_since(self, at: datetime) -> list[date]:
-        """Days in which files may have been written since then."""
+        """Return the days in which files may have been written since then."""
         holes = ", ".join(["%s"] * len(OPEN))
         rows = self.database.read(
             f"SELECT DISTINCT day FROM {SEGMENTS} WHERE state IN ({holes}) OR exported_at >= %s",
@@ -115,7 +115,7 @@ class Ledger:
         return [_day(day) for (day,) in rows]
 
     def plan(self, ranges: Iterable[Range]) -> list[Segment]:
-        """Write down what is to be archived; the segments that it became."""
+        """Insert the ranges; returns the new segments."""
         with self.database.transaction():
             self.run.hold(self.database)
             ((last,),) = self.database.read(f"SELECT COALESCE(MAX(id), 0) FROM {SEGMENTS}")
@@ -139,9 +139,9 @@ class Ledger:
     def exported(
         self, segment: Segment, files: Sequence[File], parts: Sequence[Sequence[int]]
     ) -> Segment | None:
-        """Its files are written: the segment that has them now; None if it had moved on.
+        """Record the written files; returns the changed segment, or None if its state had changed.
 
-        Without rows there is nothing left to do for it.
+        A segment without rows is complete.
         """
         rows, state = (files[0].rows, EXPORTED) if files else (0, PRUNED)
         failpoints.reach("before_export_commit")
@@ -164,24 +164,24 @@ class Ledger:
         return replace(segment, state=state, files=tuple(files), rows=rows)
 
     def verified(self, segment: Segment) -> bool:
-        """Its files are what the tables have: these rows may be deleted there."""
+        """Record that files and tables are equal, so that the broker may delete the rows."""
         failpoints.reach("before_verified")
         moved = self._move(segment, EXPORTED, VERIFIED, verified_at=self.database.now())
         failpoints.reach("after_verified")
         return moved
 
     def again(self, segment: Segment) -> bool:
-        """Its files are not what they should be: it will be exported anew."""
-        # The names of the files stay, for they may be there.
+        """Record that the files are wrong, so that the segment is exported again."""
+        # Keep the names of the files, which may exist.
         return self._move(segment, EXPORTED, PLANNED)
 
     def hold(self) -> None:
-        """Raises runs.Lost when another run has the lock by now."""
+        """Raises runs.Lost when another run holds the lock."""
         with self.database.transaction():
             self.run.hold(self.database)
 
     def amended(self, segment: Segment, files: Sequence[File]) -> bool:
-        """Smaller files are written; until they are at their places it stays as it is."""
+        """Record the rewritten files; the state stays until they are at their places."""
         failpoints.reach("before_amend_commit")
         moved = self._move(segment, AMENDING, AMENDING, files=_json(files))
         failpoints.reach("after_amend_commit")
@@ -192,9 +192,9 @@ class Ledger:
         return moved
 
     def reopened(self, segment: Segment, files: Sequence[File], note: Callable[[], None]) -> bool:
-        """Smaller files of a segment are written that had come to its end: as ``amended``.
+        """Record the rewritten files of a completed segment, which then is as after ``amended``.
 
-        ``note`` writes down what they lost, in the same transaction.
+        ``note`` records the removed rows in the same transaction.
         """
         failpoints.reach("before_reopen_commit")
         moved = self._move(segment, PRUNED, AMENDING, note, files=_json(files))
@@ -206,7 +206,7 @@ class Ledger:
         return moved
 
     def ended(self, segment: Segment, files: Sequence[File], rows: int) -> bool:
-        """An amended segment is in the lake alone; tables without a row left have no file."""
+        """Record that an amended segment is in the lake alone; tables without rows have no file."""
         for table in set(segment.tables) - {file.table for file in files}:
             layout.remove(self.folder, layout.path_of(table, segment.day, segment.id))
         return self._move(
@@ -220,7 +220,7 @@ class Ledger:
         )
 
     def recover(self) -> None:
-        """Finish what a run that ended early had written down, and clear away what it had not."""
+        """Move files that an interrupted run recorded; delete those of planned segments."""
         for segment in self.having(EXPORTED, AMENDING):
             self.publish(segment)
         for segment in self.having(PLANNED):
@@ -228,7 +228,7 @@ class Ledger:
                 layout.remove(self.folder, layout.path_of(table, segment.day, segment.id))
 
     def publish(self, segment: Segment) -> None:
-        """Its files come to their places, if whoever wrote them down did not live to do it."""
+        """Move a segment's recorded files to their places, if its run was killed before it did."""
         for file in segment.files:
             layout.publish(self.folder, file.path, file.tmp)
             if not (self.folder / file.path).exists():
@@ -251,7 +251,7 @@ class Ledger:
         note: Callable[[], None] = lambda: None,
         **columns: Any,
     ) -> bool:
-        """Compare and set, by whoever holds the run's lock; ``note`` goes with it. Raises Lost."""
+        """Change the state by compare-and-set under the run's lock, with ``note``. Raises Lost."""
         values = {"state": to, **columns}
         sets = ", ".join(f"{name} = %s" for name in values)
         with self.database.transaction():

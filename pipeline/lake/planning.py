@@ -1,9 +1,9 @@
-"""Planning: cut what is ripe into segments of about the same size, none across midnight.
+"""Divide eligible rows into segments of about the same size, none across midnight.
 
-Rows are counted by the time in which their keys were made, one day after the other, in the order in
-which they lie in their table: by the minute, and by the second where a minute has too many. Young
-rows in between, dead letters that are kept longer or what waits for a paused consumer, are passed
-by; they come with a later segment of the same time.
+Rows are counted by the time of their keys, day after day in the order of storage: by the minute,
+and by the second where a minute has too many. Rows in between that are not yet eligible, such as
+dead letters with a longer retention or deliveries of a paused consumer, are skipped; a later
+segment of the same time takes them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,25 +17,25 @@ from pipeline.lake.ledger import Range, Segment
 
 SEGMENT_ROWS = 200_000
 SEGMENT_BYTES = 256 << 20
-"""Of bodies: whichever comes first."""
+"""A segment ends at so many bytes of bodies, or at its number of rows, whichever comes first."""
 SECOND = 1 << (tables.TIME_SHIFT + 10)
-"""Keys of 1,024 milliseconds, of which a day has a whole number."""
+"""Keys of 1,024 milliseconds; a day has a whole number of them."""
 MINUTE = 75 * SECOND
-"""76.8 seconds; of these as well."""
+"""Keys of 76.8 seconds; a day has a whole number of them."""
 COARSE = 4
-"""A minute is cut if it would be more than such a part of a segment."""
+"""A minute is divided if it would be more than 1/COARSE of a segment."""
 SOURCE = {
     "deliveries": ("delivery_delivery d", "d.id", "0"),
     "messages": ("channels_app_message m", "m.id", "m.body_bytes"),
 }
-"""By kind: FROM clause, key, and what the bytes of a row are."""
+"""By kind: FROM clause, key, and the bytes of a row."""
 
 Span = tuple[int, int, int, int]
-"""First key, the key behind the last one, ripe rows in between, and their bytes."""
+"""First key (inclusive), last key (exclusive), eligible rows between them, and their bytes."""
 
 
 def days(database: Database, kind: str, limits: Cutoffs) -> list[date]:
-    """In which ripe rows may have been made, from the oldest row on."""
+    """Return the days in which eligible rows may have been made, from the oldest row on."""
     source, key, _ = SOURCE[kind]
     oldest = database.read(f"SELECT MIN({key}) FROM {source}")[0][0]
     if oldest is None:
@@ -47,7 +47,7 @@ def days(database: Database, kind: str, limits: Cutoffs) -> list[date]:
 def of_day(
     database: Database, kind: str, day: date, limits: Cutoffs, under_way: Iterable[Segment]
 ) -> Iterator[Range]:
-    """Segments of what was made on that day, except where others have not come to their end."""
+    """Yield segments of rows made on that day, outside the unfinished segments."""
     low, high = tables.first_key(_start(day)), tables.first_key(_start(day + timedelta(days=1)))
     high = min(high, tables.first_key(limits.latest))
     taken = [(it.low, it.high) for it in under_way if it.kind == kind and it.day == day]
@@ -74,7 +74,7 @@ def _spans(
     limits: Cutoffs,
     taken: Sequence[tuple[int, int]],
 ) -> Iterator[Span]:
-    """All that there is, oldest first; by the second around what others have."""
+    """Yield all spans, oldest first; by the second around unfinished segments."""
     for minute in _counted(database, kind, low, high, limits, MINUTE):
         first, behind, rows, size = minute
         is_small = rows <= SEGMENT_ROWS // COARSE and size <= SEGMENT_BYTES // COARSE

@@ -1,10 +1,10 @@
-"""Rewriting: files of the lake without some of their rows, under their old names.
+"""Rewrite files of the lake without some of their rows, under the same names.
 
-Erasing takes out the rows of some messages: a segment goes back to the state in which rows have to
-leave its files, so that the archive too finishes what was begun here, and a killed job leaves no
-file unknown to the ledger. After a segment was verified rows may leave it as well: a replay sends a
-dead letter again. The broker keeps such rows in its tables, so the lake must not have them. Which
-rows they are is asked where the broker deletes, never from a replica.
+Erasing removes the rows of some messages. The segment returns to the state in which rows must leave
+its files, so that the archive job can finish an interrupted erasure, and a killed job leaves no
+file that the ledger does not know. Rows also leave a verified segment when a replay sends a dead
+letter again. The broker keeps such rows in its tables, so the lake must not have them. The primary
+database tells which rows they are, never a replica.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,17 +22,18 @@ from pipeline.lake.eligible import DELIVERIES, MESSAGES
 from pipeline.lake.ledger import AMENDING, PRUNED, File, Ledger, Segment
 
 OWNER = {"messages": "id", "deliveries": "message_id", "attempts": "message_id"}
-"""Where a table's files have the key of the message."""
+"""By table: the column of its files with the key of the message."""
 ASIDE = ".anew"
-"""Not the archive's own ending: it clears away what it has written itself."""
+"""Differs from the archive's own extension, because the archive deletes its own unfinished
+files."""
 Receipts = list[dict[str, Any]]
-"""Of each file: its table and path, rows that went, SHA-256 before and after."""
+"""Of each file: its table and path, the number of removed rows, SHA-256 before and after."""
 
 
 def recover(ledger: Ledger) -> None:
     """Complete interrupted erasures of the ledger; delete temporary files that it does not know."""
     for segment in ledger.having(AMENDING):
-        # The broker leaves one in this state only when it deleted fewer rows than there were.
+        # The broker leaves a segment in this state only when it deleted fewer rows than planned.
         if segment.deleted >= segment.rows:
             ledger.publish(segment)
             _end(ledger, segment, segment.files)
@@ -45,9 +46,9 @@ def recover(ledger: Ledger) -> None:
 
 
 def touched(ledger: Ledger, paths: set[str]) -> list[Segment]:
-    """Segments that are in the lake alone and have one of the files; messages last.
+    """Return segments that are in the lake alone and have one of the files, messages last.
 
-    By a message its deliveries are found, also by a run that goes on with this one.
+    The deliveries are found by their messages, also by the run that continues this one.
     """
     found = [
         segment
@@ -64,9 +65,10 @@ def erase(
     run_id: int,
     note: Callable[[Receipts], None],
 ) -> Receipts:
-    """Take the rows of these messages out of a segment's files; what became of each of them.
+    """Remove the rows of these messages from a segment's files; returns the changes of each file.
 
-    ``note`` writes that down in the transaction from which on it happens, whoever is killed.
+    ``note`` records them in the transaction that commits the change, also if this process is
+    killed.
     """
     gone = pa.array(keys, pa.int64())
     files: list[File] = []
@@ -96,7 +98,7 @@ def erase(
 
 
 def in_tables(database: Database, keys: Sequence[int]) -> int:
-    """How many of these messages the broker's tables still have."""
+    """Return how many of these messages are still in the broker's tables."""
     number = 0
     for start in range(0, len(keys), 500):
         listed = ", ".join(str(int(key)) for key in keys[start : start + 500])
@@ -111,7 +113,7 @@ def _end(ledger: Ledger, segment: Segment, files: Sequence[File]) -> None:
 
 
 def _without_subject(folder: Path, file: File, gone: pa.Array, run_id: int) -> File | None:
-    """The file without them: the same where none is in it, None when nothing would be left."""
+    """Return the file without these messages; None if no row would remain."""
     if not file.rows:
         return file
     column = OWNER[file.table]
@@ -124,7 +126,7 @@ def _without_subject(folder: Path, file: File, gone: pa.Array, run_id: int) -> F
             return file
         tmp = layout.aside(file.path, run_id, ASIDE)
         written = export.Written()
-        # As the file has it: it may be older than a column of today's tables.
+        # The file's own schema, which may lack a newer column of the tables.
         with export.open_writer(folder / tmp, old.schema_arrow) as new:
             for place in range(old.num_row_groups):
                 group = old.read_row_group(place)
@@ -145,11 +147,12 @@ OWN = {
     "attempts": ("delivery_delivery", "delivery_id"),
     "messages": ("channels_app_message", "id"),
 }
-"""By the table of a file: whose keys say that a row is still there, and where the file has them."""
+"""By the table of a file: the table whose keys show that a row is still there, and the column of
+the file with these keys."""
 
 
 def rewrite(database: Database, folder: Path, segment: Segment, run_id: int) -> list[File]:
-    """Write smaller files beside those that have to lose rows; returns all that are to stay."""
+    """Write smaller files beside those that lose rows; returns all files that remain."""
     left = pa.array(_left(database, segment), pa.int64())
     files = []
     for file in segment.files:
@@ -160,7 +163,7 @@ def rewrite(database: Database, folder: Path, segment: Segment, run_id: int) -> 
 
 
 def _left(database: Database, segment: Segment) -> list[int]:
-    """Keys of the segment's range that the table has, and not because the lake had them."""
+    """Return the keys of the segment's range in the table, without rows restored from the lake."""
     table, _ = OWN[segment.tables[0]]
     brought_back = "SELECT 1 FROM delivery_restoredmessage r WHERE r.message_id = x.id"
     own = "" if segment.kind == DELIVERIES else f"AND NOT EXISTS ({brought_back}) "
@@ -176,12 +179,12 @@ def _left(database: Database, segment: Segment) -> list[int]:
 
 
 def _without(folder: Path, file: File, left: pa.Array, run_id: int) -> File | None:
-    """The file without rows of these keys; None when nothing would be in it."""
+    """Return the file without rows of these keys; None if no row would remain."""
     tmp = layout.aside(file.path, run_id)
     written = export.Written()
     with (
         pq.ParquetFile(folder / file.path) as old,
-        # As the file has it: it may be older than a column of today's tables.
+        # The file's own schema, which may lack a newer column of the tables.
         export.open_writer(folder / tmp, old.schema_arrow) as new,
     ):
         for group in _groups(old, OWN[file.table][1], left):

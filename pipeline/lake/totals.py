@@ -1,6 +1,6 @@
-"""Totals: what rows come to, in any database and in any file alike; equal totals are equal rows.
+"""Compute totals of rows, alike in every database and file, to compare rows.
 
-Keys are added up by their remainder: sums of keys would leave 64 bits.
+Keys are added up by their remainders, since sums of keys would exceed 64 bits.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +19,7 @@ from pipeline.broker import executor, tables
 PRIME = 2_147_483_647
 ROWS = "row_total"
 BODIES = "bodies"
-"""Bytes of bodies that there are; absent where they are not archived."""
+"""Bytes of bodies; absent where bodies are not archived."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -29,10 +29,10 @@ class Total:
     """A sum over rows."""
 
     sql: str | None
-    """Of one row, in the tables; None where they are not asked: no row ever changes in this, and
-    to fetch each one would take longer than to archive it. Their keys stand in an index."""
+    """SQL of one row's value. None where the tables are not queried: the column never changes,
+    and reading each row would take longer than archiving it. An index has the keys."""
     column: str
-    """In a file."""
+    """Column in a file."""
     of: Callable[[pa.RecordBatch], int]
 
 
@@ -67,24 +67,24 @@ ARCHIVED = {
     "attempts": tables.ATTEMPTS_OF_DELIVERIES,
     "messages": tables.WHOLE_MESSAGES,
 }
-"""How each table is read for the lake."""
+"""By name: the table as it is read for the lake."""
 
 
 def names(table: str, keep_bodies: bool) -> set[str]:
-    """Those that a file of the table has."""
+    """Return the totals that a file of the table has."""
     left_out = set() if keep_bodies else {BODIES}
     return {ROWS, *TOTALS[table]} - left_out
 
 
 def of_batch(table: str, batch: pa.RecordBatch) -> dict[str, int]:
-    """Of rows in memory, as far as they have the columns."""
+    """Return totals of rows in memory, for the columns that they have."""
     known = set(batch.schema.names)
     sums = {name: total.of(batch) for name, total in TOTALS[table].items() if total.column in known}
     return {ROWS: batch.num_rows, **sums}
 
 
 def of_file(table: str, path: Path, names: Collection[str]) -> dict[str, int]:
-    """Of the rows that a file gives back, those totals alone that are named."""
+    """Return the named totals of a file's rows."""
     asked = {name: total for name, total in TOTALS[table].items() if name in names}
     columns = sorted({total.column for total in asked.values()})
     found = dict.fromkeys(names, 0)
@@ -98,13 +98,13 @@ def of_file(table: str, path: Path, names: Collection[str]) -> dict[str, int]:
 
 
 def of_tables(table: str, where: str, source: str = "") -> dict[str, int]:
-    """Of rows in the database, as far as it is asked; on an executor.
+    """Return totals of rows in the database, where they are defined; runs on an executor.
 
-    ``source`` is a FROM clause in the place of the one by which the table is archived.
+    ``source`` replaces the FROM clause by which the table is archived.
     """
     sums = {name: f"SUM({total.sql})" for name, total in TOTALS[table].items() if total.sql}
     every = {ROWS: "COUNT(*)", **sums}
-    # Sums are decimals to MySQL. SQLite takes any word for a type, and leaves whole numbers whole.
+    # MySQL returns sums as decimals. SQLite accepts any type name, and keeps whole numbers.
     shown = ", ".join(
         f"CAST(COALESCE({sql}, 0) AS SIGNED) AS of_{name}" for name, sql in every.items()
     )
@@ -116,6 +116,6 @@ def of_tables(table: str, where: str, source: str = "") -> dict[str, int]:
 
 
 def numbers(batch: pa.RecordBatch, column: str) -> Numbers:
-    """A column of whole numbers without gaps."""
+    """Return a column of integers without nulls."""
     found: Any = batch.column(column).to_numpy(zero_copy_only=False)
     return np.asarray(found, dtype=np.int64)

@@ -1,1 +1,1 @@
-"""Pure functions of the pipeline: they know neither Spark nor a database, and may run anywhere."""
+"""Pure functions of the pipeline: they use neither Spark nor a database, and run anywhere."""

@@ -1,27 +1,27 @@
-"""Advice: what to do about dead letters that ended in one way."""
+"""Advise what to do about dead letters with a given outcome."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """Who has to do something first. Stored and shown."""
+    """Who has to act first. Stored and shown."""
 
     REPLAY = "replay"
-    """Nobody: safe to send again as soon as the consumer is well."""
+    """No action needed: safe to replay once the consumer has recovered."""
     FIX = "fix"
-    """The consumer: it refuses what it gets."""
+    """The consumer must be fixed: it rejects its messages."""
     CONFIGURE = "configure"
-    """Whoever registered the consumer, or looks after its network."""
+    """The person who registered the consumer, or who runs its network, must act."""
     BROKER = "broker"
-    """Whoever runs the broker."""
+    """The broker's operator must act."""
     NEVER = "never"
-    """Nobody: it is not to be sent again."""
+    """Must not be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do."""
+    """An action to take."""
 
     kind: Kind
     text: str
@@ -137,6 +137,6 @@ _UNKNOWN = Advice(Kind.FIX, "Look at the sample before anything is sent again.")
 
 
 def advice(outcome: str, status_code: int | None) -> Advice:
-    """What to do about those that ended so."""
+    """Return the advice for this outcome."""
     found = _BY_STATUS.get(status_code or 0) if outcome == "client_error" else None
     return found or _BY_OUTCOME.get(outcome.removesuffix("_oversized"), _UNKNOWN)

@@ -1,11 +1,13 @@
-"""CSV cells that a spreadsheet does not run as formulas."""
+"""Write CSV cells that a spreadsheet does not run as formulas."""
 
 RISKY = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def safe(value: object) -> object:
-    """The value; text that a spreadsheet would run as a formula is made text by an apostrophe
-    (OWASP, CSV injection)."""
+    """Return the value, with an apostrophe before text that would run as a formula.
+
+    A spreadsheet then shows it as text (OWASP, CSV injection).
+    """
     if isinstance(value, str) and value.lstrip(" ").startswith(RISKY):
         return f"'{value}"
     return value

@@ -1,7 +1,7 @@
 """Estimate the load of a coming hour from the same hour of earlier weeks.
 
-An hour of which nothing is known in the weeks before is looked for among the days before, and then
-is as busy as the hours that are known are on average.
+If no earlier week is known, the estimate uses the same hour of earlier days, and else the mean of
+all known hours.
 """
 
 import math
@@ -15,30 +15,30 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 WEEK = timedelta(days=7)
 FACTOR = 5
-"""What is so many times as busy as usual is hot."""
+"""A load so many times the usual one is hot."""
 EVERYTHING = "*"
 
 
 class Basis(StrEnum):
-    """What an estimate stands on. Stored and shown."""
+    """Basis of an estimate. Stored and shown."""
 
     WEEKS = "weeks"
     """The same weekday and hour."""
     DAYS = "days"
-    """The same hour of any day."""
+    """The same hour on any day."""
     MEAN = "mean"
-    """All hours that are known."""
+    """The mean of all known hours."""
     NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What passes in some time; an estimate may be half a message."""
+    """Load in some period; an estimate may be half a message."""
 
     messages: float = 0.0
     deliveries: float = 0.0
     bytes: float = 0.0
-    """Of bodies, once for each delivery."""
+    """Bytes of bodies, counted once for each delivery."""
 
     def __add__(self, other: "Load") -> "Load":
         return Load(
@@ -50,13 +50,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is to be expected, and how much the samples differ."""
+    """Expected load, and the range of the samples."""
 
     load: Load
     low: float = 0.0
-    """Messages of the quietest sample."""
+    """Messages of the lowest sample."""
     high: float = 0.0
-    """Messages of the busiest one."""
+    """Messages of the highest sample."""
     samples: int = 0
     basis: Basis = Basis.NOTHING
 
@@ -69,8 +69,10 @@ Hours = Mapping[datetime, Load]
 def estimate(
     hours: Hours, at: datetime, *, since: datetime, until: datetime, weeks: int
 ) -> Estimate:
-    """The hour that begins ``at``, of one channel whose ``hours`` are known from ``since`` on up to
-    ``until``; an hour that is missing in between had nothing."""
+    """Estimate the hour that begins ``at``, for one channel.
+
+    Its ``hours`` are known from ``since`` up to ``until``; an hour missing in between had no load.
+    """
     for basis, step, most in ((Basis.WEEKS, WEEK, weeks), (Basis.DAYS, DAY, 7 * weeks)):
         places = (at - step * number for number in range(1, most + 1))
         samples = [hours.get(place, IDLE) for place in places if since <= place < until]
@@ -89,7 +91,7 @@ def estimate(
 
 
 def middle(loads: Sequence[Load]) -> Load:
-    """The median of each amount."""
+    """Return the median of each amount."""
     return Load(
         median(load.messages for load in loads),
         median(load.deliveries for load in loads),
@@ -98,7 +100,7 @@ def middle(loads: Sequence[Load]) -> Load:
 
 
 def larger(one: Load, other: Load) -> Load:
-    """The larger of each amount."""
+    """Return the larger of each amount."""
     return Load(
         max(one.messages, other.messages),
         max(one.deliveries, other.deliveries),
@@ -107,20 +109,20 @@ def larger(one: Load, other: Load) -> Load:
 
 
 def threshold(usual: Sequence[float]) -> float:
-    """Above which amounts of these are hot; quiet places are not hot by a handful."""
+    """Return the amount above which one of these is hot, with a minimum for quiet channels."""
     return FACTOR * max(1.0, median(usual) if usual else 0.0)
 
 
 def workers(per_second: float, rate: float) -> int:
-    """Pumps that deliver so many a second, ``rate`` each; one has to live in any case."""
+    """Return how many pumps deliver so many a second at ``rate`` each; at least one."""
     return max(1, math.ceil(per_second / rate))
 
 
 def errors(pairs: Iterable[tuple[float, float]]) -> tuple[float | None, float | None]:
-    """How far forecasts were off, for pairs of what came and what was forecast.
+    """Return the errors of forecasts, for pairs of actual and forecast values.
 
-    The sum of the errors as a share of what came, and the mean of each hour's own share, of hours
-    in which something came. None where nothing did.
+    The first is the sum of the errors divided by the sum of actual values. The second is the mean
+    relative error of the hours with an actual value. Both are None if there are none.
     """
     known = list(pairs)
     whole = sum(came for came, _ in known)
@@ -131,8 +133,10 @@ def errors(pairs: Iterable[tuple[float, float]]) -> tuple[float | None, float | 
 
 
 def wants(patterns: Sequence[str], event_type: str) -> bool:
-    """Whether a consumer with these patterns gets a message of this event type, as the broker says
-    (docs/api.md); tests hold the two together."""
+    """Whether a consumer with these patterns gets a message of this event type.
+
+    The rules are the broker's (docs/api.md); tests compare the two.
+    """
     return not patterns or any(
         pattern == EVERYTHING
         or (pattern.endswith(".*") and event_type.startswith(pattern[:-1]))

@@ -1,14 +1,14 @@
-"""Histogram: durations in four buckets a doubling, which add up, and percentiles of their sums.
+"""Compute latency histograms, health scores and error budgets.
 
-A bucket is ``floor(4 log2(ms))``. Percentiles are by nearest rank: the bucket is the one in which
-the exact percentile lies, the place within it is a guess. So they are off by 19 % at most, and as
-much after any number of histograms were added.
+Histogram buckets divide each doubling in four, and histograms can be added. A bucket is ``floor(4
+log2(ms))``. Percentiles are by nearest rank: the bucket is the one of the exact percentile, and the
+place within it is estimated. So they are off by 19 % at most, also after adding any number of
+histograms.
 
-Health: a consumer's score, its error budget, and both in words.
-
-The score is 100 times the lower bound of the success rate (E. B. Wilson, Probable inference, the
-law of succession, and statistical inference, JASA 22, 1927: right for few attempts and for rates
-near 1), with young attempts weighing more, less up to a half for attempts that reached nobody.
+A score is 100 times the lower bound of the success rate (E. B. Wilson, Probable inference, the law
+of succession, and statistical inference, JASA 22, 1927: right for few attempts and for rates near
+1). Recent attempts weigh more, and attempts that reached no server reduce the score by up to a
+half.
 """
 
 from collections import Counter as Tally
@@ -23,80 +23,82 @@ PER_DOUBLING = 4
 
 
 def bucket(ms: int) -> int:
-    """Where a duration belongs. In whole numbers, since a logarithm may fall short of a power of
-    two; what took less than a millisecond counts as one."""
+    """Return the bucket of a duration; less than a millisecond counts as one.
+
+    Uses integers, since a logarithm may fall short of a power of two.
+    """
     return int(max(1, ms) ** PER_DOUBLING).bit_length() - 1
 
 
 def bounds(place: int) -> tuple[float, float]:
-    """From how many milliseconds a bucket reaches up to how many; these are in the next one."""
+    """Return a bucket's range in milliseconds: lower bound inclusive, upper bound exclusive."""
     return 2 ** (place / PER_DOUBLING), 2 ** ((place + 1) / PER_DOUBLING)
 
 
 def percentile(counts: Mapping[int, int], percent: int) -> float | None:
-    """The milliseconds within which so many percent lie; None where there are none."""
+    """Return the percentile in milliseconds; None for an empty histogram."""
     rank = -(-percent * sum(counts.values()) // 100)
     seen = 0
     for place in sorted(counts):
         count = counts[place]
         if count and seen + count >= rank:
-            # The rows of a bucket are taken to be spread evenly over its logarithm.
+            # Assume that the rows of a bucket are spread evenly over its logarithm.
             return float(2 ** ((place + (max(1, rank) - seen - 0.5) / count) / PER_DOUBLING))
         seen += count
     return None
 
 
 Z = 1.2816
-"""Nine times in ten the true rate is above the bound."""
+"""The true rate is above the bound in nine of ten cases."""
 HALF_LIFE_H = 6
 FULL_WEIGHT = 1000
-"""Weights are whole numbers: their sums do not depend on the order in which they are added."""
+"""Weights are integers, so that sums do not depend on the order of adding."""
 OUTAGE_FAILURES = 3
-"""So many failures without a success between them are an outage; fewer are bad luck."""
+"""At least so many failures in a row are an outage."""
 FEW = 20
-"""Of so few attempts no rate can be known well."""
+"""With fewer attempts than this the rate is uncertain."""
 FAST, FAST_6H = 14.4, 6.0
-"""Burn rates over an hour and over six that are worth waking somebody: 2 and 5 % of a budget of 30
-days (Google, The Site Reliability Workbook, 2018, chapter 5)."""
+"""Burn rates over one hour and over six that justify an alert: 2 and 5 % of a budget of 30 days
+(Google, The Site Reliability Workbook, 2018, chapter 5)."""
 
 
 @dataclass(slots=True)
 class Measures:
-    """Attempts of a time, but for those that the broker broke off itself."""
+    """Attempts of a period, without those that the broker itself broke off."""
 
     outcomes: Tally[str] = field(default_factory=Tally)
     retries: int = 0
-    """Attempts that were not a delivery's first."""
+    """Attempts after a delivery's first."""
     weight: int = 0
     weight_arrived: int = 0
     weight_squares: int = 0
     latency: Tally[int] = field(default_factory=Tally)
-    """Those that arrived, by bucket."""
+    """Successful attempts by bucket."""
 
     @property
     def attempts(self) -> int:
-        """All of them."""
+        """Number of attempts."""
         return self.outcomes.total()
 
     @property
     def failed(self) -> int:
-        """Those with which nothing arrived."""
+        """Number of failed attempts."""
         return sum(n for name, n in self.outcomes.items() if name not in ARRIVED)
 
     @property
     def unreachable(self) -> int:
-        """Those that reached nobody."""
+        """Number of attempts that reached no server."""
         return sum(n for name, n in self.outcomes.items() if name in UNREACHABLE)
 
     @property
     def success(self) -> float | None:
-        """The share that arrived."""
+        """Share of successful attempts."""
         return 1 - self.failed / self.attempts if self.attempts else None
 
     def add(
         self, outcome: str, bucket: int | None, count: int, retries: int, weight: int, squares: int
     ) -> None:
-        """So many attempts that ended alike, with the sums of their weights and these' squares."""
+        """Add ``count`` attempts of one outcome, with the sums of (squared) weights."""
         self.outcomes[outcome] += count
         self.retries += retries
         self.weight += weight
@@ -107,17 +109,17 @@ class Measures:
                 self.latency[bucket] += count
 
     def percentile(self, percent: int) -> float | None:
-        """Of those that arrived, in milliseconds."""
+        """Return a percentile of successful attempts in milliseconds."""
         return percentile(self.latency, percent)
 
 
 def recency(hours: int) -> int:
-    """The weight of an attempt so many whole hours before the end: half for each six."""
+    """Return the weight of an attempt so many hours before the end; it halves every six."""
     return round(float(FULL_WEIGHT * 0.5 ** (hours / HALF_LIFE_H)))
 
 
 def wilson(rate: float, trials: float, z: float = Z) -> float:
-    """Lower bound of a rate that was seen in so many trials (Wilson 1927)."""
+    """Return the lower bound of a rate seen in so many trials (Wilson 1927)."""
     if trials <= 0:
         return 0.0
     square = z * z / trials
@@ -126,17 +128,17 @@ def wilson(rate: float, trials: float, z: float = Z) -> float:
 
 
 def score(measures: Measures) -> int | None:
-    """0 to 100; None where nothing was tried."""
+    """Return the score, 0 to 100; None without attempts."""
     if not measures.attempts or not measures.weight_squares:
         return None
-    # As many trials of equal weight would know the rate as well (Kish, Survey Sampling, 1965).
+    # The number of equally weighted trials with the same variance (Kish, Survey Sampling, 1965).
     trials = measures.weight**2 / measures.weight_squares
     bound = wilson(measures.weight_arrived / measures.weight, trials)
     return round(100 * bound * (1 - measures.unreachable / measures.attempts / 2))
 
 
 def burn(measures: Measures, objective: float) -> float | None:
-    """How many times faster than allowed the error budget is used; ``objective`` in percent."""
+    """Return the burn rate of the error budget, 1 when just met; ``objective`` in percent."""
     if not measures.attempts:
         return None
     return 100 * measures.failed / measures.attempts / (100 - objective)
@@ -150,7 +152,7 @@ def reason(
     burn_1h: float | None,
     burn_6h: float | None,
 ) -> str:
-    """Why the score is what it is, for people."""
+    """Explain the score to people."""
     said = _why(day, before, down_since)
     if (burn_1h or 0) >= FAST and (burn_6h or 0) >= FAST_6H:
         said += f"; in the last hour its error budget went {burn_1h:,.0f} times too fast"
@@ -176,6 +178,6 @@ def _why(day: Measures, before: Measures, down_since: datetime | None) -> str:
 
 
 def _mostly(measures: Measures) -> str:
-    """The most frequent failure; of two that are, the first by name."""
+    """Return the most frequent failure; of equally frequent ones the first by name."""
     failures = [(-n, name) for name, n in measures.outcomes.items() if name not in ARRIVED]
     return min(failures)[1].replace("_", " ") if failures else "nothing"

@@ -1,4 +1,4 @@
-"""Hours: the windows that reports are made of; all of it is UTC."""
+"""Divide time into the hours and days of reports, in UTC."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,40 +10,40 @@ DAY_S = 86_400
 
 
 def parse(text: str) -> datetime:
-    """An ISO instant or date; UTC unless it says otherwise. Raises ValueError."""
+    """Parse an ISO instant or date, by default in UTC. Raises ValueError."""
     at = datetime.fromisoformat(text)
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 def valid(text: str) -> str:
-    """The same text, if it is an instant: for options, which are kept as they were typed."""
+    """Return the text if it is an instant; for options, which are stored as typed."""
     parse(text)
     return text
 
 
 def floor(at: datetime) -> datetime:
-    """The beginning of its hour."""
+    """Return the beginning of the hour."""
     return at.replace(minute=0, second=0, microsecond=0)
 
 
 def midnight(at: datetime) -> datetime:
-    """The beginning of its day."""
+    """Return the beginning of the day."""
     return floor(at).replace(hour=0)
 
 
 def window(
     since: str | None, until: str | None, bound: datetime, usual: timedelta
 ) -> tuple[datetime, datetime]:
-    """Whole hours from ``since`` up to ``until``, none of them beyond ``bound``.
+    """Return whole hours from ``since`` up to ``until``, none of them after ``bound``.
 
-    An hour that has begun at ``since`` is in it; one that has not ended at ``until`` is not.
+    The hour that contains ``since`` is included; the one that contains ``until`` is not.
     """
     end = floor(min(parse(until), bound) if until else bound)
     return floor(parse(since)) if since else end - usual, end
 
 
 def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """The parts of a window that lie in each day."""
+    """Yield the parts of a window in each day."""
     while since < until:
         end = min(midnight(since) + DAY, until)
         yield since, end
@@ -51,7 +51,7 @@ def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]
 
 
 def spans(numbers: list[int]) -> list[tuple[int, int]]:
-    """Neighbours together: first and last of each row of numbers without a gap."""
+    """Return the first and last number of each run of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:

@@ -1,15 +1,15 @@
-"""Onset: what changed when dead letters of a kind began, in a few sentences."""
+"""Explain in a few sentences what changed when dead letters of a group began."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 TOGETHER = timedelta(minutes=10)
-"""What begins within such a span began at the same time."""
+"""Failures that begin within this period count as simultaneous."""
 NEAR = timedelta(days=1)
-"""A change that is longer ago has nothing to do with it."""
+"""Changes older than this are ignored."""
 HALF_LIFE = timedelta(days=7)
-"""A kind that was not seen for so long weighs half."""
+"""The weight of a group halves in this time without a new dead letter."""
 MAX_NAMES = 3
 _DONE = {
     "create": "registered",
@@ -25,7 +25,7 @@ _DONE = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that a person, a key or the broker did, as the audit log has it."""
+    """A change by a person, a key or the broker, from the audit log."""
 
     at: datetime
     actor: str
@@ -38,46 +38,46 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """How the consumer did, as far back as was looked, until it began to fail in this way."""
+    """The consumer's history until it began to fail in this way."""
 
     arrived_count: int = 0
     since: datetime | None = None
-    """Its first attempt that is known."""
+    """Its first known attempt."""
     last_outcome: str = ""
-    """Of its last attempt before; empty where there was none."""
+    """Outcome of its last attempt before; empty if there was none."""
     last_status: int | None = None
     last_dead_at: datetime | None = None
-    """When it had a dead letter before, of whatever kind."""
+    """Its previous dead letter of any group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about the beginning of one kind."""
+    """Facts about the onset of one group."""
 
     consumer: str
-    """Whose the first of them was: ``orders/billing``."""
+    """Consumer of the first dead letter: ``orders/billing``."""
     began_at: datetime
-    """The first failed attempt of any of them."""
+    """Their first failed attempt."""
     changes: Sequence[Change] = ()
-    """Of the consumer and its channel, near to it and not after it."""
+    """Changes of the consumer and its channel shortly before the onset."""
     neighbours: Sequence[tuple[str, datetime]] = ()
-    """Other consumers at the same host that have dead letters: since when each of them fails."""
+    """Other consumers at the same host with dead letters, and when each began to fail."""
     before: Before = Before()
 
 
 def told(facts: Facts) -> str:
-    """A few sentences; never empty."""
+    """Return a few sentences; never empty."""
     parts = (_change(facts), _neighbours(facts), _before(facts))
     return " ".join(part for part in parts if part)
 
 
 def weight(count: int, age: timedelta) -> float:
-    """How far up a kind stands: its number, halved for each week in which it was not seen."""
+    """Return a group's rank: its number, halved for each week since its last dead letter."""
     return float(count * 0.5 ** (max(age, timedelta(0)) / HALF_LIFE))
 
 
 def span(length: timedelta) -> str:
-    """A length of time in one unit."""
+    """Format a period in one unit."""
     seconds = max(0, round(length.total_seconds()))
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds >= size:

@@ -1,10 +1,10 @@
-"""Outcomes: what the end of an attempt, as the broker stores it, says about the consumer."""
+"""Classify outcomes of attempts by what they say about the consumer."""
 
 ARRIVED = frozenset({"delivered", "delivered_oversized"})
 BROKERS_OWN = frozenset(
     {"interrupted", "lease_expired", "expired", "body_unreadable", "integrity_error"}
 )
-"""Nothing was sent, or we broke it off: no word about the consumer."""
+"""The broker sent no request, or broke it off: no information about the consumer."""
 UNREACHABLE = frozenset(
     {
         "connect_timeout",
@@ -16,4 +16,4 @@ UNREACHABLE = frozenset(
         "blocked_address",
     }
 )
-"""No answer, since there was nobody to give one."""
+"""No server responded."""

@@ -1,6 +1,6 @@
-"""Sealed: answers that the broker sealed at rest, opened with its keys.
+"""Decrypt responses that the broker encrypted at rest, with its keys.
 
-channels_app/rules/encryption.py and channels_app/data_encryption.py say how they are made.
+channels_app/rules/encryption.py and channels_app/data_encryption.py define the format.
 """
 
 import base64
@@ -14,30 +14,31 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 PLAIN, SEALED = b"\x00", b"\x01"
-"""How envelopes begin. Other answers are stored as they came."""
+"""First bytes of envelopes. Other responses are stored as received."""
 _KEY_BYTES, _NONCE_AT, _CIPHERTEXT_AT = 32, 5, 17
 
 
 def derived(secret: str) -> str:
-    """The key of an installation that set none, from its SECRET_KEY."""
+    """Derive the key of an installation without configured keys from its SECRET_KEY."""
     kdf = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"hookstation: encryption at rest")
     return base64.b64encode(kdf.derive(secret.encode())).decode()
 
 
 class Keys:
-    """The installation's encryption keys, as the settings hold them."""
+    """The installation's encryption keys from the settings."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         """Raises ValueError for a text that is not base64."""
         keys = [base64.b64decode(text, validate=True) for text in texts]
         self._keys = {hashlib.sha256(key).digest()[:4]: key for key in keys}
         self.mac_key = hashlib.sha256(b"signatures of dead letters:" + b"".join(keys[:1])).digest()
-        """For digests of what is sealed: without it nobody can try out what they stand for."""
+        """For digests of encrypted content, so that nobody can guess the content by trying
+        digests."""
 
     def answer(
         self, delivery_id: int, attempt: int, error: str, excerpt: bytes
     ) -> tuple[str, bytes] | None:
-        """Error and body of a sealed answer; None when no key here opens it."""
+        """Return error and body of an encrypted response; None when no key here decrypts it."""
         key = self._keys.get(excerpt[1:_NONCE_AT])
         if key is None:
             return None

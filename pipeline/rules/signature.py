@@ -1,15 +1,15 @@
-"""Signature: dead letters that ended alike have the same one, whatever numbers their answers hold.
+"""Compute signatures that dead letters share if only the numbers in their responses differ.
 
-Runs on executors, for each dead letter.
+Runs on executors for each dead letter.
 """
 
 import hashlib
 import re
 
 MAX_LENGTH = 250
-"""Characters of an answer that count; no shape is longer."""
+"""Characters of a response that count, and maximum length of a shape."""
 _FOUR_BYTES = 4
-"""Of the longest character in UTF-8."""
+"""Bytes of the longest UTF-8 character."""
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?(?:z|gmt|utc|[+-]\d\d:?\d\d))?"
 _HEXES = "[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*"
@@ -17,7 +17,7 @@ _HEXES = "[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*"
 _VARIABLE = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
     for pattern, name in (
-        # What holds other parts comes before them.
+        # Patterns that contain others come first.
         (r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", "<uuid>"),
         (r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", "<mail>"),
         (
@@ -39,17 +39,17 @@ _VARIABLE = tuple(
 
 
 def answer(error: str | None, excerpt: bytes | None) -> str:
-    """What an attempt came to as text: the error's words, else the beginning of the answer."""
+    """Return an attempt's error as text, or else the beginning of its response."""
     if error:
         return error[:MAX_LENGTH]
-    # Cut first: an answer may be much longer than what counts.
+    # Cut first, since a response may be much longer.
     return bytes(excerpt or b"")[: _FOUR_BYTES * MAX_LENGTH].decode("utf-8", "replace")[:MAX_LENGTH]
 
 
 def shape(text: str) -> str:
-    """The text without what differs from one answer to the next: ids, addresses, times, numbers."""
+    """Replace what differs between responses: ids, addresses, times, numbers."""
     while (simpler := _simpler(text)) != text:
-        # Each round leaves fewer characters that are not of a placeholder.
+        # Each round leaves fewer characters outside placeholders.
         text = simpler
     return text
 
@@ -57,7 +57,7 @@ def shape(text: str) -> str:
 def signature(
     outcome: str, status_code: int | None, host: str, shape: str, mac_key: bytes = b""
 ) -> str:
-    """32 hexadecimal digits; with a key, only who has it can tell which shape they stand for."""
+    """Return 32 hexadecimal digits; with a key, only its owner can find the shape for them."""
     whole = "\0".join((outcome, str(status_code or ""), host, shape))
     return hashlib.blake2s(whole.encode(), digest_size=16, key=mac_key).hexdigest()
 

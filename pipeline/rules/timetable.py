@@ -1,4 +1,4 @@
-"""Timetable: the hours to come of a channel and of all, out of what is usual and what is known."""
+"""Compute the coming hours of each channel and of all, from usual and scheduled load."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from pipeline.rules import estimates
 from pipeline.rules.estimates import HOUR, IDLE, Basis, Hours, Load
 
 ALL = 0
-"""Stands for all channels together."""
+"""Stands for all channels."""
 MINUTE = timedelta(minutes=1)
 HOUR_S, MINUTE_S = 3600, 60
 _ROUGHER = list(Basis)
@@ -16,66 +16,66 @@ _ROUGHER = list(Basis)
 
 @dataclass(slots=True)
 class Past:
-    """What a channel had in each hour, by when it was due."""
+    """A channel's load in each hour, by the time when messages were due."""
 
     at_once: dict[datetime, Load] = field(default_factory=dict)
-    """Messages that were due when they were accepted."""
+    """Messages due at the time of acceptance."""
     later: dict[datetime, Load] = field(default_factory=dict)
-    """Scheduled ones."""
+    """Scheduled messages."""
 
     @property
     def since(self) -> datetime | None:
-        """Its first hour with a message; before that nothing is known of it."""
+        """The first hour with a message; before it the channel is unknown."""
         return min((*self.at_once, *self.later), default=None)
 
 
 @dataclass(slots=True)
 class Known:
-    """What waits for its instant already, by the minute."""
+    """Scheduled messages and retries, by the minute."""
 
     scheduled: dict[datetime, Load] = field(default_factory=dict)
     retries: dict[datetime, Load] = field(default_factory=dict)
-    """Deliveries of messages that were counted before."""
+    """Deliveries of messages that were counted at their first due time."""
 
     def add(self, other: "Known") -> None:
-        """Take in another channel's."""
+        """Add another channel's load."""
         for mine, its in ((self.scheduled, other.scheduled), (self.retries, other.retries)):
             for at, load in its.items():
                 mine[at] = mine.get(at, IDLE) + load
 
     def deliveries(self) -> dict[datetime, float]:
-        """By the minute, of both kinds."""
+        """Deliveries by the minute, of messages and retries."""
         return {at: self.of(at).deliveries for at in {*self.scheduled, *self.retries}}
 
     def of(self, at: datetime) -> Load:
-        """A minute."""
+        """Return the load of a minute."""
         return self.scheduled.get(at, IDLE) + self.retries.get(at, IDLE)
 
 
 @dataclass(slots=True)
 class Hour:
-    """What is to be expected in an hour."""
+    """The expected load of an hour."""
 
     usual: Load = IDLE
-    """Of messages that are sent at once."""
+    """Messages that are sent at once."""
     planned: Load = IDLE
-    """Scheduled: those that are known, or as many as usual where these are more."""
+    """Scheduled messages: the known ones, or the usual number if that is larger."""
     retries: Load = IDLE
     scheduled: float = 0.0
-    """Messages that are known."""
+    """Known scheduled messages."""
     low: float = 0.0
     high: float = 0.0
-    """Messages, if the hour becomes like the quietest or the busiest of its samples."""
+    """Messages, if the hour is like the highest of its samples; ``low`` for the lowest."""
     samples: int = 0
     basis: Basis = Basis.NOTHING
 
     @property
     def load(self) -> Load:
-        """All of it."""
+        """The total."""
         return self.usual + self.planned + Load(0, self.retries.deliveries, self.retries.bytes)
 
     def add(self, other: "Hour") -> None:
-        """Take in another channel's; what it stands on is the roughest of what they stand on."""
+        """Add another channel's hour; the basis becomes the least precise of both."""
         if other.samples or other.load.messages:
             rougher = max(self.basis, other.basis, key=_ROUGHER.index)
             first = not (self.samples or self.load.messages)
@@ -104,12 +104,12 @@ class Frame:
     samples: int
     basis: Basis
     per_second: float
-    """Deliveries, in its busiest minute."""
+    """Deliveries per second in the busiest minute."""
     is_hot: bool
 
 
 def hours(past: Past, known: Known, start: datetime, count: int, weeks: int) -> list[Hour]:
-    """The ``count`` hours from ``start`` on; the past is known up to there."""
+    """Estimate the ``count`` hours from ``start`` on; the past is known up to ``start``."""
     sure, again = _by_hour(known.scheduled), _by_hour(known.retries)
     since = past.since or start
     found = []
@@ -136,7 +136,7 @@ def hours(past: Past, known: Known, start: datetime, count: int, weeks: int) -> 
 
 
 def frames(channel_id: int, start: datetime, found: list[Hour], known: Known) -> Iterator[Frame]:
-    """The hours as rows; of one channel only those in which something is to be expected."""
+    """Yield the hours as rows; of one channel only hours with load."""
     hot = estimates.threshold([hour.load.deliveries for hour in found])
     busiest: dict[datetime, float] = {}
     for minute, number in known.deliveries().items():
@@ -164,15 +164,17 @@ def frames(channel_id: int, start: datetime, found: list[Hour], known: Known) ->
 
 
 def hot_minutes(found: list[Hour], known: Known, most: int) -> list[datetime]:
-    """Minutes of all together in which far more waits than a usual minute has, hottest first."""
+    """Return minutes with far more scheduled load than usual over all channels, hottest first."""
     hot = estimates.threshold([hour.load.deliveries / 60 for hour in found])
     minutes = [(number, at) for at, number in known.deliveries().items() if number > hot]
     return [at for _, at in sorted(minutes, key=lambda it: (-it[0], it[1]))[:most]]
 
 
 def minute(channel_id: int, at: datetime, known: Known, usual: float) -> Frame | None:
-    """A hot minute of a channel; None where nothing of it waits for then. ``usual`` are deliveries
-    that come beside it."""
+    """Return a hot minute of a channel, or None if it has no scheduled load then.
+
+    ``usual`` is the number of deliveries added to it.
+    """
     load = known.of(at)
     if not load.deliveries:
         return None
@@ -192,8 +194,10 @@ def minute(channel_id: int, at: datetime, known: Known, usual: float) -> Frame |
 
 
 def backtest(past: Past, start: datetime, count: int, weeks: int) -> Iterator[tuple[float, float]]:
-    """Messages that came in each of the ``count`` hours before ``start``, and what would have been
-    forecast when they began."""
+    """Yield actual and forecast messages of each of the ``count`` hours before ``start``.
+
+    The forecast is the one that would have been made when the hour began.
+    """
     begins = start - HOUR * count
     since = min(past.since or begins, begins)
     for place in range(count):
@@ -207,7 +211,7 @@ def backtest(past: Past, start: datetime, count: int, weeks: int) -> Iterator[tu
 
 
 def hour_of(at: datetime) -> datetime:
-    """The beginning of its hour."""
+    """Return the beginning of the hour."""
     return at.replace(minute=0, second=0, microsecond=0)
 
 

@@ -1,1 +1,1 @@
-"""What jobs are made of: questions to Spark, and where their answers go."""
+"""Spark queries of the jobs, and the places for their results."""

@@ -1,7 +1,7 @@
-"""Balance: what should be there against what is, over the lake and the broker's tables together.
+"""Compare expected with actual rows, over the lake and the broker's tables together.
 
-Each table is brought together once by the key that its neighbours know it by; nothing is joined
-row by row with the consumers, however many a message has.
+Each table is joined once, by the key that relates it to the next one. Nothing is joined row by row
+with the consumers, however many a message has.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ from pipeline.transforms import recheck
 from pipeline.transforms.recheck import SCHEMA
 
 SKEW = timedelta(minutes=10)
-"""A delivery's key may be so much older than its message's: another host made it."""
+"""A delivery's key may be so much older than its message's, since another host generated it."""
 RANGES = 8
-"""Parts of a question about the tables."""
+"""Ranges of a query of the tables."""
 AHEAD = timedelta(days=1)
-"""Deliveries of the messages that are looked at may be as young as now."""
+"""Deliveries of the examined messages may be as recent as now."""
 WANTS = """
     size(p.event_types) = 0 OR exists(p.event_types, it -> it = '*'
     OR it = event_type AND event_type <> ''
@@ -40,24 +40,24 @@ LACKING = f"""
 """
 ASKED = """coalesce(exists(spans, s -> id BETWEEN s.first AND s.last
     AND message_id BETWEEN s.low AND s.high), false)"""
-"""Whether a replay from the lake made this delivery."""
+"""Whether a replay from the lake created this delivery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Messages by their keys, from ``low`` up to, but not with, ``high``."""
+    """Messages with keys from ``low`` (inclusive) up to ``high`` (exclusive)."""
 
     low: int
     high: int
     now: datetime
     before: datetime
-    """What waits since before this instant waits too long."""
+    """Messages that wait since before this instant are late."""
     whole_from: int
-    """From this key on nothing went but by way of the lake: retention's marks excuse nothing."""
+    """From this key on rows only moved to the lake, so retention marks excuse no missing row."""
 
 
 class Balance:
-    """One look. What it keeps meanwhile lies on the disks of Spark's workers."""
+    """One comparison. Intermediate results are on the disks of Spark's workers."""
 
     def __init__(self, spark: SparkSession, frames: Frames, parties: Parties, scope: Scope) -> None:
         self._spark = spark
@@ -71,15 +71,17 @@ class Balance:
         self._lanes = f.broadcast(parties.lanes(spark))
 
     def forget(self) -> None:
-        """Give the disks back."""
+        """Release the disk space."""
         for kept in ("deliveries", "messages"):
             if kept in self.__dict__:
                 self.__dict__[kept].unpersist()
 
     @cached_property
     def deliveries(self) -> DataFrame:
-        """One row for each key of a delivery, with what its attempts come to; and one for each
-        delivery that only attempts know of (``id`` is null)."""
+        """Deliveries with totals of their attempts, one row per key.
+
+        A delivery that only attempts refer to has a row too (``id`` is null).
+        """
         since = self._since and self._since - SKEW
         until = self._scope.now + AHEAD
         names = ["id", "message_id", "consumer_id", "channel_id", "state", "attempt_count"]
@@ -107,8 +109,10 @@ class Balance:
 
     @cached_property
     def messages(self) -> DataFrame:
-        """One row for each key of a message, with what its deliveries come to; and one for each
-        message that only deliveries know of (``known`` is false)."""
+        """Messages with totals of their deliveries, one row per key.
+
+        A message that only deliveries refer to has a row too (``known`` is false).
+        """
         names = ["channel_id", "state", "event_type", "consumer_count", "accepted_at"]
         found = self._frames.messages(self._since, self._until, ["id", "version", *names])
         found = found.groupBy("id").agg(
@@ -116,7 +120,7 @@ class Balance:
         )
         found = found.select("id", "copies", "row.*")
         owned = self.pairs.groupBy("message_id").agg(
-            # A replay from the lake, or a late consumer's backfill out of it, is no fan-out.
+            # A replay from the lake, or a backfill from it, is not fan-out.
             f.count(f.when(f.col("made") > f.col("asked"), 1)).alias("fanned"),
             f.collect_list("consumer_id").alias("had"),
             f.sum("made").alias("made"),
@@ -142,7 +146,7 @@ class Balance:
 
     @property
     def pairs(self) -> DataFrame:
-        """Deliveries by message and consumer."""
+        """Deliveries grouped by message and consumer."""
         rows = self.deliveries.where("id IS NOT NULL")
         if self._parties.spans:
             spans = f.broadcast(self._parties.restores(self._spark))
@@ -158,7 +162,7 @@ class Balance:
         )
 
     def findings(self) -> DataFrame:
-        """What is off at first sight, as second_look.SCHEMA has it."""
+        """Return suspected discrepancies, as rows of recheck.SCHEMA."""
         some = [*self._of_deliveries(), *self._of_fan_out(), self._of_tables()]
         return reduce(DataFrame.unionByName, some)
 
@@ -212,9 +216,9 @@ class Balance:
             yield _note(some, kind, "orphans", "dlv", "id", (), "message_id")
 
     def _of_tables(self) -> DataFrame:
-        """What is asked of the broker's tables, in ranges of their keys."""
+        """Query the broker's tables in ranges of their keys."""
         low, high = self._scope.low, self._scope.high
-        # Before the oldest message there are few rows; behind it they lie about evenly.
+        # Few rows are before the oldest message; after it they are about evenly spread.
         oldest = min(max(low, self._oldest), high)
         parts = [*source.split(low, oldest, 1), *source.split(oldest, high, RANGES)]
         whole = list(source.split(low, high, 1))
@@ -236,7 +240,7 @@ class Balance:
         return f.lit(self._scope.before)
 
     def _of_messages(self, rows: DataFrame) -> DataFrame:
-        """Those of the messages that are looked at."""
+        """Keep rows of the examined messages."""
         key = f.col("message_id")
         return rows.where((key >= self._scope.low) & (key < self._scope.high))
 
@@ -250,7 +254,7 @@ def _note(
     place: tuple[str, ...],
     owner: str,
 ) -> DataFrame:
-    """Rows that are off, with their check and the channel and consumer of whom it is told."""
+    """Return discrepancies with their check, and with the channel and consumer to report."""
     columns = {
         "kind": f.lit(kind),
         "name": f.lit(name),

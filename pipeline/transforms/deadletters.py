@@ -1,4 +1,4 @@
-"""Dead letters as Spark sees them: each with its last answer and signature, and what was before."""
+"""Read dead letters with their last response, their signature and the consumer's history."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,9 +14,9 @@ from pipeline.rules import sealed
 from pipeline.transforms import shapes
 
 MAX_EXCERPT_LENGTH = 1000
-"""Bytes of an answer that are read: more than a shape can hold."""
+"""Bytes of a response that are read: more than a shape can hold."""
 AHEAD = timedelta(days=1)
-"""No fence for attempts: a row that is dead was written together with its last one."""
+"""Attempts need no high watermark: a dead delivery commits together with its last attempt."""
 SUCCESSES = ("delivered", "delivered_oversized")
 HOSTS = "consumer_id bigint, host string"
 BEGINNINGS = "signature string, consumer_id bigint, began_at timestamp"
@@ -36,10 +36,10 @@ def signed(
     now: datetime,
     has_lake: bool,
 ) -> DataFrame:
-    """Dead deliveries that were made in that time, one row each.
+    """Dead deliveries created in that time, one row each.
 
-    Beside their columns: host, signature, shape, ``is_here`` (in the broker's tables, not in the
-    lake alone), ``is_over`` (its last instant has passed) and ``failed_at``, its first attempt.
+    Beside their columns: host, signature, shape, ``is_here`` (in the broker's tables, not only in
+    the lake), ``is_over`` (expired) and ``failed_at``, its first attempt.
     """
     dead = frames.deliveries(
         since,
@@ -65,12 +65,12 @@ def signed(
 
 
 def _answers(frames: Frames, since: datetime, until: datetime) -> DataFrame:
-    """Of each delivery that was tried: its first instant, and what its last attempt came to."""
+    """For each attempted delivery: its first attempt's time, and its last attempt's result."""
     attempts = frames.attempts(
         since, until, ["delivery_id", "number", "started_at", "error", "answer_excerpt"]
     )
     excerpt = f.col("answer_excerpt")
-    # Of a sealed one a part does not open.
+    # An encrypted response decrypts only as a whole.
     whole = f.substring(excerpt, 1, 1) == f.lit(bytearray(sealed.SEALED))
     cut = f.when(whole, excerpt).otherwise(f.substring(excerpt, 1, MAX_EXCERPT_LENGTH))
     attempts = attempts.withColumn("answer_excerpt", cut)
@@ -83,13 +83,13 @@ def _answers(frames: Frames, since: datetime, until: datetime) -> DataFrame:
 
 
 def kinds(rows: DataFrame, most: int) -> DataFrame:
-    """Signature and number of the most frequent kinds."""
+    """Signature and number of the most frequent groups."""
     counted = rows.groupBy("signature").agg(f.count("*").alias("dead_count"))
     return counted.orderBy(f.desc("dead_count"), "signature").limit(most)
 
 
 def groups(rows: DataFrame, wanted: DataFrame) -> DataFrame:
-    """The wanted kinds, each by consumer."""
+    """The requested groups, each by consumer."""
     here, over = f.col("is_here"), f.col("is_over")
     sendable = f.when(here & ~over, f.col("accepted_at"))
     return (
@@ -114,7 +114,7 @@ def groups(rows: DataFrame, wanted: DataFrame) -> DataFrame:
 
 
 def matches(spark: SparkSession, rows: DataFrame, filters: Sequence[tuple[Any, ...]]) -> DataFrame:
-    """How many dead letters each replay filter takes, of whatever kind."""
+    """Count the dead letters that each replay filter takes, of any group."""
     wanted = f.broadcast(spark.createDataFrame(list(filters), FILTERS)).alias("w")
     taken = rows.where(f.col("is_here") & ~f.col("is_over")).alias("r")
     condition = (
@@ -137,7 +137,7 @@ def before(
     since: datetime,
     until: datetime,
 ) -> DataFrame:
-    """How the consumer of each beginning did until then."""
+    """The history of each onset's consumer until then."""
     wanted = f.broadcast(spark.createDataFrame(list(beginnings), BEGINNINGS))
     attempts = frames.attempts(
         since, until, ["id", "consumer_id", "started_at", "outcome", "status_code"]
@@ -154,7 +154,7 @@ def before(
 def died_before(
     spark: SparkSession, rows: DataFrame, beginnings: Sequence[tuple[Any, ...]]
 ) -> DataFrame:
-    """The last dead letter of the consumer of each beginning until then."""
+    """The last dead letter of each onset's consumer until then."""
     wanted = spark.createDataFrame(list(beginnings), BEGINNINGS)
     wanted = f.broadcast(wanted.withColumnRenamed("signature", "kind"))
     joined = rows.join(wanted, "consumer_id").where(f.col("finished_at") < f.col("began_at"))

@@ -1,4 +1,4 @@
-"""Endpoints: attempts as Spark counts them for consumers and hosts, in windows of whole hours."""
+"""Count attempts of consumers and hosts in windows of whole hours."""
 
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ BEFORE = timedelta(days=7)
 BURNS = {"1h": 1, "6h": 6, "24h": 24}
 """Windows of the burn rate, in hours before the end."""
 COMPARED = ("day", "before")
-"""Windows of which all is known, latencies and recoveries too."""
+"""Windows with all measurements, latencies and recoveries included."""
 GROUP = ("consumer_id", "host")
 """Consumer 0 is all consumers of the host."""
 ATTEMPT = ("id", "consumer_id", "number", "started_at", "outcome", "total_ms")
@@ -23,18 +23,18 @@ MICRO = 1_000_000
 
 
 def hour_of(column: str) -> Column:
-    """The beginning of an instant's hour, in seconds."""
+    """Return the beginning of an instant's hour, in seconds."""
     seconds = f.unix_seconds(column)
     return (seconds - seconds % hours.HOUR_S).alias("hour_s")
 
 
 def arrived() -> Column:
-    """Whether an attempt handed its message over."""
+    """Whether an attempt delivered its message."""
     return f.col("outcome").isin(*outcomes.ARRIVED)
 
 
 def host_of(url: str) -> str:
-    """Whom an address is of; '' for none."""
+    """Return the host of a URL; '' for none."""
     try:
         return (urlsplit(url).hostname or "")[:255]
     except ValueError:
@@ -42,14 +42,18 @@ def host_of(url: str) -> str:
 
 
 def hosts(spark: SparkSession, database: Database) -> DataFrame:
-    """The host of each consumer."""
+    """Return the host of each consumer."""
     rows = database.read("SELECT id, url FROM channels_app_consumer")
     pairs = [(number, host_of(url)) for number, url in rows]
     return spark.createDataFrame(pairs, "consumer_id long, host string")
 
 
 def windows(spark: SparkSession, spans: list[Span]) -> DataFrame:
-    """Of each day: itself, the 7 days before, the last hours, and the 7 days that end with it."""
+    """Return the windows of each day.
+
+    They are the day itself, the 7 days before, the last hours, and the 7 days that end with the
+    day.
+    """
     rows = []
     week = int(BEFORE.total_seconds())
     for start, end in spans:
@@ -61,7 +65,7 @@ def windows(spark: SparkSession, spans: list[Span]) -> DataFrame:
 
 
 def both(rows: DataFrame, homes: DataFrame) -> DataFrame:
-    """Each row for its consumer, and for the host that the consumer is at."""
+    """Return each row twice: for its consumer, and for the consumer's host."""
     host = f.coalesce("host", f.lit(""))
     groups = f.array(
         f.struct(f.col("consumer_id").alias("whose"), host.alias("place")),
@@ -76,9 +80,9 @@ def both(rows: DataFrame, homes: DataFrame) -> DataFrame:
 
 
 def sums(attempts: DataFrame, homes: DataFrame, spans: DataFrame, end: datetime) -> DataFrame:
-    """Attempts of each window by how they ended and how long they took; ``end`` is that of all.
+    """Count attempts of each window by outcome and latency; ``end`` is the last one of all windows.
 
-    They are counted by consumer and hour first, which leaves few rows to go on with.
+    Counts by consumer and hour first, which leaves few rows.
     """
     place = f.when(arrived(), buckets.bucket(f.col("total_ms"))).alias("bucket")
     cube = attempts.groupBy("consumer_id", hour_of("started_at"), "outcome", place).agg(
@@ -86,7 +90,7 @@ def sums(attempts: DataFrame, homes: DataFrame, spans: DataFrame, end: datetime)
         f.sum((f.col("number") > 1).cast("long")).alias("retries"),
     )
     hour = f.col("hour_s")
-    # The weight of an hour: by how long before the end of its own day it was.
+    # The weight of an hour depends on how long before the end of its own day it was.
     evening = f.least(
         hour - hour % hours.DAY_S + hours.DAY_S, f.lit(int(end.timestamp())).cast("long")
     )
@@ -109,9 +113,9 @@ def sums(attempts: DataFrame, homes: DataFrame, spans: DataFrame, end: datetime)
 
 
 def runs(attempts: DataFrame, homes: DataFrame) -> DataFrame:
-    """Failures without a success between them: how many, since when, and when the next one came.
+    """Return runs of failures without a success between them: number, beginning, and end.
 
-    Attempts are in the order in which they ended, which is that of their keys.
+    Attempts are in the order of their keys, which is the order in which they ended.
     """
     started = f.unix_micros("started_at")
     tries = both(
@@ -124,7 +128,8 @@ def runs(attempts: DataFrame, homes: DataFrame) -> DataFrame:
         homes,
     )
     earlier = Window.partitionBy(*GROUP).orderBy("id").rowsBetween(Window.unboundedPreceding, -1)
-    # What has as many successes before it is one run, with the success that ends it.
+    # Attempts with the same number of successes before them form a run, with the success that ends
+    # it.
     tries = tries.withColumn("run", f.coalesce(f.sum("good").over(earlier), f.lit(0)))
     found = tries.groupBy(*GROUP, "run").agg(
         f.sum(1 - f.col("good")).alias("failures"),
@@ -135,7 +140,7 @@ def runs(attempts: DataFrame, homes: DataFrame) -> DataFrame:
 
 
 def recoveries(found: DataFrame, spans: DataFrame) -> DataFrame:
-    """How many runs ended in each window, and how long they had lasted."""
+    """Count the runs that ended in each window, with their durations."""
     at = f.col("recovered")
     inside = (at >= f.col("low") * MICRO) & (at < f.col("high") * MICRO)
     took = (at - f.col("first")) / MICRO
@@ -151,7 +156,7 @@ def recoveries(found: DataFrame, spans: DataFrame) -> DataFrame:
 
 
 def outages(found: DataFrame, spans: DataFrame) -> DataFrame:
-    """How much of each window lay in long runs, and since when one did that had no end in it."""
+    """Return how much of each window long runs covered, and the beginning of an unfinished one."""
     low, high = f.col("low") * MICRO, f.col("high") * MICRO
     first, end = f.col("first"), f.coalesce("recovered", f.lit(1 << 62))
     long = found.where(f.col("failures") >= health.OUTAGE_FAILURES)
@@ -170,5 +175,5 @@ def _compared(spans: DataFrame) -> DataFrame:
 
 
 def moment(micros: int) -> datetime:
-    """An instant that was counted in microseconds."""
+    """Convert microseconds to an instant."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)

@@ -1,6 +1,6 @@
-"""Fan-out: what executors do with messages: to how many consumers each of them would go today.
+"""Count on executors to how many consumers each message would go today.
 
-As broker/executor.py: imports neither Spark nor Django.
+Like broker/executor.py it imports neither Spark nor Django.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,18 +11,18 @@ from pipeline.rules.estimates import wants
 
 COPIES = "copies"
 Patterns = Mapping[int, Sequence[Sequence[str]]]
-"""By channel: the event types that each of its consumers wants."""
+"""By channel: the event types of each consumer."""
 
 
 class Fanout:
-    """Adds to messages how many consumers they would have."""
+    """Adds the number of consumers to messages."""
 
     def __init__(self, patterns: Patterns) -> None:
         self._patterns = patterns
         self._known: dict[tuple[int, str], int] = {}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same rows with one column more."""
+        """Yield the same rows with one more column."""
         for batch in batches:
             channels, types = (
                 batch.column(name).to_pylist() for name in ("channel_id", "event_type")
@@ -31,7 +31,7 @@ class Fanout:
             yield batch.append_column(COPIES, pa.array(copies, pa.int64()))
 
     def of(self, channel_id: int, event_type: str) -> int:
-        """How many consumers of the channel want this event type."""
+        """Return how many consumers of the channel want this event type."""
         key = (channel_id, event_type)
         if key not in self._known:
             some = self._patterns.get(channel_id, ())

@@ -1,4 +1,4 @@
-"""Load: what passed in each hour of past weeks, what waits for its instant, what a pump does."""
+"""Read past load by the hour, scheduled load, and the rate of a pump."""
 
 import json
 from collections import defaultdict
@@ -18,19 +18,19 @@ from pipeline.rules.timetable import HOUR_S, Known, Past
 from pipeline.transforms.fanout import COPIES, Fanout
 
 AHEAD = timedelta(minutes=1)
-"""A message that is due so long after it was accepted, or longer, was scheduled."""
+"""A message that is due at least so long after it was accepted was scheduled."""
 MINUTE = "SUBSTR({}due_at, 1, 16)"
 """The minute of a column as text, on every database."""
 DEFAULT_RATE = 600.0
-"""Deliveries a second of one pump: half of what it reaches for one consumer in docs/performance.md,
-since there it has nothing else to do and little history."""
+"""Deliveries per second of one pump: half of the rate for one consumer in docs/performance.md,
+which was measured without other work and with little history."""
 ALIVE = timedelta(minutes=1)
 
 
 def history(
     frames: Frames, fanout: Fanout, since: datetime, until: datetime
 ) -> Iterator[tuple[int, Past]]:
-    """Each channel with its hours, by when messages were due, one channel after the other."""
+    """Yield each channel with its hours, by when messages were due."""
     messages = frames.messages(
         since, until, ["channel_id", "event_type", "state", "accepted_at", "due_at", "body_bytes"]
     )
@@ -65,7 +65,7 @@ def _by_hour(messages: DataFrame) -> DataFrame:
 
 
 def receivers(database: Database) -> tuple[Fanout, dict[int, int]]:
-    """Who is delivered to now: consumers that are active and pushed to, with their channels."""
+    """Return the active push consumers with their channels."""
     patterns: dict[int, list[Any]] = defaultdict(list)
     channels = {}
     for key, channel_id, event_types in database.read(
@@ -84,7 +84,7 @@ def waiting(
     since: datetime,
     until: datetime,
 ) -> dict[int, Known]:
-    """What is due between two instants, by channel. Both looks are short ranges of an index."""
+    """Return what is due between two instants, by channel. Both queries read short index ranges."""
     found: dict[int, Known] = defaultdict(Known)
     minute = MINUTE.format("")
     for channel_id, event_type, at, number, size in database.read(
@@ -111,7 +111,7 @@ def waiting(
 
 
 def rate(database: Database, wanted: float | None, now: datetime) -> tuple[float, str]:
-    """Deliveries a second of one pump, and where the number comes from."""
+    """Return deliveries per second of one pump, and the source of the number."""
     if wanted:
         return wanted, "as asked for"
     ((most,),) = database.read(
@@ -128,7 +128,7 @@ def rate(database: Database, wanted: float | None, now: datetime) -> tuple[float
 
 
 def _queued(database: Database, channels: dict[int, int]) -> list[int]:
-    """Consumers with deliveries that wait."""
+    """Return consumers with queued deliveries."""
     rows = database.read(
         "SELECT consumer_id FROM delivery_counter WHERE state = 'queued' "
         "GROUP BY consumer_id HAVING SUM(count) > 0 ORDER BY consumer_id"

@@ -1,4 +1,4 @@
-"""Collect the facts about how each kind of dead letters began."""
+"""Collect facts about the onset of each group of dead letters."""
 
 import json
 from collections import defaultdict
@@ -15,7 +15,7 @@ from pipeline.rules.onset import NEAR, Before, Change, Facts, told
 from pipeline.transforms import deadletters
 
 MAX_CHANGES = 200
-"""Kinds, the first ones, of which it is told how they began."""
+"""Groups, the first ones, whose onset is explained."""
 MAX_CHANGES = 20
 Row = dict[str, Any]
 
@@ -27,7 +27,7 @@ def tell(
     names: Mapping[int, str],
     window: tuple[datetime, datetime],
 ) -> None:
-    """Write down with the first kinds how they began."""
+    """Explain the onset of the first groups."""
     first = found[:MAX_CHANGES]
     if not first:
         return
@@ -58,7 +58,7 @@ def tell(
 
 
 def _failing_since(found: Iterable[Row]) -> dict[str, dict[str, datetime]]:
-    """By host, since when each of its consumers fails in any way."""
+    """Return by host when each of its consumers began to fail in any way."""
     hosts: dict[str, dict[str, datetime]] = defaultdict(dict)
     for cluster in found:
         known = hosts[cluster["host"]]
@@ -69,7 +69,7 @@ def _failing_since(found: Iterable[Row]) -> dict[str, dict[str, datetime]]:
 
 
 def _changes(database: Database, name: str, began_at: datetime) -> list[Change]:
-    """What was done to a consumer and to its channel in the day before, newest first."""
+    """Return changes of a consumer and its channel in the day before the onset, newest first."""
     found = []
     for target in (f"consumer:{name}", f"channel:{name.partition('/')[0]}"):
         rows = database.read(

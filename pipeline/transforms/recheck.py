@@ -1,7 +1,7 @@
-"""Recheck: ask the tables again about discrepancies, each row in one instant.
+"""Query the tables again about suspected discrepancies, each row in one statement.
 
-An audit reads its tables one after the other while the broker goes on: what it finds may only have
-moved in between. This runs on Spark's workers, and imports neither Spark nor the broker.
+An audit reads the tables one after the other while the broker continues, so a row may only have
+changed in between. This runs on Spark's workers, and imports neither Spark nor the broker.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,10 @@ SCHEMA = pa.schema(
         ("owner", pa.int64()),
     ]
 )
-"""``kind`` says what is asked again, ``name`` the check that people read, ``prefix`` and ``key``
-the row, ``owner`` the key that its hour is taken from."""
+"""``kind`` names the query, ``name`` the check that people read, ``prefix`` and ``key`` the row,
+``owner`` the key whose hour is reported."""
 CHUNK = 500
-"""Keys of one question."""
+"""Keys of one query."""
 KEY = pa.schema([("id", pa.int64())])
 OPEN = "(d.state = 'in_flight')"
 SENDABLE = "'queued', 'in_flight', 'awaiting_ack', 'dead'"
@@ -55,7 +55,8 @@ WELL = {
         "SELECT r.message_id AS id FROM delivery_restoredmessage r WHERE r.message_id IN ({keys})"
     ),
 }
-"""Asks which of the keys are well: these were only moving. What is in the lake alone stays."""
+"""By kind: the query for correct keys, whose rows were only changing. Rows that are only in the
+lake remain findings."""
 OFF = {
     "undispatched": (
         f"SELECT m.id FROM {MESSAGES} WHERE m.id IN ({{keys}}) AND m.state = 'accepted'"
@@ -67,8 +68,8 @@ OFF = {
         f"(SELECT 1 FROM {MESSAGES} WHERE m.id = d.message_id)"
     ),
 }
-"""Asks which of the keys are off still. A channel or consumer that was deleted leaves its history
-in the lake by right."""
+"""By kind: the query for keys that are still wrong. A deleted channel or consumer leaves its
+history in the lake by design."""
 
 RANGES = {
     "bodies": (
@@ -93,8 +94,8 @@ RANGES = {
         f"(SELECT 1 FROM {MESSAGES} WHERE m.id = r.message_id)"
     ),
 }
-"""Questions about the tables alone, each of a range of keys and answered in one statement. Who is
-``lost`` may be in the lake all the same."""
+"""Queries of the tables alone, each of a range of keys in one statement. Messages that are
+``lost`` may still be in the lake."""
 NAMES = {
     "bodies": ("bodies", "msg"),
     "attempts_alone": ("orphans", "att"),
@@ -108,7 +109,7 @@ Row = dict[str, Any]
 
 
 def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What is off in ranges (RANGE) of the tables, as rows of SCHEMA."""
+    """Yield discrepancies in ranges (RANGE) of the tables, as rows of SCHEMA."""
     for batch in batches:
         for row in batch.to_pylist():
             sql = RANGES[row["kind"]].format(low=row["low"], high=row["high"])
@@ -131,7 +132,7 @@ def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Those rows of SCHEMA that are off still."""
+    """Yield the rows of SCHEMA that are still wrong."""
     for batch in batches:
         rows = sorted(batch.to_pylist(), key=_question)
         kept = [row for _, some in groupby(rows, _question) for row in still_off(list(some))]
@@ -140,7 +141,7 @@ def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def still_off(rows: Sequence[Row]) -> list[Row]:
-    """Of rows of one kind, and where it matters of one consumer."""
+    """Check rows of one kind, for ``missing`` of one consumer."""
     kind, consumer = rows[0]["kind"], rows[0]["consumer_id"]
     if kind in WELL:
         well = _ask(WELL[kind], rows, consumer)

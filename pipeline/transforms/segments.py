@@ -1,8 +1,8 @@
-"""Segments: planned, written and compared, each as soon as it can be, in one loop.
+"""Plan, write and compare segments, each as soon as possible, in one loop.
 
-While executors write and compare what was found, a thread counts the days that come next: a
-database that is asked one thing at a time leaves cores idle. A segment is compared right after it
-is written, while the database has its rows in memory.
+While executors write and compare, a thread counts the next days, because a database that runs one
+query at a time leaves cores idle. A segment is compared right after it is written, while the
+database has its rows in memory.
 """
 
 import json
@@ -24,24 +24,24 @@ from pipeline.lake.ledger import EXPORTED, OPEN, PLANNED, File, Ledger, Range, S
 logger = logging.getLogger(__name__)
 
 PART_ROWS = 1_000
-"""What the broker deletes in one transaction."""
+"""Rows that the broker deletes in one transaction."""
 KINDS = (eligible.MESSAGES, eligible.DELIVERIES)
-"""In this order: a message is ripe when its deliveries are gone, and the broker deletes those of
-this run as soon as they are verified. Messages that are compared after that would differ."""
+"""In this order: a message is eligible when its deliveries are gone, and the broker deletes this
+run's deliveries as soon as they are verified. Messages compared after that would differ."""
 POLL_S = 0.5
-"""How soon a stop is noticed."""
+"""Seconds until a stop is noticed."""
 AHEAD = 4
-"""Planning rests while so many segments for each executor wait."""
+"""Planning pauses while so many segments per executor wait."""
 Asked = Callable[[str], str]
-"""Of an executor: export.export or export.check."""
+"""A call on an executor: export.export or export.check."""
 
 
 class Day(NamedTuple):
-    """What is ripe of a day and in no segment yet."""
+    """Eligible rows of a day that are in no segment yet."""
 
     kind: str
     number: int
-    """Which one, from 1 on, of how many."""
+    """Its number, from 1 on; ``count`` is the number of days."""
     of: int
     ranges: list[Range]
 
@@ -50,16 +50,16 @@ Plan = Generator[Day, None, None]
 
 
 def plan(context: Context, ledger: Ledger, over: Event) -> Plan:
-    """Day after day, oldest first, until it is ``over``; by one thread, whichever it is."""
+    """Yield days, oldest first, until ``over`` is set; runs in one thread at a time."""
     limits = eligible.cutoffs(context.database, context.settings)
     under_way = ledger.having(*OPEN)
-    # Else it has rows of segments that came to their end, and they would go to the lake once more.
+    # Otherwise a lagging replica has rows of completed segments, which would be archived twice.
     context.catch_up()
     return _counted(context.settings.bulk_url, limits, under_way, over)
 
 
 def _counted(address: str, limits: eligible.Cutoffs, under_way: list[Segment], over: Event) -> Plan:
-    # From the replica if there is one: these numbers only say how large segments become.
+    # The replica if there is one, since these numbers only determine the size of segments.
     database = Database(address)
     try:
         for kind in KINDS:
@@ -76,7 +76,7 @@ def _counted(address: str, limits: eligible.Cutoffs, under_way: list[Segment], o
 
 
 class Mover:
-    """Moves segments from state to state; alone to write in the ledger, and in one thread."""
+    """Moves segments from state to state. It alone writes to the ledger, from one thread."""
 
     def __init__(self, context: Context, ledger: Ledger) -> None:
         self._context, self._ledger = context, ledger
@@ -92,7 +92,7 @@ class Mover:
         self._came = {"exported": 0, "verified": 0, "to_do_again": 0, "rows": 0}
 
     def run(self) -> dict[str, int]:
-        """All of them; what it came to. Raises Unusable for what a person must mend; Lost."""
+        """Process all segments; returns the result. Raises Lost, Unusable."""
         self._context.report(f"planning {KINDS[0]}")
         counter = ThreadPoolExecutor(1, "planning")
         executors = ThreadPoolExecutor(self._context.settings.partitions, "archiving")
@@ -108,7 +108,7 @@ class Mover:
         finally:
             self._over.set()
             executors.shutdown(wait=True, cancel_futures=True)
-            # Its database belongs to its thread.
+            # A database connection belongs to its thread.
             counter.submit(self._days.close)
             counter.shutdown(wait=True)
         return self._came
@@ -116,7 +116,7 @@ class Mover:
     def _begin(
         self, counter: ThreadPoolExecutor, executors: ThreadPoolExecutor
     ) -> list[Future[Any]]:
-        """What can be begun now; all that is to be waited for."""
+        """Start the next calls; returns all futures to wait for."""
         at_once = self._context.settings.partitions
         if not (self._counting or self._is_planned) and len(self._waiting) < AHEAD * at_once:
             self._counting = counter.submit(next, self._days, None)
@@ -125,8 +125,8 @@ class Mover:
             while self._waiting and len(self._begun) < at_once:
                 asked, segment = self._waiting.popleft()
                 task = _task(self._context, segment)
-                # One job of Spark for each: toLocalIterator would run two at a time, and collect
-                # would keep all answers back until the last one.
+                # A Spark job each: toLocalIterator would run two at a time, and collect would hold
+                # all results until the last one.
                 future = executors.submit(_ask, self._context.workers, asked, task)
                 self._begun[future] = asked, segment
             starting = None
@@ -147,7 +147,7 @@ class Mover:
 
     def _answered(self, asked: Asked, segment: Segment, answer: dict[str, Any]) -> None:
         if "error" in answer:
-            self._ledger.hold()  # else who took over cleared it away
+            self._ledger.hold()  # a run that took over may have deleted it
             raise layout.Unusable(answer["error"])
         is_over = True
         if asked is export.export:
@@ -163,7 +163,7 @@ class Mover:
         self._tell()
 
     def _tell(self) -> None:
-        """How far it is: with the plan, until that is complete."""
+        """Report progress, with the plan's until the plan is complete."""
         if self._is_planned:
             self._context.report("archiving", self._ended, self._total, self._rows or None)
         else:
@@ -171,7 +171,7 @@ class Mover:
             self._context.report(run.stage, run.done, run.total, self._rows or None)
 
     def _exported(self, segment: Segment, manifest: dict[str, Any]) -> bool:
-        """Whether it is to be compared: next, while the database has its rows in memory."""
+        """Record an export; returns whether to compare it next, while its rows are in memory."""
         files = [File(**file) for file in manifest["files"]]
         self._rows += sum(file.rows for file in files)
         moved = self._ledger.exported(segment, files, manifest["parts"])

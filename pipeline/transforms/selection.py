@@ -1,4 +1,4 @@
-"""Selection: which messages a replay from the lake takes, wherever they are."""
+"""Select the messages of a replay from the lake and the tables."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,22 +20,23 @@ ALL, DEAD, MISSING = "all", "dead", "missing"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody asked for. Empty fields do not restrict."""
+    """What was requested. Empty fields do not restrict."""
 
     consumer_id: int
     channel_id: int
     own_event_types: list[str]
-    """That the consumer registered for."""
+    """Event types for which the consumer registered."""
     since: datetime | None
     until: datetime
     which: str
-    """ALL; DEAD: never delivered to it although they have a delivery; MISSING: without any."""
+    """ALL; DEAD: with a delivery to the consumer, but never delivered; MISSING: without a
+    delivery."""
     event_types: list[str]
     ordering_keys: list[str]
     keys: list[int]
 
     def window(self) -> tuple[datetime | None, datetime]:
-        """The range to be read: a few messages need no more than their own."""
+        """The range to read; a few named messages need only their own."""
         if not self.keys:
             return self.since, self.until
         a_ms = timedelta(milliseconds=1)
@@ -45,16 +46,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a selection comes to."""
+    """The result of a selection."""
 
     messages: int
     bytes: int
     first: datetime | None
     last: datetime | None
     without_body: int
-    """Neither in the tables nor, with their bodies, in the lake."""
+    """Messages whose bodies are neither in the tables nor in the lake."""
     key_ids: list[str]
-    """Encryption keys that their bodies are sealed with."""
+    """Ids of the keys that encrypted their bodies."""
 
 
 class Selection:
@@ -67,7 +68,7 @@ class Selection:
 
     @cached_property
     def messages(self) -> DataFrame:
-        """Each once, with its columns and ``is_first``: no delivery of it was ever made."""
+        """Each message once, with its columns and ``is_first``: it never had a delivery."""
         wanted = self._wanted
         since, until = wanted.window()
         rows = self._frames.messages(since, until, COLUMNS)
@@ -90,23 +91,23 @@ class Selection:
             rows = rows.where(made == 0)
         rows = rows.where((made > 0) | _of_types(wanted.own_event_types))
         rows = rows.select(*COLUMNS, (made == 0).alias("is_first"))
-        # Counted, cut into parts and brought: found once.
+        # Persisted, since it is counted, divided and read.
         return rows.persist(StorageLevel.DISK_ONLY)
 
     def forget(self) -> None:
-        """Give the disks back."""
+        """Release the disk space."""
         if "messages" in self.__dict__:
             self.messages.unpersist()
 
     def whole(self, after: int) -> DataFrame:
-        """With the bodies that the lake has, from behind a key on."""
+        """Add the bodies in the lake, after a given key."""
         rows = self.messages.where(f.col("id") > after)
         bodies = self._frames.bodies(*self._wanted.window())
         bodies = bodies.join(rows.select("id"), "id", "left_semi").dropDuplicates(["id"])
         return rows.join(bodies, "id", "left")
 
     def count(self) -> Count:
-        """Exactly, as things are now."""
+        """Count exactly, as of now."""
         since, until = self._wanted.window()
         low = tables.first_key(since) if since else 0
         here = self._frames.keys(tables.MESSAGES, low, tables.first_key(until))
@@ -140,7 +141,7 @@ class Selection:
 
 
 def _of_types(patterns: list[str]) -> Column:
-    """Whether one of the patterns lets an event type through; none at all lets all through."""
+    """Whether one of the patterns matches an event type; an empty list matches all."""
     found = f.lit(not patterns)
     kind = f.col("event_type")
     for pattern in patterns:

@@ -1,6 +1,6 @@
-"""Shapes: what executors do with dead letters: the signature of each, from its last answer.
+"""Compute on executors the signature of each dead letter from its last response.
 
-As broker/executor.py: imports neither Spark nor Django.
+Like broker/executor.py it imports neither Spark nor Django.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,13 +14,13 @@ from pipeline.rules.sealed import Keys
 
 ADDED = ("signature", "shape")
 READ = ("number", "error", "excerpt")
-"""What is not needed any more when the shape is known."""
+"""Columns that are dropped once the shape is known."""
 HIDDEN = "Sealed at rest: the page of the sample shows it."
-"""In place of a sealed answer's shape."""
+"""Shown instead of an encrypted response's shape."""
 
 
 def sign(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows with signature and shape in place of what was answered."""
+    """Yield the same rows with signature and shape instead of the response."""
     keys = Keys(settings.keys())
     for batch in batches:
         rows = batch.select(["id", "outcome", "status_code", "host", *READ]).to_pylist()
@@ -33,7 +33,7 @@ def sign(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _signed(row: dict[str, Any], keys: Keys) -> tuple[str, str]:
-    """Signature and shape. What is sealed in the broker's tables tells kinds apart, and no more."""
+    """Return signature and shape. Encrypted responses get a keyed signature and no shape."""
     error, excerpt = row["error"] or "", bytes(row["excerpt"] or b"")
     kind = row["outcome"], row["status_code"], row["host"] or ""
     if not excerpt.startswith(sealed.SEALED):

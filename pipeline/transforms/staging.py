@@ -1,7 +1,7 @@
-"""Staging: rows out of the lake beside the broker's tables, from where it lets them in itself.
+"""Write rows of the lake to staging tables, from which the broker inserts them.
 
-Rows and the place up to which they were brought are written together: a run that was killed is gone
-on with where it stopped, and brings nothing twice.
+Rows and the position up to which they were written commit together, so that a run continues where a
+killed one stopped, and writes nothing twice.
 """
 
 import json
@@ -13,7 +13,7 @@ from pipeline.execution.job import Context, Refused
 
 BATCH = 500
 AHEAD = 10_000
-"""Rows that wait for the broker at most: the database is no second lake."""
+"""Maximum staged rows that wait for the broker, so that the database stays small."""
 RESTORES, ROWS = "delivery_restore", "delivery_restored"
 STAGING, STAGED = "staging", "staged"
 COLUMNS = (
@@ -28,12 +28,12 @@ INSERT = (
 
 
 class Stopped(Exception):
-    """Somebody stopped it on the console."""
+    """A person stopped the replay in the console."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a restore is."""
+    """Progress of a restore."""
 
     state: str
     error: str
@@ -45,20 +45,20 @@ class Progress:
 
     @property
     def waiting(self) -> int:
-        """Brought and not let in yet."""
+        """Rows staged and not yet inserted."""
         return self.staged - self.queued - self.skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """One restore's row."""
+    """The row of one restore."""
 
     id: int
     consumer_id: int
     options: dict[str, Any]
 
     def progress(self, database: Database) -> Progress:
-        """As the database has it now. Raises Refused and Stopped when the broker ended it."""
+        """Return its present state. Raises Refused and Stopped when the broker ended it."""
         (row,) = database.read(
             "SELECT state, error, matched_count, staged_count, queued_count, skipped_count, "
             f"brought_to FROM {RESTORES} WHERE id = %s",
@@ -72,14 +72,14 @@ class Staging:
         return found
 
     def plan(self, database: Database, matched: int, key_ids: list[str]) -> None:
-        """Note down what it comes to."""
+        """Store what the replay selects."""
         database.execute(
             f"UPDATE {RESTORES} SET matched_count = staged_count + %s, key_ids = %s WHERE id = %s",
             [matched, json.dumps(key_ids), self.id],
         )
 
     def bring(self, context: Context, rows: list[dict[str, Any]]) -> None:
-        """Some rows in the order of their keys, and the place. Raises as ``progress`` does."""
+        """Stage rows in the order of their keys, with the position. Raises as ``progress`` does."""
         database = context.database
         values = [
             (self.id, row["id"], self.consumer_id, *(_plain(row[name]) for name in COLUMNS))
@@ -87,7 +87,7 @@ class Staging:
         ]
         with database.transaction():
             context.run.hold(database)
-            # First: the broker lets rows in under the same lock.
+            # First, since the broker inserts rows under the same lock.
             moved = database.execute(
                 f"UPDATE {RESTORES} SET brought_to = %s, staged_count = staged_count + %s "
                 f"WHERE id = %s AND state = '{STAGING}' AND brought_to < %s",
@@ -100,7 +100,7 @@ class Staging:
             raise AssertionError("rows were to be brought twice")
 
     def end(self, context: Context, state: str) -> None:
-        """All is brought, or nothing more will be."""
+        """Record that all rows are staged, or that no more will be."""
         database = context.database
         with database.transaction():
             context.run.hold(database)
@@ -112,7 +112,7 @@ class Staging:
             )
 
     def sweep(self, database: Database) -> None:
-        """Take back what was brought and not let in."""
+        """Delete rows that were staged and not inserted."""
         while True:
             keys = database.read(
                 f"SELECT id FROM {ROWS} WHERE restore_id = %s LIMIT {BATCH}", [self.id]
@@ -124,9 +124,9 @@ class Staging:
 
 
 def begin(context: Context, consumer_id: int, options: dict[str, Any]) -> Staging:
-    """A restore of its own, or one that was asked for alike and broken off.
+    """Create a restore, or continue an interrupted one for the same request.
 
-    ``options["asked"]`` is what makes two alike; the instants that it meant then stay.
+    ``options["asked"]`` is the request; its absolute times are those of the first run.
     """
     database, run = context.database, context.run
     with database.transaction():
@@ -153,9 +153,9 @@ def begin(context: Context, consumer_id: int, options: dict[str, Any]) -> Stagin
 def _unfinished(
     database: Database, consumer_id: int, asked: dict[str, Any]
 ) -> tuple[int, dict[str, Any]] | None:
-    """The last restore that was asked for alike, unless its run saw its end.
+    """Return the last restore of the same request, unless its run saw its end.
 
-    The broker may have come to the end after the run was killed: that is still the same wish.
+    The broker may have finished it after the run was killed: that still serves the same request.
     """
     for key, stored, state, run_state in database.read(
         f"SELECT r.id, r.options, r.state, p.state FROM {RESTORES} r "

@@ -1,4 +1,4 @@
-"""A caller of the API: the path that requests take in production, from the WSGI environment on."""
+"""Call the API through the same path as in production, from the WSGI environment on."""
 
 import json
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ BASE = "/api/v1/"
 
 
 class _Lean(ClientHandler):
-    """The handler of programs' requests (broker_site/fast_path.py), as a server calls it."""
+    """The handler of the fast path (broker_site/fast_path.py), called as a server calls it."""
 
     def __call__(self, environ: dict[str, Any]) -> HttpResponse:  # type: ignore[override]  # it answers, where Django's returns nothing known
         started: list[tuple[str, list[tuple[str, str]]]] = []
@@ -33,7 +33,7 @@ class _Lean(ClientHandler):
 
 
 class LeanClient(Client):
-    """Django's test client on the way of programs' requests."""
+    """Django's test client on the fast path."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class LeanClient(Client):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """A response."""
 
     response: HttpResponseBase
 
@@ -69,7 +69,7 @@ class Answer:
 
     @property
     def is_problem(self) -> bool:
-        """Whether this is a complete RFC 9457 problem with a sentence for people."""
+        """Whether it is a complete RFC 9457 problem with a message for people."""
         if self.header("Content-Type") != "application/problem+json":
             return False
         problem = self.json
@@ -82,12 +82,13 @@ class Answer:
 
 
 class Api:
-    """Calls with one key, or without any."""
+    """Calls the API with one key, or without any."""
 
     def __init__(self, key: ApiKey | None = None) -> None:
         self._client = LeanClient()
         self.raises = True
-        """Whether a bug in a view ends the test; else it is a 500, as in production."""
+        """Whether an exception in a view is raised in the test; otherwise it is a 500, as in
+        production."""
         self._headers = {"Authorization": factories.bearer(key)} if key else {}
 
     def call(
@@ -99,7 +100,7 @@ class Api:
         content_type: str | None = None,
         **headers: str,
     ) -> Answer:
-        """``body`` is JSON unless it is bytes; ``If_Match="..."`` is a header."""
+        """Send ``body`` as JSON unless it is bytes; ``If_Match="..."`` is a header."""
         data = body if isinstance(body, bytes) else b"" if body is None else _json(body)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         kind = "application/json" if content_type is None else content_type

@@ -1,4 +1,4 @@
-"""Real-looking webhook bodies: a corpus from a file where one is given, else made here."""
+"""Provide realistic webhook bodies, from a file if one is given, else generated."""
 
 import json
 import os
@@ -11,14 +11,14 @@ COUNT = 329
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One body with the name of its event."""
+    """A body with the name of its event."""
 
     event: str
     body: bytes
 
 
 def corpus() -> list[Sample]:
-    """Bodies of HOOKSTATION_TEST_BODIES (JSON lines: event, body), or as many made up ones."""
+    """Return bodies of HOOKSTATION_TEST_BODIES (JSON lines: event, body), or generated ones."""
     path = os.environ.get("HOOKSTATION_TEST_BODIES")
     if not path:
         return _made_up()
@@ -28,7 +28,7 @@ def corpus() -> list[Sample]:
 
 
 def _made_up() -> list[Sample]:
-    """JSON of 1 to 27 kB with every kind of character, the same in each run."""
+    """Return JSON of 1 to 27 kB with all kinds of characters, the same in each run."""
     dice = random.Random(329)
     alphabet = 'abc "\\/\n\té✓漢😀\u2028\x7f'
     samples = []

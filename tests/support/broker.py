@@ -1,4 +1,4 @@
-"""The real broker in processes of its own, on a database of its own, spoken to over HTTP."""
+"""Run the real broker in processes of its own, on its own database, and call it over HTTP."""
 
 import atexit
 import os
@@ -22,16 +22,17 @@ from tests.support import ports
 from tests.support.receiver import Receiver
 
 START_S = 180.0
-"""On a machine that has much else to do; nobody waits so long unless something is wrong."""
+"""Long enough for a busy machine; only a fault takes so long."""
 LEAST_PATIENCE_S = 300.0
-"""Other work may take nine tenths of the machine: whoever gives up earlier reports that."""
+"""Other work may take nine tenths of the machine, and a shorter wait would report that as a
+fault."""
 ANSWER_TIMEOUT_S = 60.0
-"""For one answer: a disk that others keep busy may hold a commit for many seconds."""
+"""Seconds for one response: on a busy disk a commit may take many seconds."""
 ROOT = Path(settings.BASE_DIR)
 
 
 class Broker:
-    """A running installation and a key that may do everything."""
+    """A running installation and a key with all scopes."""
 
     def __init__(self, folder: Path, database_url: str, **settings_: str) -> None:
         self.folder = folder
@@ -44,20 +45,20 @@ class Broker:
             "HOOKSTATION_DATA_DIR": str(folder),
             "HOOKSTATION_ALLOWED_TARGETS": "127.0.0.0/8",
             "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{self.port}",
-            # A receiver of a busy machine is no reason to charge an attempt.
+            # A slow receiver on a busy machine must not cost an attempt.
             "HOOKSTATION_CONNECT_TIMEOUT_MS": "15000",
             "PYTHONWARNINGS": "ignore",
             **settings_,
         }
         self.program = [sys.executable, "manage.py"]
         self.workplace = ROOT
-        """Where commands are run."""
+        """Working directory of commands."""
         self.process: subprocess.Popen[bytes] | None = None
         self.http = requests.Session()
         self.http.trust_env = False
 
     def manage(self, *arguments: str) -> str:
-        """Standard output of a management command that must succeed."""
+        """Return the standard output of a management command, which must succeed."""
         done = subprocess.run(
             [*self.program, *arguments],
             cwd=self.workplace,
@@ -70,7 +71,7 @@ class Broker:
         return done.stdout
 
     def set_up(self) -> None:
-        """The key; `fresh_database` has the tables."""
+        """Create the key; `fresh_database` created the tables."""
         key = self.manage("create_api_key", "e2e", "--scope", "admin", "--all-channels").strip()
         self.http.headers["Authorization"] = f"Bearer {key}"
 
@@ -89,30 +90,30 @@ class Broker:
         wait_until(self.is_ready, START_S, "the broker is not ready", self.log)
 
     def is_ready(self) -> bool:
-        """Whether /readyz says so."""
+        """Whether /readyz succeeds."""
         try:
             return requests.get(f"http://127.0.0.1:{self.port}/readyz", timeout=2).ok
         except requests.RequestException:
             return False
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = 120.0) -> int:
-        """End it with a signal; returns the exit status."""
+        """Stop it with a signal; returns the exit status."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(seconds)
 
     def end(self) -> None:
-        """Stop it, if it still runs, and ask it nothing more."""
+        """Stop it if it runs, and close the connection to it."""
         self.http.close()
         if self.process is not None and self.process.poll() is None:
             self.stop()
 
     def log(self) -> str:
-        """What the broker wrote so far."""
+        """Return what the broker has logged so far."""
         return (self.folder / "broker.log").read_text(errors="replace")
 
     def call(self, method: str, path: str, expect: int, **options: Any) -> Any:
-        """One API request whose status must be ``expect``; the answer's JSON."""
+        """Send one API request, whose status must be ``expect``; returns the response's JSON."""
         answer = self.http.request(
             method, f"{self.base}{path}", timeout=ANSWER_TIMEOUT_S, **options
         )
@@ -120,14 +121,14 @@ class Broker:
         return answer.json() if answer.content else None
 
     def workers(self) -> list[int]:
-        """Process ids of everything below the worker cluster's main process."""
+        """Return the process ids below the worker cluster's main process."""
         assert self.process is not None
         return [pid for pid in descendants(self.process.pid) if b"qcluster" in _title(pid)]
 
 
 @contextmanager
 def running(folder: Path, **settings_: str) -> Iterator[Broker]:
-    """A broker on a fresh database of the kind this test run uses."""
+    """Run a broker on a fresh database of the kind that this test run uses."""
     with fresh_database(folder) as url:
         broker = Broker(folder, url, **settings_)
         broker.set_up()
@@ -140,7 +141,7 @@ def running(folder: Path, **settings_: str) -> Iterator[Broker]:
 
 @contextmanager
 def fresh_database(folder: Path) -> Iterator[str]:
-    """A new database with tables: a file, or one on the server that this test run uses."""
+    """Create a database with tables: a file, or one on the server that this test run uses."""
     if connection.vendor != "mysql":
         path = folder / "broker.sqlite3"
         shutil.copyfile(_migrated_file(), path)
@@ -156,7 +157,7 @@ def fresh_database(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def empty_database(folder: Path) -> Iterator[str]:
-    """A new database without tables, for an application beside the broker."""
+    """Create a database without tables, for an application beside the broker."""
     if connection.vendor != "mysql":
         yield f"sqlite:///{folder / 'application.sqlite3'}"
         return
@@ -170,7 +171,7 @@ def empty_database(folder: Path) -> Iterator[str]:
 
 @cache
 def _migrated_file() -> Path:
-    """Made once: all migrations take longer than a broker to start."""
+    """Return a migrated SQLite file, made once: migrations take longer than a broker's start."""
     folder = Path(tempfile.mkdtemp(prefix="hookstation-e2e-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / "migrated.sqlite3"
@@ -180,7 +181,7 @@ def _migrated_file() -> Path:
 
 @cache
 def _migrated_database() -> str:
-    """The same on the server, which is the test run's own."""
+    """Return a database with all migrations on the test run's own server."""
     name = f"e2e_{os.getpid()}_migrated"
     _create(name)
     atexit.register(_on_server, "mysql", f"DROP DATABASE {name}")
@@ -199,12 +200,12 @@ def _address(name: str) -> str:
 
 
 def _create(name: str, copied_from: str = "") -> None:
-    """An empty database, or one with the tables and rows of another."""
+    """Create an empty database, or a copy of another with its rows."""
     _on_server("mysql", f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
     if not copied_from:
         return
     tables = [str(row[0]) for row in _on_server(copied_from, "SHOW TABLES")]
-    # In the order of names: who refers to a later one is believed.
+    # Tables are created by name, so they may refer to later ones.
     statements = ["SET FOREIGN_KEY_CHECKS = 0"]
     for table in tables:
         ((_, definition),) = _on_server(copied_from, f"SHOW CREATE TABLE {table}")
@@ -219,7 +220,7 @@ def wait_until(
     otherwise: str,
     more: Callable[[], str] = lambda: "",
 ) -> None:
-    """Look again and again; fails with a sentence after ``seconds``, or five minutes if less."""
+    """Poll until true; fails with a message after ``seconds``, at least five minutes."""
     seconds = max(seconds, LEAST_PATIENCE_S)
     end = time.monotonic() + seconds
     while not done():
@@ -228,7 +229,7 @@ def wait_until(
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below one, children first."""
+    """Return all descendants of a process, children first."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
@@ -238,7 +239,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def heard_ids(receiver: Receiver, path: str) -> list[str]:
-    """The ``webhook-id`` of each request on a path, in order."""
+    """Return the ``webhook-id`` of each request on a path, in order."""
     return [request.header("webhook-id") or "" for request in receiver.requests(path)]
 
 
@@ -250,7 +251,7 @@ def _title(pid: int) -> bytes:
 
 
 def _on_server(database: str, *statements: str) -> list[tuple[Any, ...]]:
-    """What the last one finds."""
+    """Run statements; returns the rows of the last one."""
     asked = connection.get_connection_params() | {"database": database}
     there = connection.get_new_connection(asked)
     try:

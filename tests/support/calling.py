@@ -1,4 +1,4 @@
-"""Calls of the API that hold every answer against the OpenAPI document."""
+"""Call the API and validate every response against the OpenAPI document."""
 
 import re
 from functools import cache
@@ -34,7 +34,7 @@ class Api:
         return self.call("DELETE", path, **headers)
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        """The answer, with its JSON at ``.data``; headers with underscores for hyphens."""
+        """Return the response, its JSON in ``.data``; underscores in headers become hyphens."""
         extra: dict[str, Any] = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
         if self.key is not None:
             extra["HTTP_AUTHORIZATION"] = bearer(self.key)
@@ -51,7 +51,7 @@ class Api:
 
 
 def problem(answer: Any) -> tuple[int, str, str]:
-    """Status, code and field of a refusal."""
+    """Return status, code and field of an error."""
     assert answer.headers["Content-Type"] == "application/problem+json", answer.content
     body = answer.json()
     assert body["status"] == answer.status_code
@@ -60,7 +60,7 @@ def problem(answer: Any) -> tuple[int, str, str]:
 
 
 def check_documented(method: str, path: str, answer: Any) -> None:
-    """The status is documented for this operation, and the body is what the document says."""
+    """Check that status and body are documented for this operation."""
     operation = _operation(method, path.partition("?")[0])
     responses = operation["responses"]
     status = str(answer.status_code)
@@ -94,7 +94,7 @@ def _validator(operation_id: str, status: str, kind: str) -> Draft202012Validato
 
 @cache
 def document() -> dict[str, Any]:
-    """The OpenAPI document of the whole site."""
+    """Return the OpenAPI document of the whole site."""
     return SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-any-return, no-untyped-call]  # drf-spectacular has no types
 
 

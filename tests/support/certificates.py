@@ -1,4 +1,4 @@
-"""A self-signed TLS certificate for 127.0.0.1, ::1 and localhost, made once per test process."""
+"""Create a self-signed TLS certificate for 127.0.0.1, ::1 and localhost, once per test process."""
 
 import datetime
 import functools
@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 @functools.cache
 def certificate() -> tuple[Path, Path]:
-    """Paths of the certificate, which is its own authority, and of its key (both PEM)."""
+    """Return the PEM files of the certificate, which is its own authority, and of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     folder = Path(tempfile.mkdtemp(prefix="hookstation-certificate-"))
     chain, secret = folder / "cert.pem", folder / "key.pem"
@@ -26,7 +26,7 @@ def certificate() -> tuple[Path, Path]:
 
 
 def server_context() -> ssl.SSLContext:
-    """A server's TLS settings with this certificate."""
+    """Return a server's TLS context with this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate())
     return context

@@ -1,4 +1,4 @@
-"""Plays the scenarios of clients/conformance with a client's driver against a real broker.
+"""Run the scenarios of clients/conformance with a client's driver against a real broker.
 
 docs/clients/README.md describes the scenarios' steps and the protocol of drivers.
 """
@@ -37,13 +37,14 @@ BUILDERS: Mapping[str, Callable[[], object]] = {
     "go": toolchains.build_go,
     "java": toolchains.build_java,
 }
-"""By client: what makes its driver, where that is compiled. Raises `toolchains.Missing`."""
+"""By client: the function that builds its driver, if it is compiled. Raises
+`toolchains.Missing`."""
 SCENARIOS: Sequence[Any] = json.loads((FOLDER / "scenarios.json").read_text(encoding="utf-8"))
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 PYTHON = os.environ.get("HOOKSTATION_CLIENT_PYTHON", sys.executable)
-"""What runs drivers in Python: `make test-pythons` names others, where the wheel is installed."""
+"""Interpreter of Python drivers: `make test-pythons` sets others that have the wheel installed."""
 ANSWER_TIMEOUT_S = 180.0
-"""For one answer of a driver, and for messages to arrive."""
+"""Seconds to wait for a driver's response, and for messages to arrive."""
 SIGNED_ID = "msg_06xvz43r2p400"
 WITH_CONSUMER = {"register", "receive", "dead_letters"}
 WITHOUT_CHANNEL = {
@@ -52,16 +53,16 @@ WITHOUT_CHANNEL = {
 
 
 class Red(AssertionError):
-    """A step went otherwise than the scenario says."""
+    """A step's result differs from the scenario."""
 
 
 class Skipped(Exception):
-    """The scenario cannot be played with this driver, or on this machine."""
+    """The scenario cannot run with this driver, or on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one scenario went with one client."""
+    """Result of one scenario with one client."""
 
     colour: str
     """``green``, ``red`` or ``skipped``."""
@@ -72,14 +73,14 @@ class Result:
 
 
 class Proxy:
-    """Stands between client and broker, and loses what it is told to lose."""
+    """A proxy between client and broker that loses requests or responses on demand."""
 
     def __init__(self, port: int) -> None:
         self.drop_requests = self.drop_answers = self.answer_busy = 0
-        """How many of the next requests meet this."""
+        """Number of the next requests that are affected."""
         self.retry_after = 1
         self.answered: list[tuple[str, int]] = []
-        """``X-Amz-Target`` and status of each request that the broker answered."""
+        """``X-Amz-Target`` and status of each request to which the broker responded."""
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -91,7 +92,7 @@ class Proxy:
             do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = forward
 
             def log_message(self, *_: Any) -> None:
-                """Says nothing."""
+                """Print nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -99,7 +100,7 @@ class Proxy:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -161,7 +162,7 @@ def _answer(
 
 
 def build_drivers() -> Mapping[str, str]:
-    """Build the drivers that are compiled; of each that this machine cannot build, why not."""
+    """Build the compiled drivers; returns by client why one cannot be built here."""
     lacking = {}
     for client, build in BUILDERS.items():
         try:
@@ -172,7 +173,7 @@ def build_drivers() -> Mapping[str, str]:
 
 
 class Driver:
-    """A client's driver, running."""
+    """A running driver of a client."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         if sys.executable != PYTHON:
@@ -188,7 +189,7 @@ class Driver:
         self.operations = set(self.hello.get("ops", ()))
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """What the driver answers: an object with ``ok`` or ``error``."""
+        """Return the driver's response: an object with ``ok`` or ``error``."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         line = json.dumps({"op": operation, **arguments}) + "\n"
@@ -202,33 +203,33 @@ class Driver:
         return json.loads(answer)
 
     def kill(self) -> None:
-        """End it as ``kill -9`` does."""
+        """Kill it with SIGKILL."""
         self._process.kill()
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
-            with suppress(BrokenPipeError):  # what it did not read any more
+            with suppress(BrokenPipeError):  # data that it no longer reads
                 stream.close()
         self._process.wait()
 
 
 class Suite:
-    """A broker, and the scenarios played against it."""
+    """A broker, and the scenarios that run against it."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.proxy = Proxy(broker.port)
         self.key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
         self._idle: dict[str, Driver] = {}
-        """Of each client, between two scenarios."""
+        """Idle driver of each client, between two scenarios."""
 
     def close(self) -> None:
-        """End the drivers, and listen no more."""
+        """Stop the drivers and the proxy."""
         for driver in self._idle.values():
             driver.kill()
         self.proxy.close()
 
     def run(self, client: str, description: Mapping[str, Any]) -> dict[str, Result]:
-        """The result of every scenario with one client."""
+        """Return the result of every scenario with one client."""
         return {
             scenario["name"]: self.play(client, description, scenario) for scenario in SCENARIOS
         }
@@ -236,7 +237,7 @@ class Suite:
     def play(
         self, client: str, description: Mapping[str, Any], scenario: Mapping[str, Any]
     ) -> Result:
-        """The result of one scenario, in a channel of its own."""
+        """Return the result of one scenario, run in a channel of its own."""
         channel = re.sub("[^a-z0-9]+", "-", f"{client} {scenario['name']}".lower())
         self.broker.call("PUT", f"/channels/{channel}", 201, json={})
         try:
@@ -271,7 +272,7 @@ class Suite:
 
 
 class Play:
-    """One scenario with one client, while it is played."""
+    """A running scenario with one client."""
 
     def __init__(
         self, suite: Suite, description: Mapping[str, Any], channel: str, driver: Driver | None
@@ -281,11 +282,11 @@ class Play:
         self._saved: dict[str, Any] = {}
         self._took_s = 0.0
         self.is_altered = False
-        """Whether the driver has another key, or another clock."""
+        """Whether the driver's key or clock was changed."""
         self.driver = driver or self._start()
 
     def step(self, step: Mapping[str, Any]) -> None:
-        """Play one step. Raises Red or Skipped."""
+        """Run one step. Raises Red or Skipped."""
         words = {name: self._filled(value) for name, value in step.items()}
         if "run" in words:
             getattr(self, f"_run_{words.pop('run')}")(**words)
@@ -320,7 +321,7 @@ class Play:
         return answer
 
     def _receive(self, until: int, settle: str = "", **words: Any) -> Any:
-        """Asks until there are so many, and settles each batch before it asks for the next one."""
+        """Receive until there are so many, settling each batch, if asked, before the next call."""
         found: list[Any] = []
         end = time.monotonic() + ANSWER_TIMEOUT_S
         while len(found) < until:
@@ -338,7 +339,7 @@ class Play:
         return {"ok": {"messages": found}}
 
     def _filled(self, value: Any) -> Any:
-        """The value with what was saved, and with long texts written out."""
+        """Return the value with saved values inserted and long texts expanded."""
         if isinstance(value, str) and value.startswith("$"):
             return self._saved[value[1:]]
         if isinstance(value, list):
@@ -402,7 +403,7 @@ class Play:
         self.suite.broker.start()
 
     def _run_publish(self, count: int, body: str = "{}") -> None:
-        """Messages that are not the client's."""
+        """Publish messages from outside the client."""
         items = [{"body": body}] * count
         self._call("POST", f"/channels/{self.channel}/messages/batch", 207, json=items)
 
@@ -449,14 +450,14 @@ def _verified(signed: Mapping[str, Any], change: Mapping[str, str] | None = None
 
 
 def at(value: Any, path: str) -> Any:
-    """``messages.0.lease`` of a value."""
+    """Return the part of a value at a path such as ``messages.0.lease``."""
     for part in path.split("."):
         value = value[int(part)] if isinstance(value, list) else value[part]
     return value
 
 
 def difference(wanted: Any, found: Any, place: str) -> str:
-    """Where a value is not as wanted, "" if it is. Objects may have further members."""
+    """Return where a value differs, "" if nowhere. Objects may have additional members."""
     if isinstance(wanted, dict) and isinstance(found, list):
         if len(found) != wanted["count"]:
             return f"{place}: {len(found)} in place of {wanted['count']}"
@@ -487,7 +488,7 @@ def _short(value: Any) -> str:
 
 
 def page(matrix: Mapping[str, Mapping[str, Result]]) -> str:
-    """The matrix as a page of the documentation."""
+    """Format the matrix as a page of the documentation."""
     lines = [
         "# Conformance of clients",
         "",

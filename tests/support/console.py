@@ -1,4 +1,4 @@
-"""Helpers for tests of the console: who looks, a row of every kind, and what no page may hold."""
+"""Provide users, a row of every table, and checks of pages, for tests of the console."""
 
 import re
 from datetime import datetime, timedelta
@@ -74,7 +74,7 @@ from tests.support.factories import (
     TeamFactory,
 )
 
-# The page's own address may be absolute; nothing else that is loaded or called may be.
+# Only the page's own URL may be absolute; everything that it loads or calls must be relative.
 _LOADED = re.compile(
     r"""(?:src|href|action|hx-\w+|data-url)\s*=\s*["']?((?:https?:)?//[^"'\s>]+)"""
 )
@@ -83,11 +83,11 @@ OWN = "http://testserver/"
 
 
 INTERNAL = {"signingkey", "quotausage", "writeprobe"}
-"""Tables without a page: keys nobody may see, counts that pages show as bars, a row of a probe."""
+"""Tables without a page: secret keys, counts that pages show as bars, a probe's row."""
 
 
 def models_of(app: str) -> list[type[Model]]:
-    """Every table of an app that people look into."""
+    """Return every table of an app that has a page."""
     return [
         model
         for model in apps.get_app_config(app).get_models()
@@ -96,14 +96,14 @@ def models_of(app: str) -> list[type[Model]]:
 
 
 def operator() -> Client:
-    """Somebody who may do everything."""
+    """Return a client logged in as a user with all permissions."""
     client = Client()
     client.force_login(User.objects.create_superuser("olga"))
     return client
 
 
 def onlooker() -> Client:
-    """Somebody who may look at everything and change nothing."""
+    """Return a client logged in as a user who may view everything and change nothing."""
     user = User.objects.create_user("otto", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
     client = Client()
@@ -112,7 +112,7 @@ def onlooker() -> Client:
 
 
 def fill() -> None:
-    """At least one row in every table of both apps."""
+    """Create at least one row in every table of both apps."""
     now = timezone.now()
     team = TeamFactory.create()
     producer = ProducerFactory.create(team=team, rate_per_second=5.0)
@@ -296,7 +296,7 @@ def fill() -> None:
 
 
 def dead_letters(sample: Delivery, now: datetime) -> None:
-    """A kind of dead letters that the pipeline found, and the rest."""
+    """Create a group of dead letters as the pipeline stores it, and the remainder."""
     times = dict.fromkeys(("first_seen_at", "last_seen_at", "began_at"), now)
     where = f"{sample.channel.slug}/{sample.consumer.client_id}"
     DeadCluster.objects.create(
@@ -333,7 +333,7 @@ def dead_letters(sample: Delivery, now: datetime) -> None:
 
 
 def forecast(channel_id: int, now: datetime) -> None:
-    """Three days to come of all and of a channel, with a peak."""
+    """Create a forecast of three days for all channels and for one, with a peak."""
     start = now.replace(minute=0, second=0, microsecond=0)
     frames = []
     for place in range(72):
@@ -372,18 +372,18 @@ def forecast(channel_id: int, now: datetime) -> None:
 
 
 def list_url(model: type[Model], query: str = "") -> str:
-    """Address of a table's list."""
+    """Return the URL of a table's list."""
     return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist") + query
 
 
 def page_url(row: Model) -> str:
-    """Address of a row's page."""
+    """Return the URL of a row's page."""
     name = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
     return reverse(name, args=[row.pk])
 
 
 def look(client: Client, url: str) -> str:
-    """A page as text. It must be there and load nothing from elsewhere."""
+    """Return a page as text. It must exist and load nothing from other hosts."""
     answer = client.get(url)
     assert answer.status_code == 200, (url, answer.status_code, answer.headers.get("Location"))
     text = answer.content.decode()
@@ -394,7 +394,7 @@ def look(client: Client, url: str) -> str:
 
 
 def told(client: Client) -> list[str]:
-    """Messages that the next page shows."""
+    """Return the messages that the next page shows."""
     answer = client.get(reverse("admin:index"))
     messages: Any = answer.context["messages"]
     return [str(message) for message in messages]

@@ -1,4 +1,4 @@
-"""Rows in bulk, and the counters compared with what the rows say."""
+"""Create rows in bulk, and compare the counters with the rows."""
 
 from collections import Counter as Tally
 from datetime import datetime
@@ -28,7 +28,7 @@ DEAD: dict[str, Any] = {
 
 
 def make_messages(consumer: Consumer, number: int, **values: Any) -> list[Message]:
-    """Dispatched messages of the consumer's channel that no consumer has heard of."""
+    """Create dispatched messages of the consumer's channel without deliveries."""
     at: datetime = values.pop("accepted_at", clock.now())
     return Message.objects.bulk_create(
         [
@@ -43,12 +43,12 @@ def make_messages(consumer: Consumer, number: int, **values: Any) -> list[Messag
 
 
 def key_at(instant: datetime) -> int:
-    """A new key as it would have been made at an instant."""
+    """Return a new key with the time of an instant."""
     return ids.first_id_at(int(instant.timestamp() * 1000)) + next(_places)
 
 
 def make_deliveries(consumer: Consumer, number: int, **values: Any) -> list[Delivery]:
-    """Dead deliveries (or others, by ``values``) with their messages, counted."""
+    """Create dead deliveries (or others, by ``values``) with their messages and counters."""
     accepted_at: datetime = values.pop("accepted_at", clock.now())
     messages = make_messages(consumer, number, accepted_at=accepted_at)
     rows = Delivery.objects.bulk_create(
@@ -70,7 +70,7 @@ def make_deliveries(consumer: Consumer, number: int, **values: Any) -> list[Deli
 
 
 def assert_counters_are_true() -> None:
-    """Every counter says what counting the rows says."""
+    """Assert that every counter equals the count of its rows."""
     counted: Tally[tuple[int, str]] = Tally()
     for consumer_id, state in Delivery.objects.values_list("consumer_id", "state"):
         counted[consumer_id, state] += 1
@@ -83,12 +83,12 @@ def assert_counters_are_true() -> None:
 
 
 def public(row: Delivery | Message) -> str:
-    """The id as the API shows it."""
+    """Return the id that the API shows."""
     return ids.to_public(ids.DELIVERY if isinstance(row, Delivery) else ids.MESSAGE, row.id)
 
 
 def database_url() -> str:
-    """The test's own database, for another process."""
+    """Return the URL of the test's own database, for another process."""
     chosen = connection.settings_dict
     if connection.vendor == "sqlite":
         return f"sqlite:///{chosen['NAME']}"

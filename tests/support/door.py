@@ -1,4 +1,4 @@
-"""The SQS door of a running broker, as its clients are pointed at it."""
+"""Configure SQS clients for a running broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REGION = "us-east-1"
 
 
 class Door(NamedTuple):
-    """A running broker and the key pair of an SQS client that may do everything."""
+    """A running broker and the key pair of an SQS client with all scopes."""
 
     broker: Broker
     url: str
@@ -20,7 +20,7 @@ class Door(NamedTuple):
 
     @classmethod
     def of(cls, broker: Broker) -> Door:
-        """The door of a broker, with a new key."""
+        """Return a broker's SQS endpoint with a new key."""
         door = cls(broker, f"http://127.0.0.1:{broker.port}", "", "")
         made = door.key("sqs", "--scope", "admin", "--all-channels")
         return door._replace(
@@ -30,7 +30,7 @@ class Door(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What an unmodified client is given."""
+        """Return the environment variables of an unmodified client."""
         return {
             "AWS_ENDPOINT_URL_SQS": self.url,
             "AWS_ACCESS_KEY_ID": self.access_key_id,
@@ -39,6 +39,6 @@ class Door(NamedTuple):
         }
 
     def key(self, *arguments: str) -> dict[str, str]:
-        """The environment of another key that the command makes with these arguments."""
+        """Return the environment variables with a new key, created with these arguments."""
         text = self.broker.manage("create_api_key", *arguments, "--sigv4")
         return self.environment | dict(re.findall(r"^(AWS_\w+)=(.*)$", text, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The example applications (clients/examples), each process started as its README says."""
+"""Run the example applications (clients/examples), each process started as its README says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S = 120.0
 
 
 def task_receiver(framework: str, port: int) -> tuple[str, ...]:
-    """The command of a web application that runs the tasks of the example of Celery."""
+    """Return the command of a web application that runs the tasks of the Celery example."""
     return {
         "fastapi": ("-m", "uvicorn", "web_fastapi:api", "--port", f"{port}"),
         "flask": ("-m", "flask", "--app", "web_flask", "run", "--port", f"{port}"),
@@ -30,13 +30,13 @@ def task_receiver(framework: str, port: int) -> tuple[str, ...]:
 
 
 def read_env(example: str, version: str) -> dict[str, str]:
-    """What ``before.env`` or ``after.env`` of an example sets."""
+    """Return the variables of an example's ``before.env`` or ``after.env``."""
     lines = (EXAMPLES / example / f"{version}.env").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
 def sqs_environment(example: str, version: str, door: Door) -> dict[str, str]:
-    """The same for a running broker: with its address where the file names one, and its keys."""
+    """Return the variables for a running broker, with its URL and keys in place of the file's."""
     said = read_env(example, version)
     if "AWS_ENDPOINT_URL_SQS" in said:
         assert said["AWS_ENDPOINT_URL_SQS"] == "http://127.0.0.1:8000"
@@ -48,7 +48,7 @@ COMPILED = ("go-net-http", "java-httpserver")
 
 
 def compiled(example: str, version: str, port: int) -> list[str]:
-    """The command of a compiled web application; builds it, or skips the test."""
+    """Return the command of a compiled web application; builds it, or skips the test."""
     try:
         if example == "go-net-http":
             return [str(toolchains.build_go_example() / version), f"127.0.0.1:{port}"]
@@ -60,10 +60,10 @@ def compiled(example: str, version: str, port: int) -> list[str]:
 
 
 class Program:
-    """A command in the folder of an example; its processes are one group.
+    """A command in the folder of an example; its processes form one group.
 
-    Of an example for Node.js the folder is a copy that has its packages; the test is skipped where
-    there cannot be one.
+    For a Node.js example the folder is a copy with its packages installed; the test is skipped
+    where that is impossible.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Program:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str, **environment: str) -> None:
-        """Start it; what it writes is appended to what earlier ones wrote."""
+        """Start it; its output is appended to that of earlier runs."""
         with self._log.open("ab") as log, self._output.open("ab") as output:
             self.process = subprocess.Popen(
                 [*self._command, *arguments],
@@ -96,7 +96,7 @@ class Program:
             )
 
     def run(self, *arguments: str, expect: int = 0) -> str:
-        """Run it to its end; returns what it printed."""
+        """Run it to its end; returns its output."""
         done = subprocess.run(
             [*self._command, *arguments],
             cwd=self._folder,
@@ -118,32 +118,32 @@ class Program:
         os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """``kill -9``, if it still runs."""
+        """Kill it with SIGKILL if it runs."""
         if self.is_running:
             self.signal(signal.SIGKILL)
             assert self.process is not None
             self.process.wait(PATIENCE_S)
 
     def stop(self) -> int:
-        """End it as people do, with SIGTERM to its first process; returns the status."""
+        """Stop it as people do, with SIGTERM to its first process; returns the status."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(PATIENCE_S)
 
     def printed(self) -> list[str]:
-        """Whole lines of its standard output; a kill may have cut the last one off."""
+        """Complete lines of its standard output; a kill may have cut the last one off."""
         text = self._output.read_text() if self._output.exists() else ""
         return text.split("\n")[:-1]
 
     def log(self) -> str:
-        """What it wrote on standard error."""
+        """Its standard error."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
 
 class WebShop(Program):
     """One of the web applications that receive orders: ``before`` or ``after``.
 
-    Those of Go and Java are compiled; a test is skipped where the machine cannot.
+    Those in Go and Java are compiled; a test is skipped if the machine cannot compile them.
     """
 
     def __init__(self, folder: Path, framework: str, version: str) -> None:
@@ -169,12 +169,12 @@ class WebShop(Program):
         super().__init__(framework, folder / "shop.log", environment, *command[framework])
 
     def serve(self, secret: str) -> None:
-        """Start it with the consumer's secret, and wait until it answers."""
+        """Start it with the consumer's secret, and wait until it responds."""
         self.start(HOOKSTATION_SECRET=secret)
         wait_until(self._is_there, PATIENCE_S, "the shop does not answer", self.log)
 
     def orders(self) -> list[int]:
-        """Numbers of the orders that it has."""
+        """Return the numbers of its orders."""
         found: list[int] = httpx.get(f"{self.url}/orders", timeout=60, trust_env=False).json()
         return found
 

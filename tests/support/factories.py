@@ -1,6 +1,6 @@
-"""Rows for tests: each factory makes a valid one, traits make the special ones.
+"""Create rows for tests: each factory makes a valid one, traits make special ones.
 
-Call ``XFactory.create(trait=True)``: that is the form that is typed.
+Call ``XFactory.create(trait=True)``, which is the typed form.
 """
 
 # factory-boy is typed in part.
@@ -44,17 +44,17 @@ _texts: dict[str, str] = {}
 
 
 def text_of(key: ApiKey) -> str:
-    """``hsk_...`` of a key that a factory made."""
+    """Return ``hsk_...`` of a key made by a factory."""
     return _texts[key.key_id]
 
 
 def bearer(key: ApiKey) -> str:
-    """The Authorization header of a key that a factory made."""
+    """Return the Authorization header of a key made by a factory."""
     return f"Bearer {text_of(key)}"
 
 
 def secret_of(consumer: Consumer) -> str:
-    """``whsec_...`` of a consumer that a factory made."""
+    """Return ``whsec_...`` of a consumer made by a factory."""
     return _texts[f"{consumer.pk}"]
 
 
@@ -92,7 +92,7 @@ class ProducerFactory(DjangoModelFactory[Producer]):
 
 
 class ApiKeyFactory(DjangoModelFactory[ApiKey]):
-    """A key; no row holds its text: ``text_of`` and ``bearer`` do."""
+    """A key; ``text_of`` and ``bearer`` return its text, which no row contains."""
 
     class Meta:
         model = ApiKey
@@ -118,7 +118,7 @@ class ApiKeyFactory(DjangoModelFactory[ApiKey]):
 
 
 class ConsumerFactory(DjangoModelFactory[Consumer]):
-    """A push consumer with one secret, whose text ``secret_of`` knows."""
+    """A push consumer with one secret, which ``secret_of`` returns."""
 
     class Meta:
         model = Consumer
@@ -205,7 +205,7 @@ class ScheduleFactory(DjangoModelFactory[Schedule]):
 
 
 class DeliveryFactory(DjangoModelFactory[Delivery]):
-    """A queued delivery, counted as the steps count it."""
+    """A queued delivery, with counters as the steps write them."""
 
     class Meta:
         model = Delivery

@@ -1,4 +1,4 @@
-"""What somebody would put into a table to have code run by whoever reads it."""
+"""Create values that an attacker with write access to a table would use to run code."""
 
 import base64
 import os
@@ -13,7 +13,7 @@ from picklefield.fields import PickledObject  # type: ignore[import-untyped]  # 
 
 
 class Bomb:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, witness: Path) -> None:
         self.witness = witness
@@ -23,10 +23,10 @@ class Bomb:
 
 
 def stored(value: Any) -> Any:
-    """A value as a column of pickles has it. Storing the value itself would run it already."""
+    """Return a value as a pickle column stores it. Storing the value itself would run it."""
     return PickledObject(base64.b64encode(pickle.dumps(value)).decode())
 
 
 def signed_by_django_q2(value: Any, key: str) -> str:
-    """A queued package as django-q2 makes it with that key."""
+    """Return a queued package as django-q2 signs it with that key."""
     return str(signing.dumps(value, key, Conf.PREFIX, serializer=PickleSerializer))

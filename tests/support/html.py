@@ -1,4 +1,4 @@
-"""HTML as a browser understands it: what must be the same may be written in different ways."""
+"""Normalize HTML, so that equivalent pages compare as equal."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ _EMPTY = {"br", "hr", "img", "input", "link", "meta"}
 
 
 def parts(text: str) -> list[str]:
-    """Tags and words in their order; attributes, classes and white space put into one form."""
+    """Return tags and words in order, with attributes, classes and white space in one form."""
     reader = _Reader()
     reader.feed(text)
     return reader.found

@@ -1,4 +1,4 @@
-"""An HTTP/2 endpoint over TLS for the tests, served by granian in a thread of this process."""
+"""Provide an HTTP/2 endpoint over TLS, served by granian in a thread of this process."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ _PATIENCE_S = 120.0
 
 
 class Http2Receiver:
-    """Answers every POST 200 with its body backwards, and ``/big`` with 200 kB.
+    """Responds to every POST with 200 and the reversed body, and on ``/big`` with 200 kB.
 
     A client that trusts `ca_file` accepts it. ``with`` starts and stops it.
     """
@@ -45,7 +45,7 @@ class Http2Receiver:
         self._thread.join(_PATIENCE_S)
 
     def url(self, path: str) -> str:
-        """The address of a path here."""
+        """Return the URL of a path."""
         return f"https://127.0.0.1:{self.port}{path}"
 
     def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""Hosts with encryption keys of their own, one after the other in the test's process."""
+"""Simulate hosts with different encryption keys, one after the other in the test's process."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from channels_app.rules.encryption import Keyring
 
 @contextmanager
 def host(*keys: str, secret: str = "", former: Sequence[str] = ()) -> Iterator[Keyring]:
-    """Be a process with these settings: what it knew before is forgotten, before and after."""
+    """Use these settings like a new process: caches are cleared before and after."""
     changed = override_settings(
         ENVIRONMENT=replace(settings.ENVIRONMENT, encryption_keys=keys),
         SECRET_KEY=secret or settings.SECRET_KEY,

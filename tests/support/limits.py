@@ -1,4 +1,4 @@
-"""Limits that are reached, without filling anything."""
+"""Simulate reached limits without filling anything."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from channels_app import conf, storage
 
 @contextmanager
 def a_short_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """More is kept in reserve than any disk has."""
+    """Reserve more disk space than any disk has."""
     whole = conf.conf()
     with monkeypatch.context() as patch:
         patch.setattr(conf, "conf", lambda: replace(whole, disk_reserve_bytes=2**60))

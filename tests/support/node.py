@@ -1,4 +1,4 @@
-"""The Node.js client, built with npm, and programs that have it installed."""
+"""Build the Node.js client with npm, and programs that have it installed."""
 
 import json
 import os
@@ -14,15 +14,15 @@ from tests.support.toolchains import BUILD_S, ROOT, Missing, need, once
 SOURCE = ROOT / "clients/node"
 EXAMPLES = ROOT / "clients/examples"
 OLDEST = 18
-"""The first version of Node.js that the client runs on."""
+"""The oldest version of Node.js that the client supports."""
 MADE_HERE = ("node_modules", "dist", "*.tgz")
 QUIET = ("--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error")
 AWAY = ("EAI_AGAIN", "ENOTFOUND", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH")
-"""What npm says when it cannot reach its registry."""
+"""Errors of npm when it cannot reach its registry."""
 
 
 def build_client() -> Path:
-    """The folder of the client with ``dist``, ``node_modules`` and the packed ``.tgz``.
+    """Return the folder of the client with ``dist``, ``node_modules`` and the packed ``.tgz``.
 
     Raises `Missing` without Node.js, npm, or a registry.
     """
@@ -31,7 +31,7 @@ def build_client() -> Path:
 
 
 def build_example(name: str) -> Path:
-    """A copy of an example's folder with its packages and the client installed."""
+    """Return a copy of an example's folder with its packages and the client installed."""
     package = packed(build_client())
 
     def build(folder: Path) -> None:
@@ -43,13 +43,13 @@ def build_example(name: str) -> Path:
 
 
 def packed(client: Path) -> Path:
-    """The ``.tgz`` that ``npm pack`` made in the folder of a built client."""
+    """Return the ``.tgz`` that ``npm pack`` made in the folder of a built client."""
     (package,) = client.glob("*.tgz")
     return package
 
 
 def require(example: str = "") -> Path:
-    """`build_client` or `build_example`; skips the test where it cannot be built."""
+    """Return `build_client` or `build_example`; skips the test if it cannot be built."""
     try:
         return build_example(example) if example else build_client()
     except Missing as missing:
@@ -57,7 +57,7 @@ def require(example: str = "") -> Path:
 
 
 def run_tests(client: Path, folder: str, name: str = "*", **environment: str) -> None:
-    """Run files of ``test`` of a built client with the runner of Node.js; all of them must pass."""
+    """Run files of ``test`` of a built client with Node.js's test runner; all must pass."""
     files = sorted((client / "test" / folder).glob(f"{name}.test.mjs"))
     done = subprocess.run(
         [_program("node"), "--test", *map(str, files)],
@@ -72,7 +72,7 @@ def run_tests(client: Path, folder: str, name: str = "*", **environment: str) ->
 
 
 def install(client: Path, folder: Path) -> None:
-    """Unpack the packed client into ``node_modules`` of a folder, beside what it is tested with."""
+    """Unpack the packed client into ``node_modules`` of a folder, with its test dependencies."""
     modules = folder / "node_modules"
     modules.mkdir()
     for module in (client / "node_modules").iterdir():
@@ -83,7 +83,7 @@ def install(client: Path, folder: Path) -> None:
 
 
 def compile_all(client: Path, folder: Path) -> None:
-    """Check the types of all files of a folder with the compiler that the client was built with."""
+    """Type-check all files of a folder with the compiler that built the client."""
     options = {
         "strict": True,
         "noEmit": True,
@@ -111,7 +111,7 @@ def _program(name: str) -> str:
 
 
 def npm(folder: Path, *arguments: str) -> str:
-    """Standard output of npm; raises `Missing` where it does not reach its registry."""
+    """Return the standard output of npm; raises `Missing` if it does not reach its registry."""
     done = subprocess.run(
         [_program("npm"), *arguments, *QUIET],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""Keys for the tests of ordered delivery: who stands where, and whether the counts agree."""
+"""Publish, claim and settle messages with ordering keys, and check the keys' state."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -32,36 +32,36 @@ ENDS = {
 
 
 def say(consumer: Consumer, text: str, **options: object) -> None:
-    """Messages like ``A1 B1 A2``: the letter is the key, the whole is the body."""
+    """Publish messages like ``A1 B1 A2``: the letter is the ordering key, the word is the body."""
     for word in text.split():
         publish(consumer.channel, word.encode(), ordering_key=word[0], event_type=word, **options)
 
 
 def take(consumer: Consumer, now: datetime, limit: int = 100) -> list[ClaimedDelivery]:
-    """Claim what is due."""
+    """Claim due deliveries."""
     want = ClaimRequest(consumer.id, limit, LEASE_MS, owner=1)
     return claim.claim([want], now=now, slot=0).rows
 
 
 def end(rows: Iterable[ClaimedDelivery], how: str, now: datetime) -> int:
-    """Settle attempts, all in the same way."""
+    """Settle attempts, all with the same outcome."""
     move, outcome = ENDS[how]
     results = [Result(row, move, outcome, now, "test") for row in rows]
     return settle.settle(results, now=now, slot=0)
 
 
 def words(rows: Iterable[ClaimedDelivery]) -> str:
-    """What was said, in order of the words."""
+    """Return the words of these deliveries, sorted."""
     return " ".join(sorted(row.event_type for row in rows))
 
 
 def lane_of(consumer: Consumer, key: str) -> Lane:
-    """The lane of a key; it must be there."""
+    """Return the row of an ordering key, which must exist."""
     return Lane.objects.get(id=lane_id(consumer.id, key))
 
 
 def check(*, is_quiet: bool = True) -> None:
-    """What must be true of lanes, whatever happened. ``is_quiet``: no sweep is waited for."""
+    """Check the invariants of ordering keys. ``is_quiet``: no sweep has work left."""
     for lane in Lane.objects.all():
         waiters = LaneWaiter.objects.filter(lane_id=lane.id)
         behind = set(waiters.values_list("delivery_id", flat=True))

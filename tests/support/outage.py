@@ -1,4 +1,4 @@
-"""Taking the database away from a running broker, and giving it back."""
+"""Make the database of a running broker unavailable, and available again."""
 
 import socket
 import sqlite3
@@ -10,13 +10,14 @@ from typing import Self
 from urllib.parse import urlsplit
 
 WAIT_S = 1
-"""How long a broker on SQLite waits for the lock; twenty seconds without being told."""
+"""Seconds that the broker waits for SQLite's lock; by default twenty."""
 PATIENCE_S = 300
-"""How long we do: its writers are not in a queue, and on a busy disk a commit takes seconds."""
+"""Seconds that tests wait: SQLite's writers form no queue, and on a busy disk a commit takes
+seconds."""
 
 
 class Lock:
-    """SQLite: somebody else holds the file. Reading goes on, in WAL mode."""
+    """SQLite: another connection holds the write lock. Reading works, in WAL mode."""
 
     can_read = True
 
@@ -32,7 +33,7 @@ class Lock:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Nothing can be stored in here."""
+        """Prevent writes inside the context."""
         with closing(sqlite3.connect(self._path, PATIENCE_S, isolation_level=None)) as rival:
             rival.execute("BEGIN IMMEDIATE")
             yield
@@ -40,11 +41,11 @@ class Lock:
 
 
 class Proxy:
-    """MariaDB, MySQL: a way to the server that can be cut; connections through it die with it."""
+    """MariaDB, MySQL: a TCP proxy to the server; cutting it ends the connections through it."""
 
     can_read = False
     delay_s = 0.0
-    """How much longer everything takes, each way."""
+    """Additional delay in each direction, in seconds."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -69,7 +70,7 @@ class Proxy:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """There is no server in here."""
+        """Make the server unreachable inside the context."""
         self._open.clear()
         self.cut()
         try:
@@ -78,11 +79,11 @@ class Proxy:
             self._open.set()
 
     def vanish(self) -> None:
-        """Nobody tells those who are connected that they will never hear anything again."""
+        """Stop forwarding without closing connections, so that clients do not notice."""
         self._lost |= self._sockets
 
     def cut(self) -> None:
-        """End what is open; new connections find the way."""
+        """Close open connections; new ones succeed."""
         self._end(*self._sockets)
 
     @staticmethod
@@ -103,7 +104,8 @@ class Proxy:
             server = socket.create_connection(self._server)
             self._sockets |= {client, server}
             if not self._open.is_set():
-                # The way was closed meanwhile, perhaps by one who did not see these yet.
+                # The proxy was cut meanwhile, possibly by a thread that did not see these
+                # connections yet.
                 self._end(client, server)
             for pair in ((client, server), (server, client)):
                 threading.Thread(target=self._pump, args=pair, daemon=True).start()
@@ -121,5 +123,5 @@ class Proxy:
 
 
 def between(url: str) -> Lock | Proxy:
-    """What can take this database away."""
+    """Return what can make this database unavailable."""
     return Lock(url) if url.startswith("sqlite") else Proxy(url)

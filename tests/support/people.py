@@ -1,4 +1,4 @@
-"""People in front of the portal, and every address that it has."""
+"""Provide users of the portal, and its URLs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ CHANGING = ("post", "put", "patch", "delete")
 
 
 def person(name: str, team: Team | None = None, role: str = "viewer") -> Client:
-    """Somebody who is signed in, perhaps with a role in a team."""
+    """Return a client logged in as a person, optionally with a role in a team."""
     user = User.objects.create_user(name, email=f"{name}@example.com")
     if team is not None:
         Membership.objects.create(team=team, user=user, role=role)
@@ -23,12 +23,12 @@ def person(name: str, team: Team | None = None, role: str = "viewer") -> Client:
 
 
 def portal_routes() -> Iterator[tuple[str, Any]]:
-    """Path pattern and view class of everything below /portal/."""
+    """Yield path pattern and view class of every URL below /portal/."""
     for path, pattern in routes("/portal/"):
         view: Any = pattern.callback
         yield path, view.view_class
 
 
 def team_routes() -> list[tuple[str, Any]]:
-    """Those of one team."""
+    """Return the URLs of a team."""
     return [(path, view) for path, view in portal_routes() if "<str:team>" in path]

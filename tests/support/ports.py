@@ -1,8 +1,8 @@
-"""Ports for the processes that tests start.
+"""Reserve ports for the processes that tests start.
 
-A port that the kernel hands out (`bind` to 0) is anybody's again until the process listens, and its
-neighbour, which a demo listens on too, is likely to be taken by an outgoing connection. So ports
-come from below the kernel's own range, and each is locked until the test process ends.
+A port from the kernel (`bind` to 0) is free for others until the process listens, and the next
+port, on which a demo listens too, is likely to be used by an outgoing connection. So ports are
+below the kernel's own range, and each is locked until the test process ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _held: list[int] = []
 
 
 def claim(count: int = 1) -> int:
-    """The first of ``count`` ports in a row that nobody listens on and no other test was given."""
+    """Return the first of ``count`` consecutive ports that are free and not reserved."""
     highest = int(_KERNEL_RANGE.read_text().split()[0]) if _KERNEL_RANGE.exists() else 32_768
     while True:
         first = random.SystemRandom().randrange(LOWEST, highest - count)

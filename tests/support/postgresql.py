@@ -1,4 +1,4 @@
-"""A private PostgreSQL for applications beside the broker, which itself does not run on one."""
+"""Run a private PostgreSQL for applications beside the broker, which itself does not support it."""
 
 import os
 import shutil
@@ -17,18 +17,18 @@ from tests.support import ports
 
 START_S = 60.0
 USER = "postgres"
-"""The server refuses to be root; Debian's package makes this user."""
+"""The server refuses to run as root; Debian's package creates this user."""
 INSTALLED = Path("/usr/lib/postgresql")
-"""Where Debian has it, outside of PATH."""
+"""Debian's location, which is not in PATH."""
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Address of an empty database on a new server. Skips the test where one cannot be had."""
+    """Return the URL of an empty database on a new server. Skips the test if there is no server."""
     pytest.importorskip("psycopg", reason="psycopg, PostgreSQL's driver, is missing")
     initdb, postgres = _program("initdb"), _program("postgres")
     folder = Path(tempfile.mkdtemp(prefix="hookstation-postgresql-"))
-    # It ends with us, however that is.
+    # It ends with this process in any case.
     runner = ["setpriv", "--pdeathsig", "INT"]
     if os.geteuid() == 0:
         shutil.chown(folder, USER)

@@ -1,16 +1,16 @@
-"""How hard properties are tried: with few examples while one works, with many before one lands.
+"""Configure Hypothesis profiles: few examples during development, many before a merge.
 
-``make test`` takes the profile "few", ``make test-full`` asks for ``--hypothesis-profile=many``,
-and "thousands" is for a night.
+``make test`` uses the profile "few", ``make test-full`` sets ``--hypothesis-profile=many``, and
+"thousands" is for a nightly run.
 """
 
 from hypothesis import settings
 
 
 def register_profiles() -> None:
-    """Name the profiles and take "few", unless the command line asks for another.
+    """Register the profiles and use "few", unless the command line names another.
 
-    No deadline: a busy machine must not fail a test that is about the answer, not the time.
+    There is no deadline, so that slow machines do not fail tests.
     """
     for name, number in (("few", 20), ("many", 100), ("thousands", 5000)):
         settings.register_profile(name, max_examples=number, deadline=None)
@@ -18,10 +18,10 @@ def register_profiles() -> None:
 
 
 def examples(few: int, many: int) -> int:
-    """As many as the profile of this run wants."""
+    """Return the number for the profile of this run."""
     wanted = {"few": few, "many": many}
     return wanted.get(settings.get_current_profile_name(), settings().max_examples)
 
 
 quick = settings(max_examples=25, deadline=None)
-"""For rules whose space is small: the same in both profiles."""
+"""For rules with few cases: the same in both profiles."""

@@ -1,4 +1,4 @@
-"""A pull consumer with work waiting, and a worker that receives over the API."""
+"""Create a pull consumer with waiting messages, and a worker that receives over the API."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,7 +15,7 @@ from tests.support.pumping import make_channel, publish
 
 @dataclass(slots=True)
 class Worker:
-    """Receives for one consumer and settles what it got."""
+    """Receives for one consumer and settles its leases."""
 
     consumer: Consumer
     api: Api = field(default_factory=lambda: Api(scopes=["receive"]))
@@ -25,14 +25,14 @@ class Worker:
         return f"/channels/{self.consumer.channel.slug}/consumers/{self.consumer.client_id}"
 
     def receive(self, **asked: Any) -> list[dict[str, Any]]:
-        """Messages as they were handed out."""
+        """Return received messages."""
         answer = self.api.post(f"{self.path}/receive", asked)
         assert answer.status_code == 200, answer.content
         messages: list[dict[str, Any]] = answer.json()["messages"]
         return messages
 
     def say(self, what: str, *leases: str, **more: Any) -> tuple[list[str], dict[str, str]]:
-        """What is done, and why the others failed."""
+        """Settle leases; returns the settled ones, and errors of the others."""
         answer = self.api.post(f"/leases/{what}", {"leases": list(leases), **more})
         assert answer.status_code == 200, answer.content
         said = answer.json()
@@ -40,7 +40,7 @@ class Worker:
 
 
 def waiting(*bodies: bytes, channel: Channel | None = None, **values: Any) -> Consumer:
-    """A pull consumer for which these messages are queued."""
+    """Create a pull consumer with these messages queued."""
     channel = channel or make_channel()
     team: Team | None = values.pop("team", None)
     consumer = ConsumerFactory.create(channel=channel, team=team, pull=True, **values)
@@ -50,7 +50,7 @@ def waiting(*bodies: bytes, channel: Channel | None = None, **values: Any) -> Co
 
 
 def bring(consumer: Consumer, *bodies: bytes, **options: Any) -> list[int]:
-    """Publish and fan out."""
+    """Publish and fan out; returns the messages' ids."""
     found = publish(consumer.channel, *bodies, **options)
     while fanout.fan_out(1000, slot=0).more:
         pass
@@ -58,12 +58,12 @@ def bring(consumer: Consumer, *bodies: bytes, **options: Any) -> list[int]:
 
 
 def row_of(consumer: Consumer) -> Delivery:
-    """Its only delivery."""
+    """Return its only delivery."""
     return Delivery.objects.get(consumer=consumer)
 
 
 def lapse(consumer: Consumer) -> None:
-    """Its leases end, a moment ago."""
+    """Let its leases expire just now."""
     Delivery.objects.filter(consumer=consumer, state="in_flight").update(
         due_at=clock.now() - timedelta(seconds=1)
     )

@@ -1,4 +1,4 @@
-"""A real pump in the test's own process, driven round by round until something is true."""
+"""Run a real pump in the test's own process, round by round until a condition is true."""
 
 import itertools
 import time
@@ -21,17 +21,17 @@ from delivery.runtime.wakeups import Listener
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 POLL_S = 0.02
-"""Longest wait of a pump that a test drives, before it looks again whether it may stop."""
+"""Maximum seconds that a pump in a test waits before it checks whether to stop."""
 _numbers = itertools.count(1)
 
 
 def make_channel(**values: Any) -> Channel:
-    """A channel with a name of its own."""
+    """Create a channel with a unique name."""
     return Channel.objects.create(slug=f"channel-{next(_numbers)}", **values)
 
 
 def make_consumer(channel: Channel, url: str, **values: Any) -> Consumer:
-    """A push consumer that signs with SECRET and retries almost at once."""
+    """Create a push consumer that signs with SECRET and retries almost at once."""
     defaults = {"client_id": f"consumer-{next(_numbers)}", "retry": [0.01], "max_attempts": 3}
     consumer = Consumer.objects.create(channel=channel, url=url, **(defaults | values))
     sealed, key_id = data_encryption.encrypt_for_consumer(channel.id, consumer.client_id, SECRET)
@@ -40,7 +40,7 @@ def make_consumer(channel: Channel, url: str, **values: Any) -> Consumer:
 
 
 def view_of(channel: Channel) -> ChannelConfig:
-    """The channel as the directory has it now."""
+    """Return the channel's present configuration."""
     config_cache.refresh(now=True)
     view = config_cache.channel(channel.slug)
     assert view is not None
@@ -55,7 +55,7 @@ def publish(channel: Channel, *bodies: bytes, **options: Any) -> list[int]:
 
 @contextmanager
 def pumping() -> Iterator[Pump]:
-    """A pump that owns every consumer, closed at the end."""
+    """Provide a pump that owns every consumer, and close it at the end."""
     listener = Listener()
     held = registration.acquire(f"test-{next(_numbers)}", "pump", 1, listener.address)
     assert held is not None
@@ -70,9 +70,9 @@ def pumping() -> Iterator[Pump]:
 
 @contextmanager
 def brisk(pump: Pump) -> Iterator[None]:
-    """A pump that looks again every few milliseconds.
+    """Make a pump poll every few milliseconds.
 
-    Alone, an idle one waits half a second for its next poll, and a test for the end of that wait.
+    Otherwise an idle pump waits half a second for its next poll, and so does the test.
     """
     patience = pump._patience
     with pytest.MonkeyPatch.context() as patched:
@@ -81,17 +81,17 @@ def brisk(pump: Pump) -> Iterator[None]:
 
 
 def pump_until(pump: Pump, done: Callable[[], bool], seconds: float = 120.0) -> None:
-    """Rounds until ``done``; fails after ``seconds``."""
+    """Run rounds until ``done``; fails after ``seconds``."""
     end = time.monotonic() + seconds
     with brisk(pump):
         while not done():
             assert time.monotonic() < end, f"not reached; counters: {Counter.totals()}"
-            pump.next_poll = 0.0  # a test does not wait for the poll
+            pump.next_poll = 0.0  # so that the test does not wait for the next poll
             pump.round()
 
 
 def pump_rounds(pump: Pump, count: int) -> None:
-    """That many rounds, each of which polls and follows the configuration."""
+    """Run that many rounds, each of which polls and refreshes the configuration."""
     with brisk(pump):
         for _ in range(count):
             pump.next_poll = pump.membership.next_beat = 0.0
@@ -99,7 +99,7 @@ def pump_rounds(pump: Pump, count: int) -> None:
 
 
 def all_finished() -> bool:
-    """Whether every delivery there is has reached its end."""
+    """Whether all deliveries are finished."""
     return (
         Delivery.objects.exists()
         and not Delivery.objects.exclude(state__in=["delivered", "dead", "cancelled"]).exists()
@@ -107,7 +107,7 @@ def all_finished() -> bool:
 
 
 def recounted(consumers: Sequence[int] | None = None) -> dict[str, int]:
-    """Numbers by state, counted from the rows, as Counter.totals should say."""
+    """Return counts by state from the rows, to compare with Counter.totals."""
     rows = Delivery.objects.all()
     if consumers is not None:
         rows = rows.filter(consumer_id__in=consumers)

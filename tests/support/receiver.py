@@ -1,13 +1,13 @@
-"""A scripted HTTP receiver on a real socket: the consumer that the tests deliver to.
+"""Run a scripted HTTP receiver on a real socket, as the consumer of test deliveries.
 
     with Receiver() as consumer:
         consumer.script("/hook", [Reply(500), Reply(200)])     # the last reply stays
         post(consumer.url("/hook"))
         (request,) = consumer.wait_for(1)
 
-Paths without a script answer by their name: ``/status/503?retry_after=2``, ``/slow?ms=200``,
-``/drip?ms=50&bytes=100``, ``/oversized?bytes=100000``, ``/redirect?to=URL``, ``/hang``,
-``/reset``, ``/garbage``, ``/huge-headers``; any other path answers 200 ``ok``.
+The names of paths without a script select the response: ``/status/503?retry_after=2``,
+``/slow?ms=200``, ``/drip?ms=50&bytes=100``, ``/oversized?bytes=100000``, ``/redirect?to=URL``,
+``/hang``, ``/reset``, ``/garbage``, ``/huge-headers``; any other path responds 200 ``ok``.
 """
 
 import socket
@@ -31,30 +31,30 @@ _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. The defaults are a plain 200 that keeps the connection open."""
+    """A response. The default is 200 on a connection that stays open."""
 
     status: int = 200
     body: bytes = b"ok"
     headers: tuple[tuple[str, str], ...] = ()
     delay_ms: int = 0
-    """Silence before the answer."""
+    """Milliseconds before the response."""
     until: threading.Event | None = None
-    """Silence until this is set."""
+    """Respond only when this is set."""
     drip_ms: int = 0
-    """The body goes out one byte per this interval."""
+    """Milliseconds between bytes of the body."""
     close: bool = False
-    """Close the connection after the answer."""
+    """Close the connection after the response."""
     hang: bool = False
-    """Never answer; the connection stays open until the receiver closes."""
+    """Never respond; the connection stays open until the receiver closes."""
     reset: bool = False
-    """Send a TCP reset instead of an answer."""
+    """Send a TCP reset instead of a response."""
     raw: bytes | None = None
-    """Exactly these bytes instead of an HTTP answer, then close."""
+    """Send exactly these bytes instead of an HTTP response, then close."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it came in."""
+    """A received request."""
 
     method: str
     target: str
@@ -69,13 +69,13 @@ class Request:
     """Number of the connection, from 1."""
 
     def header(self, name: str) -> str | None:
-        """The first value of a header, whatever its case; None if it is not there."""
+        """Return the first value of a header, case-insensitively; None if it is absent."""
         return next((v for n, v in self.headers if n.lower() == name.lower()), None)
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the connection threads share, guarded by `changed`."""
+    """State that the connection threads share, guarded by `changed`."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     requests: list[Request] = field(default_factory=list)
@@ -112,31 +112,31 @@ class Receiver:
 
     @property
     def ca_file(self) -> str:
-        """Path of the certificate that a client has to trust to accept the TLS mode."""
+        """Path of the certificate that clients must trust in TLS mode."""
         return str(certificate()[0])
 
     def url(self, target: str = "/ok", *, host: str | None = None) -> str:
-        """The address of a path here, under another host name if one is given."""
+        """Return the URL of a path here, under another host name if one is given."""
         netloc = self._netloc if host is None else f"{host}:{self.port}"
         return f"{'http' if self._tls is None else 'https'}://{netloc}{target}"
 
     def script(self, path: str, replies: Iterable[Reply]) -> None:
-        """Answer the next requests to ``path`` with these in turn; the last one stays."""
+        """Respond to the next requests for ``path`` with these in turn; the last one stays."""
         with self._seen.changed:
             self._seen.scripts[path] = list(replies)
 
     def requests(self, path: str | None = None) -> list[Request]:
-        """What has come in so far, in order, for one path or for all."""
+        """Return the requests so far, in order, for one path or for all."""
         with self._seen.changed:
             return self._matching(path)
 
     def wait_for(
         self, count: int, *, timeout: float = _PATIENCE_S, path: str | None = None
     ) -> list[Request]:
-        """The requests once there are at least ``count``; TimeoutError after ``timeout`` s."""
+        """Return the requests once there are ``count``; TimeoutError after ``timeout`` s."""
         deadline = time.monotonic() + timeout
         with self._seen.changed:
-            # The total is looked at first: filtering anew at each arrival would be quadratic.
+            # Check the total first: filtering at each arrival would be quadratic.
             while len(self._seen.requests) < count or len(self._matching(path)) < count:
                 if not self._seen.changed.wait(deadline - time.monotonic()):
                     found = len(self._matching(path))
@@ -145,12 +145,12 @@ class Receiver:
 
     @property
     def connections(self) -> int:
-        """How many connections were ever accepted."""
+        """Number of accepted connections."""
         return self._seen.connections
 
     @property
     def max_concurrency(self) -> int:
-        """The largest number of requests that were waiting for their answer at one time."""
+        """Highest number of requests that waited for their response at one time."""
         return self._seen.max_concurrency
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class Receiver:
             try:
                 connection, _ = self._listener.accept()
                 if self._tls is not None:
-                    # The handshake itself waits for the connection's own thread.
+                    # The handshake runs in the connection's own thread.
                     connection = self._tls.wrap_socket(
                         connection, server_side=True, do_handshake_on_connect=False
                     )
@@ -191,7 +191,7 @@ class Receiver:
             thread.start()
 
     def _serve(self, connection: socket.socket, number: int) -> None:
-        # A peer that goes away is what many tests are about.
+        # Many tests disconnect on purpose.
         with suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if isinstance(connection, ssl.SSLSocket):
@@ -204,7 +204,7 @@ class Receiver:
         connection.close()
 
     def _exchange(self, connection: socket.socket, stream: BufferedReader, number: int) -> bool:
-        """Serve one request; whether the connection goes on."""
+        """Serve one request; returns whether the connection stays open."""
         request = _read(stream, number)
         if request is None:
             return False
@@ -231,7 +231,7 @@ class Receiver:
             if self._closing.is_set():
                 return False
         if reply.reset:
-            # Lingering for zero seconds turns the close into a reset.
+            # With a linger time of zero seconds, closing sends a reset.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             return False
         if reply.raw is not None:
@@ -255,7 +255,7 @@ _FIXED = {
 
 
 def named_reply(target: str) -> Reply:
-    """What a path without a script answers, see the top of this module."""
+    """Return the response of a path without a script; see the module's docstring."""
     parts = urlsplit(target)
     query = dict(parse_qsl(parts.query))
     kind, _, rest = parts.path.strip("/").partition("/")

@@ -1,4 +1,4 @@
-"""Messages that left the tables for the lake, and come out of it again."""
+"""Move messages from the tables to the lake, and restore them."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ MESSAGE_COLUMNS = (
 
 
 def take_away(keys: list[int], *, with_bodies: bool = True) -> list[dict[str, Any]]:
-    """As the archive does; returns what it has of the messages."""
+    """Remove messages as the archive does; returns their archived rows."""
     rows = []
     for message in Message.objects.filter(id__in=keys).order_by("id"):
         body = MessageBody.objects.get(message_id=message.id)
@@ -33,7 +33,7 @@ def take_away(keys: list[int], *, with_bodies: bool = True) -> list[dict[str, An
 
 
 def bring(consumer: Consumer, rows: list[dict[str, Any]], **values: Any) -> Restore:
-    """As the pipeline does."""
+    """Stage rows as the pipeline does."""
     row = Restore.objects.create(
         **{"state": "staged", "requested_by": "olga on the command line", "reason": "lost"}
         | {"run_id": 1, "consumer_id": consumer.id, "created_at": clock.now()}
@@ -47,7 +47,7 @@ def bring(consumer: Consumer, rows: list[dict[str, Any]], **values: Any) -> Rest
 
 
 def take_away_and_bring(channel: str) -> None:
-    """All of a channel's messages, for its only consumer."""
+    """Remove all messages of a channel, and stage them for its only consumer."""
     consumer = Consumer.objects.get(channel__slug=channel)
     keys = Message.objects.filter(channel__slug=channel).values_list("id", flat=True)
     bring(consumer, take_away(list(keys)))

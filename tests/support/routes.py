@@ -1,4 +1,4 @@
-"""Every address of the site, as the URLconf has it."""
+"""List every URL of the site from the URLconf."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +6,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 
 def routes(under: str = "/") -> Iterator[tuple[str, URLPattern]]:
-    """Path and pattern of each address that begins with ``under``; parameters as ``<str:name>``."""
+    """Yield path and pattern of each URL below ``under``; parameters as ``<str:name>``."""
     for path, pattern in _walk(get_resolver().url_patterns, "/"):
         if path.startswith(under):
             yield path, pattern

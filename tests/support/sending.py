@@ -1,4 +1,4 @@
-"""A sender and the loop that a pump would run, for the tests that send for real."""
+"""Provide a sender with an event loop like a pump's, for tests that send real requests."""
 
 import selectors
 import time
@@ -18,7 +18,7 @@ _KEYS = count(1)
 
 
 class Loop:
-    """A sender with a selector of its own, and the loop that a pump would run."""
+    """A sender with a selector of its own, and an event loop like a pump's."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Loop:
 
     @property
     def watched(self) -> int:
-        """How many sockets of calls the kernel watches."""
+        """Number of sockets that the kernel watches."""
         return self._watched() - self._resting
 
     def _watched(self) -> int:
@@ -48,26 +48,26 @@ class Loop:
         return said.count("tfd:")
 
     def ready(self, seconds: float) -> None:
-        """What a pump does when its selector says that the sender has something to do."""
+        """Handle sockets that the selector reports as ready, as a pump does."""
         for key, _ in self.selector.select(seconds):
             assert key.fileobj is self.sender
             self.sender.ready()
 
     def turn(self) -> list[Response]:
-        """One round: wait for a moment at most, move on, collect."""
+        """Run one round: wait briefly, advance the calls, and return responses."""
         patience = self.sender.next_timeout()
         self.ready(0.1 if patience is None else min(patience, 0.1))
         self.sender.on_timer()
         return self.sender.take()
 
     def run(self, *calls: Call) -> list[Response]:
-        """The answers to these calls, all started at once, in the order of the calls."""
+        """Start all calls at once; returns the responses in the order of the calls."""
         for call in calls:
             self.sender.start(call)
         return self.finish()
 
     def finish(self) -> list[Response]:
-        """The answers to whatever is in flight, by key."""
+        """Return the responses to all calls in flight, by key."""
         answers: list[Response] = []
         deadline = time.monotonic() + _PATIENCE_S
         while self.sender.in_flight:
@@ -76,14 +76,14 @@ class Loop:
         return sorted(answers, key=lambda answer: answer.key)
 
     def until(self, arrived: Callable[[], bool]) -> None:
-        """Turn until something has happened outside."""
+        """Run rounds until a condition outside is true."""
         deadline = time.monotonic() + _PATIENCE_S
         while not arrived():
             assert time.monotonic() < deadline
             assert self.turn() == []
 
     def post(self, url: str, **changes: Any) -> Response:
-        """The answer to one call."""
+        """Return the response to one call."""
         (answer,) = self.run(a_call(url, **changes))
         return answer
 

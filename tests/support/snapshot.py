@@ -1,4 +1,4 @@
-"""Walks over many requests: each one is undone, and whether it changed a row is seen."""
+"""Detect changes of rows by requests, and undo them."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ Rows = set[tuple[object, ...]]
 
 
 def rows(tables: Iterable[type[Model]], *, but: str = "") -> Rows:
-    """Every row of the tables, as the database holds it; ``but`` names a column that may change."""
+    """Return every row of the tables, as stored; ``but`` names a column that may change."""
     found: Rows = set()
     with connection.cursor() as cursor:
         for table in tables:
@@ -24,14 +24,14 @@ def rows(tables: Iterable[type[Model]], *, but: str = "") -> Rows:
 
 @cache
 def _select(table: type[Model], but: str) -> str:
-    """The statement that a model would make anew each time, which takes longer than running it."""
+    """Return the SELECT of a table, cached because building it takes longer than running it."""
     columns = [field.attname for field in table._meta.fields if field.name != but]
     return str(table._default_manager.values_list(*columns).query)
 
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """What happens in here did not happen."""
+    """Undo all changes made inside the context."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)

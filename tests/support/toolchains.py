@@ -1,6 +1,6 @@
-"""Builds the compiled clients and their programs into ``.clients``, once for each state of sources.
+"""Build the compiled clients and their programs into ``.clients``, once per state of their sources.
 
-Nothing is downloaded: the clients need no package but the standard library of their language.
+Nothing is downloaded: the clients need only the standard library of their language.
 """
 
 import fcntl
@@ -29,14 +29,14 @@ class Missing(Exception):
 
 
 def need(*programs: str) -> None:
-    """Raise `Missing` unless all of these are on the path."""
+    """Raise `Missing` unless all of these programs are in PATH."""
     absent = [program for program in programs if shutil.which(program) is None]
     if absent:
         raise Missing(f"this machine has no {' and no '.join(absent)}")
 
 
 def need_or_skip(*programs: str) -> None:
-    """Skip the test that calls this unless all of these are on the path."""
+    """Skip the calling test unless all of these programs are in PATH."""
     try:
         need(*programs)
     except Missing as missing:
@@ -44,7 +44,7 @@ def need_or_skip(*programs: str) -> None:
 
 
 def run(command: Iterable[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Standard output of a command that must succeed; raises `AssertionError` with what it said."""
+    """Return the standard output of a command; raises `AssertionError` if it fails."""
     done = subprocess.run(
         [*command],
         cwd=folder,
@@ -58,9 +58,9 @@ def run(command: Iterable[str], folder: Path, environment: Mapping[str, str] | N
 
 
 def once(name: str, sources: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """The folder that ``build`` fills; it is called again only when a source file has changed.
+    """Return the folder that ``build`` fills, called again only when a source has changed.
 
-    Processes of one test run take turns: the first one builds, the others find it done.
+    Processes of one test run take turns: the first one builds, the others use its result.
     """
     state = hashlib.sha256()
     for path in sorted(sources):
@@ -79,7 +79,7 @@ def once(name: str, sources: Iterable[Path], build: Callable[[Path], None]) -> P
 
 
 def build_go() -> Path:
-    """The folder with ``driver``, the conformance driver of the client for Go."""
+    """Return the folder with ``driver``, the conformance driver of the client for Go."""
     need("go")
 
     def build(folder: Path) -> None:
@@ -89,7 +89,7 @@ def build_go() -> Path:
 
 
 def build_java() -> Path:
-    """The folder with ``classes``: the client for Java, its driver and its unit tests."""
+    """Return the folder with ``classes``: the client for Java, its driver and its unit tests."""
     need("java", "javac")
     sources = sorted(path for path in (JAVA / "src").rglob("*.java") if "servlet" not in path.parts)
 
@@ -100,7 +100,7 @@ def build_java() -> Path:
 
 
 def build_go_example() -> Path:
-    """The folder with ``before`` and ``after``, the programs of the example for Go."""
+    """Return the folder with ``before`` and ``after``, the programs of the example for Go."""
     need("go")
     example = ROOT / "clients/examples/go-net-http"
 
@@ -112,7 +112,7 @@ def build_go_example() -> Path:
 
 
 def build_java_example() -> Path:
-    """The folder with the classes ``Before`` and ``After`` of the example for Java."""
+    """Return the folder with the classes ``Before`` and ``After`` of the example for Java."""
     client = build_java() / "classes"
     sources = sorted((ROOT / "clients/examples/java-httpserver").glob("*.java"))
 
@@ -123,9 +123,9 @@ def build_java_example() -> Path:
 
 
 def spark_jars(*names: str) -> list[Path]:
-    """Jars that PySpark brings along, by the beginnings of their names; skips where it is not.
+    """Return PySpark's jars by the prefixes of their names; skips the test without PySpark.
 
-    Among them are the API of servlets and Jetty, a container of them.
+    Among them are the servlet API and Jetty, a servlet container.
     """
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:

@@ -1,8 +1,8 @@
-"""Sessions as the documentation shows them, played in a real shell and compared with what it says.
+"""Run shell sessions of the documentation in a real shell, and compare the output.
 
-A block marked ``console`` holds commands behind ``$`` (with ``>`` for their further lines) and what
-they print; ``...`` stands for anything. A block without a command is what the program that was
-started last goes on to print.
+A block marked ``console`` has commands after ``$`` (with ``>`` for continuation lines) and their
+output; ``...`` stands for anything. A block without a command is further output of the last started
+program.
 """
 
 import os
@@ -32,29 +32,29 @@ _VOLATILE = {
 
 @dataclass(slots=True)
 class Exchange:
-    """A command and what it prints; without a command what is printed on."""
+    """A command and its output; without a command, further output."""
 
     command: str
     expected: list[str] = field(default_factory=list)
 
     @property
     def stays(self) -> bool:
-        """Whether the program runs on, as in a terminal of its own."""
+        """Whether the program keeps running, as in a terminal of its own."""
         return bool(_STAYS.search(self.command))
 
     @property
     def only_reads(self) -> bool:
-        """Whether it may be asked again while the answer is still on its way."""
+        """Whether it may be repeated until its result is as expected."""
         return self.command.startswith("call ") and not re.search(r" -(d|X) ", self.command)
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of one language."""
+    """Return the fenced blocks of one language."""
     return [found[2] for found in _FENCE.finditer(text) if found[1] == language]
 
 
 def exchanges(text: str) -> list[Exchange]:
-    """All that the ``console`` blocks of a page say and hear, in order."""
+    """Return all commands and outputs of a page's ``console`` blocks, in order."""
     return [exchange for block in blocks(text, "console") for exchange in _of_block(block)]
 
 
@@ -75,7 +75,7 @@ def _of_block(block: str) -> Iterator[Exchange]:
 
 
 def is_as_said(expected: str, actual: str, *, anywhere: bool = False) -> bool:
-    """Whether a text is, or has in it, what is documented, but for ids, secrets and times."""
+    """Whether a text is, or contains, the documented one, except for ids, secrets and times."""
     for pattern, word in _VOLATILE.items():
         expected, actual = re.sub(pattern, word, expected), re.sub(pattern, word, actual)
     pattern = ".*".join(re.escape(part) for part in expected.strip().split("..."))
@@ -84,7 +84,7 @@ def is_as_said(expected: str, actual: str, *, anywhere: bool = False) -> bool:
 
 
 def wait_for_port(port: int) -> None:
-    """Until somebody listens."""
+    """Wait until a process listens."""
     end = time.monotonic() + START_S
     while True:
         with socket.socket() as probe:
@@ -103,7 +103,7 @@ class Session:
     def __init__(self, folder: Path, root: Path, prefix: Path, *, web: int, receiver: int) -> None:
         self.folder = folder
         self.secret = ""
-        """The last signing secret that was shown."""
+        """The signing secret that was shown last."""
         self.web, self.receiver = web, receiver
         self._ports = {
             "127.0.0.1:8000": f"127.0.0.1:{web}",
@@ -127,7 +127,7 @@ class Session:
         )
 
     def play(self, script: list[Exchange]) -> None:
-        """Type everything; fails at the first answer that is not as the documentation says."""
+        """Run everything; fails at the first output that differs from the documentation."""
         for exchange in script:
             if not exchange.command:
                 self.wait_for_output("\n".join(exchange.expected))
@@ -137,7 +137,7 @@ class Session:
                 self._ask(exchange)
 
     def run(self, command: str) -> tuple[str, int]:
-        """What one command prints, and its exit code."""
+        """Return the output of one command, and its exit code."""
         shell = self._shell
         assert shell.stdin is not None
         assert shell.stdout is not None
@@ -154,14 +154,14 @@ class Session:
         raise AssertionError(f"the shell ended: {''.join(lines)}")
 
     def start(self, command: str) -> None:
-        """Run a program beside the shell until the session ends."""
+        """Run a program in the background until the session ends."""
         log = self.folder / f"program{len(self._running)}.log"
-        log.touch()  # the shell opens it when it gets round to it
+        log.touch()  # the shell may open it later
         pid, _ = self.run(f"{command} >{log} 2>&1 & echo $!")
         self._running.append((int(pid), log))
 
     def output(self) -> str:
-        """What the program that was started last has printed so far."""
+        """Return the output so far of the program that was started last."""
         return self._as_documented(self._running[-1][1].read_text("utf-8", errors="replace"))
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class Session:
         end = time.monotonic() + (PATIENCE_S if exchange.only_reads else 0.0)
         while True:
             actual, code = self.run(exchange.command)
-            # What is shown may be a refusal; what shows nothing has to succeed.
+            # The documented output may be an error; a command without output must succeed.
             if is_as_said(expected, actual) if expected else code == 0:
                 break
             said = f"$ {exchange.command}\n{actual}\nexit code {code}; documented:\n{expected}"
@@ -193,7 +193,7 @@ class Session:
         wait_for_port(port)
 
     def wait_for_output(self, expected: str) -> None:
-        """Until the program that was started last has printed this."""
+        """Wait until the program that was started last has printed this."""
         end = time.monotonic() + START_S
         while not is_as_said(expected, self.output(), anywhere=True):
             assert time.monotonic() < end, f"{self.output()}\ndocumented:\n{expected}"

@@ -1,4 +1,4 @@
-"""Configuration as delivery uses it, without tables."""
+"""Create configuration objects without tables."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from channels_app.rules.consumers import ConsumerConfig
 
 
 def consumer_view(**values: Any) -> ConsumerConfig:
-    """A push consumer with these settings."""
+    """Return the configuration of a push consumer with these settings."""
     given: dict[str, Any] = {
         "id": 1,
         "client_id": f"consumer-{values.get('id', 1)}",

@@ -1,4 +1,4 @@
-"""A real web server, and requests put together byte by byte, as no HTTP library would send them."""
+"""Run a real web server, and send requests byte by byte that no HTTP library would send."""
 
 import socket
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from tests.support.broker import Broker, fresh_database
 
 PATIENCE_S = 15.0
 HEADERS_MS = 2000
-"""How long the server waits for the end of the headers; half a minute without being told."""
+"""Milliseconds that the server waits for the end of the headers; by default half a minute."""
 
 
 class Web(Broker):
-    """The web server alone: what it accepts stays where it is."""
+    """The web server alone: accepted messages are not delivered."""
 
     def is_ready(self) -> bool:
-        """Whether it would accept messages."""
+        """Whether it accepts messages."""
         url = f"http://127.0.0.1:{self.port}/readyz?exclude=pumps"
         try:
             return requests.get(url, timeout=2).ok
@@ -30,7 +30,7 @@ class Web(Broker):
 
     @property
     def key(self) -> str:
-        """The text of the key that may do everything."""
+        """Return the text of the key with all scopes."""
         return str(self.http.headers["Authorization"]).removeprefix("Bearer ")
 
     def send(
@@ -41,7 +41,7 @@ class Web(Broker):
         body: bytes = b"",
         authorized: bool = True,
     ) -> "Reply":
-        """The answer to a request with these header lines and none else."""
+        """Return the response to a request with exactly these header lines."""
         given = [f"Authorization: Bearer {self.key}"] if authorized else []
         data = request(method, target, "Host: 127.0.0.1", *given, *lines) + body
         with Wire(self.port) as wire:
@@ -51,16 +51,16 @@ class Web(Broker):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer."""
+    """A response."""
 
     status: int
     headers: dict[str, str]
-    """By their names in lower case."""
+    """By name in lower case."""
     body: bytes
 
     @property
     def code(self) -> str:
-        """The code of a complete problem; empty for anything else."""
+        """The code of a complete problem; '' for any other response."""
         if self.headers.get("content-type") != "application/problem+json":
             return ""
         problem = loads(self.body)
@@ -70,13 +70,13 @@ class Reply:
 
 
 def request(method: str, target: str | bytes, *lines: str | bytes) -> bytes:
-    """The bytes of a request up to its body."""
+    """Return the bytes of a request up to its body."""
     first = method.encode() + b" " + _bytes(target) + b" HTTP/1.1"
     return b"\r\n".join([first, *map(_bytes, lines), b"", b""])
 
 
 class Wire:
-    """A connection, with what came in and was not asked for yet."""
+    """A connection, with received bytes that are not read yet."""
 
     def __init__(self, port: int) -> None:
         self._sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
@@ -89,13 +89,13 @@ class Wire:
         self._sock.close()
 
     def send(self, data: bytes, *, end: bool = False) -> None:
-        """Send all of it; ``end`` closes our side."""
+        """Send all bytes; ``end`` closes this side."""
         self._sock.sendall(data)
         if end:
             self._sock.shutdown(socket.SHUT_WR)
 
     def read(self, method: str = "GET") -> Reply:
-        """The next answer. Raises OSError where there is none."""
+        """Read the next response. Raises OSError if there is none."""
         while True:
             first, *lines = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
             status = int(first.split()[1])
@@ -109,7 +109,7 @@ class Wire:
         )
 
     def is_closed(self) -> bool:
-        """Whether the server ended the connection without another word."""
+        """Whether the server closed the connection without sending more."""
         try:
             return not self._came and self._sock.recv(65536) == b""
         except ConnectionError:
@@ -137,7 +137,7 @@ class Wire:
 
 @contextmanager
 def serving(folder: Path, **settings: str) -> Iterator[Web]:
-    """A web server on a fresh database of the kind this test run uses."""
+    """Run a web server on a fresh database of the kind that this test run uses."""
     with fresh_database(folder) as url:
         web = Web(folder, url, **settings)
         web.set_up()

@@ -1,4 +1,4 @@
-"""One object of each kind, so that an address made of real names has something behind it."""
+"""Create one object of each kind, so that URLs with real names refer to something."""
 
 from dataclasses import dataclass
 
@@ -17,25 +17,25 @@ from tests.support import factories
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What one tenant owns, with the words of the URLconf for it."""
+    """Objects of one team, and the URL parameters that name them."""
 
     consumer: Consumer
     producer: Producer
     key: ApiKey
-    """The producer's."""
+    """Key of the producer."""
     dead: Delivery
     queued: Delivery
-    """Of the same message."""
+    """A queued delivery of the same message."""
     replay: Replay
     pull: Consumer
-    """It receives by itself, and holds one message."""
+    """A pull consumer that holds a lease on one message."""
     lease: str
     parameters: dict[str, str]
-    """By the names that the addresses use."""
+    """By the parameter names of the URLs."""
 
 
 def make(team: Team | None = None, *, exposure: str = "external") -> World:
-    """A channel with an event type, a consumer, a schedule, a producer with a key, and traffic."""
+    """Create a channel with an event type, consumers, a schedule, a producer, and traffic."""
     channel = factories.ChannelFactory.create(exposure=exposure)
     producer = factories.ProducerFactory.create(team=team)
     key = factories.ApiKeyFactory.create(producer=producer, scopes=["publish"])

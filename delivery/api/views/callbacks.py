@@ -1,6 +1,6 @@
-"""Acknowledgements by a later call, from consumers and from their providers (S3-39).
+"""Accept acknowledgements in later calls, from consumers and from their providers (S3-39).
 
-The address that a delivery brought is the whole secret.
+The URL that a delivery carried is the only credential.
 """
 
 import hmac
@@ -38,12 +38,12 @@ BODY: dict[str, Field] = {
 
 
 class AckView(OpenView):
-    """One delivery, by the token that it brought."""
+    """One delivery, by the token that it carried."""
 
     @extend_schema(exclude=True)
     def post(self, request: Request, token: str) -> Response:
         """The consumer has it, has failed after all, or is at work and asks to be waited for."""
-        # Looked at first: of a stranger no body is waited for.
+        # Checked first, so that no body is read for an invalid token.
         number = acknowledge.opened(token)
         values = bodies.read(request, BODY, optional=True, sender=AuthenticatedRequest(number))
         status = values.get("status", "ok")
@@ -59,12 +59,12 @@ class AckView(OpenView):
 
 
 MAX_BYTES = 3 * 1024 * 1024
-"""Of one callback: as much as Meta sends."""
+"""Maximum bytes of a callback: the maximum that Meta sends."""
 _CHALLENGE = re.compile(r"[A-Za-z0-9._~-]{1,200}")
 
 
 class InboundView(OpenView):
-    """What a consumer's provider says of its own accord, signed by it where that is wanted."""
+    """Callbacks of a consumer's provider, signed if the consumer requires it."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request, token: str) -> HttpResponse:
@@ -86,7 +86,7 @@ class InboundView(OpenView):
     @extend_schema(exclude=True)
     def post(self, request: Request, token: str) -> Response:
         """What has become of messages; answers how many words were heard as what."""
-        # Looked at first: of a stranger no body is waited for.
+        # Checked first, so that no body is read for an invalid token.
         consumer = inbound.called(token)
         words = self._words(request, consumer)
         now = clock.now()
@@ -103,7 +103,7 @@ class InboundView(OpenView):
             signature = meta.get("HTTP_X_HUB_SIGNATURE_256", "")
             if known is None or not settings.is_signed(signature, body, known.secret):
                 detail = "X-Hub-Signature-256 is not that of this body with the consumer's secret."
-                # Not 401, which has to name a way to sign in (RFC 9110, 11.6.1).
+                # Not 401, which requires a WWW-Authenticate header (RFC 9110, 11.6.1).
                 raise ApiProblem(403, "wrong_signature", detail, field="X-Hub-Signature-256")
         try:
             return list(correlation.words(setting, parse_json(body)))

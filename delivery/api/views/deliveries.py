@@ -1,4 +1,4 @@
-"""Deliveries of a consumer: list, read, replay, cancel; and send a test delivery."""
+"""List, read, replay and cancel deliveries of a consumer, and send a test delivery."""
 
 import os
 from datetime import timedelta
@@ -28,7 +28,7 @@ from delivery.steps.replay.filters import SKEW, id_at
 
 
 class ConsumerTestView(ApiView):
-    """One sample."""
+    """A test delivery."""
 
     scopes: ClassVar = {"POST": ("register",)}
 
@@ -52,9 +52,9 @@ class ConsumerTestView(ApiView):
 
 
 MAX_ATTEMPTS = 200
-"""Shown with one delivery, the newest ones."""
+"""Maximum attempts shown with one delivery, the newest ones."""
 SETTLED_S = 2.0
-"""Rows younger than this may still be joined by older ones, whose transaction is longer."""
+"""Newer rows may still be followed by lower ids, because a longer transaction commits later."""
 
 
 class DeliveryView(ApiView):
@@ -80,7 +80,7 @@ class DeliveryView(ApiView):
 
 
 class DeliveryReplayView(ApiView):
-    """Send one delivery again."""
+    """Replay one delivery."""
 
     scopes: ClassVar = {"POST": ("replay",)}
 
@@ -101,7 +101,7 @@ class DeliveryReplayView(ApiView):
 
 
 class DeliveryCancelView(ApiView):
-    """Take one delivery back."""
+    """Cancel one delivery."""
 
     scopes: ClassVar = {"POST": ("replay",)}
 
@@ -150,7 +150,7 @@ class DeadLettersView(ApiView):
 
 
 class ConsumerMessagesView(ApiView):
-    """What a consumer was sent, oldest first, so that it can compare notes with what it holds."""
+    """Messages sent to a consumer, oldest first, for comparison with what it received."""
 
     scopes: ClassVar = {"GET": ("read", "receive")}
 
@@ -171,7 +171,7 @@ class ConsumerMessagesView(ApiView):
         ]
         forward = Page(page.list_name, page.filters, page.limit, "gt", place)
         found = forward.answer(ranges, lambda row: _note(row))
-        # The page machinery turns backward pages newest first; here time goes on.
+        # Page returns backward pages newest first; this list is oldest first.
         return Response({"items": found["items"][::-1], "next": found["previous"]})
 
 
@@ -179,7 +179,7 @@ def _listed(page: Page, consumer: Consumer, states: list[str], wanted: Q) -> dic
     channel, client_id = consumer.channel.slug, consumer.client_id
     ranges = _ranges(consumer, states)
     if begins := pages.instant_of(page, "from"):
-        # A delivery is made after its message was accepted; how long after, nobody can say.
+        # A delivery is created after its message was accepted, with no upper limit.
         ranges = [part.filter(id__gte=id_at(begins - SKEW)) for part in ranges]
     return pages.answer(
         page,
@@ -190,13 +190,13 @@ def _listed(page: Page, consumer: Consumer, states: list[str], wanted: Q) -> dic
 
 
 def _ranges(consumer: Consumer, states: list[str]) -> list[QuerySet[Delivery]]:
-    """One range of the index (consumer, state, id) per state."""
+    """Return one range of the index (consumer, state, id) per state."""
     rows = by_index(Delivery.objects.filter(consumer_id=consumer.id), "delivery_list")
     return [rows.filter(state=state) for state in states]
 
 
 def _place(page: Page, consumer: Consumer) -> int:
-    """Where ``after=`` stands among the consumer's deliveries."""
+    """Return the position of ``after=`` among the consumer's deliveries."""
     text = page.filters.get("after")
     if text is None:
         return 0
@@ -205,7 +205,7 @@ def _place(page: Page, consumer: Consumer) -> int:
         raise pages.refuse("after", "An id of a message is needed, like msg_0cz9k3v8m0001.")
     known = Delivery.objects.filter(message_id=number, consumer_id=consumer.id)
     found = known.values_list("id", flat=True).first()
-    # One that was deleted since, or was never sent: everything from its millisecond on.
+    # If it was deleted or never existed, start at the message's millisecond.
     return found if found is not None else ids.first_id_at(ids.created_ms(number)) - 1
 
 

@@ -1,4 +1,4 @@
-"""The ordering keys of a consumer: list them, pause, resume or skip the head of one."""
+"""List the ordering keys of a consumer; pause or resume one, or skip its head."""
 
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ STATES = {
 
 
 class OrderingKeysView(ApiView):
-    """A consumer's ordering keys that have something open."""
+    """A consumer's ordering keys with unfinished deliveries."""
 
     scopes: ClassVar = {"GET": ("read",)}
 
@@ -61,7 +61,7 @@ class OrderingKeyView(ApiView):
 
 
 class _HeldKey(ApiView):
-    """What a person does with one key."""
+    """An action on one ordering key."""
 
     scopes: ClassVar = {"POST": ("replay",)}
 
@@ -80,7 +80,7 @@ class _HeldKey(ApiView):
 
 
 class OrderingKeyPauseView(_HeldKey):
-    """Hold one key."""
+    """Pause one key."""
 
     @ordering_documents.pause_ordering_key
     def post(
@@ -91,7 +91,7 @@ class OrderingKeyPauseView(_HeldKey):
 
 
 class OrderingKeyResumeView(_HeldKey):
-    """Let one key go on."""
+    """Resume one key."""
 
     @ordering_documents.resume_ordering_key
     def post(
@@ -102,7 +102,7 @@ class OrderingKeyResumeView(_HeldKey):
 
 
 class OrderingKeySkipView(_HeldKey):
-    """Pass over the head of one key."""
+    """Skip the head of one key."""
 
     @ordering_documents.skip_ordering_key
     def post(
@@ -121,7 +121,7 @@ def _representation(lane: Lane, consumer: Consumer) -> dict[str, Any]:
 
 
 def _carry_out(lane: Lane, principal: Principal, what: str, values: dict[str, Any]) -> bool:
-    """Whether something may be due by that."""
+    """Run the action; returns whether a delivery may now be due."""
     now = clock.now()
     if what == "pause":
         lanes.pause(lane.id, principal, now=now)
@@ -140,6 +140,6 @@ def _lane(consumer: Consumer, text: str) -> Lane:
 
 
 def _empty(lane: Lane) -> Lane:
-    """What has ended by this call."""
+    """Represent a key whose last delivery this call ended."""
     lane.head_id, lane.waiting_count, lane.paused_at, lane.blocked_at = None, 0, None, None
     return lane

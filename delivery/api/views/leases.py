@@ -35,7 +35,7 @@ TOO_LONG = "too_long"
 
 
 class AckView(ApiView):
-    """Done."""
+    """Acknowledge leases."""
 
     scopes: ClassVar = {"POST": pull.SCOPES}
 
@@ -49,7 +49,7 @@ class AckView(ApiView):
 
 
 class NackView(ApiView):
-    """Failed."""
+    """Report failed handling."""
 
     scopes: ClassVar = {"POST": pull.SCOPES}
 
@@ -65,7 +65,7 @@ class NackView(ApiView):
 
 
 class ReleaseView(ApiView):
-    """Not now."""
+    """Release leases."""
 
     scopes: ClassVar = {"POST": pull.SCOPES}
 
@@ -82,7 +82,7 @@ class ReleaseView(ApiView):
 
 
 class ExtendView(ApiView):
-    """A little longer."""
+    """Extend leases."""
 
     scopes: ClassVar = {"POST": pull.SCOPES}
 

@@ -1,4 +1,4 @@
-"""Messages of a channel: list, read, move and cancel, one by one or up to 200 at once."""
+"""List, move and cancel messages of a channel, one by one or up to 200 at once."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -37,11 +37,11 @@ STATES: dict[str, Q] = {
     **{state.value: Q(state=state.value) for state in Message.State},
     **{shown.value: Message.in_state(shown) for shown in Message.Shown},
 }
-"""What ``state=`` may say: a state as stored, or as shown; beside them ``scheduled``."""
+"""Values of ``state=``: a state as stored, or as shown, or ``scheduled``."""
 
 
 class ChannelMessagesView(PublishView):
-    """The messages of a channel: publishing is the parent's part of the address."""
+    """The messages of a channel; the parent class publishes at the same URL."""
 
     scopes = PublishView.scopes | {"GET": ("read",)}
 
@@ -69,7 +69,7 @@ class ChannelMessagesView(PublishView):
         )
 
     def _rows(self, page: Page, channel: ChannelConfig) -> Any:
-        """The range of the list: all of it, or the one message that the caller's key stands for."""
+        """Return the rows of the list: all, or the one with the idempotency key of the filter."""
         rows = _between(page, channel.id)
         if "idempotency_key" not in page.filters:
             return rows
@@ -82,7 +82,7 @@ class ChannelMessagesView(PublishView):
 
 
 def _between(page: Page, channel_id: int) -> Any:
-    """The channel's messages; keys rise with time, so a time range is a range of the index."""
+    """Return the channel's messages in a time range: keys rise with time."""
     begins, ends = pages.instant_of(page, "from"), pages.instant_of(page, "to")
     first = id_at(begins - SKEW) if begins else 0
     last = id_at(ends + SKEW) if ends else LARGEST_ID
@@ -91,16 +91,16 @@ def _between(page: Page, channel_id: int) -> Any:
 
 
 MAX_MESSAGES = 200
-"""They are locked and written together: a request should not last seconds."""
+"""Maximum, since one transaction locks and writes them and a request should not take seconds."""
 
 Item = dict[str, Any]
 Result = dict[str, Any]
 Step = Callable[[Mapping[int, Item], Principal, datetime], Mapping[int, Result | BrokerError]]
-"""Changes messages by key, each as its item says."""
+"""Changes messages by key, each by its item."""
 
 
 class MoveView(ApiView):
-    """Give many messages other places on the timeline."""
+    """Move many messages on the timeline."""
 
     scopes: ClassVar = {"POST": ("publish",)}
 
@@ -138,7 +138,7 @@ class MoveView(ApiView):
 
 
 class CancelView(ApiView):
-    """Take many messages back."""
+    """Cancel many messages."""
 
     scopes: ClassVar = {"POST": ("publish",)}
 
@@ -175,7 +175,7 @@ class CancelView(ApiView):
 
 
 def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Step) -> Response:
-    """Every item's own result, in the request's order. Raises ApiProblem and Invalid."""
+    """Return the result of each item, in the request's order. Raises ApiProblem and Invalid."""
     values = bodies.read(request, bodies.MANY)
     items = values["messages"]
     if not isinstance(items, list):
@@ -198,7 +198,7 @@ def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Ste
             results[place] = row
         else:
             keys[place] = row.id
-    # One that stands there twice is changed twice: in the order of the request.
+    # A repeated message is changed repeatedly, in the order of the request.
     while keys:
         turn = {key: place for place, key in reversed(keys.items())}
         done = step({key: wanted[place] for key, place in turn.items()}, principal, clock.now())
@@ -213,7 +213,7 @@ def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Ste
 
 
 def _condition(item: Item) -> Precondition:
-    """The version that the message must have."""
+    """Return the version that the message must have."""
     version = item.pop("version", None)
     return ALWAYS if version is None else Precondition(frozenset({version}), must_exist=True)
 
@@ -238,7 +238,7 @@ def _representation(result: Result | Exception) -> Result:
 
 
 MAX_DELIVERIES = 1000
-"""Shown with one message."""
+"""Maximum deliveries shown with one message."""
 
 
 class MessageView(ApiView):
@@ -320,7 +320,7 @@ class MessageBodyView(ApiView):
         return HttpResponse(
             payload.body,
             content_type=payload.content_type or "application/octet-stream",
-            # A producer's HTML must not run under this address in somebody's browser.
+            # A producer's HTML must not run under this origin in a browser.
             headers={
                 "Content-Disposition": f'attachment; filename="{name}"',
                 "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -330,7 +330,7 @@ class MessageBodyView(ApiView):
 
 
 def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:
-    """A message and how each consumer that the caller may know of received it."""
+    """Represent a message with the deliveries that the caller may see."""
     own = policy.is_own(caller, row)
     deliveries = Delivery.objects.filter(message_id=row.id).prefetch_related("consumer")
     if not own:
@@ -344,7 +344,7 @@ def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:
         **shapes.message(row, channel, clock.now()),
         "headers": _headers(caller, row),
         "idempotency_key": row.idempotency_key if own else "",
-        # Other tenants do not learn who else publishes.
+        # Other teams must not learn who else publishes.
         "producer": row.producer.slug if row.producer and own else None,
         "deliveries": shown,
     }

@@ -1,4 +1,4 @@
-"""Replays and backfills: look before leaping, ask, follow, stop."""
+"""Count, create, follow and stop replays and backfills."""
 
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from delivery.steps.replay import ReplayFilter
 
 
 class ReplaysView(ApiView):
-    """All replays, and a new one."""
+    """List replays, and create one."""
 
     scopes: ClassVar = {"GET": ("read", "replay"), "POST": ("replay",)}
 
@@ -52,7 +52,7 @@ class ReplaysView(ApiView):
 
 
 class BackfillView(ApiView):
-    """Past messages for a consumer that came late."""
+    """Backfill a consumer that registered late."""
 
     scopes: ClassVar = {"POST": ("replay",)}
 
@@ -109,7 +109,7 @@ class ReplayCancelView(ApiView):
 def _answer(
     caller: Caller, wanted: ReplayFilter, consumers: list[Consumer], values: dict[str, Any]
 ) -> Response:
-    """What would be replayed, or the replay."""
+    """Respond with a dry run's preview, or with the created replay."""
     now = clock.now()
     if values.get("dry_run"):
         return Response(_preview(wanted, consumers))
@@ -145,7 +145,7 @@ def _preview(wanted: ReplayFilter, consumers: list[Consumer]) -> dict[str, Any]:
 
 
 def _granted(caller: Caller) -> list[str] | None:
-    """The channels the caller may touch; None for all."""
+    """Return the channels granted to the caller; None for all."""
     if caller.tenant.everything or not caller.key.channels:
         return None
     return list(caller.key.channels)
@@ -158,7 +158,7 @@ def _check_granted(caller: Caller, channel: str) -> None:
 
 
 def _visible(caller: Caller) -> Q:
-    """The replays that exist for the caller: its tenant's, on channels it was granted."""
+    """Return the condition for the replays of the caller's team on its granted channels."""
     if caller.tenant.everything:
         return Q()
     wanted = Q(team_id=caller.tenant.team_id)

@@ -1,4 +1,4 @@
-"""Run a schedule by hand: its message once more, now."""
+"""Run a schedule by hand: publish its message once now."""
 
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -11,7 +11,7 @@ from delivery.runtime import recurring
 
 
 class RunScheduleView(ApiView):
-    """The button beside the timetable."""
+    """Run one schedule."""
 
     scopes = {"POST": WRITE}
 

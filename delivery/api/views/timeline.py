@@ -1,4 +1,4 @@
-"""Timeline of a channel: what is going to be sent in the order of its time, and how much when."""
+"""List a channel's upcoming messages in the order of their time, and count them by time."""
 
 import math
 from datetime import datetime, timedelta
@@ -19,16 +19,16 @@ from delivery.steps import timeline
 from delivery.steps.timeline import Load, Place
 
 SCAN_ROWS = 500
-"""Messages that one answer looks at, where not all of them exist for the caller."""
+"""Messages that one response scans, if the caller may not see all of them."""
 MAX_OWN = 5000
-"""Messages that one answer counts for a key that does not see all of them."""
+"""Messages that one response counts, if the caller may not see all of them."""
 FAR = timedelta(days=36_500)
 DEFAULT_WIDTH_S = 60
 MAX_WIDTH_S = 86_400
 
 
 class TimelineView(ApiView):
-    """The future of a channel."""
+    """Upcoming messages of a channel."""
 
     scopes: ClassVar = {"GET": ("read",)}
 
@@ -56,7 +56,7 @@ class TimelineView(ApiView):
 
 
 class HistogramView(ApiView):
-    """How much a channel will have to send, and when."""
+    """Number of a channel's upcoming messages over time."""
 
     scopes: ClassVar = {"GET": ("read",)}
 
@@ -98,7 +98,7 @@ class HistogramView(ApiView):
 
 
 def _own_load(channel_id: int, begin: datetime, end: datetime, width: timedelta, wanted: Q) -> Load:
-    """As timeline.load, of the messages that exist for the caller."""
+    """Count like timeline.load, but only messages that the caller may see."""
     keys = timeline.ahead([channel_id], begin, end, MAX_OWN, None)
     instants: list[datetime] = []
     for start in range(0, len(keys), SCAN_ROWS):
@@ -108,7 +108,7 @@ def _own_load(channel_id: int, begin: datetime, end: datetime, width: timedelta,
 
 
 def _span(page: Page, now: datetime, length: timedelta = FAR) -> tuple[datetime, datetime]:
-    """From when to when; never before now. Raises Invalid."""
+    """Parse the time range, which never begins before now. Raises Invalid."""
     begin = max(pages.instant_of(page, "from") or now, now)
     return begin, pages.instant_of(page, "to") or begin + length
 
@@ -121,7 +121,7 @@ def _width_s(page: Page) -> int:
 
 
 def _representation(keys: list[Place], wanted: Q, limit: int) -> tuple[list[Message], Place | None]:
-    """What of ``keys`` exists for the caller, and where to go on."""
+    """Return the messages of ``keys`` that the caller may see, and the next position."""
     rows = Message.with_open(Message.objects.filter(wanted, id__in=[key.id for key in keys]))
     found = sorted(rows, key=lambda row: (row.due_at, row.id))
     if len(found) > limit:

@@ -1,4 +1,4 @@
-"""``manage.py apply``: configuration as a file."""
+"""Provide ``manage.py apply``, which applies a configuration file."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ MAX_VALUE_LENGTH = 48
 
 
 class Command(BaseCommand):
-    """Shows what delivery/management/applying.py does with a file."""
+    """Applies a file through delivery/management/applying.py and prints the changes."""
 
     help = (
         "Make teams, channels, event types, producers, consumers and schedules what a TOML file\n"
@@ -66,12 +66,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The file, and whether to mean it."""
+        """Add the file and ``--dry-run``."""
         parser.add_argument("file", metavar="FILE", help="a TOML file; - reads standard input")
         parser.add_argument("--dry-run", action="store_true", help="show and change nothing")
 
     def handle(self, *, file: str, dry_run: bool, **options: Any) -> None:
-        """Exit code 1, and nothing changed, when there is any problem."""
+        """Exit with code 1, and change nothing, if there is any problem."""
         text, folder = _read(file)
         applied = applying.apply(
             declaration.parse(text, folder), actor=actor(), dry_run=dry_run, progress=self._report
@@ -87,7 +87,7 @@ class Command(BaseCommand):
             self._show_secrets(applied)
 
     def _report(self, done: int, total: int) -> None:
-        """A line on standard error, for files that take a while."""
+        """Print progress on standard error, for large files."""
         if total > applying.BATCH_SIZE:
             self.stderr.write(f"{done:,} of {total:,} entries", ending="\n", style_func=str)
 
@@ -121,7 +121,7 @@ class Command(BaseCommand):
 
 
 def _read(file: str) -> tuple[str, Path]:
-    """The text, and the folder that its paths are relative to."""
+    """Return the text, and the folder that its paths are relative to."""
     try:
         if file == "-":
             return sys.stdin.read(), Path.cwd()
@@ -133,7 +133,7 @@ def _read(file: str) -> tuple[str, Path]:
 
 
 def _written(value: Any) -> str:
-    """A value in at most a part of a line."""
+    """Format a value in at most a part of a line."""
     if value is None:
         return "default"
     text = json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""``manage.py broker``: the whole broker, or a part of it, in the foreground."""
+"""Provide ``manage.py broker``, which runs the broker or a part of it in the foreground."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """``--bind`` and ``--role``."""
+        """Add ``--bind`` and ``--role``."""
         parser.add_argument(
             "--bind",
             default="127.0.0.1:8000",
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, bind: str, role: str, **options: Any) -> None:
-        """Block until told to stop."""
+        """Block until stopped."""
         refuse_wrong_keys()
         wanted: list[Child] = []
         try:
@@ -52,7 +52,7 @@ class Command(BaseCommand):
             raise Error(str(error)) from None
         self.stdout.write("Ctrl-C stops.")
         self.stdout.flush()
-        transactions.limit_answer_time()  # the question whether the workers live is one, too
+        transactions.limit_answer_time()  # also for the query whether the workers are alive
         Supervisor(wanted, grace_s=conf().grace_s).run()
 
     def _web(self, text: str) -> Child:
@@ -68,7 +68,7 @@ class Command(BaseCommand):
 
 
 def _database() -> str:
-    """Kind and place of the database, without user and password."""
+    """Return kind and place of the database, without user and password."""
     at = connection.settings_dict
     host = f"{at['HOST']}:{at['PORT']}/" if at["HOST"] else ""
     return f"{connection.display_name} {host}{at['NAME']}"

@@ -1,4 +1,4 @@
-"""``manage.py create_api_key``: a new API key, on standard output."""
+"""Provide ``manage.py create_api_key``, which prints a new API key on standard output."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,7 +19,7 @@ MAX_DAYS = 3650
 
 
 class Command(BaseCommand):
-    """Prints what channels_app/steps/api_keys.py creates."""
+    """Prints a key created by channels_app/steps/api_keys.py."""
 
     help = (
         "Create an API key of a producer. The key alone is printed on standard output, everything\n"
@@ -37,7 +37,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Whose key, and what it may do."""
+        """Add producer, scopes, channels and expiry."""
         parser.add_argument("producer", metavar="PRODUCER", help="name of the producer")
         parser.add_argument(
             "--existing",
@@ -88,12 +88,12 @@ class Command(BaseCommand):
         label: str,
         **options: Any,
     ) -> None:
-        """Exit code 1 when the producer or a channel is unknown."""
+        """Exit with code 1 when the producer or a channel is unknown."""
         values: dict[str, Any] = {
             "label": label,
             "scopes": list(dict.fromkeys(scopes or ["publish"])),
             "channels": list(dict.fromkeys(channels)),
-            # An admin key reaches every channel, and who asks for one has said so.
+            # An admin key covers all channels, so requesting one implies --all-channels.
             "all_channels": all_channels or (not channels and "admin" in (scopes or ())),
             "sigv4": sigv4,
         }
@@ -103,7 +103,7 @@ class Command(BaseCommand):
         if known is None and existing:
             raise Error(_unknown(producer))
         try:
-            # A key that is refused leaves no producer behind.
+            # A refused key must not leave a new producer behind.
             with transaction.atomic():
                 if known is None:
                     register_producer.put(producer, {}, actor=actor())
@@ -123,7 +123,7 @@ class Command(BaseCommand):
 
 
 def _in_days(days: float) -> int:
-    """That many days from now in Unix milliseconds."""
+    """Return the time in so many days in Unix milliseconds."""
     if not 0 < days <= MAX_DAYS:
         raise Error(f"--expires-days must be above 0 and at most {MAX_DAYS}.")
     return int((clock.now() + timedelta(days=days)).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""``manage.py delete_channel``: the only way in which a channel and its history go."""
+"""Provide ``manage.py delete_channel``, the only way to delete a channel and its history."""
 
 import sys
 import time
@@ -13,11 +13,11 @@ from delivery.management.base import Error, Progress, actor, counted
 from delivery.steps import erase
 
 ROUNDS = 5
-"""How often rows that come in while the channel is being deleted are swept up."""
+"""Maximum passes over rows that arrive while the channel is being deleted."""
 
 
 class Command(BaseCommand):
-    """Asks, then works delivery/steps/erase.py off with a progress bar."""
+    """Asks for confirmation, then runs delivery/steps/erase.py with a progress bar."""
 
     help = (
         "Delete a channel with all that is registered, scheduled and stored on it, for good.\n\n"
@@ -34,7 +34,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The channel, and how sure we are."""
+        """Add the channel and the confirmation."""
         parser.add_argument("channel", metavar="CHANNEL", help="name of the channel")
         parser.add_argument(
             "--yes-delete", metavar="CHANNEL", help="do not ask; the name again, to be sure"
@@ -57,7 +57,7 @@ class Command(BaseCommand):
         dry_run: bool,
         **options: Any,
     ) -> None:
-        """Exit code 1 when refused or unknown."""
+        """Exit with code 1 when refused or unknown."""
         row = Channel.objects.filter(slug=channel).first()
         if row is None:
             raise Error(_unknown(channel))
@@ -124,7 +124,7 @@ class Command(BaseCommand):
                 "publish there, then run this again."
             )
         progress.close()
-        # By then every process has looked at the directory again and knows no such channel.
+        # By then every process has refreshed its configuration and no longer knows the channel.
         time.sleep(2 * CHECK_S)
         return erased + erase.left_over_rows(channel.id, consumer_ids)
 

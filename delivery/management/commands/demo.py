@@ -1,4 +1,4 @@
-"""``manage.py demo``: the whole broker at work, with nothing set up before."""
+"""Provide ``manage.py demo``, which runs the whole broker with sample data and no setup."""
 
 import signal
 from pathlib import Path
@@ -21,7 +21,7 @@ MAX_RATE = 500.0
 
 
 class Command(BaseCommand):
-    """Runs delivery/management/demo. Its environment is made before (broker_site/demo.py)."""
+    """Runs delivery/management/demo. broker_site/demo.py prepares the environment first."""
 
     help = (
         "Run the whole broker on this machine and watch it work: web server, delivery workers, a\n"
@@ -34,11 +34,11 @@ class Command(BaseCommand):
         "  manage.py demo --fresh --rate 50\n"
         "  manage.py demo --port 9000 --seconds 30"
     )
-    # The tables are made here.
+    # The command creates the tables.
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Where, how fast, how long."""
+        """Add folder, rate and duration."""
         parser.add_argument(
             "--port",
             type=int,
@@ -61,7 +61,7 @@ class Command(BaseCommand):
     def handle(
         self, *, port: int, rate: float, seconds: float | None, fresh: bool, **options: Any
     ) -> None:
-        """Exit code 1 when it cannot start."""
+        """Exit with code 1 when it cannot start."""
         if not 0 < rate <= MAX_RATE:
             raise Error(f"--rate must be above 0 and at most {MAX_RATE:g}.")
         folder = Path(settings.DATA_DIR)
@@ -73,7 +73,8 @@ class Command(BaseCommand):
             built = stage.build(folder, web, receiver)
             supervisor = Supervisor(_children(built), grace_s=conf().grace_s)
             narrator = Narrator(built, self._say, supervisor, rate=rate, seconds=seconds)
-            # From here on only the supervisor hears signals; one more does not cut the summary off.
+            # From here on only the supervisor handles signals; another signal must not cut the
+            # summary off.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             narrator.start()

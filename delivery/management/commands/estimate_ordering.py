@@ -1,4 +1,4 @@
-"""``manage.py estimate_ordering``: what ordered delivery would cost, before it is switched on."""
+"""Provide ``manage.py estimate_ordering``, which estimates the cost of ordered delivery."""
 
 import math
 from typing import Any
@@ -33,7 +33,7 @@ OPTIONS: tuple[tuple[tuple[str, ...], type, float | None, str], ...] = (
 
 
 class Command(BaseCommand):
-    """The formulas of docs/ordering.md, with figures of one's own."""
+    """Computes the formulas of docs/ordering.md with the user's figures."""
 
     help = (
         "What order would cost: messages a second of all keys and of one, for how long a message "
@@ -48,13 +48,13 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """What is to be delivered."""
+        """Add the figures of the load."""
         parser.add_argument("--consumer", metavar="CHANNEL/ID", help="take its own figures")
         for names, kind, default, told in OPTIONS:
             parser.add_argument(*names, type=kind, default=default, metavar="N", help=told)
 
     def handle(self, *, consumer: str | None, **options: Any) -> None:
-        """Prints a table and what follows from it."""
+        """Print a table and its consequences."""
         load = _load(_found(consumer) if consumer else None, options)
         self.stdout.write(
             f"{load.keys:,} keys, {load.answer_ms:,.0f} ms an answer, "
@@ -70,7 +70,7 @@ class Command(BaseCommand):
 
 
 def _load(view: ConsumerConfig | None, options: dict[str, Any]) -> Load:
-    """Given figures first, then the consumer's."""
+    """Return the load: given figures first, then the consumer's."""
     own = _own(view) if view else {}
     given = {
         "keys": options["keys"],
@@ -105,7 +105,7 @@ def _found(name: str) -> ConsumerConfig:
 
 
 def _own(view: ConsumerConfig) -> dict[str, Any]:
-    """What is known of a consumer: what it got, how fast it is, and how many keys are open."""
+    """Return a consumer's observed figures: its rate, its latency, and its open keys."""
     most = pace.most_per_second(view.id)
     spans = traffic.series(clock.now(), hours=2, step_s=HOUR_S, consumer_id=view.id)
     return {
@@ -117,7 +117,7 @@ def _own(view: ConsumerConfig) -> dict[str, Any]:
 
 
 def _line(cost: Cost, load: Load) -> str:
-    """One way of ordering in words."""
+    """Describe one way of ordering."""
     wait = "never catches up" if cost.wait_ms == math.inf else f"{cost.wait_ms:,.1f} ms"
     is_known = load.per_second and cost.hold_ms
     return TEMPLATE.format(

@@ -1,4 +1,4 @@
-"""``manage.py generate_encryption_key``: a new encryption key."""
+"""Provide ``manage.py generate_encryption_key``, which prints a new encryption key."""
 
 from typing import Any
 
@@ -24,5 +24,5 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, **options: Any) -> None:
-        """The key alone on stdout."""
+        """Print the key alone on standard output."""
         self.stdout.write(generate_key())

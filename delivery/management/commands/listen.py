@@ -1,4 +1,4 @@
-"""``manage.py listen``: what a channel brings, on a machine that nobody can call."""
+"""Provide ``manage.py listen``, which receives a channel's messages on a private machine."""
 
 import getpass
 import re
@@ -18,7 +18,7 @@ from delivery.management.listening import Heard, Listener, Refused
 
 
 class Command(BaseCommand):
-    """Prints what delivery/management/listening.py hears."""
+    """Prints messages received by delivery/management/listening.py."""
 
     help = (
         "Show the messages of a channel as they come, and pass them on to a program on this\n"
@@ -33,11 +33,11 @@ class Command(BaseCommand):
         "      --forward http://127.0.0.1:3000/hook\n"
         "  manage.py listen orders --key-file my.key --event 'order.*' --bodies"
     )
-    # Speaks to a broker anywhere; needs no database here.
+    # Talks to a broker anywhere and needs no database here.
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """What, as whom, where to."""
+        """Add channel, consumer and forwarding URL."""
         parser.add_argument("channel", metavar="CHANNEL", help="whose messages")
         parser.add_argument(
             "--key-file",

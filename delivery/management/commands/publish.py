@@ -1,4 +1,4 @@
-"""``manage.py publish``: a file of messages, published."""
+"""Provide ``manage.py publish``, which publishes a file of messages."""
 
 import sys
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ from delivery.management.publishing.run import Run
 
 
 class Command(BaseCommand):
-    """Shows what delivery/management/publishing does with a file."""
+    """Publishes a file through delivery/management/publishing and prints the results."""
 
     help = (
         "Publish the messages of a JSONL file on a channel: one JSON object in each line, sent in\n"
@@ -39,7 +39,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """What, where, how."""
+        """Add file, channel and options."""
         parser.add_argument("file", metavar="FILE", help="a JSONL file; - reads standard input")
         parser.add_argument("--channel", required=True, metavar="NAME", help="where to publish")
         parser.add_argument(
@@ -81,7 +81,7 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="read the file, send nothing")
 
     def handle(self, *, file: str, batch: int, dry_run: bool, **options: Any) -> None:
-        """Exit code 1 when any message was not stored."""
+        """Exit with code 1 when any message was not stored."""
         if not 1 <= batch <= MAX_BATCH_ITEMS:
             raise Error(f"--batch must be from 1 to {MAX_BATCH_ITEMS}.")
         outlet = None if dry_run else self._outlet(file, options)
@@ -127,7 +127,7 @@ class Command(BaseCommand):
 
 
 def _open(file: str, stack: ExitStack) -> tuple[BinaryIO, int]:
-    """The lines, and how many there are (0: nobody knows)."""
+    """Return the lines and their number (0: unknown)."""
     if file == "-":
         return sys.stdin.buffer, 0
     try:

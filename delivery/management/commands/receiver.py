@@ -1,4 +1,4 @@
-"""``manage.py receiver``: a consumer for trying things out."""
+"""Provide ``manage.py receiver``, a consumer for tests by hand."""
 
 import signal
 from pathlib import Path
@@ -37,7 +37,7 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Where to listen, and what to check with."""
+        """Add the address and the secrets."""
         parser.add_argument(
             "--bind",
             default="127.0.0.1:9000",
@@ -88,7 +88,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Stopped after {counted(total, 'request')}.")
 
     def _show(self, seen: receiver.Seen) -> None:
-        """One request as one line of at most 80 columns, unless names are long."""
+        """Print one request as a line of at most 80 columns, unless names are long."""
         good = 200 <= seen.status < 300
         status = (self.style.SUCCESS if good else self.style.WARNING)(str(seen.status))
         attempt = f"try {seen.attempt}" if seen.attempt else "-"

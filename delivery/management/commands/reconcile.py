@@ -1,4 +1,4 @@
-"""``manage.py reconcile``: whether everything that was accepted is accounted for."""
+"""Provide ``manage.py reconcile``, which checks that every accepted message is accounted for."""
 
 import json
 import re
@@ -44,7 +44,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Which messages, and how to tell it."""
+        """Add the range of messages and the format of the report."""
         when = "an instant (2026-03-01, 2026-03-01T08:00:00Z) or how long ago (30m, 2h, 7d)"
         parser.add_argument(
             "--since", type=_instant, metavar="WHEN", help=f"messages accepted from then on: {when}"
@@ -77,7 +77,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, json: bool, limit_ids: int, keep: bool, **options: Any) -> None:
-        """Exit code 1 when anything is off."""
+        """Exit with code 1 when any check fails."""
         wanted, now = _wanted(options), clock.now()
         if keep and not wanted.is_everything:
             raise Error("--keep goes with an audit of everything alone.")
@@ -172,7 +172,7 @@ def _document(reconciler: Reconciler) -> dict[str, Any]:
 
 
 def _table(consumers: list[dict[str, Any]]) -> list[str]:
-    """One line for each consumer: accepted is the sum of what follows."""
+    """Return a line for each consumer: accepted is the sum of the numbers after it."""
     if not consumers:
         return []
     heads = ("accepted", *STATES, "missing")

@@ -1,4 +1,4 @@
-"""``manage.py repair_counters``: recount the rows and correct the counters."""
+"""Provide ``manage.py repair_counters``, which recounts the rows and corrects the counters."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from delivery.steps import counter_repair
 
 
 class Command(BaseCommand):
-    """Works delivery/steps/counter_repair.py off, consumer by consumer."""
+    """Runs delivery/steps/counter_repair.py for each consumer."""
 
     help = (
         "Count the deliveries of each consumer and mend the counters that say otherwise.\n\n"
@@ -19,7 +19,7 @@ class Command(BaseCommand):
     examples = "  manage.py repair_counters"
 
     def handle(self, **options: Any) -> None:
-        """Says how many consumers' counters were wrong."""
+        """Print how many consumers' counters were wrong."""
         consumer_ids = list(Consumer.objects.order_by("id").values_list("id", flat=True))
         progress = Progress(self.stdout, len(consumer_ids), "consumers")
         mended = 0

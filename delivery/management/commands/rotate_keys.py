@@ -1,4 +1,4 @@
-"""``manage.py rotate_keys``: seal with a new key, and let go of old ones."""
+"""Provide ``manage.py rotate_keys``, which encrypts everything with a new key."""
 
 import time
 from typing import Any
@@ -17,7 +17,7 @@ POLL_S = 0.5
 
 
 class Command(BaseCommand):
-    """Lets the first key seal once all processes have it, then works steps/reseal.py off."""
+    """Activates the first key once all processes have it, then reencrypts everything."""
 
     help = (
         "Let the first key of HOOKSTATION_ENCRYPTION_KEYS seal, as soon as every living process\n"
@@ -34,7 +34,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """``--wait``."""
+        """Add ``--wait``."""
         parser.add_argument(
             "--wait",
             type=float,
@@ -44,13 +44,13 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, wait: float, **options: Any) -> None:
-        """Exit code 1 when a process lacks the key, or something could not be opened."""
+        """Exit with code 1 when a process lacks the key, or a row could not be decrypted."""
         refuse_wrong_keys()
         if (key_id := keyring().primary_id) != keystore.encrypting_key_id():
             self._wait_for_all(key_id, wait)
             keystore.activate(key_id)
             self.stdout.write(f"Key {key_id} seals from now on.")
-            # Until no process seals with the former key any more.
+            # Until no process encrypts with the former key any more.
             time.sleep(2 * keystore.FRESH_S)
         self._reencrypt_all()
 

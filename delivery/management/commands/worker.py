@@ -1,4 +1,4 @@
-"""``manage.py worker``: the delivery cluster alone, without a supervisor."""
+"""Provide ``manage.py worker``, which runs the delivery cluster without a supervisor."""
 
 import uuid
 from typing import Any
@@ -21,7 +21,7 @@ class Command(BaseCommand):
     examples = "  manage.py worker"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """``--cluster``."""
+        """Add ``--cluster``."""
         parser.add_argument(
             "--cluster",
             default=uuid.uuid4().hex,
@@ -31,7 +31,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, cluster: str, **options: Any) -> None:
-        """Block until told to stop."""
+        """Block until stopped."""
         refuse_wrong_keys()
         raise SystemExit(run(cluster))
 

@@ -1,1 +1,1 @@
-"""The demo: a whole broker with consumers that behave and misbehave, told as it happens."""
+"""Run a demo: a complete broker with good and bad consumers, and a running commentary."""

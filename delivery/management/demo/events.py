@@ -1,4 +1,4 @@
-"""What happens in a small shop: orders that are placed, paid, shipped, and sometimes regretted."""
+"""Generate events of a small shop: orders placed, paid, shipped, and sometimes refunded."""
 
 import json
 import secrets
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-# Not for secrets, only to have no second source of chance.
+# The generator need not be secure; this avoids a second one.
 _chance = secrets.SystemRandom()
 
 CUSTOMERS = ("Ada", "Amara", "Björn", "Chen", "Fatima", "Grace", "José", "Mina", "Noor", "Yuki")
@@ -27,7 +27,7 @@ PRIORITIES = {
     "order.refunded": 6,
     "stock.low": 1,
 }
-"""What people wait for goes first; the stock can wait."""
+"""Messages that customers wait for have priority over stock updates."""
 OPEN_ORDERS = 40
 
 
@@ -43,7 +43,7 @@ class Event:
 
 
 def happen() -> Iterator[Event]:
-    """Events without end. Each order has its own life, and lives overlap."""
+    """Yield events without end. Each order has its own life cycle, and these overlap."""
     number = int(datetime.now(UTC).timestamp()) % 1_000_000
     under_way: list[tuple[str, dict[str, Any]]] = []
     while True:
@@ -66,7 +66,7 @@ def happen() -> Iterator[Event]:
 
 
 def _next(kind: str) -> str | None:
-    """What follows in an order's life, None at its end."""
+    """Return the next event of an order; None at its end."""
     luck = _chance.random()
     if kind == "order.created":
         return "order.paid" if luck < 0.8 else "order.cancelled"

@@ -1,4 +1,4 @@
-"""Tells the demo's story: waits for the broker, then says what happens as it happens."""
+"""Print what happens in the demo, once the broker is ready."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ LINE_S = 2.0
 POLL_S = 0.5
 START_S = 60.0
 SETTLE_S = 1.0
-"""After the last message: what is on its way arrives, and is counted."""
+"""Seconds after the last message, for deliveries in flight to arrive and be counted."""
 
 Say = Callable[[str], None]
 
@@ -44,7 +44,7 @@ class Narrator(threading.Thread):
         super().__init__(name="narrator", daemon=True)
         self.stage = stage
         self.failed = ""
-        """Why there was nothing to tell; '' when all was well."""
+        """Why the demo failed; '' if it did not."""
         self._say = say
         self._supervisor = supervisor
         self._rate = rate
@@ -60,7 +60,7 @@ class Narrator(threading.Thread):
         self._ended: float | None = None
 
     def run(self) -> None:
-        """The whole story; ends the process's work when ``seconds`` are over."""
+        """Print until the end; stop the process when ``seconds`` have passed."""
         try:
             self._before = self._numbers.counts()
             if self._is_ready():
@@ -80,11 +80,11 @@ class Narrator(threading.Thread):
                 self._stopped.wait(SETTLE_S)
                 self._numbers.ask_receiver()
             connection.close()
-            # The supervisor hears it, stops all processes and returns.
+            # The supervisor handles the signal, stops all processes and returns.
             os.kill(os.getpid(), signal.SIGTERM)
 
     def finish(self) -> str:
-        """Stop telling; the summary, or why there is none."""
+        """Stop printing; return the summary, or why there is none."""
         self._stopped.set()
         self._end()
         self.join()
@@ -117,7 +117,7 @@ class Narrator(threading.Thread):
         next_line, lines, accepted, at = self._begun + LINE_S, 0, 0, self._begun
         while not self._stopped.wait(POLL_S):
             if self._supervisor.is_stopping:
-                self._end()  # the web server goes: nobody would answer the shop any more
+                self._end()  # the web server stops, so the shop must stop publishing
                 continue
             if self._seconds is not None and self._elapsed >= self._seconds:
                 return
@@ -127,7 +127,7 @@ class Narrator(threading.Thread):
                     continue
                 counts = self._counts()
             except DatabaseFailure:
-                continue  # busy: the next look is half a second away
+                continue  # busy: try again in half a second
             now, total = time.monotonic(), self._shop.accepted
             if lines and lines % pages.REPEAT_HEAD == 0:
                 self._say(pages.HEAD)
@@ -159,7 +159,7 @@ class Narrator(threading.Thread):
                 self._told.discard(topic)
 
     def _tell_trouble(self) -> None:
-        """A shop that cannot publish, once it has lasted for more than a moment."""
+        """Report a shop that cannot publish, once this has lasted a moment."""
         trouble, now = self._shop.trouble, time.monotonic()
         if not trouble:
             if "trouble" in self._told:
@@ -197,7 +197,7 @@ def _recovery(delivery: Delivery) -> tuple[str]:
 
 
 def _address(delivery: Delivery) -> str:
-    """The delivery's page in the console, or in the API."""
+    """Return the URL of the delivery in the console, or in the API."""
     try:
         return reverse("admin:delivery_delivery_change", args=[delivery.id])
     except NoReverseMatch:

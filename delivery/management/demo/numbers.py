@@ -1,4 +1,4 @@
-"""What the demo reads of the broker while it runs: exact counts, firsts, and latencies."""
+"""Read the demo's figures from the broker: counts, first deliveries and latencies."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,21 +16,21 @@ SAMPLE = 5000
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Deliveries of one consumer, by what became of them."""
+    """Deliveries of one consumer by result."""
 
     delivered: int = 0
     waiting: int = 0
-    """Not finished: due now, or waiting for the next try."""
+    """Not finished: due now, or waiting for the next attempt."""
     dead: int = 0
 
     def since(self, start: "Counts") -> "Counts":
-        """What came since ``start``; what waits waits, whenever it was accepted."""
+        """Return the difference to ``start``; ``waiting`` is the present number."""
         return Counts(self.delivered - start.delivered, self.waiting, self.dead - start.dead)
 
 
 @dataclass(slots=True)
 class Checked:
-    """What the receiver saw."""
+    """Requests and signatures that the receiver checked."""
 
     requests: int = 0
     valid: int = 0
@@ -39,15 +39,15 @@ class Checked:
 
 @dataclass(slots=True)
 class Numbers:
-    """Reads for one run: rows of earlier runs are left out."""
+    """Reads the figures of one run, without rows of earlier runs."""
 
     stage: Stage
     first_id: int
-    """Smallest delivery id that this run can have made."""
+    """Lower bound of this run's delivery ids."""
     checked: Checked = field(default_factory=Checked)
 
     def counts(self) -> dict[str, Counts]:
-        """Counts by consumer, from the counter rows: as fast with a million deliveries."""
+        """Return counts by consumer from the counter rows, as fast with a million deliveries."""
         read = Counter.read(self.stage.consumers.values())
         return {
             name: Counts(
@@ -59,20 +59,20 @@ class Numbers:
         }
 
     def first(self, consumer: str, state: DeliveryState) -> Delivery | None:
-        """The first delivery of this run that reached a state, by acceptance."""
+        """Return the earliest accepted delivery of this run in a state."""
         rows = Delivery.objects.filter(
             consumer_id=self.stage.consumers[consumer], state=state.value, id__gte=self.first_id
         )
         return rows.order_by("id").first()
 
     def open_circuits(self) -> set[str]:
-        """Consumers that are not called for a while."""
+        """Return consumers with an open circuit."""
         names = {id: name for name, id in self.stage.consumers.items()}
         rows = ConsumerHealth.objects.filter(consumer_id__in=names, circuit="open")
         return {names[id] for id in rows.values_list("consumer_id", flat=True)}
 
     def latencies(self, consumers: Iterable[str]) -> list[float]:
-        """Seconds from accepted to delivered, sorted, of this run's newest deliveries."""
+        """Return the sorted seconds from acceptance to delivery of this run's newest deliveries."""
         found: list[float] = []
         for name in consumers:
             rows = (
@@ -88,7 +88,7 @@ class Numbers:
         return sorted(found)
 
     def ask_receiver(self) -> None:
-        """Bring ``checked`` up to date; a receiver that is away leaves it as it is."""
+        """Update ``checked``; it stays as it is when the receiver does not respond."""
         try:
             answer = requests.get(f"{self.stage.receiver.url}/stats", timeout=2).json()
         except (requests.RequestException, ValueError):

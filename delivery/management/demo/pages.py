@@ -1,4 +1,4 @@
-"""What the demo prints, in 80 columns, as plain text: titles, lines, events and the summary."""
+"""Format what the demo prints, as plain text in 80 columns."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ RULE = "─" * WIDTH
 
 
 def banner(stage: Stage, rate: float) -> str:
-    """Where to look, how to log in, how to publish, and who is on the stage."""
+    """Return URLs, logins, how to publish, and the consumers."""
     url = stage.web.url
     consumers = "\n".join(f"   {name:<11} {what}" for name, what in CONSUMERS.items())
     return f"""\
@@ -40,11 +40,11 @@ HEAD = (
     f"{'delivered/waiting/dead of each consumer':>{WIDTH}}"
 )
 REPEAT_HEAD = 20
-"""Lines until the head is printed again."""
+"""Lines until the header is printed again."""
 
 
 def line(seconds: float, accepted: int, rate: float, counts: Mapping[str, Counts]) -> str:
-    """Where everything stands."""
+    """Return a line with the present figures."""
     cells = "".join(
         f"{f'{count.delivered}/{count.waiting}/{count.dead}':>14}" for count in counts.values()
     )
@@ -52,7 +52,7 @@ def line(seconds: float, accepted: int, rate: float, counts: Mapping[str, Counts
 
 
 def event(seconds: float, sentence: str, detail: str = "") -> str:
-    """Something worth knowing, between the lines."""
+    """Return an event, to be printed between the lines."""
     text = f"{clock(seconds):>7} * {sentence}"
     return f"{text}\n      {detail}" if detail else text
 
@@ -65,7 +65,7 @@ def summary(
     latencies: list[float],
     checked: Checked,
 ) -> str:
-    """What was achieved."""
+    """Return a summary of the run."""
     total = sum((count.delivered for count in counts.values()), 0)
     waiting = sum((count.waiting for count in counts.values()), 0)
     dead = {name: count.dead for name, count in counts.items() if count.dead}
@@ -92,18 +92,18 @@ def summary(
 
 
 def clock(seconds: float) -> str:
-    """``1:05``, ``1:00:05``."""
+    """Format a time as ``1:05``, ``1:00:05``."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def timed(seconds: float) -> str:
-    """``12 ms``, ``2.1 s``."""
+    """Format a duration as ``12 ms``, ``2.1 s``."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _short(path: Path) -> str:
-    """Relative to where we are, when it is below."""
+    """Return the path relative to the working directory, if it is below."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,4 +1,4 @@
-"""The shop's side of the demo: publishes through the REST API, as any producer would."""
+"""Publish the shop's messages through the REST API, as any producer does."""
 
 import threading
 import time
@@ -12,26 +12,26 @@ from delivery.management.demo.events import Event, happen
 TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.5
 REPEAT_EVERY = 50
-"""Each so many-th message is sent a second time, as a producer does that missed the answer."""
+"""Every so many messages one is sent twice, like by a producer that missed the response."""
 PER_THREAD = 40
-"""Messages a second that one connection is asked to carry."""
+"""Messages per second on one connection."""
 MAX_THREADS = 16
 
 
 @dataclass(slots=True)
 class Shop:
-    """Publishes at a steady rate until told to stop."""
+    """Publishes at a steady rate until stopped."""
 
     url: str
-    """Of the channel's messages."""
+    """URL of the channel's messages."""
     key: str = field(repr=False)
     rate: float
-    """Messages a second."""
+    """Messages per second."""
     accepted: int = 0
     repeats: int = 0
-    """Second sendings that the broker recognised."""
+    """Repeated messages that the broker recognised."""
     trouble: str = ""
-    """Why the last message was not taken; '' when it was."""
+    """Why the last message was not accepted; '' if it was."""
     failures: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -39,7 +39,7 @@ class Shop:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
-        """Begin to publish, on as many connections as the rate needs."""
+        """Start publishing, on as many connections as the rate needs."""
         count = min(max(1, round(self.rate / PER_THREAD)), MAX_THREADS)
         for _ in range(count):
             thread = threading.Thread(target=self._publish, args=(self.rate / count,), daemon=True)
@@ -47,7 +47,7 @@ class Shop:
             thread.start()
 
     def stop(self) -> None:
-        """Publish no more; returns when nothing is on its way."""
+        """Stop publishing; returns when no request is in flight."""
         self._stopped.set()
         for thread in self._threads:
             thread.join(TIMEOUT_S)
@@ -55,18 +55,19 @@ class Shop:
     def _publish(self, rate: float) -> None:
         next_at = time.monotonic()
         with requests.Session() as session:
-            # What the machine's proxy settings say is not meant for a demo on it.
+            # Ignore the machine's proxy settings for this local demo.
             session.trust_env = False
             session.headers["Authorization"] = f"Bearer {self.key}"
             while not self._stopped.wait(max(0.0, next_at - time.monotonic())):
-                # From now, not from when it was due: what a pause missed is not made up for.
+                # From now rather than from the due time: messages missed in a pause are not sent
+                # later.
                 next_at = max(next_at, time.monotonic() - 1.0) + 1.0 / rate
                 with self._lock:
                     event = next(self._events)
                 self._send_until_taken(session, event)
 
     def _send_until_taken(self, session: requests.Session, event: Event) -> None:
-        """The idempotency key makes it safe to send again whatever became of the first try."""
+        """Send until accepted. The idempotency key makes a repeated request safe."""
         while not self._stopped.is_set():
             try:
                 answer = self._send(session, event)
@@ -109,7 +110,7 @@ class Shop:
 
 
 def _reason(answer: requests.Response) -> str:
-    """The status and, where the broker gave one, its sentence."""
+    """Return the status and, if the broker sent it, its error message."""
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The demo's stage: tables, channel, consumers, key, team and logins, the same at every start."""
+"""Set up the demo: tables, channel, consumers, key, team and logins, the same at every start."""
 
 import fcntl
 import os
@@ -44,24 +44,24 @@ class Stage:
     receiver: Bind
     key: str = field(repr=False)
     password: str = field(repr=False)
-    """The operator's."""
+    """Password of the operator."""
     member_password: str = field(repr=False)
     consumers: dict[str, int] = field(default_factory=dict)
     """Id by name."""
 
     @property
     def secrets_file(self) -> Path:
-        """What the receiver checks signatures with."""
+        """The file with the receiver's secrets."""
         return self.folder / SECRETS
 
     @property
     def key_file(self) -> Path:
-        """The producer's key, for people to publish with."""
+        """The file with the producer's key, for people to publish."""
         return self.folder / f"{PRODUCER}.key"
 
 
 def lock(folder: Path) -> IO[str]:
-    """Keep a second demo out of the same folder for as long as the file is open. Raises Error."""
+    """Lock the folder against a second demo while the file is open. Raises Error."""
     file = (folder / "lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,7 +72,7 @@ def lock(folder: Path) -> IO[str]:
 
 
 def forget(folder: Path) -> None:
-    """Remove the data of earlier demos; keys and password stay."""
+    """Remove the data of earlier demos and the producer's key; other keys and passwords stay."""
     connection.close()
     for path in folder.glob("hookstation.sqlite3*"):
         path.unlink()
@@ -81,7 +81,7 @@ def forget(folder: Path) -> None:
 
 
 def find_ports(port: int) -> tuple[Bind, Bind]:
-    """Where the web server and the receiver will listen. Raises Error."""
+    """Return free ports for the web server and the receiver. Raises Error."""
     try:
         web = Bind.parse(f"127.0.0.1:{port}")
         web.check_free()
@@ -98,7 +98,7 @@ def find_ports(port: int) -> tuple[Bind, Bind]:
 
 
 def build(folder: Path, web: Bind, receiver: Bind) -> Stage:
-    """Make what is missing and leave what is there. Raises Error."""
+    """Create what is missing, and keep what exists. Raises Error."""
     call_command("migrate", verbosity=0, interactive=False)
     password = _account(folder / "password", LOGIN, is_operator=True)
     member_password = _account(folder / "member.password", MEMBER, is_operator=False)
@@ -130,7 +130,7 @@ def _secret(folder: Path, name: str) -> str:
 
 
 def _key(folder: Path) -> str:
-    """The producer's key of the last start, as long as the database knows it."""
+    """Return the producer's key: the last one if the database still has it, else a new one."""
     path = folder / f"{PRODUCER}.key"
     parsed = keys.parse(_kept(path))
     if parsed and ApiKey.objects.filter(key_id=parsed[0], revoked_at=None).exists():
@@ -140,7 +140,7 @@ def _key(folder: Path) -> str:
 
 
 def _account(path: Path, name: str, *, is_operator: bool) -> str:
-    """The password of an account that is made, or made usable again."""
+    """Create or reactivate an account; returns its password."""
     password = _kept(path) or _write(path, secrets.token_urlsafe(9))
     user, _ = User.objects.get_or_create(username=name, defaults={"email": f"{name}@localhost"})
     is_right = user.is_active and user.is_superuser is is_operator
@@ -156,7 +156,7 @@ def _kept(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> str:
-    """Write for this user's eyes only."""
+    """Write a file that only this user can read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text if text.endswith("\n") else f"{text}\n")

@@ -1,1 +1,1 @@
-"""Publishing a file of messages: read its lines, send them in batches, say what became of each."""
+"""Publish a file of messages in batches, and report the result of each line."""

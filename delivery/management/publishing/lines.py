@@ -1,4 +1,4 @@
-"""Lines of a JSONL file as the batch endpoint's items."""
+"""Convert lines of a JSONL file to items of the batch endpoint."""
 
 import hashlib
 import json
@@ -10,7 +10,8 @@ from typing import Any
 from channels_app.conf import MAX_BATCH_ITEMS
 
 BATCH_BYTES = 8 * 1024 * 1024
-"""Of one request, unless a single message is larger; half of what the broker takes by default."""
+"""Maximum bytes of a request, unless a single message is larger; half of the broker's default
+limit."""
 FIELDS = (
     *("body", "body_base64", "content_type", "event_type", "priority", "idempotency_key"),
     *("ordering_key", "deliver_at", "delay_ms", "expires_at", "headers"),
@@ -19,29 +20,29 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: what to send, or why it cannot be sent."""
+    """One line: the item to send, or its error."""
 
     number: int
-    """From 1."""
+    """Number of the line, from 1."""
     item: dict[str, Any] = field(default_factory=dict)
     size: int = 0
-    """Bytes of the item as it is sent, about."""
+    """Approximate bytes of the item on the wire."""
     fault: str = ""
 
 
 @dataclass(slots=True)
 class Reader:
-    """Reads lines one by one: memory does not grow with the file."""
+    """Reads lines one by one, so that memory does not grow with the file."""
 
     content_type: str = "application/json"
-    """For messages that bring none."""
+    """Content type of messages without one."""
     idempotent: bool = False
-    """Give each message that brings no key one made of its line and its place."""
+    """Add an idempotency key, made from the line and its number, to each message without one."""
     unused: Counter[str] = field(default_factory=Counter)
-    """Fields that mean nothing here, and how often they came."""
+    """Unknown fields with their number of occurrences."""
 
     def read(self, lines: Iterable[bytes]) -> Iterator[Line]:
-        """Every line that is not blank."""
+        """Yield every line that is not blank."""
         for number, text in enumerate(lines, start=1):
             if not text.strip():
                 continue
@@ -67,7 +68,7 @@ class Reader:
         if "body" not in item and "body_base64" not in item:
             return Line(number, fault="There is no body.")
         if not isinstance(item.get("body", ""), str):
-            # JSON that stands in the line as such, and not as text.
+            # A JSON value in the line, as opposed to text.
             item["body"] = json.dumps(item["body"], ensure_ascii=False, separators=(",", ":"))
         item.setdefault("content_type", self.content_type)
         if self.idempotent and "idempotency_key" not in item:
@@ -76,14 +77,14 @@ class Reader:
 
 
 def _refuse(constant: str) -> None:
-    """Python reads these; JSON has none of them."""
+    """Refuse constants that Python accepts and JSON lacks."""
     raise ValueError(f"{constant} is no value")
 
 
 def batches(
     lines: Iterable[Line], *, items: int = MAX_BATCH_ITEMS, size: int = BATCH_BYTES
 ) -> Iterator[list[Line]]:
-    """Lines in requests of at most ``items`` messages and about ``size`` bytes."""
+    """Yield batches of at most ``items`` messages and about ``size`` bytes."""
     batch: list[Line] = []
     weight = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""Where messages go: through the REST API as a producer's would, or straight into the tables."""
+"""Publish messages through the REST API like a producer, or directly into the tables."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,31 +18,31 @@ from channels_app.steps.accept import Publication
 
 TIMEOUT_S = 120.0
 RETRY_TIMEOUT_S = 120.0
-"""How long one batch is tried while the broker is away or asks for less."""
+"""Seconds for which a batch is retried while the broker is unavailable or limits the rate."""
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0
 PASSING = {429, 502, 503, 504, 507}
-"""Answers that mean: nothing was stored, ask again."""
+"""Status codes that mean: nothing was stored, try again."""
 TOO_LARGE = 413
 
 Item = Mapping[str, Any]
 
 
 class Refused(Exception):
-    """No message of the batch was stored, and none of the next will be; says why."""
+    """The batch was not stored, and no later one will be; the message gives the reason."""
 
 
 class TooLarge(Exception):
-    """The broker reads no request of that size, and stored nothing of it; says so."""
+    """The request is too large for the broker, which stored nothing; the message says so."""
 
 
 class InDoubt(Exception):
-    """The connection broke while messages without idempotency keys were on their way."""
+    """The connection broke during a request with messages without idempotency keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one message."""
+    """The result of one message."""
 
     stored: bool
     duplicate: bool = False
@@ -51,26 +51,26 @@ class Result:
 
 
 class Outlet(Protocol):
-    """Takes batches."""
+    """Publishes batches."""
 
     def publish(self, items: Sequence[Item]) -> list[Result]:
-        """Results in the order of ``items``. Raises Refused, TooLarge and InDoubt."""
+        """Return results in the order of ``items``. Raises Refused, TooLarge and InDoubt."""
 
 
 @dataclass(slots=True)
 class Api:
-    """The batch endpoint of a broker, anywhere."""
+    """Publishes through the batch endpoint of any broker."""
 
     url: str
     channel: str
     key: str = field(repr=False)
     patience_s: float = RETRY_TIMEOUT_S
     on_pause: Callable[[str], None] = lambda reason: None
-    """Told once in a row of failures why it has to wait."""
+    """Called with the reason at the first of consecutive failures."""
     _session: requests.Session = field(default_factory=requests.Session)
 
     def publish(self, items: Sequence[Item]) -> list[Result]:
-        """Send until there is an answer, as far as sending twice is safe."""
+        """Retry until there is a response, as long as repeating is safe."""
         end = time.monotonic() + self.patience_s
         pause_s = FIRST_PAUSE_S
         while True:
@@ -102,7 +102,7 @@ class Api:
             json=list(items),
             headers={"Authorization": f"Bearer {self.key}"},
             timeout=TIMEOUT_S,
-            # A redirected POST would arrive as a GET, or take the key to another host.
+            # A redirected POST would become a GET, or send the key to another host.
             allow_redirects=False,
         )
 
@@ -126,13 +126,13 @@ class Api:
 
 @dataclass(slots=True)
 class Direct:
-    """The tables of this installation, without a web server and without a rate."""
+    """Writes to this installation's tables, without a web server and without a rate limit."""
 
     channel: str
     producer: Producer | None = None
 
     def publish(self, items: Sequence[Item]) -> list[Result]:
-        """Read each item as the batch endpoint does, and store what can be read."""
+        """Check each item as the batch endpoint does, and store the valid ones."""
         view = config_cache.channel(self.channel)
         if view is None:
             raise Refused(f"There is no channel {self.channel}.")
@@ -169,7 +169,7 @@ def _said(item: Mapping[str, Any]) -> str:
 
 
 def _detail(answer: requests.Response) -> str:
-    """The broker's own sentence, or the status of whoever answered instead."""
+    """Return the broker's error message, or the status of another server's response."""
     try:
         return f"{answer.json()['detail']} ({answer.status_code})"
     except (ValueError, KeyError, TypeError):
@@ -182,7 +182,7 @@ def _retry_after(answer: requests.Response) -> float:
 
 
 def _cause(error: requests.RequestException) -> str:
-    """The innermost reason: the outer ones name libraries."""
+    """Return the innermost cause, since the outer ones name libraries."""
     reason: Any = error
     while isinstance(inner := (reason.args or [""])[0], Exception) or hasattr(reason, "reason"):
         reason = getattr(reason, "reason", inner)

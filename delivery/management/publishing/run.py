@@ -1,4 +1,4 @@
-"""One publication of a file: batch after batch, and what became of its lines."""
+"""Publish a file batch by batch, and collect the results of its lines."""
 
 import time
 from collections.abc import Iterable
@@ -8,26 +8,26 @@ from delivery.management.publishing.lines import Line
 from delivery.management.publishing.outlets import InDoubt, Outlet, Refused, Result, TooLarge
 
 SHOWN = 10
-"""Refused lines that are told one by one; the others are counted."""
+"""Refused lines that are printed; further ones are counted."""
 
 
 class Run:
-    """Goes through all batches once. Without an outlet it only looks whether they can be read."""
+    """Publishes all batches once. Without an outlet it only checks whether they can be parsed."""
 
     def __init__(self, outlet: Outlet | None, progress: Progress) -> None:
         self.done = 0
-        """Lines that were dealt with."""
+        """Lines that are processed."""
         self.refused = 0
         self.shown: list[str] = []
         self.broken = ""
-        """Why it stopped before the end; '' when it did not."""
+        """Why it stopped before the end; '' if it did not."""
         self._outlet = outlet
         self._progress = progress
         self._stored = self._duplicates = self._bytes = 0
         self._started = time.monotonic()
 
     def go(self, work: Iterable[list[Line]]) -> None:
-        """Batch after batch, until all are done or going on makes no sense."""
+        """Publish batch after batch, until all are done or a failure is permanent."""
         for batch in work:
             self._publish([line for line in batch if not line.fault])
             if self.broken:
@@ -38,7 +38,7 @@ class Run:
             self._progress.show(self.done)
 
     def summary(self) -> str:
-        """What was achieved, and at which rate."""
+        """Return the numbers and the rate."""
         took = max(time.monotonic() - self._started, 1e-9)
         parts = [f"{counted(self._stored, 'message')} ({sized(self._bytes)}) can be read"]
         if self._outlet is not None:
@@ -53,7 +53,7 @@ class Run:
         return ", ".join(parts) + "."
 
     def _publish(self, lines: list[Line]) -> None:
-        """Publish a batch, in parts where it is too large. Sets ``broken``."""
+        """Publish a batch, split if it is too large. Sets ``broken``."""
         try:
             results = self._send(lines)
         except TooLarge as error:

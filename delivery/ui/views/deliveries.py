@@ -1,4 +1,4 @@
-"""One delivery: request and answer side by side, its timeline, replay and cancel."""
+"""Show one delivery with request, response and timeline; replay or cancel it."""
 
 import os
 
@@ -20,16 +20,16 @@ from delivery.ui.policy import WebhookView
 from delivery.ui.views.webhook import tab
 
 MAX_ATTEMPTS = 50
-"""On the page; the newest are the ones that matter."""
+"""Maximum attempts on the page, the newest ones."""
 
 
 class DeliveryView(WebhookView):
-    """All about one delivery."""
+    """One delivery."""
 
     def get(
         self, request: TeamRequest, channel: str, client_id: str, delivery: str
     ) -> HttpResponse:
-        """What was sent, what came back, what comes next."""
+        """Show request, response and timeline."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         row = policy.delivery_of(webhook, delivery)
         newest = list(row.attempts.order_by("-number")[:MAX_ATTEMPTS])
@@ -61,12 +61,12 @@ class DeliveryView(WebhookView):
 
 
 class DeliveryActionView(WebhookView):
-    """Send it again, or take it back."""
+    """Replay or cancel one delivery."""
 
     def post(
         self, request: TeamRequest, channel: str, client_id: str, delivery: str, action: str
     ) -> HttpResponse:
-        """Do it, and say so."""
+        """Run the action and show a message."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         row = policy.delivery_of(webhook, delivery)
         step = replay.replay_one if action == "replay" else cancel.cancel_one

@@ -1,4 +1,4 @@
-"""Register: from a channel of the catalogue to a webhook whose secret is shown once."""
+"""Register a webhook: choose a channel, fill in the form, and show the secret once."""
 
 from typing import Any
 
@@ -22,16 +22,16 @@ from delivery.ui.snippets import code_for
 NEW = Precondition(must_be_new=True)
 TAKEN = "The name is taken on this channel; choose another one."
 MAX_TYPES = 500
-"""Event types on a page."""
+"""Maximum event types on a page."""
 
 
 class CatalogueView(WebhookView):
-    """The channels that a team may register on."""
+    """The channels on which a team may register."""
 
     section = "catalogue"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """All external channels."""
+        """List all external channels."""
         channels = Channel.objects.filter(exposure=policy.EXTERNAL).order_by("slug")
         counted = channels.annotate(type_count=Count("event_type_set"))
         return self.page("portal/webhooks/catalogue.html", {"channels": counted})
@@ -43,11 +43,11 @@ class ChannelPage(WebhookView):
     section = "catalogue"
 
     def get(self, request: TeamRequest, channel: str) -> HttpResponse:
-        """Each with description, schema and an example."""
+        """Show each event type with description, schema and an example."""
         found = policy.channel_of(channel)
         types = EventType.objects.filter(channel=found).order_by("deprecated", "name")[:MAX_TYPES]
         shown = [shapes.event_type(row) for row in types]
-        # One is open, so that people see what they will get.
+        # Open one with an example, so that people see what they will receive.
         opened = next((one for one in shown if one["example"] or one["schema"]), None)
         context = {
             "channel": found,
@@ -58,17 +58,17 @@ class ChannelPage(WebhookView):
 
 
 class RegisterView(WebhookView):
-    """The form, the try of an address, and the secret."""
+    """The form, the test of a URL, and the secret."""
 
     def get(self, request: TeamRequest, channel: str) -> HttpResponse:
-        """An empty form."""
+        """Show an empty form."""
         found = policy.channel_of(channel)
         return self._form(
             found, _form_for(request, found, initial={"retry": "", "lapsed_leases": "free"})
         )
 
     def post(self, request: TeamRequest, channel: str) -> HttpResponse:
-        """Try the address, or register; what was typed is never lost."""
+        """Test the URL or register; an invalid form keeps its values."""
         found = policy.channel_of(channel)
         form = _form_for(request, found, request.POST)
         if request.POST.get("do") == "try":
@@ -111,7 +111,7 @@ class RegisterView(WebhookView):
                 answer = probe.knock(url, view, "your-webhook", team_id=request.team.id)
         except RateLimited as error:
             fault, status = error.detail, error.status
-        # Fields that are still empty are no mistake yet.
+        # A test does not require all fields, so show the form without errors.
         form = _form_for(request, channel, initial=_typed(form))
         context = {"fault": fault, "probed": answer and shapes.probed(answer), "tried": url}
         return self._form(channel, form, context, status=status)
@@ -124,10 +124,10 @@ class RegisterView(WebhookView):
 
 
 class CheckView(WebhookView):
-    """Whether an address may be called, while it is being typed."""
+    """Check a URL while a person types it."""
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """One sentence."""
+        """Return a sentence."""
         url = request.GET.get("url", "").strip()
         context = {"url": url, "fault": fault_of(url), "plain": url.lower().startswith("http://")}
         return render(request, "portal/webhooks/check.html", context)
@@ -146,7 +146,7 @@ def _form_for(request: TeamRequest, channel: Channel, *args: Any, **kwargs: Any)
 
 
 def _typed(form: RegisterForm) -> dict[str, Any]:
-    """What was typed, as a form shows it that has not been sent."""
+    """Return the typed values as initial values of a new form."""
     data: Any = form.data
     return {
         name: data.getlist(name) if name == "types" else data.get(name, "") for name in form.fields

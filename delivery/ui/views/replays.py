@@ -1,4 +1,4 @@
-"""Replays of dead letters: first how many, then the reason, then the progress."""
+"""Replay dead letters: show the number, ask for a reason, then show progress."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -26,21 +26,21 @@ from delivery.ui.views.webhook import tab
 LAST = 20
 """Replays on a page."""
 SCAN_ROWS = 50 * LAST
-"""Of the team's that one page looks at, to find those of this webhook."""
+"""Maximum replays of the team read for a page, to find those of this webhook."""
 
 
 class ReplayStartView(WebhookView):
-    """The selected dead letters, or all that match a filter."""
+    """Replay the selected dead letters, or all that match a filter."""
 
     reader = "editor"
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """How many would be sent again; nothing is changed."""
+        """Show how many deliveries would be replayed."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         return self._ask(request, webhook, ReplayForm())
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """Begin."""
+        """Create the replay."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         form = ReplayForm(request.POST)
 
@@ -83,18 +83,18 @@ class ReplayStartView(WebhookView):
 
 
 class ReplaysView(WebhookView):
-    """What was replayed before."""
+    """Earlier replays of this webhook."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """The last ones that the team asked for, or those before one of them."""
+        """Show the team's last replays, or those before a given one."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         mine = Replay.objects.filter(team_id=webhook.team_id)
         if before := ids.from_public(ids.REPLAY, request.GET.get("before", "")):
             mine = mine.filter(id__lt=before)
-        # Newest first by key; those of the team's other webhooks are passed over, within a bound.
+        # Newest first by key; replays of other webhooks are skipped, within a limit.
         looked = list(mine.order_by("-id")[:SCAN_ROWS])
         rows = [row for row in looked if row.consumer_ids == [webhook.id]]
-        # The last one that is shown, or looked at: what is older goes on from there.
+        # The next page starts after the last replay shown or read.
         last = (
             rows[LAST - 1] if len(rows) > LAST else looked[-1] if len(looked) == SCAN_ROWS else None
         )
@@ -112,7 +112,7 @@ class ReplayView(WebhookView):
     def get(
         self, request: TeamRequest, channel: str, client_id: str, replay_id: str
     ) -> HttpResponse:
-        """As a page, or only what changes, for the page's script."""
+        """Show the page, or only its progress for the page's script."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         row = policy.replay_of(webhook, replay_id)
         context = tab(webhook, "dead", {"replay": _shown(row)})
@@ -127,7 +127,7 @@ class ReplayCancelView(WebhookView):
     def post(
         self, request: TeamRequest, channel: str, client_id: str, replay_id: str
     ) -> HttpResponse:
-        """What it has queued already is sent all the same."""
+        """Stop it; deliveries that it has already queued are still sent."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         row = policy.replay_of(webhook, replay_id)
         try:
@@ -144,7 +144,7 @@ class ReplayCancelView(WebhookView):
 
 
 def _filter(request: TeamRequest, webhook: Consumer) -> ReplayFilter:
-    """What the address asks for. Raises Invalid for what is no id of a delivery."""
+    """Return the filter of the URL. Raises Invalid for an invalid delivery id."""
     query: QueryDict = request.GET
     form: dict[str, Any] = {
         "channel": webhook.channel.slug,

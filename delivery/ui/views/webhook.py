@@ -1,4 +1,4 @@
-"""The list of a team's webhooks, and one webhook: its deliveries, health, settings and secret."""
+"""List a team's webhooks, and show one: its deliveries, health, settings and secret."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ MAX_UPCOMING = 100
 
 
 def tab(webhook: Consumer, name: str, more: dict[str, Any]) -> dict[str, Any]:
-    """What every tab of a webhook's page shows, and its own."""
+    """Return the context of a tab, with the part that all tabs share."""
     counts = Counter.read([webhook.id])[webhook.id]
     word, tone, _ = webhook.condition
     health = getattr(webhook, "health", None)
@@ -52,7 +52,7 @@ class IndexView(WebhookView):
     """All webhooks of the team."""
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """With state, last deliveries and what waits."""
+        """List them with state, last deliveries and backlog."""
         mine = policy.webhooks_of(request.team).select_related("channel", "health")
         pages_ = Paginator(mine.order_by("channel__slug", "client_id"), PER_PAGE)
         page = pages_.get_page(request.GET.get("page"))
@@ -78,28 +78,28 @@ class IndexView(WebhookView):
 
 
 class DeliveriesView(WebhookView):
-    """The tab of deliveries."""
+    """The tab Deliveries."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """Newest first, filtered."""
+        """List deliveries, newest first, filtered."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         return self.page("portal/webhooks/deliveries.html", _listed(request, webhook, "deliveries"))
 
 
 class DeadLettersView(WebhookView):
-    """The tab of what was given up."""
+    """The tab of dead letters."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """Newest first, filtered, to be replayed."""
+        """List dead letters, newest first, filtered, with a form to replay them."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         return self.page("portal/webhooks/dead.html", _listed(request, webhook, "dead"))
 
 
 class UpcomingView(WebhookView):
-    """The tab of what is due later."""
+    """The tab of upcoming deliveries."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """The next ones, in the order of their time."""
+        """List the next deliveries in the order of their time."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         keys = due_times.ahead(webhook.id, clock.now(), MAX_UPCOMING + 1)
         found = Delivery.objects.in_bulk(keys[:MAX_UPCOMING])
@@ -109,10 +109,10 @@ class UpcomingView(WebhookView):
 
 
 class HealthView(WebhookView):
-    """The tab of the last days."""
+    """The tab of health."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """Bars, percentiles, and what its owners were told."""
+        """Show charts, percentiles and notifications."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         span = request.GET.get("span", "")
         span = span if span in charts.SPANS else "24h"
@@ -138,12 +138,12 @@ class SettingsView(WebhookView):
     """The tab of settings."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """As they are."""
+        """Show the settings."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         return self._form(webhook, _form_of(webhook, initial=initial(webhook)))
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """Change them, unless somebody else did meanwhile."""
+        """Save the settings, unless another person changed them meanwhile."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         form = _form_of(webhook, request.POST)
         seen = request.POST.get("version", "")
@@ -173,12 +173,12 @@ class SecretView(WebhookView):
     """The tab of the signing secret."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """Which secrets sign, and how to verify; never the secrets themselves."""
+        """Show which secrets sign, and how to verify; never the secrets themselves."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         return self._show(webhook, RotateForm(), "")
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """Make a new one, and show it once."""
+        """Rotate the secret, and show the new one once."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         form = RotateForm(request.POST)
         done = tried(
@@ -208,15 +208,15 @@ class SecretView(WebhookView):
 
 
 class TestView(WebhookView):
-    """A signed sample, sent now."""
+    """Send a signed test delivery."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """What will be sent."""
+        """Show what will be sent."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         return self.page("portal/webhooks/test.html", tab(webhook, "test", {}))
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """Send it and show the answer."""
+        """Send it and show the response."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         context: dict[str, Any] = {}
         status = 200
@@ -232,7 +232,7 @@ class TestView(WebhookView):
 
 
 class SwitchView(WebhookView):
-    """Pause, resume or retire."""
+    """Pause, resume or retire a webhook."""
 
     steps = {
         "pause": (switch_consumer.pause, "Paused. What arrives waits until you resume."),
@@ -241,7 +241,7 @@ class SwitchView(WebhookView):
     }
 
     def post(self, request: TeamRequest, channel: str, client_id: str, action: str) -> HttpResponse:
-        """Do it, and say so."""
+        """Run the action and show a message."""
         webhook = policy.webhook_of(request.team, channel, client_id)
         (step, said), form = self.steps[action], SwitchForm(request.POST)
         done = tried(
