@@ -1,4 +1,4 @@
-"""Producers of a team: the systems that publish in its name."""
+"""Manage the producers of a team."""
 
 from django.contrib import messages
 from django.db.models import Count, Q
@@ -14,7 +14,7 @@ from channels_app.ui.forms import NewProducerForm, ProducerForm, initial, tried
 
 
 class ProducersView(TeamView):
-    """All of them, with what each may do."""
+    """All producers, with their number of valid keys."""
 
     section = "producers"
 
@@ -27,7 +27,7 @@ class ProducersView(TeamView):
 
 
 class NewProducerView(TeamView):
-    """A new one."""
+    """Create a producer."""
 
     section = "producers"
     reader = "editor"
@@ -37,7 +37,7 @@ class NewProducerView(TeamView):
         return self._ask(NewProducerForm(request.team))
 
     def post(self, request: TeamRequest) -> HttpResponse:
-        """Make it."""
+        """Create it."""
         form, team = NewProducerForm(request.team, request.POST), request.team.slug
         done = tried(
             form,
@@ -57,17 +57,17 @@ class NewProducerView(TeamView):
 
 
 class ProducerView(TeamView):
-    """One of them."""
+    """One producer."""
 
     section = "producers"
 
     def get(self, request: TeamRequest, producer: str) -> HttpResponse:
-        """Its settings and limits."""
+        """Show its settings and limits."""
         found = self._find(request, producer)
         return self._ask(ProducerForm(initial=initial(found)), found)
 
     def post(self, request: TeamRequest, producer: str) -> HttpResponse:
-        """Change it, unless somebody else did meanwhile."""
+        """Change it, unless somebody else has changed it meanwhile."""
         found, form = self._find(request, producer), ProducerForm(request.POST)
         seen = request.POST.get("version", "")
         done = tried(
