@@ -182,7 +182,7 @@ def _rendered(response: Any) -> HttpResponse:
         response.render()
         # The context and the response refer to each other, and to the request: a reference cycle.
         response.renderer_context = {}
-    return response  # type: ignore[no-any-return]  # views are free to answer with anything
+    return response  # type: ignore[no-any-return]  # views may return anything
 
 
 def _leaves_body(request: FastPathRequest) -> bool:

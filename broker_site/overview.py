@@ -248,7 +248,7 @@ def _worst_of_late(now: datetime, ranked: Range) -> Any:
 
 
 def _worst(now: datetime, ranked: Range) -> list[dict[str, Any]]:
-    """The consumers with the most failures, with links to their deliveries and dead letters."""
+    """The consumers with the most failures, with links to their pages and dead letters."""
     records = traffic.worst(now, hours=ranked.hours, most=WORST)
     wanted = [record.consumer_id for record in records]
     consumers = Consumer.objects.filter(id__in=wanted).select_related("channel")

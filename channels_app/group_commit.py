@@ -92,7 +92,7 @@ class GroupCommit(Generic[Order, Result]):
     def _wait(self, seat: _Seat[Order, Result]) -> None:
         """Wait until the seat is called.
 
-        Raises OperationalError if it is still queued in the end.
+        Raises OperationalError if it is still queued after ``patience_s`` seconds.
         """
         if seat.called.acquire(timeout=self._patience_s):
             return

@@ -24,7 +24,8 @@ from channels_app.models import SigningKey
 from channels_app.rules.encryption import Keyring, Unreadable
 
 FRESH_S = 2.0
-"""Maximum age of the cached rows in seconds: so long the former key may still encrypt."""
+"""Maximum age of the cached rows in seconds. After a rotation the former key encrypts for as
+long."""
 SIGNS_AFTER = timedelta(seconds=10)
 """A new key signs after this time, in which every process reads it."""
 OVERLAP = timedelta(days=30)

@@ -38,7 +38,7 @@ class Sized(Protocol):
 
     @property
     def body(self) -> bytes:
-        """The body, whose length counts."""
+        """The body; its length counts against the quota."""
 
 
 class Limit(NamedTuple):

@@ -92,8 +92,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def is_usable(self) -> bool:
         """Whether the connection is still open.
 
-        An idle server sends nothing, so a readable socket means that it closed the connection, or
-        at least that a ping has to tell.
+        An idle server sends nothing. If the socket is readable, the server has probably closed the
+        connection, and Django's ping decides.
         """
         if self.errors_occurred:
             # The driver may have closed the socket, and its descriptor may belong to another file

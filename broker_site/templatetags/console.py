@@ -12,7 +12,7 @@ from channels_app.rules.program import typed
 
 register = Library()
 MAX_REMEMBERED = 100
-"""Cached renderings per block and process; more than one block has variants."""
+"""Cached renderings per block and process; no block has as many variants."""
 
 
 register.filter("typed", typed)

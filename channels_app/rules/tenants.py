@@ -1,4 +1,4 @@
-"""Decide whose objects a caller may access; those of other tenants do not exist for it."""
+"""Decide which objects a caller may access; those of other tenants do not exist for it."""
 
 from dataclasses import dataclass
 

@@ -266,7 +266,7 @@ def _bodies(after: int) -> Slice:
 
 
 def _forwarded(message: Message) -> None:
-    """Re-encrypt the headers of a message whose body had an old key: theirs is the same one."""
+    """Re-encrypt the headers of a message whose body had an old key, since theirs is the same."""
     if isinstance(message.headers, str):
         headers = data_encryption.decrypt_headers(message.id, message.headers)
         text = data_encryption.store_headers(message.id, headers, encrypt=True)

@@ -1,7 +1,7 @@
 """Record a producer's sequence number in the transaction that stores the message (S2-65).
 
-The lock on the sequence's row makes the expected number known, and only its holder stores the
-message. A sequence begins at 1, and is deleted after a week without messages.
+The sequence's row is the lock. Its holder knows which number is expected, and stores that message
+or nothing. A sequence begins at 1, and is deleted after a week without messages.
 """
 
 from collections.abc import Iterable, Iterator
