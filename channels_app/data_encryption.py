@@ -82,8 +82,7 @@ def encrypt_response(delivery_id: int, attempt: int, answer: StoredResponse) -> 
 
 
 def plain_response(body: bytes) -> bytes:
-    """The body of a response as stored without encryption: escaped only if it looks like an
-    envelope."""
+    """A response's body as stored unencrypted: unchanged, unless it looks like an envelope."""
     return keyring().plain(body) if Keyring.is_envelope(body) else body
 
 

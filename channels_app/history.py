@@ -1,4 +1,4 @@
-"""Determine from when on a team may read a channel's messages from before its registration."""
+"""Determine from when on a team may receive a channel's messages older than its consumer."""
 
 from collections.abc import Iterator
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Agree among all processes which encryption key encrypts and which keys sign.
+"""Let all processes agree which encryption key encrypts and which keys sign.
 
 The settings list the encryption keys of a process. The database says which of them encrypts, so
 that a new key is first used when every process has it (steps/reencrypt.py, `manage.py

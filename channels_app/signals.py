@@ -1,4 +1,4 @@
-"""Define the signals by which this app, which does not import ``delivery``, notifies it."""
+"""Define the signals by which this app notifies ``delivery``, which it does not import."""
 
 from django.dispatch import Signal
 

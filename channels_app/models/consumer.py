@@ -36,8 +36,7 @@ class Consumer(Versioned):
 
     class LapsedLeases(models.TextChoices):
         FREE = "free"
-        """Not an attempt, up to twenty times: probably the worker crashed, not because of the
-        message."""
+        """Not an attempt, up to twenty times: the worker probably crashed for another reason."""
         CHARGED = "charged"
         """Each receive counts as an attempt, as in Amazon SQS for ``maxReceiveCount``."""
 

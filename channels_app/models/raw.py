@@ -160,9 +160,9 @@ def read_all(statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
 def union(queries: Iterable[str]) -> str:
     """Combine ``queries``, each of which may have its own order and limit, by UNION ALL.
 
-    MySQL takes queries in parentheses and runs them one after another. SQLite only takes them as
-    subqueries in FROM. There MySQL would store each one's rows first: a third to three quarters
-    more work.
+    MySQL gets queries in parentheses, which it runs one after another. SQLite only takes subqueries
+    in FROM, for which MySQL would first store the rows of each: a third to three quarters more
+    work.
     """
     if connection.vendor == "mysql":
         return " UNION ALL ".join([f"({query})" for query in queries])

@@ -1,4 +1,4 @@
-"""Decide which rights a team may put into a key, which are those it has, and since when."""
+"""Decide which rights a team may put into a key (only its own), and since when it has a right."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Compute rate limits with GCRA (one number of state, exact), and quotas."""
+"""Compute rate limits with GCRA (one number of state, exact), and check quotas."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

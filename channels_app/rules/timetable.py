@@ -138,7 +138,7 @@ class _Cron:
         return self._free_after(instant) if self._is_free else self._fixed_after(instant)
 
     def _fixed_after(self, instant: datetime) -> datetime | None:
-        # A wall time that was repeated before ``instant`` has fired already; skip it.
+        # In a repeated hour, skip the wall times that have fired when they first occurred.
         for wall in self._walls(self._wall(instant)):
             found = self._instant(wall)
             if found > instant:

@@ -1,4 +1,4 @@
-"""Store messages in one transaction, once per idempotency key, before they are accepted (S0-26)."""
+"""Store messages in one transaction, once per idempotency key, before responding (S0-26)."""
 
 import hashlib
 import random
@@ -19,8 +19,8 @@ from channels_app.signals import message_accepted
 
 SHARED_MESSAGES = 128
 SHARED_BYTES = 1024 * 1024
-"""Limits of a commit that callers share. A caller with more commits alone, so that none waits
-for it."""
+"""Limits of a commit that callers share. A larger order gets a commit of its own, so that other
+callers do not wait for it."""
 ROW_BYTES = 512
 """Size of a message's rows without its body and headers, in bytes."""
 

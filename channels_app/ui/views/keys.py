@@ -26,7 +26,7 @@ class KeysView(TeamView):
     section = "keys"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The list."""
+        """Show the list."""
         mine = api_keys.keys_of(request.team.slug).select_related("producer", "team")
         keys = list(api_keys.working(mine).order_by("-id"))
         room = max(MAX_SHOWN - len(keys), 0)
@@ -55,10 +55,10 @@ class KeyView(TeamView):
 
 
 class NewKeyView(KeyView):
-    """A new key."""
+    """Create a key."""
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The form."""
+        """Show the form."""
         return self.page("portal/key_new.html", {"form": KeyForm(request.team)})
 
     @sensitive_variables()

@@ -43,7 +43,7 @@ class InviteView(TeamView):
     reader = writer = "owner"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The form."""
+        """Show the form."""
         return self.page("portal/invite.html", {"form": InviteForm()})
 
     @sensitive_variables()

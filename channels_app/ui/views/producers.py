@@ -19,7 +19,7 @@ class ProducersView(TeamView):
     section = "producers"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The list."""
+        """Show the list."""
         lasting = Q(keys__expires_at=None) | Q(keys__expires_at__gt=clock.now())
         able = Count("keys", filter=lasting & Q(keys__revoked_at=None))
         mine = request.team.producers.annotate(key_count=able).order_by("slug")
@@ -33,7 +33,7 @@ class NewProducerView(TeamView):
     reader = "editor"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The form."""
+        """Show the form."""
         return self._ask(NewProducerForm(request.team))
 
     def post(self, request: TeamRequest) -> HttpResponse:
