@@ -16,7 +16,7 @@ CONSOLE = "/admin/"
 
 
 class Keys:
-    """Middleware: show a page with the missing encryption key if a view lacks one.
+    """Middleware: show an error page if a view lacks an encryption key.
 
     Forms show this error themselves; the middleware serves views without a form, and those of
     other packages, such as the ones for second factors.

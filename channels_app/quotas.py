@@ -1,4 +1,4 @@
-"""Enforce quotas on the messages that wait in a channel, and of a team, before each is stored.
+"""Enforce quotas for the waiting messages of a channel and of a team, before one is stored.
 
 The maintenance process counts them into a table (delivery/steps/quotas.py), which each process
 reads once a second. A process adds what it has accepted itself since that count began, so that a

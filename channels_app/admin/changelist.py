@@ -10,7 +10,7 @@ M = TypeVar("M", bound=Model)
 
 
 class IndexOrdered(ChangeList):
-    """A list without sorting and joins, whatever its columns and its URL request."""
+    """A list without sorting and joins, whatever its columns and the URL request."""
 
     def apply_select_related(self, queryset: QuerySet[M]) -> QuerySet[M]:
         """No joins: the database could start with the small table and then sort this one."""

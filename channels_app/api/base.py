@@ -150,7 +150,7 @@ def json_object(
 
     ``sender`` is the caller, unless the request came without a key.
     Raises ApiProblem: 415 for another content type, 400 for invalid JSON, and what `read_body`
-    raises for bodies above ``MAX_BYTES``.
+    raises with the limit ``MAX_BYTES``.
     """
     read = request._request.read
     return read_object(sender or caller_of(request), request.META, read, optional=optional)

@@ -21,7 +21,7 @@ DELIVERED = frozenset(
         *("Ack-Url", "Replay", "Test"),
     )
 )
-"""Headers of deliveries, which are ignored: a broker may deliver to a channel of another one."""
+"""Headers of deliveries, which are ignored: a broker may deliver to another broker's channel."""
 MAX_LENGTH = 100
 """Characters of an unknown name that the error repeats."""
 

@@ -19,7 +19,7 @@ MAX_BYTES = 4 * 1024 * 1024
 double the size, and servers reject statements above ``max_allowed_packet`` (16 MiB on MariaDB)."""
 
 LONG_BLOB = 256 * 1024
-"""Bytes from which a value is passed to the driver: the text of a statement is copied several
+"""Size from which bytes are passed to the driver instead: the text of a statement is copied several
 times, and hexadecimal doubles its length."""
 
 Row = tuple[Sequence[int], Sequence[Any]]
@@ -193,7 +193,7 @@ def text(instant: datetime) -> str:
 def instant(text: str) -> datetime:
     """Parse a column read by ``CAST(...
 
-    AS CHAR)``: ten times as fast as the driver's conversion.
+    AS CHAR)``, ten times as fast as the driver's conversion.
     """
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 

@@ -120,7 +120,7 @@ def rotate(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[ApiKey]:
-    """Create a key like this one, which then expires after ``overlap_s`` seconds (0: at once).
+    """Create a successor of a key; the old key expires after ``overlap_s`` seconds (0: at once).
 
     ``producer`` restricts the search to that producer's keys, ``team`` to those of the team and
     its producers. Raises Invalid, NotFound, PreconditionFailed, Refused for a key whose rights a

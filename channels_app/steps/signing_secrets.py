@@ -1,6 +1,6 @@
 """Rotate a consumer's signing secrets, or adopt secrets from a configuration file (S0-71).
 
-The old secrets keep signing beside the new ones for an overlap.
+The old secrets keep signing beside the new ones for a while.
 """
 
 from collections.abc import Mapping, Sequence
