@@ -1,3 +1,3 @@
-"""The site: settings, addresses, the console and the commands of an installation."""
+"""Assemble the site: settings, URLs, the console and the commands of an installation."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Admin pages of people and of django-q2's tables, with the console's look."""
+"""Define admin pages of users and of django-q2's tables, in the console's style."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ admin.site.unregister(Group)
 
 
 class RolesExplained(base.Page):
-    """A list that says above itself what the ready roles are."""
+    """A list with an explanation of the standard roles above it."""
 
     list_before_template = "admin/roles_top.html"
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        """With what the ready roles are."""
+        """Add the standard roles to the context."""
         return super().changelist_view(request, {"roles": access.ROLES} | (extra_context or {}))
 
 
@@ -43,7 +43,7 @@ class UserAdmin(granting.GrantsPermissions, RolesExplained, DjangoUserAdmin, Aud
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
-    # Two lists side by side do not fit: one field that finds what is typed does.
+    # Two lists side by side do not fit, so use a field with a search.
     filter_horizontal = ()
     autocomplete_fields = ("groups",)
 
@@ -53,12 +53,12 @@ class UserAdmin(granting.GrantsPermissions, RolesExplained, DjangoUserAdmin, Aud
         return person
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Only superusers make superusers."""
+        """Only superusers may set ``is_superuser``."""
         fixed = () if getattr(request.user, "is_superuser", False) else ("is_superuser",)
         return (*super().get_readonly_fields(request, obj), *fixed)
 
     def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """What the one who gives has, too."""
+        """Offer only groups and permissions that the user may grant."""
         if db_field.name == "groups":
             kwargs["queryset"] = granting.groups(request.user)
         elif db_field.name == "user_permissions":
@@ -68,7 +68,7 @@ class UserAdmin(granting.GrantsPermissions, RolesExplained, DjangoUserAdmin, Aud
     def user_change_password(
         self, request: HttpRequest, id: str, form_url: str = ""
     ) -> HttpResponse:
-        """Django's page, and a line in the audit log when it has done something."""
+        """Django's page, with an entry in the audit log for a changed password."""
         answer = super().user_change_password(request, id, form_url)
         if request.method == "POST" and answer.status_code == 302:
             target = self.audit_target(self.get_object(request, id))
@@ -77,28 +77,28 @@ class UserAdmin(granting.GrantsPermissions, RolesExplained, DjangoUserAdmin, Aud
 
 
 @admin.register(Group)
-# To the type checker both bases disagree on a field; ours has what Django's has.
+# The stubs of both bases disagree on a field; ours includes Django's.
 class GroupAdmin(RolesExplained, DjangoGroupAdmin, Audited):  # type: ignore[misc]
-    """What groups of people may do. The ready roles are the same everywhere (rules/access.py)."""
+    """Groups of users. The standard roles are the same everywhere (rules/access.py)."""
 
     noun = "group"
     filter_horizontal = ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
-        """With what the names of permissions are made of."""
+        """Prefetch what the names of permissions consist of."""
         rows: QuerySet[Group] = super().get_queryset(request)
         return rows.prefetch_related("permissions__content_type")
 
     def formfield_for_manytomany(
         self, db_field: Any, request: HttpRequest | None = None, **kwargs: Any
     ) -> Any:
-        """What the one who gives has, too."""
+        """Offer only permissions that the user has."""
         if db_field.name == "permissions" and request is not None:
             kwargs["queryset"] = granting.permissions(request.user)
         return super().formfield_for_manytomany(db_field, request, **kwargs)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Not of a ready role, nor of a group that has more than they have."""
+        """False for a standard role, and for a group with more rights than the user has."""
         return super().has_change_permission(request, obj) and _may_change(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -115,22 +115,22 @@ def _may_change(request: HttpRequest, group: Group | None) -> bool:
 
 
 class AddressAdmin(granting.GrantsPermissions, Audited):
-    """Allauth's page of addresses, with the console's look and its changes in the audit log."""
+    """Mixin for allauth's page of e-mail addresses: audited, in the console's style."""
 
     noun = "email"
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Of people who have no more: whoever has somebody's address can set their password."""
+        """Offer only people without more rights: an address suffices to reset the password."""
         if db_field.name == "user":
             kwargs["queryset"] = granting.people(request.user)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def get_actions(self, request: HttpRequest) -> Any:
-        """Those who only look have none: the actions themselves do not ask."""
+        """No actions without the right to change rows, since the actions do not check it."""
         return super().get_actions(request) if self.has_operate_permission(request) else {}
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
-        """The action, and a line for each row that was chosen; a deletion writes its own."""
+        """Run the action, and audit each selected row; a deletion writes its own entries."""
         name = request.POST.get("action", "")
         queryset = queryset.filter(user__in=granting.people(request.user))
         chosen = queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
@@ -144,9 +144,9 @@ class AddressAdmin(granting.GrantsPermissions, Audited):
 
 
 def _taken_over(name: str) -> Any:
-    """A model whose page another app has registered, for a page of ours.
+    """Unregister another app's admin page of a model, and return the model.
 
-    By name: only delivery.runtime imports django-q2, and only the portal's accounts allauth.
+    By name, since only delivery.runtime imports django-q2, and only the portal's accounts allauth.
     """
     model = apps.get_model(name)
     admin.site.unregister(model)
@@ -161,7 +161,7 @@ admin.site.register(_EmailAddress, type("EmailAddressAdmin", (_AllauthsPage, Add
 
 @admin.register(_taken_over("mfa.Authenticator"))
 class AuthenticatorAdmin(granting.GrantsPermissions, Audited):
-    """Second factors: taken away from who has lost theirs, never shown."""
+    """Second factors: can be removed for users who lost theirs, are never shown."""
 
     noun = "second_factor"
     list_display = ("user", "type", "created_at", "last_used_at")
@@ -170,27 +170,27 @@ class AuthenticatorAdmin(granting.GrantsPermissions, Audited):
     fields = readonly_fields = list_display
 
     def title_of(self, obj: Any) -> str:
-        """Whose it was, and of which kind."""
+        """User and type."""
         return f"{obj.user}/{obj.type}"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Only by the person."""
+        """Only users add their own."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Only by the person."""
+        """Only users change their own."""
         return False
 
 
 ERROR = '<pre class="hs-pre">{}</pre>'
 
 
-# -- Background tasks: django-q2's own pages unpickle what stands in its tables, ours do not ------
+# -- Background tasks: django-q2's own pages unpickle data from its tables, these do not ---------
 
 
 @admin.register(_taken_over("django_q.Schedule"))
 class ScheduleAdmin(base.ReadOnly):
-    """What starts background tasks from time to time."""
+    """Schedules of background tasks."""
 
     list_display = ("name", "func", "registered", "minutes", "next_run", "active")
     fields = readonly_fields = (*list_display, "schedule_type", "cluster")
@@ -198,18 +198,18 @@ class ScheduleAdmin(base.ReadOnly):
 
     @base.display(description="Registered", boolean=True)
     def registered(self, schedule: Any) -> bool:
-        """Whether a worker would call it."""
+        """Whether a worker would call the function."""
         return schedule.func in task_queue.REGISTERED
 
     @base.display(description="Active", boolean=True)
     def active(self, schedule: Any) -> bool:
-        """Whether it goes on starting its task."""
+        """Whether it still starts its task."""
         return bool(schedule.repeats != 0)
 
 
 @admin.register(_taken_over("django_q.OrmQ"))
 class QueuedTaskAdmin(base.ReadOnly):
-    """Background tasks that wait or are at work."""
+    """Background tasks that are queued or running."""
 
     list_display = ("id", "task", "registered", "key", "lock")
     fields = readonly_fields = list_display
@@ -222,12 +222,12 @@ class QueuedTaskAdmin(base.ReadOnly):
 
     @base.display(description="Registered", boolean=True)
     def registered(self, row: Any) -> bool:
-        """Whether a worker will call it."""
+        """Whether a worker will call the function."""
         return task_queue.task_of(row.payload) in task_queue.REGISTERED
 
 
 class FinishedTaskAdmin(base.ReadOnly):
-    """Background tasks that ended. Arguments and results are pickles, which nothing here opens."""
+    """Finished background tasks. Arguments and results are pickles, which are not loaded here."""
 
     success = True
     list_display = ("name", "func", "started", "stopped", "cluster")
@@ -237,30 +237,30 @@ class FinishedTaskAdmin(base.ReadOnly):
     readonly_fields: tuple[str, ...] = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Those of the page, without the columns of pickles."""
+        """Rows of this page, without the columns of pickles."""
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.filter(success=self.success).defer("args", "kwargs", "result")
 
 
 @admin.register(_taken_over("django_q.Success"))
 class SucceededTaskAdmin(FinishedTaskAdmin):
-    """Background tasks that succeeded; none is kept by default."""
+    """Background tasks that succeeded; by default none are kept."""
 
 
 @admin.register(_taken_over("django_q.Failure"))
 class FailedTaskAdmin(FinishedTaskAdmin):
-    """Background tasks that failed, with what they said."""
+    """Background tasks that failed, with their errors."""
 
     success = False
     fields = readonly_fields = (*FinishedTaskAdmin.fields, "error")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """With the stored result as the text that it is in the table."""
+        """Add the stored result as text."""
         failed: QuerySet[Any] = super().get_queryset(request)
         rows: QuerySet[Any] = failed.annotate(stored=Cast("result", TextField()))
         return rows
 
     @base.display(description="Error")
     def error(self, task: Any) -> Any:
-        """What the task said when it failed."""
+        """The error of the task."""
         return base.fill(ERROR, task_queue.text_of(task.stored or ""))

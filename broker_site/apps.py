@@ -1,4 +1,4 @@
-"""App of the site itself: its system checks and the console's frame."""
+"""Define the apps of the site: its system checks, and the admin."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from django.db.models.signals import post_migrate
 
 
 class ConsoleConfig(SimpleAdminConfig):
-    """Django's admin, as the site's own class makes it.
+    """Django's admin with the site's own AdminSite.
 
-    Its pages load only with the URLconf (urls.py) or for ``manage.py check``: loading them takes
-    longer than everything else at a start.
+    Its pages are imported only with the URLconf (urls.py) or for ``manage.py check``, since that
+    takes longer than the rest of a start.
     """
 
     default = False
@@ -26,7 +26,7 @@ class ConsoleConfig(SimpleAdminConfig):
 
 
 def check_console(**kwargs: Any) -> list[CheckMessage]:
-    """Django's checks of every page that the admin has."""
+    """Run Django's checks of all admin pages."""
     admin.autodiscover()
     return list(check_admin_app(**kwargs))
 
@@ -36,10 +36,10 @@ class SiteConfig(AppConfig):
     verbose_name = "Site"
 
     def ready(self) -> None:
-        # Checks register themselves when they are imported; settings and models are complete now.
+        # Importing the module registers the checks; settings and models are complete now.
         from broker_site import checks  # noqa: F401
         from channels_app.steps import make_roles
 
-        # The last app that has tables: then the permissions of all are there.
+        # The last app with tables: after it, all permissions exist.
         last = apps.get_app_config("delivery")
         post_migrate.connect(make_roles.ensure, sender=last, dispatch_uid="hookstation.roles")

@@ -1,4 +1,4 @@
-"""Backlog: what waits, read once for metrics, readiness and the console's first page."""
+"""Read how many deliveries wait, for metrics, readiness and the console's start page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,33 +15,33 @@ from delivery.steps import due_times
 
 STATES = tuple(state.value for state in DeliveryState)
 LATE_S = 60.0
-"""A delivery that is due for longer, though nothing but the broker holds it up, is a failure."""
+"""If only the broker delays a due delivery for longer than this, readiness fails."""
 OPEN = (DeliveryState.QUEUED, DeliveryState.IN_FLIGHT, DeliveryState.AWAITING_ACK)
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Deliveries by consumer and state at one instant, from the counters: exact, never a scan."""
+    """Deliveries by consumer and state at one instant, from the counters: exact, without a scan."""
 
     by_consumer: dict[int, dict[str, int]]
 
     @property
     def by_state(self) -> dict[str, int]:
-        """Deliveries of each state over all consumers, zero included."""
+        """Deliveries per state, summed over all consumers; includes zeros."""
         return {state: self._total(state) for state in STATES}
 
     @property
     def gap(self) -> int:
-        """Deliveries made minus those found in any state: other than 0 the books are wrong."""
+        """Deliveries created minus those in any state; the counters are wrong unless this is 0."""
         return self._total(MADE) - sum(self.by_state.values())
 
     def has_open(self, consumer_id: int) -> bool:
-        """Whether anything of this consumer is unfinished."""
+        """Whether the consumer has unfinished deliveries."""
         counts = self.by_consumer.get(consumer_id, {})
         return any(counts.get(state, 0) > 0 for state in OPEN)
 
     def in_flight(self, consumer_id: int) -> int:
-        """Deliveries that some worker holds."""
+        """Deliveries that are claimed by a worker."""
         return self.by_consumer.get(consumer_id, {}).get(DeliveryState.IN_FLIGHT, 0)
 
     def _total(self, state: str) -> int:
@@ -49,7 +49,7 @@ class Backlog:
 
 
 def read() -> Backlog:
-    """The counters, in one query: one instant, so that the gap means something."""
+    """Read the counters in one query, so that all belong to the same instant."""
     by_consumer: dict[int, dict[str, int]] = {}
     rows = Counter.objects.values_list("consumer_id", "state").annotate(total=Sum("count"))
     for consumer_id, state, total in rows:
@@ -59,11 +59,11 @@ def read() -> Backlog:
 
 
 def oldest_due_s(backlog: Backlog) -> float:
-    """Age in seconds of the oldest due delivery that nothing but the broker keeps waiting.
+    """Age in seconds of the oldest due delivery that only the broker delays.
 
-    0 when there is none. Paused, failing, slowed, rate-limited and fully occupied consumers keep
-    their deliveries waiting themselves, and pull consumers fetch when they like: none of them may
-    make the broker look late. One short index range per consumer and priority level.
+    0 if there is none. Paused, failing, slowed, rate-limited and fully occupied consumers delay
+    their own deliveries, and pull consumers fetch when they like, so these do not count. Reads one
+    short index range per consumer and priority level.
     """
     now = clock.now()
     busy = [
@@ -86,7 +86,7 @@ def _may_be_called(view: ConsumerConfig) -> bool:
 
 
 def _held_back(consumer_ids: Iterable[int], now: datetime) -> set[int]:
-    """Those whose circuit is open, or who asked for a slower pace."""
+    """Consumers with an open circuit, or that requested a slower pace."""
     return set(
         ConsumerHealth.objects.filter(consumer_id__in=list(consumer_ids))
         .exclude(

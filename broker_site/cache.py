@@ -1,7 +1,7 @@
-"""Cache: Django's database cache for values that cannot run code.
+"""Adapt Django's database cache so that cached values cannot execute code.
 
-Django unpickles what stands in the cache's table, so whoever may write a row there runs code in a
-web process. Here a value that names any class or function is taken for absent.
+Django unpickles rows of the cache table, so anybody who can write a row there could run code in a
+web process. Here a value that refers to any class or function counts as missing.
 """
 
 import base64
@@ -19,23 +19,23 @@ logger = logging.getLogger(__name__)
 
 
 class _ValuesOnly(pickle.Unpickler):
-    """Opens numbers, texts, lists and dicts, which is what counts of tries are."""
+    """Loads numbers, strings, lists and dicts, which is all that attempt counts need."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
 
 
 class ValuesCache(DatabaseCache):
-    """The ``BACKEND`` of settings.CACHES; raises nothing for a row that cannot be read."""
+    """The ``BACKEND`` of settings.CACHES; an unreadable row does not raise."""
 
     def get_many(self, keys: Iterable[Any], version: int | None = None) -> dict[Any, Any]:
-        """The values that are there and have not expired. A sweep deletes those that have."""
+        """The values that exist and have not expired. A sweep deletes expired ones."""
         asked = {self.make_and_validate_key(key, version=version): key for key in keys}
         found = {}
         for key, stored in self._rows(list(asked)):
             try:
                 found[asked[key]] = _ValuesOnly(io.BytesIO(base64.b64decode(stored))).load()
-            except Exception as error:  # whatever the unpickler makes of what is no pickle
+            except Exception as error:  # an unpickler may raise anything for data that is no pickle
                 logger.error("a row of the cache was refused: %.100s", error)
         return found
 

@@ -1,6 +1,6 @@
-"""Render the rows of a list, with everything that they have in common worked out once.
+"""Render the rows of a list, and compute once what they have in common.
 
-Unfold makes the headers of a list anew for every row, one of them through a form widget.
+Unfold recomputes the headers of a list for every row, one of them through a form widget.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,15 +26,15 @@ BODY = (
     'lg:border-none lg:mb-0 lg:rounded-none dark:border-base-800">{}</tr></tbody>'
 )
 TONES = ("", " bg-base-50 dark:bg-white/[.02]")
-"""Of the rows, in turns."""
+"""CSS classes of the rows, alternating."""
 EXTRAS = ("actions_row", "list_sections", "ordering_field")
-"""What Unfold can add to rows."""
+"""Attributes by which Unfold extends rows."""
 DECORATIONS = ("label", "header", "dropdown")
-"""What Unfold's ``display`` can make of a value; our pages bring HTML of their own instead."""
+"""Options of Unfold's ``display``; our pages return HTML of their own instead."""
 
 
 def is_plain(cl: ChangeList) -> bool:
-    """Whether people only look at it: forms, menus and windows to pick from are Unfold's affair."""
+    """Whether the list is read-only; forms, menus and popups are left to Unfold."""
     page = cl.model_admin
     methods = [getattr(page, str(name), None) for name in cl.list_display]
     return not (
@@ -46,7 +46,7 @@ def is_plain(cl: ChangeList) -> bool:
 
 
 def rows(cl: ChangeList, headers: list[dict[str, Any]]) -> Iterator[SafeString]:
-    """The rows of the page."""
+    """Render the rows of the page."""
     columns = [
         _column(cl, str(name), header["text"])
         for name, header in zip(cl.list_display, headers, strict=True)
@@ -57,7 +57,7 @@ def rows(cl: ChangeList, headers: list[dict[str, Any]]) -> Iterator[SafeString]:
 
 
 def _column(cl: ChangeList, name: str, title: str) -> Callable[[Model], str]:
-    """What makes the cells of a column."""
+    """A function that renders the cells of a column."""
     links = cl.list_display_links or ()
     tag = "th" if name in links[:1] else "td"
     read, classes = _reader(cl, name)
@@ -72,7 +72,7 @@ def _column(cl: ChangeList, name: str, title: str) -> Callable[[Model], str]:
 
 
 def _link(cl: ChangeList) -> tuple[str, str]:
-    """The link to a row's page: what stands before the row's key, and behind it."""
+    """The link to a row's page: the parts before and after the row's key."""
     page = reverse(f"admin:{cl.opts.app_label}_{cl.opts.model_name}_change", args=["0"])
     context: dict[str, Any] = {"preserved_filters": cl.preserved_filters, "opts": cl.opts}
     before, _, after = page.rpartition("/0/")
@@ -82,7 +82,7 @@ def _link(cl: ChangeList) -> tuple[str, str]:
 
 
 def _reader(cl: ChangeList, name: str) -> tuple[Read, list[str]]:
-    """What reads the value as it is shown, and the classes of its cells."""
+    """A function that reads the value for display, and the CSS classes of its cells."""
     page = cl.model_admin
     classes = [f"field-{name}", *ROW_CLASSES]
     empty = page.get_empty_value_display()
@@ -102,7 +102,7 @@ def _reader(cl: ChangeList, name: str) -> tuple[Read, list[str]]:
 
 
 def _field(cl: ChangeList, name: str) -> "Field[Any, Any] | None":
-    """The table's own field of this name; a relation that leads back is none."""
+    """The model's own field of this name; None for a reverse relation."""
     try:
         field = cl.opts.get_field(name)
     except FieldDoesNotExist:
@@ -111,12 +111,12 @@ def _field(cl: ChangeList, name: str) -> "Field[Any, Any] | None":
 
 
 def _text(value: Any, empty: str) -> str:
-    """What is text already is shown as it is; most cells are."""
+    """Return strings unchanged, as most cells are."""
     return value if isinstance(value, str) else display_for_value(value, empty)
 
 
 def _html(value: Any) -> str:
-    """Safe to be shown, in fewer calls than Django's own takes for text."""
+    """Escape a value, with fewer calls than Django's function for strings."""
     kind = type(value)
     if kind is SafeString:
         return cast(str, value)

@@ -1,11 +1,11 @@
-"""Charts: lines drawn by the server, as plain SVG with a table beside it; no script has to run."""
+"""Draw line charts on the server, as plain SVG with a table beside it, without scripts."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 600, 160
-"""Of the drawing; the page stretches it."""
+"""Size of the drawing in its own units; the page scales it."""
 
 Value = float | None
 Show = Callable[[float], str]
@@ -13,54 +13,54 @@ Show = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of values, oldest first; None where there is nothing to tell."""
+    """One series of values, oldest first; None where there is no value."""
 
     name: str
     tone: str
-    """``hs-line-...`` in the style sheet: a colour, and a pattern for those who see none."""
+    """CSS class ``hs-line-...``: a colour, and a pattern for those who cannot see colours."""
     values: Sequence[Value]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A line on paper."""
+    """A line as an SVG path."""
 
     name: str
     tone: str
     path: str
     last: str
-    """Its newest value in words."""
+    """The newest value as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Everything that the template needs."""
+    """The context of the template."""
 
     title: str
     lines: list[Drawn]
     marks: list[str]
-    """Words at the left edge, from the top down."""
+    """Labels at the left edge, from top to bottom."""
     times: list[str]
-    """Words below, from the oldest to the newest."""
+    """Labels below, from oldest to newest."""
     summary: str
-    """What somebody hears who does not see it."""
+    """Alternative text for screen readers."""
 
     @property
     def grid(self) -> str:
-        """A line behind each mark."""
+        """Path of the horizontal grid lines, one per mark."""
         step = HEIGHT / (len(self.marks) - 1)
         return "".join(f"M0 {place * step:.1f}h{WIDTH}" for place in range(len(self.marks)))
 
 
 def linear(title: str, lines: Sequence[Line], times: list[str], show: Show) -> Chart:
-    """From 0 to a round number above the largest value."""
+    """A chart from 0 to a round number above the largest value."""
     top = _round_up(max((value for line in lines for value in line.values if value), default=1.0))
     marks = [show(top), show(top / 2), show(0)]
     return _chart(title, lines, times, show, marks, lambda value: value / top)
 
 
 def logarithmic(title: str, lines: Sequence[Line], times: list[str], show: Show) -> Chart:
-    """In powers of ten, so that much and little stand in one picture."""
+    """A chart in powers of ten, so that small and large values are visible together."""
     known = [value for line in lines for value in line.values if value]
     low = math.floor(math.log10(max(min(known, default=1.0), 0.1)))
     high = max(low + 1, math.ceil(math.log10(max(known, default=10.0))))
@@ -92,7 +92,7 @@ def _chart(
 
 
 def _path(values: Sequence[Value], height: Callable[[float], float]) -> str:
-    """An SVG path; it is broken off where a value is missing."""
+    """An SVG path, interrupted where a value is missing."""
     step = WIDTH / max(1, len(values) - 1)
     runs: list[list[str]] = [[]]
     for place, value in enumerate(values):
@@ -101,7 +101,7 @@ def _path(values: Sequence[Value], height: Callable[[float], float]) -> str:
             continue
         y = HEIGHT * (1 - min(1.0, max(0.0, height(value))))
         runs[-1].append(f"{place * step:.1f} {y:.1f}")
-    # A run of one is a dot: a stroke of no length with round ends.
+    # A single point becomes a dot: a line of length 0 with round caps.
     return " ".join(f"M{' L'.join(run)}" + "h0" * (len(run) == 1) for run in runs if run)
 
 
@@ -111,11 +111,11 @@ def _last(values: Sequence[Value], show: Show) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20 and so on; not below 2, whose half is a whole number."""
+    """Round up to 1, 2, 5, 10, 20 and so on; at least 2, whose half is an integer."""
     power = 10.0 ** math.floor(math.log10(max(value, 1.0)))
     return max(2.0, next(power * step for step in (1, 2, 5, 10) if power * step >= value))
 
 
 def amount(value: float) -> str:
-    """A number as people write it: whole from a thousand on."""
+    """Format a number; as an integer from a thousand on."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""System checks: settings and databases that would lose messages or not start, found before."""
+"""Check settings and databases at start, before they lose messages or fail."""
 
 import os
 import sqlite3
@@ -21,17 +21,17 @@ from channels_app.rules.program import typed
 
 MIN_SECRET = 50
 MIN_LEASE_GRACE_MS = 2000
-"""An answer that came at the last moment has to be written before the lease ends: commits may wait
-for locks, and a worker that is stopped and continued must notice that it was."""
+"""Time to record the response of an attempt that ended at the timeout, before the lease ends:
+commits may wait for locks, and a worker that was suspended must notice it."""
 GOOD_SQLITE = (3, 51, 3)
 MIN_MYSQL = (8, 0, 17)
-"""The first with a collation that compares bytes and keeps trailing blanks."""
+"""The first version with a collation that compares bytes and keeps trailing blanks."""
 MIN_MARIADB = (10, 6)
 
 
 @register(INSTALLATION, Tags.security)
 def secret_key(**kwargs: Any) -> list[CheckMessage]:
-    """SECRET_KEY is there and long enough."""
+    """Check that SECRET_KEY is set and long enough."""
     try:
         key = settings.SECRET_KEY
     except ImproperlyConfigured:
@@ -51,7 +51,7 @@ def secret_key(**kwargs: Any) -> list[CheckMessage]:
 
 @register(INSTALLATION)
 def misspelt(**kwargs: Any) -> list[CheckMessage]:
-    """Each HOOKSTATION_ variable is a setting."""
+    """Check that each HOOKSTATION_ variable is a setting."""
     return [
         Warning(
             f"{name} is no setting and has no effect.",
@@ -64,7 +64,7 @@ def misspelt(**kwargs: Any) -> list[CheckMessage]:
 
 @register(INSTALLATION, Tags.security)
 def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
-    """HOOKSTATION_ENCRYPTION_KEYS can be used."""
+    """Check that HOOKSTATION_ENCRYPTION_KEYS is valid."""
     texts = settings.ENVIRONMENT.encryption_keys
     problem = _problem(lambda: Keyring.from_texts(list(texts))) if texts else ""
     if not problem:
@@ -83,7 +83,7 @@ def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
 
 @register(INSTALLATION)
 def allowed_targets(**kwargs: Any) -> list[CheckMessage]:
-    """HOOKSTATION_ALLOWED_TARGETS names networks."""
+    """Check that HOOKSTATION_ALLOWED_TARGETS lists networks."""
     problem = _problem(lambda: parse_networks(settings.ENVIRONMENT.allowed_targets))
     if not problem:
         return []
@@ -99,7 +99,7 @@ def allowed_targets(**kwargs: Any) -> list[CheckMessage]:
 
 @register(INSTALLATION)
 def public_url(**kwargs: Any) -> list[CheckMessage]:
-    """HOOKSTATION_PUBLIC_URL is the address of a site and nothing more."""
+    """Check that HOOKSTATION_PUBLIC_URL is a site's URL without a path."""
     if not _problem(lambda: _check_site(settings.ENVIRONMENT.public_url)):
         return []
     return [
@@ -113,7 +113,7 @@ def public_url(**kwargs: Any) -> list[CheckMessage]:
 
 @register(INSTALLATION)
 def times(**kwargs: Any) -> list[CheckMessage]:
-    """Timeouts and leases fit into each other."""
+    """Check that timeouts and leases fit together."""
     chosen = settings.ENVIRONMENT
     found: list[CheckMessage] = []
     if chosen.lease_grace_ms < MIN_LEASE_GRACE_MS:
@@ -139,7 +139,7 @@ def times(**kwargs: Any) -> list[CheckMessage]:
 
 @register(INSTALLATION)
 def ca_file(**kwargs: Any) -> list[CheckMessage]:
-    """HOOKSTATION_CA_FILE can be read."""
+    """Check that HOOKSTATION_CA_FILE is readable."""
     path = settings.ENVIRONMENT.ca_file
     if not path or os.access(path, os.R_OK):
         return []
@@ -154,7 +154,7 @@ def ca_file(**kwargs: Any) -> list[CheckMessage]:
 
 @register(INSTALLATION)
 def debug(**kwargs: Any) -> list[CheckMessage]:
-    """DEBUG is off."""
+    """Check that DEBUG is off."""
     if not settings.DEBUG:
         return []
     return [
@@ -168,7 +168,7 @@ def debug(**kwargs: Any) -> list[CheckMessage]:
 
 @register(INSTALLATION)
 def sign_up(**kwargs: Any) -> list[CheckMessage]:
-    """Strangers can verify their address, if strangers may come."""
+    """Check that mail is configured for open sign-up, which requires verified addresses."""
     chosen = settings.ENVIRONMENT
     if chosen.signup != "open" or chosen.email_url:
         return []
@@ -184,7 +184,7 @@ def sign_up(**kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.database)
 def database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """The database is one that keeps what it commits and knows SKIP LOCKED."""
+    """Check that the database is supported: durable, with SKIP LOCKED."""
     found: list[CheckMessage] = []
     for alias in databases or ():
         connection = connections[alias]
@@ -235,10 +235,10 @@ def _mysql(connection: BaseDatabaseWrapper) -> list[CheckMessage]:
 
 def _mysql_version(text: str) -> list[CheckMessage]:
     name, oldest = ("MariaDB", MIN_MARIADB) if "MariaDB" in text else ("MySQL", MIN_MYSQL)
-    # 5.5.5-10.6.12-MariaDB is how some proxies announce MariaDB 10.6.12.
+    # Some proxies announce MariaDB 10.6.12 as 5.5.5-10.6.12-MariaDB.
     numbers = text.removeprefix("5.5.5-").split("-")[0].split(".")
     version = tuple(int(number) for number in numbers if number.isdecimal())
-    # TiDB names the version whose protocol it speaks; what it can do is newer.
+    # TiDB reports the version of the MySQL protocol it implements; its features are newer.
     if version >= oldest or "TiDB" in text:
         return []
     return [
@@ -266,7 +266,7 @@ def _mysql_charset(of_database: str, of_connection: str) -> list[CheckMessage]:
 
 
 def _problem(work: Callable[[], object]) -> str:
-    """What ``work`` has to say against its input, '' when it has nothing."""
+    """The message of the ValueError that ``work`` raises; '' if it raises none."""
     try:
         work()
     except ValueError as error:
@@ -280,4 +280,4 @@ def _check_site(url: str) -> None:
         raise ValueError("no site")
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError("more than a site")
-    parts.port  # noqa: B018 - raises ValueError for what is no port
+    parts.port  # noqa: B018 - raises ValueError for an invalid port

@@ -1,4 +1,4 @@
-"""The command line: `manage.py` in a checkout, `hookstation` where the package is installed."""
+"""Run the command line: `manage.py` in a checkout, `hookstation` for an installed package."""
 
 import os
 import sys
@@ -43,20 +43,20 @@ GROUPS: dict[str, dict[str, str]] = {
         "pipeline": "Run a job of the data pipeline: archive, usage, health, triage and more.",
     },
 }
-"""The commands of this project, and of Django those that everybody needs. docs/commands.md has the
-same sentences."""
+"""The project's commands and the most important ones of Django. docs/commands.md repeats these
+texts."""
 WIDTH = 80
 
 
 class CommandLine(ManagementUtility):
-    """Django's commands with a help that fits on one screen."""
+    """Django's commands, with a help text that fits on one screen."""
 
     def __init__(self, words: Sequence[str]) -> None:
         super().__init__(list(words))
         self.prog_name = program.name()
 
     def main_help_text(self, commands_only: bool = False) -> str:
-        """Our commands in groups; ``commands_only`` lists the name of each, Django's too."""
+        """The project's commands in groups; with ``commands_only`` all names, also Django's."""
         if commands_only:
             return super().main_help_text(commands_only=True)
         style, name = color_style(), self.prog_name
@@ -78,7 +78,7 @@ class CommandLine(ManagementUtility):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command that the arguments name, the program's own by default."""
+    """Run the command in ``arguments``, by default those of the process."""
     words = list(sys.argv if arguments is None else arguments)
     env.export("DJANGO_SETTINGS_MODULE", "broker_site.settings")
     env.extend_python_path()
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     program.use(env.command())
     match words[1:]:
         case [] | ["help" | "--help" | "-h"]:
-            # Without the settings, which make the folder for data: somebody only looks.
+            # Without loading the settings, which would create the data directory.
             sys.stdout.write(f"{CommandLine(words).main_help_text()}\n")
         case ["version" | "--version"]:
             sys.stdout.write(f"{__version__}\n")

@@ -1,4 +1,4 @@
-"""Console: the frame around the Django admin: its name, its style and what it is joined to."""
+"""Configure Unfold for the console: its name, its style and its callbacks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Dashboard: what the console shows on its first page, in its frame and in its search."""
+"""Provide the console's start page, its header badge and its search."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from channels_app.rules import ids
 from delivery.models import Queue
 
 FOUND = 10
-"""Results of each kind that the search shows."""
+"""Results per kind in the search."""
 PAGES = (
     (ids.MESSAGE, "Message", "channels_app_message"),
     (ids.DELIVERY, "Delivery", "delivery_delivery"),
@@ -25,7 +25,7 @@ PAGES = (
 
 
 def environment(request: HttpRequest) -> list[str]:
-    """The badge in the header: what this installation is, so that nobody mistakes it."""
+    """The badge in the header, which tells installations apart."""
     if settings.DEBUG:
         return ["Debug", "danger"]
     if connection.vendor == "sqlite":
@@ -34,12 +34,12 @@ def environment(request: HttpRequest) -> list[str]:
 
 
 def first_page(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """What the first page shows beside its frame."""
+    """Add the overview to the context of the start page."""
     return context | overview.context(request)
 
 
 def search(request: HttpRequest, term: str) -> list[SearchResult]:
-    """Ctrl+K: public ids lead to their page, the beginning of a name to what bears it."""
+    """Ctrl+K: find objects by public id or by the beginning of their name."""
     found = [
         SearchResult(term, title, reverse(f"admin:{page}_change", args=[number]), "tag")
         for prefix, title, page in PAGES
@@ -54,7 +54,7 @@ def search(request: HttpRequest, term: str) -> list[SearchResult]:
             where = f"{title} of {row.channel}" if isinstance(row, Consumer) else title
             found.append(SearchResult(str(row), where, reverse(page, args=[row.pk]), "tag"))
     if request.user.has_perm("channels_app.view_consumer"):
-        # The term comes in lower case, and a queue's name keeps its capitals.
+        # The search term is in lower case, while queue names keep their case.
         named = Queue.objects.annotate(lower=Lower("name")).filter(lower__startswith=term)
         for queue in named[:FOUND]:
             url = reverse("admin:channels_app_consumer_change", args=[queue.consumer_id])

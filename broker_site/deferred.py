@@ -1,10 +1,10 @@
-"""Deferred responses: a waiting request to granian holds no thread.
+"""Let a request to granian wait without holding a thread.
 
-granian calls a WSGI application in a thread of a pool, with an object that takes the answer. That
-object takes it whenever and from whichever thread it comes; only granian's own wrapper of the
-application answers at once. So the application's environment gets a way to postpone the answer
-(`DEFER_RESPONSE`). What has none, another server or a granian that is built otherwise, lets the
-thread wait.
+granian calls a WSGI application in a thread of a pool, with an object that takes the response. That
+object accepts it at any time and from any thread; only granian's own wrapper of the application
+responds at once. So the environment of a request gets a function that defers the response
+(`DEFER_RESPONSE`). Without it, on another server or a granian with other internals, the thread
+waits.
 """
 
 import inspect
@@ -19,25 +19,25 @@ from channels_app.api.fast_path import DEFER_RESPONSE, DeferResponse, Response
 logger = logging.getLogger(__name__)
 
 WRAP = "_wsgi_call_wrap"
-"""Name in `granian.server.mp` of what wraps the application, in a worker that has loaded it."""
+"""Name in `granian.server.mp` of the function that wraps the application in a worker."""
 PARAMETERS = ["callback", "scope_opts", "access_log_fmt"]
 
 
 class _Taker(Protocol):
-    """What takes an answer; granian's, and ours in its place."""
+    """Takes a response: granian's object, or ours in its place."""
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        """The whole answer."""
+        """Send the whole response."""
 
     def response_iter(self, status: int, headers: list[tuple[str, str]], body: Any) -> None:
-        """Its parts, each of which is asked for when the one before is on its way.
+        """Send the response in parts; the next one is requested when the previous one was sent.
 
-        Where the client is gone none is asked for behind the first one.
+        If the client has disconnected, no part after the first one is requested.
         """
 
 
 class _Deferrable:
-    """Passes an answer on to granian, unless that was postponed."""
+    """Passes a response on to granian, unless it was deferred."""
 
     __slots__ = ("_inner", "_is_postponed")
 
@@ -45,12 +45,12 @@ class _Deferrable:
         self._inner, self._is_postponed = inner, False
 
     def response_bytes(self, *answer: Any) -> None:
-        """What the application has returned."""
+        """Pass on what the application returned."""
         if not self._is_postponed:
             self._inner.response_bytes(*answer)
 
     def response_iter(self, *answer: Any) -> None:
-        """The same in parts."""
+        """Pass on a response in parts."""
         if not self._is_postponed:
             self._inner.response_iter(*answer)
 
@@ -64,7 +64,7 @@ class _Deferrable:
 
         def parts() -> Iterator[bytes]:
             nonlocal is_there
-            yield b""  # no byte on the wire: only whether somebody takes it
+            yield b""  # sends no byte, but shows whether the client is still connected
             is_there = True
             confirm()
             yield answer.body
@@ -74,7 +74,7 @@ class _Deferrable:
 
 
 def install() -> None:
-    """Have granian offer it in this process; before it wraps the application."""
+    """Offer deferred responses in this process; call it before granian wraps the application."""
     wrap: Callable[..., Callable[..., Any]] | None = getattr(mp, WRAP, None)
     known = [] if wrap is None else [*inspect.signature(wrap).parameters]
     if wrap is None or known != PARAMETERS:

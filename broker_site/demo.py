@@ -1,7 +1,7 @@
-"""The environment of ``manage.py demo``: a folder, database and keys of its own.
+"""Prepare the environment of ``manage.py demo``: a folder, database and keys of its own.
 
-Settings are read when Django starts, so this comes before. Nothing of an installation on the same
-machine leaks into the demo, and the demo never writes into an installation's database.
+It runs before Django reads its settings. The demo uses no setting of an installation on the same
+machine, and never writes into an installation's database.
 """
 
 import argparse
@@ -24,10 +24,10 @@ HEADER = """\
 
 
 def prepare(arguments: Sequence[str]) -> None:
-    """Set the variables for ``manage.py demo`` with these arguments; makes keys on first use.
+    """Set the variables for ``manage.py demo`` with these arguments; create keys on first use.
 
-    Only asked for help, it makes nothing. Whether the arguments are any good is the command's to
-    say. Raises BadEnvironment where it cannot write.
+    Does nothing if the arguments ask for help. The command itself validates the arguments. Raises
+    BadEnvironment if the folder is not writable.
     """
     if {"-h", "--help"} & set(arguments):
         return
@@ -49,7 +49,7 @@ def prepare(arguments: Sequence[str]) -> None:
             "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{known.port}",
             "HOOKSTATION_LOG_LEVEL": "ERROR",
             "EMAIL_URL": f"filemail:///{folder / 'mail'}",
-            # A demo that is stopped should be gone at once.
+            # A demo should stop at once.
             "HOOKSTATION_SHUTDOWN_GRACE_S": "5",
             "HOOKSTATION_WEB_WORKERS": "1",
         }
@@ -57,7 +57,7 @@ def prepare(arguments: Sequence[str]) -> None:
 
 
 def _keep(folder: Path) -> dict[str, str]:
-    """What stays the same from start to start, kept in a file that a shell can read as well."""
+    """The values that persist between starts, in a file that a shell can read as well."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / FILE
     kept: dict[str, str] = {}

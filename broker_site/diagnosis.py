@@ -1,6 +1,6 @@
-"""Diagnosis: what an operator should know about a running installation, finding by finding.
+"""Diagnose a running installation, as a list of findings for operators.
 
-System checks (checks.py) judge settings; this looks at what is there: tables, pumps, clocks, disks.
+System checks (checks.py) check settings; this checks the state: tables, pumps, clocks, disks.
 """
 
 import tempfile
@@ -34,37 +34,37 @@ from delivery.steps import quotas
 
 Level = Literal["error", "warning", "info"]
 MIN_BODIES_VERSION = 200
-"""Bodies looked at for old encryption keys: the oldest ones are resealed, or pruned, first."""
+"""How many of the oldest bodies are checked for old encryption keys; rotation begins with these."""
 MIN_FACTORS_VERSION = 1000
-"""Second factors looked at; as long as one of them is old, rotate_keys was not run."""
+"""How many second factors are checked; any old one means that rotate_keys was not run."""
 SCHEMAS = 1000
-"""How many are checked, oldest first: they may be older than today's limits."""
+"""How many schemas are checked, oldest first: old ones may exceed today's limits."""
 LITTLE_DRIFT_S, MAX_DRIFT_S = 0.05, 1.0
 NO_DISK = 100 * 1024**2
 PACKET_MARGIN = 64 * 1024
-"""Of a statement that stores one body, beside the body."""
+"""Size of a statement that stores a body, without the body, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that an operator should know."""
+    """One result for operators."""
 
     level: Level
     id: str
     """Stable, for scripts."""
     sentence: str
     hint: str = ""
-    """The way out, where one is needed."""
+    """How to solve the problem, if it is one."""
 
 
 def find() -> list[Finding]:
-    """Every finding. Without a database those that need none, and that it is away."""
+    """All findings. Without a database, those that do not need it, and that it is unavailable."""
     found = [*data_dir()]
     try:
         found += disk()
         outdated = list(migrations())
         found += outdated
-        # Without its tables nothing else can be asked.
+        # Without current tables the other checks would fail.
         for look in () if outdated else LOOKS:
             found += look()
     except DatabaseFailure as error:
@@ -80,7 +80,7 @@ def find() -> list[Finding]:
 
 
 def migrations() -> Iterable[Finding]:
-    """Tables that are older than the code."""
+    """Report migrations that are not applied."""
     missing = health.unapplied_migrations()
     if missing:
         names = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
@@ -93,21 +93,21 @@ def migrations() -> Iterable[Finding]:
 
 
 def pumps() -> Iterable[Finding]:
-    """Nobody who delivers."""
+    """Report missing pumps."""
     check = health.pumps()
     if not check.ok:
         yield Finding("error", "pumps", check.detail, check.hint)
 
 
 def late() -> Iterable[Finding]:
-    """Deliveries that the broker keeps waiting."""
+    """Report deliveries that only the broker delays."""
     check = health.oldest_due()
     if not check.ok:
         yield Finding("warning", "oldest_due", check.detail, check.hint)
 
 
 def books() -> Iterable[Finding]:
-    """Counts that do not add up, and dead letters."""
+    """Report counters that do not add up, and dead letters."""
     now = backlog.read()
     if now.gap:
         yield Finding(
@@ -136,7 +136,7 @@ def books() -> Iterable[Finding]:
 
 
 def schedules() -> Iterable[Finding]:
-    """Recurring messages that nobody publishes."""
+    """Report schedules that are not published in time."""
     overdue = Schedule.objects.filter(next_at__lt=clock.now() - misfires.GRACE).count()
     if overdue:
         yield Finding(
@@ -150,7 +150,7 @@ def schedules() -> Iterable[Finding]:
 
 
 def durability() -> Iterable[Finding]:
-    """A MySQL that may lose what it committed."""
+    """Report a MySQL configuration that may lose committed transactions."""
     if connection.vendor != "mysql":
         return
     with connection.cursor() as cursor:
@@ -168,13 +168,13 @@ def durability() -> Iterable[Finding]:
 
 
 def packets() -> Iterable[Finding]:
-    """A MySQL that refuses the largest messages."""
+    """Report a MySQL limit that rejects the largest messages."""
     if connection.vendor != "mysql":
         return
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@max_allowed_packet")
         (most,) = cursor.fetchone()
-    # Bytes travel as two hexadecimal digits each.
+    # A byte is sent as two hexadecimal digits.
     needed = 2 * conf().max_body_bytes + PACKET_MARGIN
     if most < needed:
         yield Finding(
@@ -188,7 +188,7 @@ def packets() -> Iterable[Finding]:
 
 
 def consumers() -> Iterable[Finding]:
-    """Consumers that get nothing now."""
+    """Report disabled consumers and open circuits."""
     disabled = Consumer.objects.filter(state=Consumer.State.DISABLED).count()
     if disabled:
         yield Finding(
@@ -208,7 +208,7 @@ def consumers() -> Iterable[Finding]:
 
 
 def event_types() -> Iterable[Finding]:
-    """Schemas that were stored once and are refused today: messages of their types are, too."""
+    """Report stored schemas that are no longer valid, whose messages are rejected."""
     rows = EventType.objects.exclude(schema=None).select_related("channel").order_by("pk")
     bad = [row for row in rows[:SCHEMAS] if schemas.compiled(row.schema).validator is None]
     if bad:
@@ -224,7 +224,7 @@ def event_types() -> Iterable[Finding]:
 
 
 def mail() -> Iterable[Finding]:
-    """Mail that reaches nobody, where there are people who could need it."""
+    """Report missing mail if there are people who need it."""
     if not settings.CAN_MAIL and Membership.objects.exists():
         yield Finding(
             "info",
@@ -235,7 +235,7 @@ def mail() -> Iterable[Finding]:
 
 
 def encryption() -> Iterable[Finding]:
-    """Processes that lack a key, a rotation that is not finished, rows that an old key sealed."""
+    """Report processes without a needed key, unfinished rotations, and rows with old keys."""
     if refusal := keystore.refusal():
         yield Finding("error", "encryption_key", refusal, "Then start the processes here again.")
         return
@@ -273,7 +273,7 @@ def encryption() -> Iterable[Finding]:
 
 
 def clocks() -> Iterable[Finding]:
-    """A clock of this host that disagrees with the database's."""
+    """Report a difference between this host's clock and the database's."""
     if connection.vendor != "mysql":
         return
     drift_s = clock.offset().least_s
@@ -288,7 +288,7 @@ def clocks() -> Iterable[Finding]:
 
 
 def limits() -> Iterable[Finding]:
-    """Channels and teams that are near a limit, or at it."""
+    """Report channels and teams near or at a limit."""
     for row in (
         QuotaUsage.objects.exclude(level=QuotaUsage.Level.OK)
         .exclude(scope=QuotaUsage.Scope.DISK)
@@ -306,7 +306,7 @@ def limits() -> Iterable[Finding]:
 
 
 def disk() -> Iterable[Finding]:
-    """Little room where messages go."""
+    """Report low disk space for messages."""
     for room in disks.rooms():
         if room.is_low or room.is_short:
             yield Finding(
@@ -319,7 +319,7 @@ def disk() -> Iterable[Finding]:
 
 
 def data_dir() -> Iterable[Finding]:
-    """A data folder that cannot be written."""
+    """Report a data directory that is not writable."""
     try:
         with tempfile.TemporaryFile(dir=settings.DATA_DIR):
             return
@@ -347,4 +347,4 @@ LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     clocks,
     limits,
 )
-"""Those that ask the tables."""
+"""Checks that read tables."""

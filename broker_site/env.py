@@ -1,4 +1,4 @@
-"""The only reader of the process environment: each variable once, typed and documented."""
+"""Read the process environment: each variable once, typed and documented. No other module does."""
 
 import os
 import re
@@ -15,16 +15,16 @@ from channels_app.rules import program
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 COMMAND = "HOOKSTATION_COMMAND"
-"""Between our own processes: the program as people typed it. Nobody has to set it."""
+"""Tells child processes the program's name as people typed it; set by the program itself."""
 
 
 MAX_BODY_BYTES = 64 * 1024**2
-"""Of a message or a batch, which the web process, the database and the pump each hold whole, some
-of them several times over."""
+"""Maximum of the two body size settings: web process, database and pump hold a body or batch in
+memory as a whole, sometimes several times."""
 
 
 class BadEnvironment(Exception):
-    """A variable cannot be used; the message names it and says what would be accepted."""
+    """A variable is invalid; the message names it and says what is accepted."""
 
 
 def _boolean(text: str) -> bool:
@@ -70,7 +70,7 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 
 
 def _lake(text: str) -> str:
-    """A folder that Spark and the broker mean alike; the pipeline refuses the same texts."""
+    """A folder that Spark and the broker interpret alike; the pipeline rejects the same values."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text):
         raise ValueError("addresses are not supported, expected a folder such as /srv/lake")
     if text and not text.startswith("/"):
@@ -102,7 +102,7 @@ def _hook(name: str, default: Any, parse: Callable[[str], Any], help: str, **mor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Everything an installation can set. docs/settings.md holds a row for each."""
+    """All settings of an installation. docs/settings.md has a row for each."""
 
     database_url: str = _setting(
         "DATABASE_URL",
@@ -341,9 +341,9 @@ class Environment:
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Environment:
-    """The environment as typed values; ``NAME_FILE`` is read where ``NAME`` is absent.
+    """Parse the environment; ``NAME_FILE`` is read if ``NAME`` is not set.
 
-    Raises BadEnvironment naming the variable that cannot be used.
+    Raises BadEnvironment that names the invalid variable.
     """
     values: dict[str, Any] = {}
     for setting in fields(Environment):
@@ -368,7 +368,7 @@ OTHERS = {
 
 
 def unknown(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Each ``HOOKSTATION_`` variable that is no setting, with the setting most like it, or ""."""
+    """Each ``HOOKSTATION_`` variable that is no setting, with the most similar setting, or ""."""
     known = {setting.metadata["name"] for setting in fields(Environment)}
     found = {
         name
@@ -379,14 +379,14 @@ def unknown(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def export(name: str, value: str) -> None:
-    """Set a variable for this process and its children, unless the installation chose it."""
+    """Set a variable for this process and its children, unless it is set."""
     os.environ.setdefault(name, value)
 
 
 def name_command(started: str) -> None:
-    """Remember for this process and its children by which program people started them.
+    """Store for this process and its children by which name people started the program.
 
-    Children are started by the path of manage.py, whatever their parent was started by.
+    Children are always started by the path of manage.py.
     """
     last = Path(started).name
     names = {"manage.py": program.CHECKOUT, "__main__.py": "python -m hookstation"}
@@ -394,20 +394,20 @@ def name_command(started: str) -> None:
 
 
 def command() -> str:
-    """What people type in front of a command's name, here or in the process that started this."""
+    """What people type before a command's name, in this process or the one that started it."""
     is_installed = BASE_DIR.parts[-2:] == ("hookstation", "broker")
     return os.environ.get(COMMAND) or ("hookstation" if is_installed else program.CHECKOUT)
 
 
 def extend_python_path() -> None:
-    """Let processes that this one starts find the packages, wherever it was started."""
+    """Let child processes find the packages, whatever the working directory."""
     former = os.environ.get("PYTHONPATH", "")
     if str(BASE_DIR) not in former.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BASE_DIR), former]))
 
 
 def replace(values: Mapping[str, str]) -> None:
-    """Set this process's and its children's settings to ``values``, and forget all others."""
+    """Replace all settings of this process and its children by ``values``."""
     for setting in fields(Environment):
         os.environ.pop(setting.metadata["name"], None)
         os.environ.pop(f"{setting.metadata['name']}_FILE", None)
@@ -415,7 +415,7 @@ def replace(values: Mapping[str, str]) -> None:
 
 
 def is_set(name: str) -> bool:
-    """Whether this process has the variable, from outside or by ``export``."""
+    """Whether this process has the variable, from outside or through ``export``."""
     return name in os.environ
 
 

@@ -1,4 +1,4 @@
-"""Answers for what no view answers: problems for programs, pages for people."""
+"""Respond to errors outside of views: with problems for programs, pages for people."""
 
 from collections.abc import Callable
 
@@ -16,21 +16,21 @@ CONSOLE = "/admin/"
 
 
 class Keys:
-    """Middleware: a page that needs an encryption key which this process lacks says so.
+    """Middleware: show an error page if a view lacks an encryption key.
 
-    Forms show the refusal themselves; this is for what has none, and for the pages of others, as
-    those of second factors are.
+    Forms show this error themselves; the middleware serves views without a form, and those of
+    other packages, such as the ones for second factors.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """The answer of the view."""
+        """The response of the view."""
         return self._get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """503 for a missing key; what the view wrote was taken back with its transaction."""
+        """503 for a missing key; the view's transaction has been rolled back."""
         if not isinstance(error, KeyUnavailable):
             return None
         answer = _page(request, error.status, "An encryption key is missing", error.detail)
@@ -39,14 +39,14 @@ class Keys:
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """400: what Django itself refuses, such as a thousand parameters."""
+    """400: rejected by Django itself, for example for too many parameters."""
     if request.path_info.startswith(API):
         return problems.answer(400, "bad_request", "The request cannot be read.")
     return defaults.bad_request(request, exception)
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403: not for this person."""
+    """403: not allowed for this user."""
     if request.path_info.startswith(PORTAL):
         advice = str(exception) or "Your account may not do this. Nothing was changed."
         return _page(request, 403, "Not allowed", advice)
@@ -57,7 +57,7 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def not_from_here(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """403: a form that was not made by us for this session; the log has the reason."""
+    """403: the CSRF check failed; the log has the reason."""
     if request.path_info.startswith(PORTAL):
         advice = (
             "The form was too old, or cookies are switched off. Nothing was changed. Go back, "
@@ -68,7 +68,7 @@ def not_from_here(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """404: no such address."""
+    """404: no such URL."""
     if request.path_info.startswith(API):
         return problems.answer(404, "not_found", "There is nothing here; see /api/docs/.")
     if request.path_info.startswith(PORTAL):
@@ -78,19 +78,19 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def too_many(request: HttpRequest) -> HttpResponse:
-    """429: somebody tries too often."""
+    """429: too many attempts."""
     advice = "You, or somebody at your address, tried this too often. Wait a few minutes."
     return _page(request, 429, "Too many tries", advice)
 
 
 def broken_off(request: HttpRequest) -> HttpResponse:
-    """400: the connection ended before the form did."""
+    """400: the connection ended before the form was complete."""
     advice = "The connection broke off in the middle of the form. Nothing was changed."
     return _page(request, 400, "Please send it again", advice)
 
 
 def too_slow(request: HttpRequest) -> HttpResponse:
-    """503: too many forms are on their way, and have been for long or come slowly."""
+    """503: too many forms are being received."""
     advice = "Many forms are being sent at this moment. Go back and send yours once more."
     answer = _page(request, 503, "Please send it again", advice)
     answer["Retry-After"] = "1"
@@ -98,7 +98,7 @@ def too_slow(request: HttpRequest) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500: a bug. The log has the traceback, the answer has nothing of it."""
+    """500: a bug. The log has the traceback, the response does not show it."""
     if request.path_info.startswith(API):
         detail = "The broker failed, and its log says why. Send the request again later."
         return problems.answer(500, "internal_error", detail)

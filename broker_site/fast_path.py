@@ -1,4 +1,4 @@
-"""Fast path: serve programs' requests without the middleware that only people's pages need."""
+"""Serve programs' requests without the middleware that only people's pages need."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from delivery.api import pull
 StartResponse = Callable[..., Any]
 
 _NAME = "([A-Za-z0-9._-]{1,100})"
-"""Of a channel or a consumer, unless it needs decoding."""
+"""Name of a channel or a consumer, unless it is percent-encoded."""
 SHORT: tuple[tuple[Callable[[str], re.Match[str] | None], Callable[..., Response]], ...] = (
     (re.compile(f"/api/v1/channels/{_NAME}/messages").fullmatch, publishing.answer),
     (
@@ -35,34 +35,34 @@ SHORT: tuple[tuple[Callable[[str], re.Match[str] | None], Callable[..., Response
     ),
     (re.compile("/api/v1/leases/ack").fullmatch, pull.answer_acknowledgement),
 )
-"""What programs POST most often, and who answers that with what the address names."""
+"""The most frequent POST requests, with the functions that handle them. The groups of a pattern
+become arguments."""
 DONE = {status: f"{status} {HTTPStatus(status).phrase}" for status in (200, 202)}
 DONE_HEADERS = security.complete([("Content-Type", fast_path.CONTENT_TYPE)], "/api/v1/")
-"""What these answers have in common."""
+"""Headers that all these responses have."""
 MAX_PATHS = 4096
-"""Addresses whose views are remembered."""
+"""Maximum number of URLs whose views are cached."""
 MAX_DROPPED = 64 * 1024
-"""Bytes of a refused body that are read, so that the connection can go on."""
+"""Maximum size of a rejected body that is read to keep the connection open, in bytes."""
 
 
 class FastPathRequest(WSGIRequest):
-    """A request whose body is read as it is: nobody asks for form fields or their charset."""
+    """A request whose body is only read as bytes, without form fields or their charset."""
 
     _read_started: bool
-    """Django's own, and not in its types."""
+    """An attribute of Django that the stubs lack."""
 
     def _set_content_type_params(self, meta: dict[str, Any]) -> None:
         self.content_type, self.content_params = "", {}
 
 
 class FastPathHandler:
-    """A WSGI application that calls Django's views, and nothing around them.
+    """A WSGI application that calls Django's views without middleware.
 
-    Sessions, CSRF, messages, static files, request metrics, cookies and the signals of a request
-    cost each one 0.2 to 0.3 ms of CPU, more than the shortest answer costs without them, and do
-    nothing for programs. What is asked most often, to publish one message, to receive and to
-    acknowledge, goes without Django's request and REST framework's view as well; what is refused
-    there is told by such a view.
+    Sessions, CSRF, messages, static files, request metrics, cookies and request signals cost 0.2 to
+    0.3 ms of CPU each, more than the shortest request takes without them, and programs do not need
+    them. The most frequent requests (publish one message, receive, acknowledge) also skip Django's
+    request and REST framework's view; if one is rejected there, RefusalView formats the error.
     """
 
     PREFIXES = ("/api/v1/", "/acks/", "/inbound/", "/livez", "/readyz", "/metrics")
@@ -71,7 +71,7 @@ class FastPathHandler:
         self._answer: Any = convert_exception_to_response(_answer)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> list[bytes]:
-        """Answer one request, in one piece."""
+        """Handle one request; the response has one part."""
         if environ["REQUEST_METHOD"] == "POST":
             for matches, answer in SHORT:
                 if found := matches(environ["PATH_INFO"]):
@@ -82,7 +82,7 @@ class FastPathHandler:
 
 
 class _Body:
-    """A request's body, and whether reading it has begun."""
+    """A request's body, which knows whether reading it has begun."""
 
     __slots__ = ("_read", "is_begun")
 
@@ -105,17 +105,18 @@ def _give_short(
     answer: Callable[..., Response],
     named: Sequence[str],
 ) -> list[bytes]:
-    """The answer to what is ``named`` by the address, or a view's that tells why there is none."""
+    """Call a function of `SHORT` with the URL's groups; let a view format its error."""
     body = _Body(environ["wsgi.input"].read)
     try:
         done = answer(environ, body.read, *named)
-    except Exception as error:  # whatever it is, a view tells it or answers 500
+    except Exception as error:  # of any kind: the view formats it, or responds with 500
         request = FastPathRequest(environ)
         request._read_started = body.is_begun
         try:
             return _give(_refusing(error), request, start_response)
         finally:
-            # Its frames hold the body, and one of them the view that holds the error.
+            # The traceback's frames refer to the body, and one to the view, which refers to the
+            # error.
             error.__traceback__ = None
     _keep_usable(connections[DEFAULT_DB_ALIAS])
     start_response(DONE[done.status], _headers_of(done))
@@ -123,7 +124,7 @@ def _give_short(
 
 
 def _defer(defer: fast_path.Defer) -> fast_path.DeferResponse:
-    """The same for an answer of the REST API, which does not name the headers that all have."""
+    """Wrap the deferral so that a response gets the common headers of the REST API."""
     answer_later = defer()
 
     def answer(done: Response, confirm: Callable[[], object]) -> bool:
@@ -133,7 +134,7 @@ def _defer(defer: fast_path.Defer) -> fast_path.DeferResponse:
 
 
 def _headers_of(done: Response) -> list[tuple[str, str]]:
-    """What such an answer says in its head. Raises what the database raises."""
+    """All headers of a response. Raises what the database raises."""
     own = (NOW, now_text()), ("Content-Length", str(len(done.body)))
     return [*done.headers, *own, *DONE_HEADERS]
 
@@ -143,7 +144,7 @@ def _give(
     request: FastPathRequest,
     start_response: StartResponse,
 ) -> list[bytes]:
-    """The view's answer as the server wants it."""
+    """Send the response of a view to the server."""
     response = view(request)
     if response.status_code >= 400:
         log_response(
@@ -167,7 +168,7 @@ def _answer(request: HttpRequest) -> HttpResponse:
 
 
 def _refusing(error: Exception) -> Any:
-    """What tells a request why it was refused."""
+    """A view that responds with this error."""
 
     def refuse(request: HttpRequest) -> HttpResponse:
         return _rendered(RefusalView.as_view(error=error)(request))
@@ -176,19 +177,19 @@ def _refusing(error: Exception) -> Any:
 
 
 def _rendered(response: Any) -> HttpResponse:
-    # REST framework's answers are written when everything about them is known.
+    # REST framework renders its responses late.
     if hasattr(response, "render"):
         response.render()
-        # It and the answer hold each other, and the request, until a garbage collection.
+        # The context and the response refer to each other, and to the request: a reference cycle.
         response.renderer_context = {}
-    return response  # type: ignore[no-any-return]  # views are free to answer with anything
+    return response  # type: ignore[no-any-return]  # views may return anything
 
 
 def _leaves_body(request: FastPathRequest) -> bool:
-    """Whether a body that nobody read stands between this request and the next one.
+    """Whether an unread body remains between this request and the next one.
 
-    The server ends such a connection, and a client that is not told loses its next request to it.
-    Only granian wants to hear it from us: WSGI keeps the header for servers.
+    The server closes such a connection, and a client that is not told loses its next request.
+    Only for granian: WSGI reserves the header for servers.
     """
     meta = request.META
     if request._read_started or meta.get("SERVER_SOFTWARE") != "Granian":
@@ -200,7 +201,7 @@ def _leaves_body(request: FastPathRequest) -> bool:
         return "HTTP_TRANSFER_ENCODING" in meta
     if not (announced.isdecimal() and int(announced) <= MAX_DROPPED):
         return True
-    # Waiting for a body takes a thread: callers with a key may do that, strangers may not.
+    # Waiting for a body occupies a thread: only callers with a key may do that.
     caller: Caller | None = getattr(request, "user", None)
     if caller is None or not bodies.take(caller.owner, waits=False):
         return True
@@ -219,7 +220,7 @@ def _resolve(path: str) -> ResolverMatch:
 
 
 def _keep_connections_usable() -> None:
-    """What Django does at the end of each request: drop those that are old or broke."""
+    """Close connections that are old or broken, as Django does after each request."""
     for connection in connections.all(initialized_only=True):
         _keep_usable(connection)
 

@@ -1,4 +1,4 @@
-"""Forms: what strangers may post is read by a few threads, so that slow senders hold no more."""
+"""Limit how many threads read bodies from people, so that slow senders cannot occupy them all."""
 
 from collections.abc import Callable
 
@@ -10,17 +10,17 @@ from channels_app.api.concurrency import ConcurrencyLimit
 from delivery.runtime import children
 
 SHARE = 4
-"""One of so many threads may wait for people's forms."""
+"""The divisor: one of this many threads may wait for forms."""
 PROGRAMS = "/api/v1/"
-"""Their bodies are read for callers with a key alone, by views of their own."""
+"""Views below this path read bodies themselves, only for callers with a key."""
 
 
 class Forms:
-    """Middleware: reads a form before anybody asks for it, where there is a place.
+    """Middleware: read a form before the view runs, if a slot is free.
 
-    The web server waits for a body as long as its sender likes, in a thread, and anybody may post
-    to the sign-in: without a limit a few dozen bodies that never end would stop publishing. And no
-    address has all the places: those of one sender would shut everybody else out.
+    The web server waits in a thread as long as the sender of a body is slow, and anybody can post
+    to the sign-in page: without a limit, a few dozen bodies that never end would stop publishing.
+    A single address cannot take all slots, since that would lock out everybody else.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
@@ -28,7 +28,7 @@ class Forms:
         self._places = ConcurrencyLimit(max(1, children.web_threads() // SHARE))
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """The answer; 503 where too many forms are on their way, 400 where one broke off."""
+        """The response; 503 if no slot is free, 400 if the form is incomplete."""
         if _has_none(request) or request.path_info.startswith(PROGRAMS):
             return self._get_response(request)
         address = request.META.get("REMOTE_ADDR")
@@ -40,10 +40,10 @@ class Forms:
             is_whole = False
         finally:
             self._places.give_back(address)
-        # Half a form may look like a whole one, in which fields were left empty.
+        # A truncated form can look like a complete one with empty fields.
         return self._get_response(request) if is_whole else errors.broken_off(request)
 
 
 def _has_none(request: HttpRequest) -> bool:
-    # Of a body without a length Django reads nothing, and of one that is no number either.
+    # Django reads no body if its Content-Length is missing or not a number.
     return not request.META.get("CONTENT_LENGTH", "").strip("0").isdecimal()

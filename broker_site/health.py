@@ -1,7 +1,7 @@
-"""Health: /livez, /readyz and /metrics, for load balancers, operators and Prometheus.
+"""Serve /livez, /readyz and /metrics, for load balancers, operators and Prometheus.
 
-Nobody logs in here, so nothing here is secret: states, counts and ages, never names or addresses.
-Metrics reveal how much business there is, so /metrics requires a local caller or a token.
+These pages need no login, so they show nothing secret: states, counts and ages, no names or
+addresses. Metrics reveal the volume of business, so /metrics requires a local caller or a token.
 """
 
 import hmac
@@ -32,7 +32,7 @@ FORWARDED = (
     *("HTTP_X_FORWARDED_FOR", "HTTP_X_FORWARDED_HOST", "HTTP_X_FORWARDED_PROTO"),
     *("HTTP_X_REAL_IP", "HTTP_FORWARDED", "HTTP_VIA"),
 )
-"""What a proxy says of the caller: then the connection is the proxy's."""
+"""Headers that a proxy adds; with one of them the request is not local."""
 NOT_FOR_ALL = (
     "Metrics are for this machine alone. To scrape from elsewhere set "
     "HOOKSTATION_METRICS_TOKEN and send it as 'Authorization: Bearer ...'.\n"
@@ -41,19 +41,19 @@ NOT_FOR_ALL = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one check found."""
+    """The result of one check."""
 
     ok: bool
     detail: str
     """One sentence."""
     hint: str = ""
-    """What to do, where something is to be done."""
+    """What to do, if something is to be done."""
 
 
 @require_safe
 @never_cache
 def livez(request: HttpRequest) -> HttpResponse:
-    """Whether this process answers; asks nothing else, so that it stays true without a database."""
+    """Whether this process responds; checks nothing else, so that it works without a database."""
     return JsonResponse({"status": "alive"})
 
 
@@ -62,9 +62,9 @@ def livez(request: HttpRequest) -> HttpResponse:
 def readyz(request: HttpRequest) -> HttpResponse:
     """Whether messages are accepted and delivered: 200, or 503 with the checks that failed.
 
-    ``?exclude=pumps&exclude=oldest_due`` leaves checks out: a load balancer in front of the
-    publish endpoint goes on sending while deliveries are late, because accepting still works.
-    Whether it does is what ``storage`` and ``disk`` say.
+    ``?exclude=pumps&exclude=oldest_due`` leaves checks out: a load balancer for the publish
+    endpoint should keep sending while deliveries are late, because accepting still works. The
+    checks ``storage`` and ``disk`` tell whether it does.
     """
     excluded = request.GET.getlist("exclude")
     found = {name: result for name, result in _run() if name not in excluded}
@@ -74,7 +74,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         "checks": {name: asdict(check) for name, check in found.items()},
     }
     response = JsonResponse(body, status=200 if ready else 503)
-    # Django's own mark, which its types leave out: else each probe writes a line of level ERROR.
+    # Django's own flag, which the stubs lack; otherwise each probe is logged as an ERROR.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
@@ -82,7 +82,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Numbers of all processes and of the database, in the format that the scraper asks for."""
+    """Metrics of all processes and of the database, in the format that the scraper requests."""
     if not _may_scrape(request):
         return HttpResponse(NOT_FOR_ALL, status=401, headers={"WWW-Authenticate": "Bearer"})
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
@@ -90,11 +90,11 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def _may_scrape(request: HttpRequest) -> bool:
-    """Whether the request carries the token; without one, whether it comes from this machine."""
+    """Whether the request has the token or, if none is set, comes from this machine."""
     if token := settings.ENVIRONMENT.metrics_token:
         scheme, _, given = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
-    # Somebody forwards what comes for a public name, and may not say for whom.
+    # With a public name there is a proxy, which may not send forwarding headers.
     if not _is_local(urlsplit(settings.PUBLIC_URL).hostname or ""):
         return False
     if any(name in request.META for name in FORWARDED) or not _is_local(_host(request)):
@@ -103,7 +103,7 @@ def _may_scrape(request: HttpRequest) -> bool:
 
 
 def _host(request: HttpRequest) -> str:
-    """The name that was asked for: a page elsewhere may have had it lead here."""
+    """The requested host name: DNS rebinding could make a foreign name resolve to this machine."""
     return split_domain_port(request.META.get("HTTP_HOST", "localhost"))[0].strip("[]")
 
 
@@ -118,7 +118,7 @@ def _is_local(host: str) -> bool:
 
 
 def database() -> Check:
-    """Whether the database answers."""
+    """Check that the database responds."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
         cursor.fetchone()
@@ -126,14 +126,14 @@ def database() -> Check:
 
 
 def unapplied_migrations() -> list[str]:
-    """Names of the migrations that this code has and the database has not."""
+    """Names of the migrations that are in the code but not applied."""
     executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
 
 
 class _Migrations:
-    """Whether the tables fit the code; asked until they do, since reading the files takes time."""
+    """Check the migrations; only until they are all applied, since reading the files takes time."""
 
     def __init__(self) -> None:
         self._applied = False
@@ -149,7 +149,7 @@ class _Migrations:
 
 
 def storage() -> Check:
-    """Whether a row can be written."""
+    """Check that a row can be written."""
     try:
         probe.check()
     except DatabaseFailure:
@@ -162,7 +162,7 @@ def storage() -> Check:
 
 
 def disk() -> Check:
-    """Whether there is room for messages."""
+    """Check that there is disk space for messages."""
     rooms = disks.rooms()
     reserve = conf().disk_reserve_bytes // MIB
     free = ", ".join(f"{room.free // MIB} MiB in {room.folder}" for room in rooms)
@@ -176,7 +176,7 @@ def disk() -> Check:
 
 
 def keys() -> Check:
-    """Whether this process can seal, and open what the others seal."""
+    """Check that this process can encrypt, and decrypt what others encrypt."""
     if not keystore.refusal():
         return Check(True, "The encryption key that seals is here.")
     return Check(
@@ -189,7 +189,7 @@ def keys() -> Check:
 
 
 def pumps() -> Check:
-    """Whether anybody delivers."""
+    """Check that there are pumps that deliver."""
     living = registration.living()
     adrift = [slot for slot in living if registration.is_adrift(slot.clock_offset_ms / 1000)]
     if len(adrift) < len(living):
@@ -210,7 +210,7 @@ def pumps() -> Check:
 
 
 def oldest_due() -> Check:
-    """Whether what is due goes out."""
+    """Check that due deliveries are sent in time."""
     age_s = backlog.oldest_due_s(backlog.read())
     detail = f"The oldest due delivery that only the broker keeps waiting is {age_s:.1f} s old."
     if age_s <= backlog.LATE_S:
@@ -232,7 +232,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "pumps": pumps,
     "oldest_due": oldest_due,
 }
-"""In this order: after a database that is away, the others are not asked."""
+"""In this order: if the database is unavailable, later checks are skipped."""
 
 
 def _run() -> list[tuple[str, Check]]:
@@ -245,7 +245,7 @@ def _run() -> list[tuple[str, Check]]:
         try:
             found.append((name, check()))
         except DatabaseFailure:
-            # The driver's words may name hosts and users: they go to the log of whoever asks next.
+            # The driver's message may contain hosts and users, so it is not shown here.
             away = name == "database"
             found.append((name, _failed(name)))
     return found

@@ -1,8 +1,9 @@
-"""Metric files: how the processes of an installation add their numbers up, the dead included.
+"""Sum the metrics of all processes of an installation, including processes that have ended.
 
-Each process keeps its counters in a file named after its number. When it dies the file must stay,
-or its counts would vanish from the sum; so the files of dead processes move to a folder of their
-own and are merged there. Every step is one rename, so that a crash neither loses nor doubles.
+Each process keeps its counters in a file named after its process id. When it ends, the file must
+stay, or its counts would disappear from the sum. So the files of ended processes move to another
+folder and are merged there. Each step is one rename, so that a crash neither loses nor doubles
+counts.
 """
 
 import fcntl
@@ -25,21 +26,21 @@ from delivery.runtime.processes import runs
 log = logging.getLogger(__name__)
 
 KEEP = 16
-"""Files of dead processes that are left as they are before they are merged."""
+"""Number of files of ended processes above which they are merged."""
 SUMMED = frozenset({"counter", "histogram", "summary"})
-"""Kinds whose dead files still count. A gauge of a dead process says nothing any more."""
+"""Metric types that count after their process has ended. Gauges do not."""
 
 
 class Files(Collector):
-    """What all processes counted, merged at scrape time."""
+    """Metrics of all processes, merged at scrape time."""
 
     def __init__(self, own: Path, others: Sequence[Path] = ()) -> None:
-        """``own`` is this host's folder, looked after here; ``others`` are only read."""
+        """``own`` is this host's folder, which is maintained here; ``others`` are only read."""
         self._own = own
         self._others = others
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric of every process, living or dead."""
+        """All metrics of all processes, running or ended."""
         folders = sorted({self._own, *self._others})
         with _locked(folders):
             _retire(self._own)
@@ -50,7 +51,7 @@ class Files(Collector):
 
 @contextmanager
 def _locked(folders: Sequence[Path]) -> Iterator[None]:
-    """One scrape at a time; a lock goes with its holder. In order, so that two cannot deadlock."""
+    """Lock the folders in order, against deadlocks. The kernel releases locks of dead processes."""
     with ExitStack() as stack:
         for folder in folders:
             handle = stack.enter_context((folder / "lock").open("a"))
@@ -71,7 +72,7 @@ def _retire(folder: Path) -> None:
         if not pid.isdecimal() or runs(int(pid)):
             continue
         if kind in SUMMED:
-            # Numbers are used again: two dead processes may have had the same one.
+            # Process ids are reused, so the name also contains the inode.
             path.replace(dead / f"{kind}_{path.stat().st_ino}_{pid}.db")
         else:
             path.unlink(missing_ok=True)
@@ -91,7 +92,7 @@ def _merge(found: Sequence[Path], dead: Path) -> None:
                 sums[path.stem.split("_")[0]][key] += value
     for kind, values in sums.items():
         _write(fresh / f"{kind}_0_0.db", values)
-    # The finished folder takes the other's place; whoever finds it half done goes on from there.
+    # Swap in the finished folder; after a crash in between, the next scrape completes the swap.
     (fresh / "complete").touch()
     _finish_swap(dead)
 
@@ -108,7 +109,7 @@ def _finish_swap(dead: Path) -> None:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether the file can be read: a process may have been killed while it grew."""
+    """Whether the file can be read: a process may have been killed while the file grew."""
     try:
         for key, _ in _read(path):
             json.loads(key)

@@ -1,4 +1,4 @@
-"""Navigation: the ways around the console, resolved once and chosen for whoever looks."""
+"""Define the console's navigation, resolved once and filtered by the user's permissions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,40 +14,40 @@ from delivery.models import Counter
 from delivery.rules.lifecycle import DeliveryState
 
 Asked = Mapping[str, Any]
-"""The query of an address."""
+"""The query parameters of a URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of the sidebar, or a tab: a list, for those who may view it."""
+    """An entry of the sidebar or a tab: a list, for users who may view it."""
 
     title: str
     icon: str = ""
     model: str = ""
-    """``app.model`` of the list, and of the permission to view it."""
+    """``app.model`` of the list and of the permission to view it."""
     query: str = ""
     lit: Callable[[Asked], bool] = lambda asked: True
-    """One list may have several places: whether this one is meant by what is asked for."""
+    """Several entries may lead to one list: whether the query parameters select this one."""
     kin: tuple[str, ...] = ()
-    """Models whose lists light this place up too."""
+    """Models whose lists highlight this entry as well."""
     has_badge: bool = False
-    """Wears the number of dead letters, unless there are none."""
+    """Shows the number of dead letters, unless it is 0."""
     page: str = ""
-    """Name of an address instead of the list; without either it is the first page."""
+    """Name of a URL instead of the list; without either it is the start page."""
 
     def link(self) -> str:
-        """Where it leads."""
+        """URL of the entry."""
         return self._address + self.query
 
     def may_view(self, request: HttpRequest) -> bool:
-        """Whether this person may go there."""
+        """Whether the user may view it."""
         if not self.model:
             return True
         app, _, name = self.model.partition(".")
         return bool(request.user.has_perm(f"{app}.view_{name}"))
 
     def is_lit(self, request: HttpRequest) -> bool:
-        """Whether the person is there already."""
+        """Whether it is the current page."""
         if self.page or not self.model:
             return request.path == self._address
         lists = (self.model, *self.kin)
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Some places under one title."""
+    """Entries under one title."""
 
     title: str
     places: tuple[Place, ...]
@@ -74,7 +74,7 @@ def _in_state(state: str) -> Callable[[Asked], bool]:
 
 
 def _deliveries(title: str, state: str) -> Place:
-    """A saved view of the deliveries."""
+    """A filtered list of deliveries."""
     return Place(title, "", "delivery.delivery", f"?state={state}", _in_state(state))
 
 
@@ -236,11 +236,11 @@ TABS = (
         )
     ),
 )
-"""Lists that are one thing to people; each has the others above it."""
+"""Lists that belong together; each shows tabs for the others."""
 
 
 def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
-    """The groups with those places that this person may see."""
+    """The groups, with the entries that the user may see."""
     return [
         {
             "title": group.title,
@@ -254,7 +254,7 @@ def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
 
 
 def tabs(request: HttpRequest) -> list[dict[str, Any]]:
-    """The tabs as Unfold's templates want them, of whichever list."""
+    """All tabs in the format of Unfold's templates."""
     return [
         {
             "models": sorted({place.model for place in places}),
@@ -279,17 +279,17 @@ def _shown(place: Place, request: HttpRequest) -> dict[str, Any]:
 
 
 def _dead() -> str:
-    """How many dead letters there are; '' for none."""
+    """The number of dead letters; '' for 0."""
     dead = Counter.objects.filter(state=DeliveryState.DEAD).aggregate(total=Sum("count"))["total"]
     return intcomma(dead) if dead else ""
 
 
 def _list_of(model: str) -> str:
-    """Address of a list."""
+    """URL of a list."""
     return _page(f"admin:{model.replace('.', '_')}_changelist" if model else "admin:index")
 
 
 @cache
 def _page(name: str) -> str:
-    """Address of a page. Unfold resolves each again and again, over a thousand times for a page."""
+    """URL of a page, cached: Unfold resolves some over a thousand times per page."""
     return reverse(name)

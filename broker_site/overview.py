@@ -1,4 +1,4 @@
-"""Overview, the console's first page: what passes, what waits, who fails, whether it is well."""
+"""Build the console's start page: traffic, waiting deliveries, failing consumers, health."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,24 +33,24 @@ STATES = (
 )
 SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 ROW = f"<tr><th scope='row'>{{}}</th>{'<td>{}</td>' * 7}</tr>"
-"""Of the table beside the charts, which is long: not a template for each."""
+"""Row of the table beside the charts; one template per row would be slow."""
 WORST = 5
 KEY_SHOWN = 20
 """Characters of an ordering key on a card."""
 WORST_FRESH_S = 15
-"""How long they stand: the counts behind them change no sooner (runtime/sweeps)."""
+"""Seconds for which they are cached: the counts do not change more often (runtime/sweeps)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A stretch of time that the charts can show."""
+    """A time range of the charts."""
 
     name: str
     title: str
     hours: int
     step_s: int
     form: str
-    """How its instants are written."""
+    """Format of its times."""
 
 
 RANGES = {
@@ -62,15 +62,15 @@ RANGES = {
     )
 }
 MAX_RANKED = RANGES["24h"]
-"""Who failed before is no news."""
+"""The ranking of failing consumers looks back at most this far."""
 
 
 def context(request: HttpRequest) -> dict[str, Any]:
-    """What the page shows, and its live part alone."""
+    """The context of the page, and of its live part."""
     chosen = RANGES.get(request.GET.get("range", ""), RANGES["1h"])
     now = clock.now()
     spans = traffic.series(now, hours=chosen.hours, step_s=chosen.step_s)
-    # The last one is not over: a rate made of it would fall.
+    # The last interval is incomplete, so its rate would be too low.
     whole = spans[:-1]
     waiting = backlog.read()
     ranked = min(chosen, MAX_RANKED, key=lambda range_: range_.hours)
@@ -94,7 +94,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
 
 
 def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
-    """What passed within the range."""
+    """Cards with the traffic in the range."""
     total = traffic.Span(spans[0].begins_at)
     for span in spans:
         total.add(span)
@@ -119,7 +119,7 @@ def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
 
 
 def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
-    """Whether it is well."""
+    """Cards about the broker's health."""
     living = registration.living()
     pumps, text = len(living), "deliver now"
     offset_ms = max((slot.clock_offset_ms for slot in living), key=abs, default=0)
@@ -149,7 +149,7 @@ def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
 
 
 def _hot_keys() -> dict[str, Any]:
-    """Whether a key gets more than can go one after the other, and which one most of all."""
+    """A card with the number of hot keys and the hottest one."""
     count, waiting = hot_keys.totals()
     lanes = reverse("admin:delivery_lane_changelist")
     text = "ordering keys that get more than can go"
@@ -160,7 +160,7 @@ def _hot_keys() -> dict[str, Any]:
 
 
 def _books(gap: int) -> dict[str, Any]:
-    """Whether all that was accepted is accounted for: by the counters, and by the last audits."""
+    """A card with the gap, by the counters and by the last reconciliations."""
     reports = reconciliations.newest().values()
     found = max((report.gap for report in reports), default=0)
     if gap or not found:
@@ -184,7 +184,7 @@ def _books(gap: int) -> dict[str, Any]:
 
 
 def _states(waiting: backlog.Backlog) -> list[dict[str, Any]]:
-    """How much is where, exactly."""
+    """Cards with the number of deliveries per state."""
     deliveries = reverse("admin:delivery_delivery_changelist")
     counts = waiting.by_state
     return [
@@ -233,7 +233,7 @@ def _per_minute(count: int, chosen: Range) -> float:
 
 
 def _row(span: traffic.Span, chosen: Range) -> tuple[str, ...]:
-    """A line of the table beside the charts."""
+    """A row of the table beside the charts."""
     return (
         span.begins_at.strftime(chosen.form),
         *(intcomma(count) for count in (span.accepted, span.delivered, span.failed, span.dead)),
@@ -248,7 +248,7 @@ def _worst_of_late(now: datetime, ranked: Range) -> Any:
 
 
 def _worst(now: datetime, ranked: Range) -> list[dict[str, Any]]:
-    """Those who fail most, with the way to what they got and to what they refused."""
+    """The consumers with the most failures, with links to their pages and dead letters."""
     records = traffic.worst(now, hours=ranked.hours, most=WORST)
     wanted = [record.consumer_id for record in records]
     consumers = Consumer.objects.filter(id__in=wanted).select_related("channel")

@@ -1,4 +1,4 @@
-"""Scrape: everything that /metrics shows, from all processes and from the database."""
+"""Collect everything that /metrics shows, from all processes and from the database."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +15,7 @@ from broker_site import backlog, env
 from broker_site.metric_files import Files
 from channels_app import clock, keystore
 
-# Counters exist, as zeros, from the first scrape on: not only once something was counted.
+# Imported so that counters exist as zeros from the first scrape on.
 from channels_app import metrics as accepting  # noqa: F401
 from channels_app.conf import conf
 from channels_app.models import Channel, QuotaUsage
@@ -37,10 +37,10 @@ WINDOWS = {
 
 
 class Tables(Collector):
-    """Depths, ages and pumps, read when asked: true for the whole installation, on every host."""
+    """Metrics read from the tables at scrape time, for the whole installation."""
 
     def collect(self) -> Iterator[Metric]:
-        """What the tables say; without a database only that it is away."""
+        """The metrics of the tables; without a database only that it is unavailable."""
         try:
             found = list(_read())
         except DatabaseFailure:
@@ -51,7 +51,7 @@ class Tables(Collector):
 
 
 def registry() -> CollectorRegistry:
-    """What one scrape collects: one process's own numbers, or all processes' where they share."""
+    """The registry of one scrape: the process's own metrics, or those of all processes."""
     merged = CollectorRegistry()
     merged.register(_processes())
     merged.register(Tables())
@@ -59,7 +59,7 @@ def registry() -> CollectorRegistry:
 
 
 def _processes() -> Collector:
-    # The same question that prometheus_client asked when it chose where counters live.
+    # The condition by which prometheus_client chooses where counters are stored.
     if not env.is_set("PROMETHEUS_MULTIPROC_DIR"):
         return REGISTRY
     own = Path(settings.PROMETHEUS_DIR)
@@ -109,7 +109,7 @@ def _read() -> Iterator[Metric]:
 
 
 def _limits() -> Iterator[Metric]:
-    """What waits, how much of the limits that is, and how much room there is."""
+    """Waiting messages, used shares of quotas, and free disk space."""
     waiting = QuotaUsage.of(QuotaUsage.Scope.ALL, 0)
     yield GaugeMetricFamily(
         "hookstation_waiting_messages",
@@ -140,7 +140,7 @@ def _limits() -> Iterator[Metric]:
 
 
 def _hot_keys() -> Iterator[Metric]:
-    """How many there are and how long the longest is: which ones they are the console says."""
+    """The number of hot keys and the longest one; only the console shows their names."""
     count, waiting = hot_keys.totals()
     yield GaugeMetricFamily(
         "hookstation_hot_keys",
@@ -155,7 +155,7 @@ def _hot_keys() -> Iterator[Metric]:
 
 
 def _times() -> Iterator[Metric]:
-    """What is going to be due, and how true this host's clock is."""
+    """Upcoming messages, and the offset of this host's clock."""
     upcoming = GaugeMetricFamily(
         "hookstation_timeline_upcoming",
         "Messages that are due within the window, from now; 100,000 or so are counted.",
@@ -174,7 +174,7 @@ def _times() -> Iterator[Metric]:
 
 
 def _audits(gap: int) -> Iterator[Metric]:
-    """What does not add up: by the counters as they are now, and by what the last audits found."""
+    """Rows that do not add up, by the current counters and by the last reconciliations."""
     reports = reconciliations.newest()
     yield GaugeMetricFamily(
         "hookstation_reconciliation_gap",
@@ -202,7 +202,7 @@ def _audits(gap: int) -> Iterator[Metric]:
 
 
 def _pipeline() -> Iterator[Metric]:
-    """When each job last came to its end, with how many rows, and which are at work."""
+    """Last success of each job, its number of rows, and which jobs are running."""
     done = pipeline_runs.latest(PipelineRun.State.FINISHED)
     working = PipelineRun.objects.filter(state=PipelineRun.State.RUNNING)
     at_work = set(working.values_list("job", flat=True))

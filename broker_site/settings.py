@@ -1,4 +1,4 @@
-"""Django's settings, made from the environment (broker_site/env.py)."""
+"""Define Django's settings from the environment (broker_site/env.py)."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
 SESSION_COOKIE_HTTPONLY = True
 CSRF_COOKIE_HTTPONLY = True
-# A proxy sets this header and drops what callers send. Without a proxy anybody could set it.
+# The proxy sets this header and drops the caller's. Without a proxy, anybody could set it.
 SECURE_PROXY_SSL_HEADER = (
     ("HTTP_X_FORWARDED_PROTO", "https") if ENVIRONMENT.trusted_proxies else None
 )
@@ -78,7 +78,7 @@ MIDDLEWARE = [
     "broker_site.errors.Keys",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
-# Programs' requests take a shorter way, without any (broker_site/fast_path.py).
+# Programs' requests skip all middleware (broker_site/fast_path.py).
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -100,22 +100,22 @@ TEMPLATES = [
 
 
 def _keep_private(path: str) -> None:
-    """Make a database file that its owner alone reads; SQLite's other files take after it."""
+    """Create a database file that only its owner can read; SQLite's other files copy its mode."""
     if not os.path.isabs(path):
         return  # in memory
-    with suppress(OSError):  # it is there, or SQLite says better why it cannot be
+    with suppress(OSError):  # it exists, or SQLite's own error will be clearer
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _database() -> dict[str, Any]:
-    """DATABASE_URL with what each database needs to keep a commit (docs/settings.md)."""
+    """Parse DATABASE_URL, and add the options for durable commits (docs/settings.md)."""
     url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'hookstation.sqlite3'}"
     config: dict[str, Any] = dict(Env.db_url_config(url))
     config["CONN_MAX_AGE"] = 60
     config["CONN_HEALTH_CHECKS"] = True
     if config["ENGINE"].endswith("sqlite3"):
         _keep_private(config["NAME"])
-        # IMMEDIATE: a read that becomes a write cannot wait for the lock, it fails at once.
+        # IMMEDIATE: a transaction that begins with a read cannot wait for the write lock, it fails.
         # FULL: an acknowledged commit survives power loss.
         config["OPTIONS"] = {
             "transaction_mode": "IMMEDIATE",
@@ -124,7 +124,7 @@ def _database() -> dict[str, Any]:
             "PRAGMA cache_size=-20000;PRAGMA journal_size_limit=67108864;",
             **config.get("OPTIONS", {}),
         }
-        # A file, not memory: threads and processes of one test share it.
+        # A file instead of memory, so that threads and processes of one test share it.
         config["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}
     elif config["ENGINE"].endswith("mysql"):
         config["ENGINE"] = "broker_site.mysql"
@@ -141,9 +141,9 @@ def _database() -> dict[str, Any]:
 
 DATABASES = {"default": _database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-# MariaDB makes django-q2's one partial index without its condition, which only makes it larger, and
-# leaves out allauth's unique constraints with conditions, which its forms check as well. Plain HTTP
-# is redirected by whoever ends TLS (W008); subdomains are not ours to speak for (W005, W021).
+# MariaDB creates django-q2's partial index without its condition, which only makes it larger, and
+# skips allauth's conditional unique constraints, which its forms check as well. The TLS proxy
+# redirects plain HTTP (W008). HSTS must not include subdomains we do not own (W005, W021).
 SILENCED_SYSTEM_CHECKS = [
     *("models.W036", "models.W037"),
     *("security.W005", "security.W008", "security.W021"),
@@ -160,7 +160,7 @@ LOGIN_URL = LOGOUT_REDIRECT_URL = "account_login"
 LOGIN_REDIRECT_URL = "portal:choose"
 CSRF_FAILURE_VIEW = "broker_site.errors.not_from_here"
 
-# One door for people, and behind it one count of wrong passwords (decision 12).
+# One sign-in page for everybody, with one count of wrong passwords (decision 12).
 AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {
@@ -184,11 +184,11 @@ ACCOUNT_FORMS = {
 }
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email*", "password1*", "password2*"]
-# Who was invited is known to somebody; of strangers an address that works is asked first.
+# A member vouches for an invited person; with open sign-up the address has to be verified.
 ACCOUNT_EMAIL_VERIFICATION = "mandatory" if SIGNUP == "open" else "optional"
 ACCOUNT_CHANGE_EMAIL = True
 ACCOUNT_EMAIL_NOTIFICATIONS = True
-# A form in which a stranger names an address must not send mail to it.
+# A form with an arbitrary address must not send mail to it.
 ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Hookstation] "
 ACCOUNT_LOGOUT_REDIRECT_URL = LOGOUT_REDIRECT_URL
@@ -203,7 +203,7 @@ MFA_TOTP_ISSUER = "Hookstation"
 MFA_ALLOW_UNVERIFIED_EMAIL = True
 
 CAN_MAIL = bool(ENVIRONMENT.email_url)
-"""Without it mail stands in the log, where only operators find it."""
+"""Without it, mail is written to the log, which only operators can read."""
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = ENVIRONMENT.email_from
 _mail = Env.email_url_config(ENVIRONMENT.email_url or "consolemail://")
 EMAIL_BACKEND = _mail["EMAIL_BACKEND"]
@@ -216,8 +216,8 @@ EMAIL_TIMEOUT = 10
 
 TRIES_TABLE = "hookstation_cache"
 CACHES = {
-    # Counts of wrong passwords: the same for all web processes on all hosts. Each write counts the
-    # rows; the sweep `tries` keeps only those that live, and only who signs in writes.
+    # Counts of wrong passwords, shared by all web processes on all hosts. Each write counts the
+    # rows, but only sign-ins write, and the sweep `tries` deletes expired rows.
     "default": {
         "BACKEND": "broker_site.cache.ValuesCache",
         "LOCATION": TRIES_TABLE,
@@ -227,7 +227,7 @@ CACHES = {
 }
 
 STATIC_URL = "static/"
-# Where `collectstatic` may put copies; files are found and served without it.
+# `collectstatic` may copy files here; serving them does not need it.
 STATIC_ROOT = DATA_DIR / "static"
 STATIC_ROOT.mkdir(exist_ok=True)
 STATICFILES_DIRS = [BASE_DIR / "static"]
@@ -267,10 +267,10 @@ Q_CLUSTER: dict[str, Any] = {
     "cache": "process",
     # Pumps, one maintenance process, one worker for schedules.
     "workers": ENVIRONMENT.pumps + 2,
-    # Keeping successes costs a locked read of 250 rows per task.
+    # Keeping successes would cost a locking read of 250 rows per task.
     "save_limit": -1,
     "bulk": 10,
-    "poll": 2.0,  # a task each minute, and runs of the pipeline that somebody asks for
+    "poll": 2.0,  # one task per minute, and pipeline runs that people request
     "timeout": 300,
     "retry": 360,
     "max_attempts": 1,
@@ -289,14 +289,14 @@ LOGGING: dict[str, Any] = {
         "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["links"]}
     },
     "root": {"handlers": ["stderr"], "level": ENVIRONMENT.log_level},
-    # A refused request is its caller's concern: a producer over its rate must not fill our log.
-    # django-q2's comings and goings would bury what the broker has to say.
+    # A rejected request is not our error: a producer over its rate must not fill the log.
+    # django-q2's messages about workers would hide those of the broker.
     "loggers": {"django.request": {"level": "ERROR"}, "django-q": {"level": "WARNING"}},
 }
 
-# Processes of one installation add their metrics up in this folder; prometheus_client reads the
-# variable when it is imported, so it has to be there before any app loads.
-# A folder per host: two containers on one volume have processes of the same number.
+# Processes of one installation sum their metrics in this folder. prometheus_client reads the
+# variable when it is imported, so it has to be set before any app is loaded. Each host has its own
+# folder: two containers on one volume can have equal process ids.
 PROMETHEUS_DIR = ENVIRONMENT.metrics_dir or str(DATA_DIR / "metrics" / socket.gethostname())
 if "pytest" not in sys.modules:
     env.BASE_DIR.joinpath(PROMETHEUS_DIR).mkdir(parents=True, exist_ok=True)

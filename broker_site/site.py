@@ -1,4 +1,4 @@
-"""Site: the Django admin under Unfold, without the work that its pages do not need."""
+"""Define the admin site on top of Unfold, without work that its pages do not need."""
 
 from typing import Any
 
@@ -16,40 +16,40 @@ class Console(UnfoldAdminSite):
     """The operator console."""
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
-        """What every page knows; the colours stand in console.css, not in each of them."""
+        """The common context; colours are defined in console.css instead of in each page."""
         context: dict[str, Any] = super().each_context(request)
         return context | {"colors": None}
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """The ways around."""
+        """The entries of the sidebar."""
         return navigation.sidebar(request)
 
     def get_tabs_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """The lists beside this one."""
+        """The tabs of related lists."""
         return navigation.tabs(request)
 
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> Any:
-        """Every table that this person may see; found out when a page asks for it: few do."""
+        """The tables that the user may see, computed lazily, since few pages need them."""
         return SimpleLazyObject(lambda: super(Console, self).get_app_list(request, app_label))
 
     def login(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """People sign in at one door only, which counts wrong passwords (decision 12)."""
+        """Redirect to the one sign-in page, which counts wrong passwords (decision 12)."""
         answer: HttpResponse = secure_admin_login(super().login)(request, extra_context)
         return answer
 
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> TemplateResponse:
-        """The first page; ``?part=live`` is that part of it which changes, without the frame."""
+        """The start page; ``?part=live`` returns only its live part."""
         if request.GET.get("part") == "live":
             return TemplateResponse(request, "admin/overview.html", overview.context(request))
         page: TemplateResponse = super().index(request, extra_context)
         return page
 
     def extra_urls(self) -> list[URLPattern]:
-        """Pages that belong to no table."""
+        """Pages that do not belong to a table."""
         return [
             path("system/", self.admin_view(self.system), name="system"),
             path("timeline/", self.admin_view(self.timeline), name="timeline"),
@@ -58,13 +58,13 @@ class Console(UnfoldAdminSite):
         ]
 
     def system(self, request: HttpRequest) -> TemplateResponse:
-        """What runs here."""
+        """The page about the running system."""
         return system.page(request, self.each_context(request))
 
     def timeline(self, request: HttpRequest) -> TemplateResponse:
-        """What is going to be sent."""
+        """The page of upcoming messages."""
         return upcoming.page(request, self.each_context(request))
 
     def usage(self, request: HttpRequest) -> TemplateResponse:
-        """Who sent and got how much."""
+        """The page of usage per producer and consumer."""
         return usage.page(request, self.each_context(request))

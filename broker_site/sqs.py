@@ -1,4 +1,4 @@
-"""The WSGI application of SQS clients: neither sessions nor CSRF stand in front of it."""
+"""Serve SQS clients as a WSGI application without sessions and CSRF checks."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -11,7 +11,7 @@ from delivery.sqs.handler import HandlerResponse
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    """Answer one request, in one piece."""
+    """Handle one request; the response has one part."""
     path = environ["PATH_INFO"]
     done = handler.answer(environ, _deferring(environ.get(fast_path.DEFER_RESPONSE), path))
     start_response(f"{done.status} {HTTPStatus(done.status).phrase}", _headers(done, path))
@@ -21,13 +21,13 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
 def _headers(done: HandlerResponse, path: str) -> list[tuple[str, str]]:
     headers = [*done.headers, ("Content-Length", str(len(done.body)))]
     if not done.is_read:
-        # A body that nobody read stands between this request and the next one.
+        # The unread body would be taken for the next request.
         headers.append(("Connection", "close"))
     return security.complete(headers, path)
 
 
 def _deferring(defer: fast_path.Defer | None, path: str) -> handler.Defer | None:
-    """The same for the door's answers, if the server can answer later."""
+    """Wrap the deferral for responses of the SQS handler; None if the server has none."""
     if defer is None:
         return None
 

@@ -1,4 +1,4 @@
-"""System: what runs here, with which settings, on which database, and when its sweeps last ran."""
+"""Show the system page: versions, settings, the database, processes and the last sweeps."""
 
 import platform
 import time
@@ -22,12 +22,12 @@ from delivery.runtime import pipeline, registration
 from delivery.steps import pipeline_runs
 
 PERMISSION = "delivery.view_sweeprun"
-"""Who may look; superusers may anyway."""
+"""Permission to view the page; superusers have it."""
 PINGS = 3
 
 
 def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
-    """The page, in the console's ``frame``."""
+    """The page; ``frame`` is the console's context."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
     context = frame | {
@@ -46,7 +46,7 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
 
 
 def versions() -> list[tuple[str, str]]:
-    """What this process is made of."""
+    """Versions of the main components."""
     return [
         ("Hookstation", settings.VERSION),
         ("Python", platform.python_version()),
@@ -56,7 +56,7 @@ def versions() -> list[tuple[str, str]]:
 
 
 def database() -> list[tuple[str, str]]:
-    """Which database, without who logs in to it, and how long it takes to answer."""
+    """The database without credentials, and its response time."""
     place = settings.DATABASES["default"]
     where = f"{place.get('HOST') or '127.0.0.1'}:{place.get('PORT') or 3306}/{place['NAME']}"
     with connection.cursor() as cursor:
@@ -74,7 +74,7 @@ def database() -> list[tuple[str, str]]:
 
 
 def _drift() -> str:
-    """How far it is ahead of the database's, which alone decides when something is sent."""
+    """This host's clock compared with the database's, on which every decision is based."""
     if connection.vendor != "mysql":
         return "the only one"
     found = clock.offset()
@@ -82,7 +82,7 @@ def _drift() -> str:
 
 
 def settings_in_force() -> list[dict[str, str]]:
-    """Every variable as it is now; of a secret only whether it is there."""
+    """All settings in force; of a secret only whether it is set."""
     found = []
     for each in fields(settings.ENVIRONMENT):
         value = getattr(settings.ENVIRONMENT, each.name)
@@ -95,7 +95,7 @@ def settings_in_force() -> list[dict[str, str]]:
 
 
 def pumps() -> list[dict[str, Any]]:
-    """Every place for a pump or maintenance process, with whoever was last in it."""
+    """All slots of pumps and maintenance processes, with their last heartbeat."""
     alive = {slot.pk for kind in PumpSlot.Kind.values for slot in registration.living(kind)}
     return [
         {"name": str(slot), "is_well": slot.pk in alive, "at": slot.heartbeat_at}
@@ -104,7 +104,7 @@ def pumps() -> list[dict[str, Any]]:
 
 
 def sweeps() -> list[dict[str, Any]]:
-    """Each sweep's last run."""
+    """The last run of each sweep."""
     return [
         {
             "name": run.name,
@@ -121,13 +121,13 @@ def sweeps() -> list[dict[str, Any]]:
 
 
 def schedules() -> list[dict[str, Any]]:
-    """What django-q2 calls from time to time; by name, because only the runtime imports it."""
+    """django-q2's schedules; the model by name, because only the runtime imports django-q2."""
     rows: Iterable[Any] = apps.get_model("django_q", "Schedule")._default_manager.order_by("name")
     return [{"name": row.name, "calls": row.func, "next": row.next_run} for row in rows]
 
 
 def pipeline_facts() -> list[tuple[str, str]]:
-    """What the data pipeline would run with on this host."""
+    """The configuration of the data pipeline on this host."""
     environment = settings.ENVIRONMENT
     return [
         ("Lake", environment.lake or "none: nothing is archived"),

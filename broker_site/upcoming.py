@@ -1,4 +1,4 @@
-"""The console's page of upcoming messages: what will be sent, as a picture and as a list."""
+"""Show the console's page of upcoming messages, as a chart and as a list."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,18 +23,18 @@ SPANS = {
     "week": (timedelta(days=7), timedelta(hours=2), "2 hours"),
     "year": (timedelta(days=366), timedelta(days=6), "6 days"),
 }
-"""How far the picture reaches, and how wide a bar is, in words too."""
+"""Length of the chart, and width of a bar as a time and as text."""
 SHOWN = 50
-"""Messages on the page."""
+"""Messages per page."""
 MAX_CHANNELS = 200
-"""Looked at together; with more, one has to be chosen to see what is not of the first."""
+"""Channels shown together; if there are more, the others must be chosen one at a time."""
 FAR = timedelta(days=36_500)
 HEIGHT = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of time."""
+    """One interval of the chart."""
 
     begins: datetime
     count: int
@@ -48,7 +48,7 @@ class Bar:
 
 
 def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
-    """The page, in the console's ``frame``."""
+    """The page; ``frame`` is the console's context."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
     now = clock.now()
@@ -87,10 +87,10 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
 
 
 def bars(load: Load) -> list[Bar]:
-    """The picture: the fullest bar is as high as it is."""
+    """The bars, scaled so that the largest fills the height of the chart."""
     top, step = max(load.counts, default=0) or 1, 600 / max(1, len(load.counts))
     return [
-        # What there is can be seen, however little it is beside the most.
+        # A minimum height keeps small counts visible.
         Bar(load.begins + place * load.width, count, place * step, _height(count, top))
         for place, count in enumerate(load.counts)
     ]
@@ -101,7 +101,7 @@ def _height(count: int, top: int) -> float:
 
 
 def _after(request: HttpRequest) -> Place | None:
-    """Where the page before ended."""
+    """The position at which the previous page ended."""
     instant, _, number = request.GET.get("after", "").partition("~")
     try:
         return Place(times.instant(instant), int(number))

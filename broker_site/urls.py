@@ -1,4 +1,4 @@
-"""Every address of the site."""
+"""Map all URLs of the site."""
 
 from django.contrib import admin
 from django.urls import include, path
@@ -13,14 +13,14 @@ admin.autodiscover()  # only processes that serve URLs need the console's pages 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
-    # Delivery first: some addresses of channels_app can do more where deliveries are known.
+    # Delivery first: it overrides some URLs of channels_app with views that know deliveries.
     path("api/v1/", include("delivery.api.urls")),
     path("api/v1/", include("channels_app.api.urls")),
     path("acks/<str:token>", AckView.as_view()),
     path("inbound/<str:token>", InboundView.as_view()),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
-    # What knows deliveries first: below it the portal's own addresses would not be found.
+    # Delivery first: the portal's pattern for teams would match its URLs.
     path("portal/<str:team>/webhooks/", include("delivery.ui.urls")),
     path("portal/", include("channels_app.ui.urls")),
     path("accounts/", include("allauth.account.urls")),

@@ -1,4 +1,4 @@
-"""Usage, a page of the console: who sent and got how much in a month, to look at and as CSV."""
+"""Show the console's page of usage per month, and export it as CSV."""
 
 import csv
 from collections import defaultdict
@@ -24,17 +24,17 @@ from delivery.rules.histogram import percentile
 from delivery.rules.latency import in_words
 
 PERMISSION = "delivery.view_usagehour"
-"""Who may look; superusers may anyway."""
+"""Permission to view the page; superusers have it."""
 COUNTED = (
     *("messages", "bytes", "delivered", "dead", "cancelled"),
     *("attempts", "failed_attempts", "bytes_out"),
 )
 KEYS = ("producer_id", "channel_id", "consumer_id")
 SHOWN = 300
-"""Rows on the page, those with most attempts first; all of them are in the file."""
+"""Rows on the page, those with most attempts first; the CSV file has all."""
 PERCENTS = (50, 95, 99)
 STEPS = ("month", "day", "hour")
-"""What a line of the file is of."""
+"""Time units of a row in the CSV file."""
 FLOW = (
     ("accepted", "accepted", "messages"),
     ("delivered", "delivered", "delivered"),
@@ -46,33 +46,33 @@ Row = dict[str, Any]
 
 
 class Month(NamedTuple):
-    """A month of UTC."""
+    """A month in UTC."""
 
     first: date
 
     @property
     def name(self) -> str:
-        """As it stands in an address."""
+        """As in a URL: ``2027-03``."""
         return f"{self.first:%Y-%m}"
 
     @property
     def next(self) -> "Month":
-        """The one after it."""
+        """The month after it."""
         return Month((self.first + timedelta(days=31)).replace(day=1))
 
     @property
     def before(self) -> "Month":
-        """The one before it."""
+        """The month before it."""
         return Month((self.first - timedelta(days=1)).replace(day=1))
 
     @property
     def days(self) -> list[date]:
-        """All of them."""
+        """Its days."""
         number = (self.next.first - self.first).days
         return [self.first + timedelta(days=place) for place in range(number)]
 
     def rows(self, table: QuerySet[Any]) -> QuerySet[Any]:
-        """Those of its hours."""
+        """Rows for hours of the month."""
         low, high = (
             datetime(day.year, day.month, 1, tzinfo=UTC) for day in (self.first, self.next.first)
         )
@@ -80,7 +80,7 @@ class Month(NamedTuple):
 
 
 def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
-    """The page, in the console's ``frame``."""
+    """The page; ``frame`` is the console's context."""
     _require(request)
     month = chosen(request)
     rows = month.rows(UsageHour.objects.all())
@@ -102,7 +102,7 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
 
 
 def download(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """The month as CSV: a line for each producer, channel and consumer, of each step."""
+    """The month as CSV: a row per time unit, producer, channel and consumer."""
     _require(request)
     month = chosen(request)
     step = request.GET.get("by", "")
@@ -121,17 +121,17 @@ def _require(request: HttpRequest) -> None:
 
 
 def chosen(request: HttpRequest) -> Month:
-    """The month that the address names, else this one."""
+    """The month in the URL, else the current one."""
     try:
         first = date.fromisoformat(f"{request.GET.get('month', '')}-01")
     except ValueError:
         first = clock.now().date()
-    # The calendar has an end on both sides.
+    # Limit the year to what calendar arithmetic supports.
     return Month(first.replace(day=1, year=min(max(first.year, 2000), 9000)))
 
 
 class Names:
-    """Names of what has numbers here; what was deleted keeps its number."""
+    """Names of producers, channels and consumers; deleted ones are shown by their number."""
 
     def __init__(self, consumer_ids: Iterable[int] | None = None) -> None:
         self.producers = dict(Producer.objects.values_list("id", "slug"))
@@ -142,7 +142,7 @@ class Names:
         self.consumers = dict(consumers.values_list("id", "client_id"))
 
     def of(self, row: Row) -> tuple[str, str, str]:
-        """Producer, channel and consumer; '' for none."""
+        """Names of producer, channel and consumer; '' for none."""
         return (
             _name(self.producers, row["producer_id"]),
             _name(self.channels, row["channel_id"]),
@@ -155,7 +155,7 @@ def _name(names: dict[int, str], key: int) -> str:
 
 
 def named(rows: list[Row]) -> list[Row]:
-    """The same with names, and sizes in words."""
+    """The rows with names, and with formatted sizes."""
     names = Names(row["consumer_id"] for row in rows)
     found = []
     for row in rows:
@@ -169,7 +169,7 @@ def named(rows: list[Row]) -> list[Row]:
 
 
 def latencies(month: Month, rows: list[Row]) -> list[Row]:
-    """What each of these rows' consumers took, over the month."""
+    """Latency percentiles of the consumers in these rows, over the month."""
     names = {row["consumer_id"]: f"{row['channel']} / {row['consumer']}" for row in rows}
     names.pop(0, None)
     spread: defaultdict[int, dict[int, int]] = defaultdict(dict)
@@ -195,7 +195,7 @@ def _sums() -> dict[str, Sum]:
 
 
 def _facts(rows: list[Row]) -> list[tuple[str, str]]:
-    """The month in a few numbers."""
+    """The totals of the month."""
     total = {name: sum(row[name] for row in rows) for name in COUNTED}
     return [
         ("Messages", intcomma(total["messages"])),
@@ -209,7 +209,7 @@ def _facts(rows: list[Row]) -> list[tuple[str, str]]:
 
 
 def _charts(month: Month, rows: QuerySet[Any]) -> list[charts.Chart]:
-    """Each day of the month, up to the last that is known."""
+    """Charts per day, up to the last day with data."""
     by_day = {
         row["day"].date(): row
         for row in rows.annotate(day=TruncDay("hour")).values("day").annotate(**_sums()).order_by()
@@ -230,14 +230,14 @@ def _charts(month: Month, rows: QuerySet[Any]) -> list[charts.Chart]:
 
 
 class _Echo:
-    """A file that hands back what is written into it."""
+    """A file whose ``write`` returns the text."""
 
     def write(self, text: str) -> str:
         return text
 
 
 def _lines(month: Month, step: str) -> Iterator[list[Any]]:
-    """The file's lines, read as they are sent."""
+    """The lines of the file, read while they are sent."""
     yield [step, "producer", "channel", "consumer", *COUNTED]
     names = Names()
     rows: QuerySet[Any] = month.rows(UsageHour.objects.all())

@@ -1,4 +1,4 @@
-"""The WSGI application as the workers of granian load it."""
+"""Define the WSGI application that granian's workers load, with their background threads."""
 
 import gc
 import os
@@ -9,17 +9,17 @@ import sys
 import threading
 import time
 
-# A worker is a fork that keeps its parent's handlers until the application is loaded, and those
-# swallow SIGTERM: a stop during the second that loading takes would wait until SIGKILL. Until the
-# worker installs its own, a stop shall simply end it.
+# A worker is a fork that keeps its parent's signal handlers while it loads the application. These
+# ignore SIGTERM, so that a stop during that second would need SIGKILL. Until the worker installs
+# its own handlers, the signal ends it.
 swallowing = signal.getsignal(signal.SIGTERM)
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_DFL)
-# One that came before has only left a mark on the server's copy in this process.
+# An earlier signal has only set a flag in this process's copy of the server.
 if getattr(getattr(swallowing, "__self__", None), "interrupt_signal", False):
     raise SystemExit(0)
-# Loading makes a hundred thousand objects and hardly any garbage: looking for it took a quarter of
-# the start. `freeze_loaded_objects` turns it on again.
+# Loading creates a hundred thousand objects and hardly any garbage, and collections took a quarter
+# of the start. `freeze_loaded_objects` enables them again.
 gc.disable()
 
 from django.db import connection  # noqa: E402 - the lines above have to come before the loading
@@ -27,7 +27,7 @@ from django.db import connection  # noqa: E402 - the lines above have to come be
 from broker_site.wsgi import application  # noqa: E402 - as above
 
 # isort: split
-# What loads the apps comes first.
+# Imports that need the apps to be loaded come first.
 from broker_site import deferred  # noqa: E402 - as above
 from channels_app.api import authentication  # noqa: E402 - as above
 from channels_app.garbage import freeze_loaded_objects  # noqa: E402 - as above
@@ -40,30 +40,30 @@ __all__ = ["application"]
 
 USE_WRITE_INTERVAL_S = 1.0
 SWITCH_S = 0.0005
-"""A thread that stores a large batch lets others go on after so long, not after Python's 5 ms: a
-single message beside it waits at each of its steps, of which accepting it takes a dozen."""
+"""A thread that stores a large batch yields after this time instead of Python's 5 ms. Accepting a
+single message beside it takes a dozen steps, each of which waits for its turn."""
 SILENT_S = 60
-"""After so long without a word the kernel asks a caller's host whether it is still there."""
+"""Seconds without traffic after which the kernel probes whether the client's host is alive."""
 
 
 def notice_dead_processes() -> None:
-    """Have the kernel end connections whose other side is gone, a minute and a half after.
+    """Let the kernel close connections whose client is gone, after a minute and a half.
 
-    A caller that vanishes in the middle of a body (a dead host, a cut line) would else hold a
-    thread for ever. The server has no option for it, and opens its socket itself, soon after it
-    has loaded the application; what is set on a socket that listens holds for all it accepts.
+    A client that vanishes while it sends a body (a dead host, a cut cable) would otherwise hold a
+    thread for ever. The server has no option for this, and opens its socket soon after it has
+    loaded the application. Options of a listening socket apply to all connections it accepts.
     """
     while not any([_ask_on(name) for name in os.listdir("/proc/self/fd")]):
         time.sleep(0.1)
 
 
 def _ask_on(descriptor: str) -> bool:
-    """Whether the descriptor is a socket that listens, which then has its connections asked."""
+    """Whether the descriptor is a listening socket; enables keepalive on it."""
     try:
         if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
             return False
         own = os.dup(int(descriptor))
-    except OSError:  # closed by its owner meanwhile
+    except OSError:  # closed meanwhile
         return False
     with socket.socket(fileno=own) as one:
         if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -76,11 +76,11 @@ def _ask_on(descriptor: str) -> bool:
 
 
 def release_on_stop(told: socket.socket) -> None:
-    """End the calls that wait for messages when the worker is told to stop.
+    """End waiting receive calls when the worker is told to stop.
 
-    The server waits for open requests, and those may be open for 20 seconds. Its own handler of
-    the signal takes the place of any that is set here; what the interpreter writes down of each
-    signal that has a handler does not change with it.
+    The server waits for open requests, and these may take 20 seconds. It replaces any signal
+    handler that is set here, but the interpreter still writes each handled signal to the wakeup
+    descriptor.
     """
     while told.recv(1)[0] not in {signal.SIGINT, signal.SIGTERM}:
         pass
@@ -88,17 +88,17 @@ def release_on_stop(told: socket.socket) -> None:
 
 
 def write_uses() -> None:
-    """Note when keys were last used, behind the requests that they came with."""
+    """Store when keys were last used, outside of the requests that used them."""
     while True:
         time.sleep(USE_WRITE_INTERVAL_S)
         if authentication.write_uses():
-            connection.close()  # the next one comes in a minute
+            connection.close()  # the next write is a minute away
 
 
-# A connection is a file, and there are more of them than the 1,024 files that are usual.
+# A connection is a file, and there may be more of them than the usual limit of 1,024 files.
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 read_end, write_end = socket.socketpair()
-write_end.setblocking(False)  # as the interpreter demands
+write_end.setblocking(False)  # required by set_wakeup_fd
 signal.set_wakeup_fd(write_end.fileno())
 sys.setswitchinterval(SWITCH_S)
 threading.Thread(target=write_uses, name="uses", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The WSGI application for any server: a short path for programs, a long one for people."""
+"""Define the WSGI application for any server: a fast path for programs, Django for people."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from django.core.wsgi import get_wsgi_application
 
 people = get_wsgi_application()
 
-# Loading the views takes half a second: before the first request, not in it. After the line above,
+# Loading the views takes half a second, so do it before the first request. After the line above,
 # which loads the apps.
 from broker_site import sqs, urls  # noqa: E402, F401
 from broker_site.fast_path import FastPathHandler  # noqa: E402
@@ -20,19 +20,19 @@ from delivery.runtime import children  # noqa: E402
 from delivery.runtime.receiving import polls  # noqa: E402
 from delivery.sqs.handler import is_meant  # noqa: E402
 
-# Callers share a commit: one answer that never came would hold them all.
+# Callers share a commit: a response that never comes would block all of them.
 transactions.limit_answer_time(transactions.REQUEST_TIMEOUT_S)
-# So many of the threads may wait for programs' bodies, and a quarter for people's forms (forms.py);
-# an eighth answers whatever comes. Fewer would slow down who publishes fast: of 32 threads that do
-# nothing else up to ten are between asking for a body and holding it.
+# Five eighths of the threads may wait for programs' bodies, and a quarter for people's forms
+# (forms.py); the last eighth handles everything else. With fewer, fast publishers would slow down:
+# of 32 threads, up to ten are between requesting a body and having it.
 bodies.limit(max(1, children.web_threads() * 5 // 8))
-# Who waits for messages holds a connection and a place, and no thread (later.py).
+# A waiting receive call holds a connection and a slot, but no thread (deferred.py).
 polls.limit(children.long_polls())
 programs = FastPathHandler()
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Choose the path by the address alone; both give the same answers."""
+    """Choose the handler by the path alone; the responses are the same."""
     if environ["PATH_INFO"].startswith(FastPathHandler.PREFIXES):
         return programs(environ, start_response)
     if is_meant(environ):

@@ -1,4 +1,4 @@
-"""App of channels, producers, consumers and accepted messages."""
+"""Django app of channels, producers, consumers and accepted messages."""
 
 from django.apps import AppConfig
 

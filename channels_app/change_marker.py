@@ -1,7 +1,7 @@
-"""Change marker: a file that grows with each change of configuration; processes watch it.
+"""Tell the processes of this host that configuration changed, through a file that they watch.
 
-A look costs one ``stat``. Other hosts, and a folder that cannot be written, rely on asking the
-database (channels_app/config_cache.py).
+One check costs one ``stat``. Processes on other hosts, and all processes if the data directory is
+not writable, poll the database instead (channels_app/config_cache.py).
 """
 
 import os
@@ -15,21 +15,24 @@ MAX_VERSION = 1 << 20
 
 
 class ChangeMarker:
-    """The file. It grows by a byte at a time: an mtime alone is too coarse to tell two changes."""
+    """The file.
+
+    Each change appends a byte: two changes can have the same mtime, but not one size.
+    """
 
     @property
     def _path(self) -> str:
         return _path(conf().data_dir)
 
     def make(self) -> None:
-        """Say that configuration changed."""
+        """Announce that configuration changed."""
         with suppress(OSError), open(self._path, "ab") as file:
             if file.tell() > MAX_VERSION:
                 file.truncate(0)
             file.write(b".")
 
     def mark(self) -> tuple[int, int]:
-        """Something that differs after each change."""
+        """A value that differs after each change."""
         try:
             state = os.stat(self._path)
         except OSError:
@@ -39,7 +42,7 @@ class ChangeMarker:
 
 @cache
 def _path(folder: Path) -> str:
-    # Looked at twice in each request: paths are put together once.
+    # Called twice per request, so the path is built once.
     return str(folder / "configuration-changed")
 
 

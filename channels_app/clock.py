@@ -1,4 +1,7 @@
-"""The one clock that decisions use: the database's, carried forward by this process's own ticks."""
+"""Tell the time of the database, on which every decision is based.
+
+Between two queries the process advances that time by its own monotonic clock.
+"""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -9,28 +12,30 @@ from django.db import connection
 
 RESYNC_S = 10.0
 RETRY_S = 1.0
-"""How long a database that did not answer is not asked again."""
+"""Seconds before the next query after the database did not answer."""
 
 
 class DatabaseClock:
-    """Time of the database without a query for each look.
+    """Time of the database without a query for each call.
 
-    The estimate is never ahead of the database, so nothing is judged due before its time. Threads
-    share it.
+    The estimate is never ahead of the database, so nothing counts as due too early. Threads share
+    one instance.
     """
 
     def __init__(self) -> None:
         self._known: tuple[datetime, float] | None = None
-        """The last answer and when it came. One value: no thread sees half of a new pair."""
+        """Time of the last response, and the tick at which it arrived. One tuple, so that no thread
+        combines an old value with a new one."""
         self._ask_at = float("-inf")
         self._took_s = 0.0
-        """How long the last answer was on its way."""
+        """Round-trip time of the last query, in seconds."""
 
     def now(self) -> datetime:
-        """The database's time in UTC; asks it at most every ``RESYNC_S`` seconds.
+        """The database's time in UTC. Queries it at most once every ``RESYNC_S`` seconds.
 
-        While the database is away the last answer is carried on, so that whoever only wants to
-        know the time need not fail. Raises what the database raises before its first answer.
+        While the database is unavailable, the last response is advanced further, so that callers
+        that only need the time do not fail. Before the first response, raises what the database
+        raises.
         """
         known = self._known
         if known is None or time.monotonic() > self._ask_at:
@@ -39,27 +44,31 @@ class DatabaseClock:
         return base + timedelta(seconds=time.monotonic() - ticks)
 
     def sync(self) -> None:
-        """Ask the database. The answer was true before it arrived: late is safe, early is not."""
+        """Query the database.
+
+        Its time was read before the response arrived, so the estimate may be late, but never early.
+        """
         before = time.monotonic()
         self._known = _ask(), time.monotonic()
         self._took_s = self._known[1] - before
         self._ask_at = time.monotonic() + RESYNC_S
 
     def drift_s(self) -> float:
-        """How far this host's clock is ahead of the database's, without asking: seconds.
+        """Seconds by which this host's clock is ahead of the database's.
 
-        0.0 where they may agree, and for SQLite, which has no clock of its own. A step of the
-        database's clock shows ``RESYNC_S`` later at most, one of this host's at once.
+        Does not query the database. 0.0 if the difference is within the error, and for SQLite,
+        which has no clock of its own. A step of the database's clock shows after at most
+        ``RESYNC_S``, one of this host's at once.
         """
         if connection.vendor != "mysql":
             return 0.0
         ahead_s = (datetime.now(UTC) - self.now()).total_seconds()
-        # The estimate is late by up to the time that the answer took, and never early.
+        # The estimate is late by at most the round-trip time, and never early.
         return ahead_s if ahead_s < 0 else max(0.0, ahead_s - self._took_s)
 
     def _asked(self, known: tuple[datetime, float] | None) -> tuple[datetime, float]:
         if known is not None:
-            # One thread asks; the others, and all of them after a failure, carry on.
+            # One thread queries. The others, and all threads after a failure, use the estimate.
             self._ask_at = time.monotonic() + RETRY_S
         try:
             self.sync()
@@ -75,16 +84,19 @@ class Offset(NamedTuple):
 
     seconds: float
     error_s: float
-    """The answer was true at some instant while it was on its way: half of that time."""
+    """Half of the round-trip time: the database read its clock at some instant during it."""
 
     @property
     def least_s(self) -> float:
-        """So much they differ for certain."""
+        """Lower bound of the difference, in seconds."""
         return max(0.0, abs(self.seconds) - self.error_s)
 
 
 def offset() -> Offset:
-    """Compare the clocks now (S4-31). Nothing is decided by this host's; signatures carry it."""
+    """Compare the clocks now (S4-31).
+
+    No decision uses this host's clock, but signatures carry it.
+    """
     connection.ensure_connection()
     before = datetime.now(UTC)
     there = _ask()
@@ -94,7 +106,7 @@ def offset() -> Offset:
 
 def _ask() -> datetime:
     if connection.vendor != "mysql":
-        # SQLite has no clock of its own: it would read this machine's, to the millisecond only.
+        # SQLite has no clock of its own: it would return this host's, in milliseconds only.
         return datetime.now(UTC)
     with connection.cursor() as cursor:
         cursor.execute("SELECT UTC_TIMESTAMP(6)")

@@ -1,4 +1,4 @@
-"""The installation's choices as this app needs them: typed, frozen, read once."""
+"""Hold the settings that this app uses: typed, frozen, read once."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -14,13 +14,13 @@ from channels_app.rules.limits import Quota
 
 @dataclass(frozen=True, slots=True)
 class Conf:
-    """Limits and defaults of accepting and registering (docs/settings.md)."""
+    """Limits and defaults for accepting messages and registering objects (docs/settings.md)."""
 
     max_body_bytes: int
     max_batch_bytes: int
     max_future_days: int
     channel_quota: Quota
-    """Of channels without a limit of their own."""
+    """For channels without a limit of their own."""
     team_quota: Quota
     disk_reserve_bytes: int
     idempotency_window_s: int
@@ -38,8 +38,8 @@ class Conf:
 
 
 INSTALLATION = "installation"
-"""Tag of the system checks of what an operator sets. Our commands run these alone; ``manage.py
-check`` also checks the code, which loads every page and takes longer than a broker's start."""
+"""Tag of the system checks of an operator's settings. Our commands run only these; ``manage.py
+check`` also checks the code, which imports every page and takes longer than a broker's start."""
 MAX_TIMEOUT_MS = 300_000
 """Longest delivery timeout a consumer may ask for (S0-73)."""
 MAX_BATCH_ITEMS = 1000
@@ -77,9 +77,10 @@ def conf() -> Conf:
 
 @cache
 def keyring() -> Keyring:
-    """Keys of what rests sealed, as the settings have them; keystore.py says which one seals.
+    """The encryption keys of the settings; keystore.py chooses the one that encrypts.
 
-    Keys derived from SECRET_KEY and its predecessors come last: alone where no others are set.
+    The keys derived from SECRET_KEY and SECRET_KEY_FALLBACKS come last. Without other keys they are
+    the only ones.
     """
     secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
     return Keyring.from_texts(list(settings.ENVIRONMENT.encryption_keys), secrets)

@@ -1,8 +1,8 @@
-"""Cached channels, consumers and keys of this process, at most a second old.
+"""Cache the channels, consumers and keys in this process, for at most about a second.
 
-One row (DirectoryVersion) moves with every configuration write. A process looks at it when a
-change was announced on this host, else every ``CHECK_S`` seconds, and forgets everything when it
-moved.
+Every configuration write increments the number in one row (DirectoryVersion). A process reads that
+row when the change marker of this host has moved, else every ``CHECK_S`` seconds, and clears its
+cache when the number has changed.
 """
 
 import threading
@@ -26,14 +26,14 @@ __all__ = ["ChannelConfig", "ConfigCache", "ConsumerConfig", "KeyConfig", "Signe
 
 CHECK_S = 0.4
 RETRY_INTERVAL_S = 0.01
-"""Between two looks for names that are not known. However many names are made up, a process asks no
-more often for them."""
+"""Seconds between two reloads for unknown names. Requests for made-up names cause no more
+queries than this."""
 MAX_UNKNOWN = 10_000
-"""Unknown key ids remembered, so that a wrong key does not cost a query each time."""
+"""Unknown key ids that are remembered, so that a wrong key does not cost a query per request."""
 
 
 class ConfigCache:
-    """The cache. Threads share it; a snapshot, once built, is never changed."""
+    """The cache. Threads share it. A snapshot is never changed after it is built."""
 
     def __init__(self) -> None:
         self._lock, self._select_payloads = threading.RLock(), threading.Lock()
@@ -50,17 +50,18 @@ class ConfigCache:
         self._sigv4_secrets: dict[str, str] = {}
 
     def refresh(self, *, now: bool = False, number: int | None = None) -> int:
-        """Look whether configuration changed; ``now`` asks even if that was a moment ago.
+        """Clear the cache if configuration changed.
 
-        Who has just read the ``number`` (``DirectoryVersion.CURRENT``) brings it, and nobody asks.
-        Returns the version number that the cache stands for.
+        ``now`` queries even if the last check is recent. A caller that has just read ``number``
+        (``DirectoryVersion.CURRENT``) passes it, which saves the query. Returns the version number
+        of the cached configuration.
         """
         if number is not None:
             return self._learn(number)
         mark = change_marker.mark()
         if not now and self._is_fresh(mark, CHECK_S):
             return self._number
-        # One thread asks; the others go on with what is known as long as that is young enough.
+        # One thread queries; the others use the cache while it is recent enough.
         is_first = self._select_payloads.acquire(blocking=False)
         if not (is_first or now) and self._is_fresh(mark, 2 * CHECK_S):
             return self._number
@@ -82,9 +83,9 @@ class ConfigCache:
         return number
 
     def _reload(self) -> None:
-        """Ask the database itself: what is not known here may be a moment old on another host.
+        """Query the database at once: another host may have just created the missing name.
 
-        Who comes while somebody asks waits for the next look, and shares it with all who do.
+        Callers that arrive during a query wait for the next one and share it.
         """
         came = time.monotonic()
         with self._again:
@@ -98,9 +99,9 @@ class ConfigCache:
         return mark == self._mark and time.monotonic() - self._checked < seconds
 
     def channel(self, slug: str, *, look: bool = True) -> ChannelConfig | None:
-        """The channel of that name, or None. Who looked a moment ago need not ``look`` again.
+        """The channel of that name, or None. Pass ``look=False`` right after another ``refresh``.
 
-        None only after the database was asked.
+        None only after a query of the database.
         """
         if look:
             self.refresh()
@@ -115,7 +116,7 @@ class ConfigCache:
         return self._all().channels.values()
 
     def consumers(self, wanted: Collection[int] = ()) -> Mapping[int, ConsumerConfig]:
-        """All that are not retired, by id. Of ``wanted`` ones, those that the database has, too."""
+        """Consumers that are not retired, by id. Reloads if one of ``wanted`` is missing."""
         self.refresh()
         known = self._all().consumers
         if any(consumer_id not in known for consumer_id in wanted):
@@ -124,26 +125,26 @@ class ConfigCache:
         return known
 
     def consumer(self, channel: str, client_id: str) -> ConsumerConfig | None:
-        """The one of that name, or None: only after the database was asked."""
+        """The consumer of that name, or None; None only after a query of the database."""
         if (known := self._all().named.get((channel, client_id))) is None:
             self._reload()
             known = self._all().named.get((channel, client_id))
         return known
 
     def ordered(self) -> Mapping[int, ConsumerConfig]:
-        """Those that keep the order of keys, by id, as known: this looks for nothing newer."""
+        """Consumers that keep the order of keys, by id; does not refresh the cache."""
         return self._all().ordered
 
     def team(self, producer_id: int) -> TeamConfig | None:
-        """Whose producer that is, as known; None for one without a team."""
+        """The team of that producer, or None; does not refresh the cache."""
         return self._all().teams.get(producer_id)
 
     def awaiting(self) -> frozenset[int]:
-        """Those that acknowledge later, by id, as known."""
+        """Ids of the consumers that acknowledge later; does not refresh the cache."""
         return self._all().awaiting
 
     def dead_lettered(self) -> frozenset[int]:
-        """Those whose dead deliveries are published on a channel, by id, as known."""
+        """Ids of the consumers with a dead-letter channel; does not refresh the cache."""
         return self._all().dead_lettered
 
     def key(self, key_id: str) -> KeyConfig | None:
@@ -162,9 +163,9 @@ class ConfigCache:
         return view
 
     def sigv4_secret(self, key_id: str) -> str:
-        """The opened secret access key of an API key that has one (``KeyConfig.has_sigv4``).
+        """The decrypted secret access key of an API key that has one (``KeyConfig.has_sigv4``).
 
-        Raises errors.KeyUnavailable without the encryption key, ApiKey.DoesNotExist.
+        Raises errors.KeyUnavailable without the encryption key, and ApiKey.DoesNotExist.
         """
         with self._lock:
             known = self._sigv4_secrets.get(key_id)
@@ -177,7 +178,7 @@ class ConfigCache:
         return known
 
     def signer(self, consumer_id: int) -> Signer:
-        """Opened secrets and headers of one consumer."""
+        """Decrypted secrets and headers of one consumer."""
         self.refresh()
         with self._lock:
             known = self._signers.get(consumer_id)

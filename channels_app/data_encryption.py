@@ -1,7 +1,8 @@
-"""Encrypt stored data; each ciphertext is bound to its row and cannot be decrypted in another one.
+"""Encrypt stored data. Each ciphertext is bound to its row and cannot be decrypted in another one.
 
-Sealing raises errors.KeyUnavailable in a process without the installation's current key, opening
-in one without the key that sealed. It is a refusal, which forms and the API show, and Unreadable.
+Encryption raises errors.KeyUnavailable in a process without the installation's current key,
+decryption in one without the key that was used. That error is both a BrokerError, which forms and
+the API show, and an Unreadable.
 """
 
 import json
@@ -18,25 +19,25 @@ from channels_app.rules import secrets
 from channels_app.rules.encryption import Changed, KeyMissing, Keyring, Unreadable
 
 _SECOND_FACTOR = b"second factor"
-"""For all of them: who seals one is not told whose it is."""
+"""The same for everybody: the code that encrypts a second factor does not know whose it is."""
 
 
 def encrypt_body(message_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
-    """A message's body as stored, and the id of the key that protects it."""
+    """Return a message's body as stored, and the id of the key that protects it."""
     return _protect(body, _body(message_id), encrypt=encrypt)
 
 
 def decrypt_body(message_id: int, data: bytes, key_id: str = "") -> bytes:
-    """The exact bytes the producer sent.
+    """Return the exact bytes that the producer sent.
 
-    ``key_id`` is the row's: where it names a key, what that key does not protect has been put there
-    by somebody else. Raises rules.encryption.Unreadable and Changed.
+    ``key_id`` is the row's. If it names a key and that key does not protect ``data``, the data was
+    replaced. Raises rules.encryption.Unreadable and Changed.
     """
     return _unprotect(data, _body(message_id), key_id)
 
 
 def store_headers(message_id: int, headers: Mapping[str, str], *, encrypt: bool) -> str:
-    """A message's forwarded headers as JSON for their column: an object, or a sealed text."""
+    """A message's forwarded headers as JSON for their column: an object, or an encrypted string."""
     text = json.dumps(headers) if headers else "{}"
     if not (headers and encrypt):
         return text
@@ -44,7 +45,7 @@ def store_headers(message_id: int, headers: Mapping[str, str], *, encrypt: bool)
 
 
 def decrypt_headers(message_id: int, stored: Mapping[str, str] | str) -> dict[str, str]:
-    """The headers that ``store_headers`` stored, out of the parsed JSON of their column.
+    """The headers that ``store_headers`` stored; ``stored`` is the parsed JSON of their column.
 
     Raises rules.encryption.Unreadable.
     """
@@ -55,7 +56,7 @@ def decrypt_headers(message_id: int, stored: Mapping[str, str] | str) -> dict[st
 
 
 def headers_of(message: Message) -> dict[str, str]:
-    """A message's forwarded headers for people; none where nobody can open them any more."""
+    """A message's forwarded headers for display; empty if they cannot be decrypted."""
     try:
         return decrypt_headers(message.id, message.headers)
     except Unreadable:
@@ -63,30 +64,30 @@ def headers_of(message: Message) -> dict[str, str]:
 
 
 class StoredResponse(NamedTuple):
-    """What a consumer said to one attempt."""
+    """A consumer's response to one attempt."""
 
     error: str
-    """Why it failed: the broker's words, or those of a pull consumer."""
+    """Why the attempt failed: the broker's text, or that of a pull consumer."""
     headers: str
     """Status line and headers."""
     body: bytes
-    """The beginning of it."""
+    """The beginning of the body."""
 
 
 def encrypt_response(delivery_id: int, attempt: int, answer: StoredResponse) -> bytes:
-    """All of an answer as one envelope, which stands in place of its body."""
+    """Encrypt the whole response into one envelope, which is stored in the column of its body."""
     error, headers = answer.error.encode(), answer.headers.encode()
     plain = b"%d %d\n%b%b%b" % (len(error), len(headers), error, headers, answer.body)
     return keystore.encrypting_key().encrypt(plain, _answer(delivery_id, attempt))
 
 
 def plain_response(body: bytes) -> bytes:
-    """The body of an answer as stored in clear: as it is, unless it looks like an envelope."""
+    """A response's body as stored unencrypted: unchanged, unless it looks like an envelope."""
     return keyring().plain(body) if Keyring.is_envelope(body) else body
 
 
 def decrypt_response(delivery_id: int, attempt: int, stored: StoredResponse) -> StoredResponse:
-    """An answer out of its columns, sealed or not. Raises rules.encryption.Unreadable."""
+    """A response from its columns, encrypted or not. Raises rules.encryption.Unreadable."""
     if not Keyring.is_envelope(stored.body):
         return stored
     opened = _open(stored.body, _answer(delivery_id, attempt))
@@ -105,12 +106,12 @@ def encrypt_schedule(schedule_id: int, body: bytes, *, encrypt: bool) -> tuple[b
 
 
 def decrypt_schedule(schedule_id: int, data: bytes, key_id: str = "") -> bytes:
-    """The exact bytes that it publishes; as `decrypt_body`."""
+    """The exact bytes that the schedule publishes; see `decrypt_body`."""
     return _unprotect(data, _schedule(schedule_id), key_id)
 
 
 def knows_key(key_id: str) -> bool:
-    """Whether bodies that are protected by that key can still be opened."""
+    """Whether bodies protected by that key can still be decrypted."""
     return keyring().knows(key_id)
 
 
@@ -121,62 +122,62 @@ def encrypt_for_consumer(channel_id: int, client_id: str, plain: bytes) -> tuple
 
 
 def decrypt_for_consumer(channel_id: int, client_id: str, data: bytes) -> bytes:
-    """What seal_for_consumer sealed. Raises rules.encryption.Unreadable."""
+    """Undo encrypt_for_consumer. Raises rules.encryption.Unreadable."""
     return _decrypt(data, _consumer(channel_id, client_id))
 
 
 def encrypt_sigv4(api_key_id: str, secret: str) -> bytes:
-    """The secret access key of an API key (its public id) as stored."""
+    """The secret access key of an API key as stored; ``api_key_id`` is the key's public id."""
     return keystore.encrypting_key().encrypt(secret.encode(), _sigv4(api_key_id))
 
 
 def decrypt_sigv4(api_key_id: str, data: bytes) -> str:
-    """What seal_sigv4 sealed. Raises rules.encryption.Unreadable."""
+    """Undo encrypt_sigv4. Raises rules.encryption.Unreadable."""
     return _decrypt(data, _sigv4(api_key_id)).decode()
 
 
 def encrypt_second_factor(plain: str) -> str:
-    """The secret of a person's second factor as stored: in JSON, so in letters."""
+    """The secret of a user's second factor as stored: base64, since it is part of JSON."""
     return _in_letters(plain.encode(), _SECOND_FACTOR)
 
 
 def decrypt_second_factor(stored: str) -> str:
-    """What seal_second_factor sealed. Raises rules.encryption.Unreadable."""
+    """Undo encrypt_second_factor. Raises rules.encryption.Unreadable."""
     return _out_of_letters(stored, _SECOND_FACTOR).decode()
 
 
 def encrypted_with(stored: str) -> str:
-    """Id of the key that sealed a second factor. Raises rules.encryption.Unreadable."""
+    """Id of the key that encrypted a second factor. Raises rules.encryption.Unreadable."""
     return keyring().key_id(b64decode(stored))
 
 
 def generate_secret(consumer: Consumer) -> str:
-    """Give the consumer a new shared secret (v1); its ``whsec_...`` is for its owner, once."""
+    """Give the consumer a new shared secret (v1). Return its ``whsec_...``, to be shown once."""
     text, row = new_secret(consumer)
     row.save()
     return text
 
 
 def generate_key_pair(consumer: Consumer) -> str:
-    """Give the consumer a new Ed25519 pair (v1a); its public ``whpk_...``."""
+    """Give the consumer a new Ed25519 key pair (v1a). Return its public ``whpk_...``."""
     row = new_key_pair(consumer)
     row.save()
     return row.public_key
 
 
 def new_secret(consumer: Consumer) -> tuple[str, ConsumerSecret]:
-    """A shared secret as its owner is told it, and the row that is to be written."""
+    """A shared secret as its owner sees it, and its unsaved row."""
     text = secrets.new_secret()
     return text, _sealed(consumer, ConsumerSecret.Scheme.V1, secrets.decode_secret(text))
 
 
 def chosen_secret(consumer: Consumer, secret: bytes) -> ConsumerSecret:
-    """A shared secret that its owner brings, to be written."""
+    """The unsaved row of a shared secret that its owner chose."""
     return _sealed(consumer, ConsumerSecret.Scheme.V1, secret)
 
 
 def new_key_pair(consumer: Consumer) -> ConsumerSecret:
-    """An Ed25519 pair, to be written."""
+    """The unsaved row of a new Ed25519 key pair."""
     signer, public_key = secrets.new_signing_key()
     scheme = ConsumerSecret.Scheme.V1A
     return _sealed(consumer, scheme, secrets.decode_signing_key(signer), public_key)
@@ -204,7 +205,7 @@ def _unprotect(data: bytes, aad: bytes, key_id: str) -> bytes:
 
 
 def _decrypt(envelope: bytes, aad: bytes) -> bytes:
-    """Of what is never stored in clear: whoever put it there in clear is not us."""
+    """Decrypt data that is never stored in the clear: an unencrypted envelope is a forgery."""
     if Keyring.is_envelope(envelope) and not Keyring.is_encrypted(envelope):
         raise Changed
     return _open(envelope, aad)

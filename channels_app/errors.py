@@ -1,16 +1,16 @@
-"""What a step may refuse, as one tree.
+"""Define the errors that a step can raise, as one tree.
 
 BrokerError
- +- Invalid        the values cannot be used            422
- +- Forbidden      the caller sees it, it is not theirs 403
- +- NotFound       no such object (for this caller)     404
- +- Conflict       not in the state that this needs     409
- +- Stale          If-Match names an older version      412
- +- Busy           not now, because of what others do   429
- +- OverQuota      too many messages wait already       429
- +- StorageFull    there is no room on the disk         507
- +- KeyUnavailable this process lacks an encryption key 503
- +- Refused        what only people ask for, on pages   409
+ +- Invalid            the values cannot be used               422
+ +- Forbidden          the caller may see it, not change it    403
+ +- NotFound           no such object (for this caller)        404
+ +- Conflict           the object's state does not allow this  409
+ +- PreconditionFailed If-Match names an older version         412
+ +- RateLimited        too many similar requests right now     429
+ +- OverQuota          too many messages wait already          429
+ +- StorageFull        there is no room on the disk            507
+ +- KeyUnavailable     this process lacks an encryption key    503
+ +- Refused            a request on a page cannot be met       409
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from channels_app.rules.program import typed
 
 
 class BrokerError(Exception):
-    """A refusal with a stable code and a sentence that says what to do."""
+    """A refusal with a stable code and a sentence that says how to proceed."""
 
     status = 400
     retry_after_s: int | None = None
-    """Seconds after which it may be tried again, where time alone may help."""
+    """Seconds after which a retry may succeed; None if waiting does not help."""
 
     def __init__(
         self, code: str, detail: str, *, field: str = "", faults: Sequence[FieldError] = ()
@@ -36,9 +36,9 @@ class BrokerError(Exception):
         self.detail = detail
         """For people."""
         self.field = field
-        """The offending field, where there is one."""
+        """The invalid field, if there is one."""
         self.faults = tuple(faults)
-        """Every offending field, where several were found at once."""
+        """Every invalid field, if several were found at once."""
 
 
 class Invalid(BrokerError):
@@ -48,20 +48,20 @@ class Invalid(BrokerError):
 
     @classmethod
     def of(cls, bad: InvalidValues) -> "Invalid":
-        """The refusal of fields that rules/fields.py could not read."""
+        """The error for fields that rules/fields.py could not read."""
         first = bad.faults[0]
         detail = f"{first.field}: {first.detail}" if first.field else first.detail
         return cls("invalid_fields", detail, field=first.field, faults=bad.faults)
 
 
 class Forbidden(BrokerError):
-    """The caller sees the object; somebody else decides about it."""
+    """The caller may see the object, but not do this with it."""
 
     status = 403
 
 
 class NotFound(BrokerError):
-    """There is no such object, or not for this caller."""
+    """The object does not exist, or not for this caller."""
 
     status = 404
 
@@ -79,14 +79,14 @@ class PreconditionFailed(BrokerError):
 
 
 class RateLimited(BrokerError):
-    """Others do the same right now; a moment later it may be done."""
+    """Too many similar requests right now; a retry may succeed."""
 
     status = 429
     retry_after_s = 1
 
 
 class OverQuota(BrokerError):
-    """More may not wait in this channel, or of this team's messages."""
+    """Too many messages wait in this channel, or of this team."""
 
     status = 429
     retry_after_s = 5
@@ -112,11 +112,11 @@ class KeyUnavailable(BrokerError, KeyMissing):
             f"{typed('manage.py doctor')} names the process."
         )
         super().__init__("key_missing", detail)
-        KeyMissing.__init__(self, key_id)  # where something is only shown, these words stand
+        KeyMissing.__init__(self, key_id)  # code that only displays data shows this shorter text
 
 
 class Refused(BrokerError):
-    """What only people ask for, on pages, and cannot have; no program meets it."""
+    """A request that only people make, on pages, and that cannot be met. The API never sees it."""
 
     status = 409
 

@@ -1,4 +1,4 @@
-"""Failpoints: places where a crash test kills or stops the process, exactly there and once."""
+"""Kill or stop the process at named places, once each, for crash tests."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from channels_app.conf import conf
 
 
 def reach(name: str) -> None:
-    """Die without a last word when the file that HOOKSTATION_FAILPOINT means names this place.
+    """Send this process a signal if the file of HOOKSTATION_FAILPOINT names this place.
 
-    Behind the name another signal may stand: ``before_send SIGSTOP``. Whoever dies takes the file
-    away first: of several processes one dies, and its successor goes past. What the file is renamed
-    to tells the test that it happened.
+    The signal is SIGKILL unless another one follows the name: ``before_send SIGSTOP``. The process
+    first renames the file, so that only one process dies and its successor passes this place. The
+    new name tells the test that it happened.
     """
     path = conf().failpoint
     if not path:

@@ -1,4 +1,4 @@
-"""Form fields that console and portal share."""
+"""Define the form fields that the console and the portal share."""
 
 import json
 import re
@@ -17,10 +17,10 @@ _PARTS = ("event_types", "retry", "max_attempts")
 
 
 def policy_of(text: str) -> Any:
-    """The retry policy that a person wrote: a preset's name, seconds as ``1, 10, 60``, or JSON.
+    """Parse a retry policy that a person typed: a preset's name, seconds as ``1, 10, 60``, or JSON.
 
-    None for no text at all. Raises ValueError for broken JSON; whether it is a policy is for its
-    reader to say (rules/settings.py).
+    Returns None for empty text. Raises ValueError for invalid JSON; rules/settings.py validates the
+    policy itself.
     """
     text = text.strip()
     if not text:
@@ -36,14 +36,14 @@ def policy_of(text: str) -> Any:
 
 
 def policy_text(policy: Any) -> str:
-    """A retry policy as `policy_of` reads it."""
+    """A retry policy as text that `policy_of` parses."""
     if policy is None:
         return ""
     return policy if isinstance(policy, str) else json.dumps(policy)
 
 
 def in_words(preset: str) -> str:
-    """A preset in words: how often, and for how long."""
+    """A preset as text: number of attempts, and the time that they span."""
     policy, attempts = backoff.rule(preset, conf().max_attempts)
     if attempts == 1:
         return "never try again"
@@ -52,7 +52,7 @@ def in_words(preset: str) -> str:
 
 
 class RetryOverridesWidget(forms.Widget):
-    """A row for each override, and empty ones for more. Emptying a row removes it."""
+    """A row for each override, and empty ones for more. Clearing a row removes the override."""
 
     use_fieldset = True
     blank_rows = 2
@@ -62,13 +62,13 @@ class RetryOverridesWidget(forms.Widget):
         self._input_class = input_class
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """The rows; ``value`` is a list of them, as the field prepares it."""
+        """Render the rows; ``value`` is a list of them, as the field prepares it."""
         blank = dict.fromkeys(_PARTS, "")
         rows = list(value or ())
         rows += [blank] * min(self.blank_rows, max(0, retries.MAX_OVERRIDES - len(rows)))
         attrs = {**self.attrs, **(attrs or {})}
         for foreign in ("required", "aria-invalid"):
-            attrs.pop(foreign, None)  # of an input, which the whole is not
+            attrs.pop(foreign, None)  # belongs on an input, not on the group
         context = {
             "name": name,
             "id": attrs.pop("id", name),
@@ -82,7 +82,7 @@ class RetryOverridesWidget(forms.Widget):
     def value_from_datadict(
         self, data: Mapping[str, Any], files: Any, name: str
     ) -> list[dict[str, str]]:
-        """The rows that hold anything, so that their numbers are those of the entries."""
+        """The rows that are not empty; errors number the entries in this list."""
         columns = [
             data.getlist(f"{name}-{part}") if hasattr(data, "getlist") else () for part in _PARTS
         ]
@@ -90,16 +90,16 @@ class RetryOverridesWidget(forms.Widget):
         return [row for row in rows if any(cell.strip() for cell in row.values())]
 
     def value_omitted_from_data(self, data: Mapping[str, Any], files: Any, name: str) -> bool:
-        """Whether no row was sent."""
+        """Whether the form was sent without rows."""
         return f"{name}-{_PARTS[0]}" not in data
 
     def id_for_label(self, id_: str) -> str:
-        """None: each input of a row has a label of its own."""
+        """Return '': each input of a row has a label of its own."""
         return ""
 
 
 class RetryOverridesField(forms.Field):
-    """A consumer's ``retry_overrides``, as rows that people fill in."""
+    """A consumer's ``retry_overrides`` as rows of a form."""
 
     widget = RetryOverridesWidget
 
@@ -107,7 +107,7 @@ class RetryOverridesField(forms.Field):
         super().__init__(required=False, **kwargs)
 
     def prepare_value(self, value: Any) -> list[dict[str, str]]:
-        """Stored overrides as text; rows that were typed stay as they are."""
+        """Stored overrides as text; rows from a submitted form stay as they are."""
         return [
             {
                 "event_types": _text(row["event_types"]),
@@ -118,7 +118,7 @@ class RetryOverridesField(forms.Field):
         ]
 
     def to_python(self, value: Any) -> list[dict[str, Any]]:
-        """The entries, as a registration takes them."""
+        """The overrides, in the form that a registration takes."""
         found = []
         for number, row in enumerate(value or (), 1):
             try:
@@ -128,14 +128,14 @@ class RetryOverridesField(forms.Field):
         return found
 
     def validate(self, value: Any) -> None:
-        """The fault that the registering step would find."""
+        """Reject what the registering step would reject."""
         try:
             retries.retry_overrides(value)
         except ValueError as fault:
             raise forms.ValidationError(str(fault)) from None
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        """Whether the rows say something else."""
+        """Whether the rows differ from the initial ones."""
         return self.prepare_value(initial) != self.prepare_value(data)
 
 

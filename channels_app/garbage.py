@@ -1,4 +1,4 @@
-"""Garbage: what is loaded at the start is not looked at by each full collection for ever after."""
+"""Exempt objects loaded at start from garbage collection."""
 
 import gc
 
@@ -6,9 +6,9 @@ import gc
 def freeze_loaded_objects() -> None:
     """Call once, when a process has loaded everything and before it works or forks.
 
-    Modules, models and addresses are a hundred thousand objects that live as long as the process.
-    A full collection goes through all of them, and nothing else happens for a tenth of a second:
-    no delivery and no answer. Forks share the memory of what no collection touches.
+    Modules, models and addresses are about a hundred thousand objects that live as long as the
+    process. A full collection that visits them stops the process for a tenth of a second. It also
+    writes to their memory pages, which forked processes then no longer share.
     """
     gc.collect()
     gc.freeze()

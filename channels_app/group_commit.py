@@ -1,4 +1,4 @@
-"""Group commit: what concurrent threads want to store, one of them stores for all who wait."""
+"""Combine the writes of concurrent threads: one thread, the leader, stores those of a group."""
 
 import copy
 import threading
@@ -20,7 +20,7 @@ class LeaderLost(Exception):
 
 
 class _Seat(Generic[Order, Result]):
-    """One caller and what became of its order."""
+    """One caller's order and its outcome."""
 
     __slots__ = ("called", "failure", "leads", "order", "result", "size")
 
@@ -29,7 +29,7 @@ class _Seat(Generic[Order, Result]):
         self.size = size
         self.leads = False
         self.called = threading.Lock()
-        """Held until there is a result, a failure, or the lead to take over."""
+        """Held until there is a result or a failure, or until the caller becomes the leader."""
         self.called.acquire()
         self.result: Result
         self.failure: Exception | None = None
@@ -38,9 +38,9 @@ class _Seat(Generic[Order, Result]):
 class GroupCommit(Generic[Order, Result]):
     """Runs ``work`` for one group of callers at a time.
 
-    Nobody waits for company: whoever finds no leader is the leader, at once and perhaps alone.
-    Those who come while it works are the next group, and the first of them leads it, so that no
-    caller ever works for more than its own group.
+    A caller that finds no leader becomes the leader at once, without waiting for more callers.
+    Callers that arrive while it works form the next group, which the first of them leads. So a
+    caller never works for more than its own group.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class GroupCommit(Generic[Order, Result]):
         most_size: int,
         patience_s: float = transactions.REQUEST_TIMEOUT_S,
     ) -> None:
-        """``work`` returns a result for each order, in their order, or stores nothing and raises.
+        """``work`` returns one result per order, in their sequence, or stores nothing and raises.
 
-        After an error each member of the group is tried by itself, in its own thread, unless the
-        database is away, or nobody knows what was stored. A group has up to ``most`` orders, and
-        up to ``most_size`` of what callers say their orders weigh, unless one alone has more.
-        Nobody waits longer than ``patience_s`` for those before it.
+        After an error each member of the group retries alone, in its own thread, unless the
+        database is unavailable or it is unknown what was stored. A group has at most ``most``
+        orders with a total size of at most ``most_size``, in the callers' unit; a larger order is
+        stored alone. A caller waits at most ``patience_s`` seconds for the groups before it.
         """
         self._work = work
         self._most = most
@@ -67,8 +67,10 @@ class GroupCommit(Generic[Order, Result]):
         self._waiting: deque[_Seat[Order, Result]] = deque()
 
     def run(self, order: Order, size: int) -> Result:
-        """The result of ``order``. Raises what its work raised; LeaderLost; OperationalError where
-        those before it took too long, and then nothing of it is stored.
+        """Return the result of ``order``.
+
+        Raises what ``work`` raises, LeaderLost, and OperationalError if the groups before it took
+        too long; in that last case nothing of the order is stored.
         """
         seat: _Seat[Order, Result] = _Seat(order, size)
         with self._lock:
@@ -88,14 +90,17 @@ class GroupCommit(Generic[Order, Result]):
         return result
 
     def _wait(self, seat: _Seat[Order, Result]) -> None:
-        """Until it is called. Raises OperationalError where nobody has begun with it in time."""
+        """Wait until the seat is called.
+
+        Raises OperationalError if it is still queued after ``patience_s`` seconds.
+        """
         if seat.called.acquire(timeout=self._patience_s):
             return
         with self._lock:
             if seat in self._waiting:
                 self._waiting.remove(seat)
                 raise OperationalError(raw.LOST, "The database does not answer those before.")
-        seat.called.acquire()  # it is being stored, or leads: that has an end of its own
+        seat.called.acquire()  # its group is being stored, or it leads: neither waits without limit
 
     def _lead(self, leader: _Seat[Order, Result]) -> None:
         group = [leader]
@@ -108,14 +113,14 @@ class GroupCommit(Generic[Order, Result]):
                 raise
             leader.failure = error
             for seat in group[1:]:
-                # Each raises its own: a traceback belongs to one thread.
+                # Each thread raises a copy of its own, since raising sets the traceback.
                 seat.failure = copy.copy(error)
         except BaseException:
             for seat in group[1:]:
                 seat.failure = LeaderLost(LeaderLost.__doc__)
             raise
         finally:
-            # First, so that the next group is on its way while this one is woken.
+            # First, so that the next group starts while this group's threads are woken.
             self._hand_over()
             for seat in group[1:]:
                 seat.called.release()

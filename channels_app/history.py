@@ -1,4 +1,4 @@
-"""History: from when on a team may have the messages of a channel that came before its consumer."""
+"""Determine from when on a team may receive a channel's messages older than its consumer."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -8,10 +8,10 @@ from channels_app.rules import grants
 
 
 def begins(team_id: int, channel: Channel, now: datetime) -> datetime | None:
-    """When the team was let in; None where the channel shares its history with everybody.
+    """When the team got access; None if the channel shares its history with everybody.
 
-    Keys let a team in as long as they work, and its members see each external channel. A break
-    counts: who is let in again does not get what came in between.
+    A team has access while a key of it is valid, and its members have access to each external
+    channel. A team that loses access and regains it does not get the messages in between.
     """
     if channel.history == Channel.History.SHARED:
         return None
@@ -21,7 +21,7 @@ def begins(team_id: int, channel: Channel, now: datetime) -> datetime | None:
 def _spans(team_id: int, channel: Channel) -> Iterator[tuple[datetime, datetime | None]]:
     is_open = channel.exposure == Channel.Exposure.EXTERNAL
     opened = channel.exposed_at or channel.created_at
-    # Members have no date of their own. They, too, see nothing before there are team and channel.
+    # Memberships have no date; members have access since both the team and the exposure exist.
     if is_open and Membership.objects.filter(team_id=team_id).exists():
         made = Team.objects.values_list("created_at", flat=True).get(id=team_id)
         yield max(made, opened), None

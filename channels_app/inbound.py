@@ -1,7 +1,7 @@
-"""Inbound: the address that a consumer's provider calls back, and what it signs with (S3-39).
+"""Manage the address that a consumer's provider calls back, and the secret it signs with (S3-39).
 
-Both are sealed; by its digest an address is found. It may be shown again, since people type it into
-their provider's pages.
+Both are stored encrypted; a digest of the address finds the consumer. The address can be shown
+again, since people copy it into their provider's settings.
 """
 
 import json
@@ -21,18 +21,18 @@ _TOKEN_BYTES = 24
 
 
 class Opened(NamedTuple):
-    """What of a provider is sealed."""
+    """The encrypted values of a provider, decrypted."""
 
     token: str
-    """The part of the address that nobody can guess."""
+    """Unguessable last part of the address."""
     secret: str
-    """What it signs with; '' where it does not."""
+    """The secret that the provider signs with; '' if it does not sign."""
 
 
 def opened(consumer: Consumer) -> Opened | None:
-    """What is sealed; None without, or when it is damaged.
+    """Decrypt the values of a consumer's provider; None if there are none or they are damaged.
 
-    Raises KeyUnavailable: without the key nobody knows what is there, and must not replace it.
+    Raises KeyUnavailable: without the key the values are unknown, and must not be replaced.
     """
     sealed = bytes(consumer.inbound_sealed)
     if not sealed:
@@ -47,7 +47,7 @@ def opened(consumer: Consumer) -> Opened | None:
 
 
 def address(consumer: Consumer) -> str | None:
-    """Where its provider calls back; None where it does not, or where the key is missing."""
+    """The callback address of the provider; None if it has none or the key is missing."""
     try:
         known = opened(consumer)
     except KeyUnavailable:
@@ -56,7 +56,7 @@ def address(consumer: Consumer) -> str | None:
 
 
 def called(token: str) -> Consumer:
-    """Whose address ends like this. Raises NotFound for one that is not, or no more, in use."""
+    """The consumer with this token. Raises NotFound unless its address is in use."""
     alive = Consumer.objects.exclude(state=Consumer.State.RETIRED)
     found = alive.filter(inbound_digest=_digest(token)).first()
     if found is None or correlation.of(found.ack) is None:
@@ -65,10 +65,10 @@ def called(token: str) -> Consumer:
 
 
 def store(consumer: Consumer, known: Opened | None) -> bool:
-    """Keep what was just set: an address for who needs one, no secret in the clear.
+    """Store what was just set: encrypt a secret, and generate an address where one is needed.
 
-    ``known`` is what was sealed before. Returns whether anything has changed. Raises Invalid for a
-    masked secret that is not stored, and KeyUnavailable.
+    ``known`` has the values stored before. Returns whether they changed. Raises Invalid for a mask
+    that stands for no stored secret, and KeyUnavailable.
     """
     setting = correlation.of(consumer.ack)
     if setting is None:
@@ -91,7 +91,7 @@ def store(consumer: Consumer, known: Opened | None) -> bool:
 
 
 def renew(consumer: Consumer) -> None:
-    """Another address: nobody is heard at the former one any more. The caller saves.
+    """Replace the address; the current one stops working at once. The caller saves the consumer.
 
     Raises KeyUnavailable.
     """

@@ -1,9 +1,9 @@
-"""Keystore: what all processes must agree on about keys: which one seals, and which ones sign.
+"""Let all processes agree which encryption key encrypts and which keys sign.
 
-Settings say which encryption keys a process has. The database says which of them seals, so that a
-new key seals nothing until every process has read it (steps/reencrypt.py, `manage.py rotate_keys`).
-Leases and acknowledgement addresses are signed with random keys that the database keeps sealed, and
-that outlive both SECRET_KEY and each encryption key.
+The settings list the encryption keys of a process. The database says which of them encrypts, so
+that a new key is first used when every process has it (steps/reencrypt.py, `manage.py
+rotate_keys`). Leases and acknowledgement addresses are signed with random keys, which the database
+stores encrypted, and which outlive SECRET_KEY and each encryption key.
 """
 
 import hmac
@@ -24,33 +24,34 @@ from channels_app.models import SigningKey
 from channels_app.rules.encryption import Keyring, Unreadable
 
 FRESH_S = 2.0
-"""How old what a process knows may be: it seals so long with the former key at most."""
+"""Maximum age of the cached rows in seconds. After a rotation the former key encrypts for as
+long."""
 SIGNS_AFTER = timedelta(seconds=10)
-"""A new key signs when every process has had the time to read it."""
+"""A new key signs after this time, in which every process reads it."""
 OVERLAP = timedelta(days=30)
-"""What a former key signed counts so long after its successor came."""
+"""How long signatures of a former key stay valid after its successor was created."""
 _BYTES = 32
 
 
 class _Known(NamedTuple):
-    """The rows as they were read, opened as far as this process can."""
+    """The rows as they were read, decrypted as far as this process can."""
 
     read_at: float
-    """By `time.monotonic`."""
+    """Reading of `time.monotonic`."""
     encrypting_key_id: str
     sealing: Keyring | None
-    """None without the key that seals."""
+    """None if this process lacks the encrypting key."""
     keys: Sequence[tuple[datetime, bytes]]
-    """Those that sign or still count, newest first, with the instant at which each was made."""
+    """Keys that sign or are still valid, newest first, each with the time it was created."""
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it need not be read again."""
+        """Whether the rows are recent enough not to be read again."""
         return time.monotonic() - self.read_at <= FRESH_S
 
 
 class _Uncommitted(threading.local):
-    """What this thread reads while its open transaction has created a key."""
+    """The rows as this thread reads them while its open transaction has created a key."""
 
     known: _Known | None = None
 
@@ -60,13 +61,13 @@ _uncommitted = _Uncommitted()
 
 
 def encrypting_key_id() -> str:
-    """The id of the key that seals, whether this process has it or not."""
+    """The id of the key that encrypts, whether this process has it or not."""
     known = _read()
     return known.encrypting_key_id if known else keyring().primary_id
 
 
 def refusal() -> str:
-    """Why a process with these keys must not start, in sentences; '' if it may.
+    """Why a process with these keys must not start, for display; '' if it may start.
 
     Raises what the database raises.
     """
@@ -82,7 +83,7 @@ def refusal() -> str:
 
 
 def encrypting_key() -> Keyring:
-    """All keys, of which the installation's current one seals. Raises KeyUnavailable."""
+    """All keys; the installation's current one encrypts. Raises KeyUnavailable."""
     known = _read_or_begin()
     if known.sealing is None:
         raise KeyUnavailable(known.encrypting_key_id)
@@ -90,21 +91,21 @@ def encrypting_key() -> Keyring:
 
 
 def signing_key(purpose: bytes) -> bytes:
-    """What signs now. Raises KeyUnavailable.
+    """The key that signs now, for one purpose. Raises KeyUnavailable.
 
-    Asks the database only where nothing is known yet: a pump signs between two requests.
+    Queries the database only if nothing is cached, since a pump signs between two requests.
     """
     known = _known or _read_or_begin()
     if not known.keys:
         raise KeyUnavailable(known.encrypting_key_id)
     newest = clock.now() - SIGNS_AFTER
-    # The oldest one is there from the start, and signs at once.
+    # The oldest key signs at once, without a delay.
     key = next((key for made_at, key in known.keys if made_at <= newest), known.keys[-1][1])
     return _derived(key, purpose)
 
 
 def signing_keys(purpose: bytes) -> list[bytes]:
-    """What may have signed something that still counts. Raises KeyUnavailable."""
+    """The keys whose signatures are valid, for one purpose. Raises KeyUnavailable."""
     known = _read_or_begin()
     if not known.keys:
         raise KeyUnavailable(known.encrypting_key_id)
@@ -112,10 +113,10 @@ def signing_keys(purpose: bytes) -> list[bytes]:
 
 
 def activate(key_id: str) -> None:
-    """Let this key seal from now on, and a new one sign. Raises rules.encryption.KeyMissing.
+    """Let this key encrypt from now on, and create a signing key.
 
-    For rotations alone: every process must have the key already. Signing keys stay valid; those
-    whose overlap is over are deleted.
+    Raises rules.encryption.KeyMissing. For rotations only: every process must already have the key.
+    Signing keys stay valid until their overlap ends; then they are deleted here.
     """
     ring = keyring().encrypting_with(key_id)
     with transaction.atomic():
@@ -132,18 +133,18 @@ def activate(key_id: str) -> None:
 
 
 def forget() -> None:
-    """Ask the database next time."""
+    """Discard the cache, so that the next call reads the database."""
     global _known
     _known = _uncommitted.known = None
 
 
 def _read() -> _Known | None:
-    """What the database says; None before anything was sealed."""
+    """The rows of the database, at most ``FRESH_S`` old; None before the first key exists."""
     global _known
     known = _known
     if known is None or not known.is_fresh:
         if _has_uncommitted_key():
-            # Other threads must not use it: a rollback takes the key back.
+            # Other threads must not use this key: a rollback removes it.
             if (known := _uncommitted.known) is None or not known.is_fresh:
                 known = _uncommitted.known = _load()
             return known
@@ -154,7 +155,7 @@ def _read() -> _Known | None:
 def _has_uncommitted_key() -> bool:
     """Whether an open transaction of this thread has created a key.
 
-    Django drops the hooks of a transaction, or of a savepoint, that is rolled back.
+    Django drops the on-commit hooks of a transaction, or savepoint, that is rolled back.
     """
     return any(hook[1] is _forget_uncommitted for hook in connection.run_on_commit)
 
@@ -164,10 +165,10 @@ def _forget_uncommitted() -> None:
 
 
 def _read_or_begin() -> _Known:
-    """The same; the first key here is the installation's if nothing was sealed yet."""
+    """As `_read`, but create the installation's first signing key if there is none."""
     if known := _read():
         return known
-    with suppress(IntegrityError), transaction.atomic():  # another process may be faster
+    with suppress(IntegrityError), transaction.atomic():  # another process may create it first
         _create(1, keyring())
     begun = _read()
     assert begun is not None
@@ -193,7 +194,7 @@ def _rows() -> list[SigningKey]:
 
 
 def _counting(made_at: Sequence[datetime]) -> int:
-    """How many of these, newest first, still count: the successor of the last came not long ago."""
+    """How many of these, newest first, are valid: the newest, and those replaced recently."""
     horizon = clock.now() - OVERLAP
     replaced_at = made_at[:-1]
     return 1 + sum(instant > horizon for instant in replaced_at) if made_at else 0

@@ -1,4 +1,4 @@
-"""Numbers about accepting messages. Labels never carry unbounded values."""
+"""Define metrics about accepting messages. Labels never carry unbounded values."""
 
 from prometheus_client import Counter
 

@@ -1,8 +1,8 @@
-"""Quotas: how much may wait in a channel and of a team's messages, asked before each is stored.
+"""Enforce quotas for the waiting messages of a channel and of a team, before one is stored.
 
-The maintenance process keeps the count in a table (delivery/steps/quotas.py), which each process
-reads once a second. Each process adds what it has accepted itself since that count began, so that
-one process alone never goes over a limit. What others accepted since is not known to it.
+The maintenance process counts them into a table (delivery/steps/quotas.py), which each process
+reads once a second. A process adds what it has accepted itself since that count began, so that a
+single process never exceeds a limit. It does not know what others have accepted since.
 """
 
 import threading
@@ -20,46 +20,46 @@ from channels_app.snapshot import ChannelConfig
 from channels_app.storage import disks
 
 READ_S = 1.0
-"""How often a process that publishes reads the count."""
+"""Seconds between two reads of the count by a process that publishes."""
 PER_S = 10
-"""Into so many parts a second is divided: what was accepted in the part in which a count began may
-be counted twice until the next one."""
+"""Parts per second by which accepted messages are grouped. Messages accepted in the part in which
+a count began may be counted twice until the next count."""
 MAX_PARTS = 600
-"""Parts that are kept apart; older ones are one, and forgotten together."""
+"""Parts that are kept separate; older ones are merged into one."""
 
 NOTHING, ONE = Usage(), Usage(1, 0)
 
 Owner = tuple[str, int]
-"""Scope and id of a channel or a team."""
+"""Scope and id: of a channel or a team."""
 
 
 class Sized(Protocol):
-    """A message that is to be stored."""
+    """A message about to be stored."""
 
     @property
     def body(self) -> bytes:
-        """Its body."""
+        """The body; its length counts against the quota."""
 
 
 class Limit(NamedTuple):
-    """One quota that a message is under."""
+    """One quota that applies to a message."""
 
     owner: Owner
     name: str
-    """For people."""
+    """For error messages."""
     quota: Quota
 
 
 class Held(NamedTuple):
-    """Room that was taken for messages before they are stored."""
+    """Room reserved for messages that are about to be stored."""
 
     owners: Sequence[Owner]
     part: int
-    """Of time, since 1970."""
+    """Number of the part of a second, since 1970."""
 
 
 class _Own:
-    """What this process accepted for one owner since the last count began, by parts of seconds."""
+    """What this process accepted for one owner since the last count began, by part of a second."""
 
     def __init__(self) -> None:
         self.messages = self.bytes = 0
@@ -70,33 +70,33 @@ class _Own:
         self.bytes += usage.bytes
         self._by_part[part] = self._by_part.get(part, Usage()) + usage
         if len(self._by_part) > MAX_PARTS:
-            # Nobody counts any more: the two oldest become one.
+            # The count is not updated any more: merge the two oldest parts.
             first, second = sorted(self._by_part)[:2]
             self._by_part[second] += self._by_part.pop(first)
 
     def forget(self, before: float) -> None:
-        """Forget the parts that ended before that, in Unix seconds."""
+        """Drop the parts that ended before that Unix time in seconds."""
         end = before * PER_S
         self._by_part = {at: it for at, it in self._by_part.items() if at + 1 > end}
         self.messages, self.bytes = sum(self._by_part.values(), Usage())
 
 
 class Quotas:
-    """What this process knows of all that waits. Threads share it."""
+    """What this process knows about waiting messages. Threads share it."""
 
     def __init__(self) -> None:
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing, as at the start."""
+        """Reset to the initial state."""
         self._read_at = float("-inf")
         self._counted_at: datetime | None = None
         self._counted: dict[Owner, Usage] = {}
         self._own: dict[Owner, _Own] = {}
 
     def check(self, channel: ChannelConfig, producer_id: int | None) -> None:
-        """Whether one more message may wait, before its body is read.
+        """Check that one more message may wait, before its body is read.
 
         Raises OverQuota and StorageFull.
         """
@@ -108,9 +108,9 @@ class Quotas:
     def take(
         self, channel: ChannelConfig, producer_id: int | None, messages: Sequence[Sized]
     ) -> Held | None:
-        """Take room for messages that are about to be stored, all or none.
+        """Reserve room for messages that are about to be stored: for all of them or none.
 
-        None where no limit holds. Raises OverQuota and StorageFull.
+        Returns None if no limit applies. Raises OverQuota and StorageFull.
         """
         limits = self._limits(channel, producer_id)
         if not limits:
@@ -125,7 +125,7 @@ class Quotas:
         return held
 
     def give_back(self, held: Held | None, messages: Sequence[Sized]) -> None:
-        """Give back the room of those that were not stored."""
+        """Return the reserved room of messages that were not stored."""
         if held is None or not messages:
             return
         count, size = _usage(messages)
@@ -133,7 +133,7 @@ class Quotas:
             self._add(held, Usage(-count, -size))
 
     def used(self, owner: Owner) -> Usage:
-        """How much waits, as far as this process knows."""
+        """How much waits for this owner, as far as this process knows."""
         own = self._own.get(owner)
         counted = self._counted.get(owner, NOTHING)
         return Usage(counted[0] + own.messages, counted[1] + own.bytes) if own else counted
@@ -185,7 +185,7 @@ class Quotas:
             self._own.setdefault(owner, _Own()).add(held.part, usage)
 
     def _read(self) -> None:
-        """Read the count; one thread does, the others go on with what is known."""
+        """Read the count. One thread does; the others use the previous one."""
         if not self._reading.acquire(blocking=False):
             return
         try:

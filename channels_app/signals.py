@@ -1,10 +1,10 @@
-"""Signals to delivery, which channels do not know: something was stored, or was changed."""
+"""Define the signals by which this app notifies ``delivery``, which it does not import."""
 
 from django.dispatch import Signal
 
 message_accepted = Signal()
-"""Sent after the commit with ``channel_id: int`` and ``message_ids: Sequence[int]`` of it. A hint:
-losing it costs milliseconds."""
+"""Sent after the commit with ``channel_id: int`` and ``message_ids: Sequence[int]``. Only a hint:
+if it is lost, delivery starts some milliseconds later."""
 delivery_changed = Signal()
-"""Sent after the commit of a change that pumps have to follow: whoever made it goes on, and
-answers, when the receivers return. They raise nothing."""
+"""Sent after the commit of a change that pumps have to follow. The sender waits for the receivers
+before it responds. Receivers must not raise."""

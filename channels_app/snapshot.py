@@ -1,4 +1,4 @@
-"""Snapshot: channels, consumers and keys as the tables have them at one instant."""
+"""Load channels, consumers and keys as the tables have them at one instant."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -25,14 +25,14 @@ from channels_app.rules.limits import Quota, Rate, within
 
 @dataclass(frozen=True, slots=True)
 class ChannelConfig:
-    """One channel with everything that accepting a message needs."""
+    """One channel with all settings that accepting a message needs."""
 
     id: int
     slug: str
     exposure: str
     kind: str
     keying: Keying | None
-    """How it makes keys for messages that bring none; None where it does not."""
+    """How the channel derives ordering keys for messages without one; None if it does not."""
     reorder_window_ms: int
     paused: bool
     encrypt_bodies: bool
@@ -42,18 +42,18 @@ class ChannelConfig:
     content_types: tuple[str, ...]
     idempotency_window_s: int
     max_future_days: int
-    """How far ahead its messages may be scheduled."""
+    """How many days ahead its messages may be scheduled."""
     retention_days: int
     dead_retention_days: int
     quota: Quota
-    """How much may wait in it."""
+    """How much may wait in the channel."""
     schemas: dict[str, Any]
-    """JSON Schema by event type name, where one is set."""
+    """JSON Schema by event type name, for the event types that have one."""
     consumers: tuple[ConsumerConfig, ...] = field(repr=False)
-    """All that are not retired."""
+    """Consumers that are not retired."""
 
     def key_digest(self, producer_id: int | None, key: str) -> str:
-        """Under which a producer's idempotency key is kept."""
+        """The digest under which a producer's idempotency key is stored."""
         is_shared = self.idempotency_scope == Channel.IdempotencyScope.CHANNEL
         owner = IdempotencyRecord.SHARED if is_shared else producer_id
         return IdempotencyRecord.digest_of(self.id, owner, key)
@@ -67,7 +67,7 @@ class KeyConfig:
     key_id: str
     digest: str
     has_sigv4: bool
-    """Whether it has a secret for AWS Signature Version 4, read by
+    """Whether the key has a secret for AWS Signature Version 4, read by
     ``ConfigCache.sigv4_secret``."""
     scopes: tuple[str, ...]
     channels: tuple[str, ...]
@@ -79,36 +79,36 @@ class KeyConfig:
 
 
 class TeamConfig(NamedTuple):
-    """One team as it matters to a message."""
+    """The settings of one team that matter to a message."""
 
     id: int
     slug: str
     quota: Quota
-    """How much of what its producers publish may wait."""
+    """How many messages of its producers may wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All channels, and their consumers by what they are asked for; never changed once built."""
+    """All channels, and their consumers by several keys; never changed after it is built."""
 
     channels: Mapping[str, ChannelConfig]
     """By name."""
     consumers: Mapping[int, ConsumerConfig]
-    """All that are not retired, by id."""
+    """Consumers that are not retired, by id."""
     named: Mapping[tuple[str, str], ConsumerConfig]
-    """The same by the names of channel and consumer."""
+    """The same consumers, by channel name and client id."""
     ordered: Mapping[int, ConsumerConfig]
-    """Those that keep the order of keys, by id."""
+    """Consumers that keep the order of keys, by id."""
     awaiting: frozenset[int]
-    """Those that acknowledge later, by id."""
+    """Ids of the consumers that acknowledge later."""
     dead_lettered: frozenset[int]
-    """Those whose dead deliveries are published on a channel, by id."""
+    """Ids of the consumers with a dead-letter channel."""
     teams: Mapping[int, TeamConfig]
-    """Who publishes through each producer that a team owns, by the producer's id."""
+    """The team of each producer that belongs to one, by the producer's id."""
 
     @classmethod
     def take(cls) -> Self:
-        """As this transaction sees them."""
+        """Read the tables in the current transaction."""
         channels = load_channels()
         views = [view for channel in channels.values() for view in channel.consumers]
         return cls(
@@ -123,7 +123,7 @@ class Snapshot:
 
 
 def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelConfig]:
-    """Views of the channels of these names, or of all, as this transaction sees them."""
+    """The channels with these names, or all, by name, as the current transaction sees them."""
     channels = Channel.objects.all()
     rows = Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id")
     event_types = EventType.objects.filter(schema__isnull=False)
@@ -136,7 +136,7 @@ def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelConf
         consumers.setdefault(consumer.channel_id, []).append(consumer)
     schemas: dict[int, dict[str, Any]] = {}
     for event_type in event_types:
-        if event_type.schema is not None:  # neither SQL's null nor JSON's
+        if event_type.schema is not None:  # the filter lets JSON's null pass
             schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
     return {
         channel.slug: _channel_view(
@@ -220,7 +220,7 @@ def load_teams() -> dict[int, TeamConfig]:
 
 
 def load_key(key_id: str) -> KeyConfig | None:
-    """The key of that id, with its owner."""
+    """The key with that id, with its owner; None if there is none."""
     key = ApiKey.objects.select_related("producer").filter(key_id=key_id).first()
     if key is None:
         return None
@@ -246,13 +246,13 @@ def load_sigv4_secret(key_id: str) -> str:
 
 
 def load_signer(consumer_id: int) -> Signer:
-    """Opened secrets and headers of one consumer. Raises Consumer.DoesNotExist."""
+    """Decrypted secrets and headers of one consumer. Raises Consumer.DoesNotExist."""
     consumer = Consumer.objects.only("channel_id", "client_id", "headers_sealed").get(
         id=consumer_id
     )
     channel_id, client_id = consumer.channel_id, consumer.client_id
     keys: dict[str, list[tuple[bytes, datetime | None]]] = {"v1": [], "v1a": []}
-    # Newest first: consumers that only look at the first signature see the current one.
+    # Newest first, for consumers that check only the first signature.
     for secret in ConsumerSecret.objects.filter(consumer_id=consumer_id).order_by("-id"):
         opened = data_encryption.decrypt_for_consumer(channel_id, client_id, bytes(secret.sealed))
         keys[secret.scheme].append((opened, secret.expires_at))

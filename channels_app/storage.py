@@ -1,4 +1,4 @@
-"""Storage: whether there is room for messages, and whether a row can be written."""
+"""Check whether there is disk space for messages, and whether a row can be written."""
 
 import re
 import shutil
@@ -18,17 +18,17 @@ from channels_app.errors import StorageFull
 from channels_app.models import WriteProbe, new_id, raw
 
 POLL_S = 1.0
-"""How old the free space may be by which a message is accepted."""
+"""Maximum age, in seconds, of the free space that decides whether a message is accepted."""
 PROBE_S = 2.0
-"""How often a process writes a row to find out whether it can, however often it is asked."""
+"""Minimum seconds between two test writes of a process."""
 STUCK_S = 5.0
-"""A write that waits for longer counts as one that failed."""
+"""A test write that takes longer than this, in seconds, counts as failed."""
 ALARM = 4
-"""An alarm is raised when less than so many times the reserve is free."""
+"""Raise an alarm when free space is below this multiple of the reserve ..."""
 LOW_BYTES = 1024**3
-"""An alarm is raised below this in any case."""
+"""... or below this."""
 
-# MySQL: disk full, table full; and those that quote the operating system's error 28 (ENOSPC).
+# MySQL's codes for a full disk or table, and those that quote the system's error 28 (ENOSPC).
 _FULL = {1021, 1114}
 _QUOTING = {3, 28, 1026, 1030}
 _NO_SPACE = re.compile(r"\b28\b")
@@ -46,7 +46,7 @@ def is_full(error: BaseException) -> bool:
 
 
 class Room(NamedTuple):
-    """The file system of one folder."""
+    """The free space of one folder's file system."""
 
     folder: Path
     free: int
@@ -55,17 +55,17 @@ class Room(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Whether less is free than is kept in reserve."""
+        """Whether less space is free than the reserve."""
         return self.free < conf().disk_reserve_bytes
 
     @property
     def is_low(self) -> bool:
-        """Whether it is time for an alarm."""
+        """Whether to raise an alarm."""
         return self.free < _low_bytes()
 
     @property
     def is_nearly_low(self) -> bool:
-        """Whether an alarm that was raised still stands: one that wavers is told of once."""
+        """Whether to keep a raised alarm: the threshold is higher, so that it does not flap."""
         return self.free < _low_bytes() * 5 // 4
 
 
@@ -74,23 +74,26 @@ def _low_bytes() -> int:
 
 
 class Disks:
-    """Free space where messages go, as far as this host can see it.
+    """Free space where messages are stored, as far as this host can see it.
 
-    That is the data folder and the database's: the folder of an SQLite file, or the data folder of
-    a server that runs on this host. Of a server elsewhere only its errors tell.
+    This covers the data directory and the database's folder: that of an SQLite file, or the data
+    directory of a server on this host. For a server on another host only its errors tell.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing, as at the start."""
+        """Reset to the initial state."""
         self._looked_at = float("-inf")
         self._short: Room | None = None
         self._folders: list[Path] | None = None
 
     def rooms(self) -> list[Room]:
-        """Each of them now. Raises what the database raises when it has to be asked where it is."""
+        """The current free space of each.
+
+        Raises what the database raises if it has to be queried.
+        """
         if self._folders is None:
             folders = [_existing(it) for it in (*_database_folder(), Path(settings.DATA_DIR))]
             self._folders = list({it.stat().st_dev: it for it in reversed(folders)}.values())
@@ -98,7 +101,7 @@ class Disks:
         return [Room(folder, usage.free, usage.total) for folder, usage in usages]
 
     def check(self) -> None:
-        """Raise StorageFull while less is free than is kept in reserve; looks once a second."""
+        """Raise StorageFull while less than the reserve is free; checks once a second."""
         if not conf().disk_reserve_bytes:
             return
         ticks = time.monotonic()
@@ -114,10 +117,10 @@ disks = Disks()
 
 
 class Probe:
-    """Whether a row can be written: it writes one and takes it back.
+    """Test whether a row can be written: write one and delete it.
 
-    Threads share it. Its own transaction is committed, since some databases say only then that
-    there is no room.
+    Threads share it. It commits its own transaction, since some databases report a full disk only
+    at the commit.
     """
 
     def __init__(self) -> None:
@@ -125,12 +128,12 @@ class Probe:
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing, as at the start."""
+        """Reset to the initial state."""
         self._began_at = self._ended_at = float("-inf")
         self._failure: DatabaseFailure | None = None
 
     def check(self) -> None:
-        """Write one, unless one was written a moment ago. Raises what the last write raised."""
+        """Write a row, unless that was done recently. Raises what the last write raised."""
         if time.monotonic() - self._ended_at > PROBE_S:
             self._write()
         if self._failure is not None:
@@ -138,7 +141,7 @@ class Probe:
 
     def _write(self) -> None:
         if not self._lock.acquire(blocking=False):
-            # Another request writes. What the last one came to holds until that takes too long.
+            # Another request is writing. The last result holds, unless that write takes too long.
             if time.monotonic() - self._began_at > STUCK_S:
                 raise DatabaseFailure(f"A row waits to be written for more than {STUCK_S:.0f} s.")
             return
@@ -159,13 +162,13 @@ probe = Probe()
 
 
 def forget() -> None:
-    """Have this process know nothing of its storage, as at the start."""
+    """Reset what this process knows of its storage."""
     disks.forget()
     probe.forget()
 
 
 ROW_BYTES = 16 * 1024
-"""More than one page of any database: a row that fits into a page would be written without room."""
+"""More than one page of any database: a smaller row could fit into a page with free space."""
 
 
 def _write_and_remove() -> None:
@@ -177,14 +180,14 @@ def _write_and_remove() -> None:
 
 
 def _database_folder() -> list[Path]:
-    """Of the database's files, where this host can see them."""
+    """The folder of the database's files, if this host can see it."""
     if connection.vendor == "sqlite":
         name = str(connection.settings_dict["NAME"])
         return [] if "memory" in name else [Path(name).parent]
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@hostname, @@datadir")
         host, folder = cursor.fetchone()
-    # A server in a container has another name, and its folder is another one of the same path.
+    # A server in a container has another host name, and its path means another folder.
     is_here = host == socket.gethostname() and Path(folder).is_dir()
     return [Path(folder)] if is_here else []
 

@@ -11,9 +11,10 @@ from channels_app.rules.tenants import OPERATOR, Tenant
 def consumer(
     channel: str, client_id: str, *, tenant: Tenant = OPERATOR, condition: Precondition = ALWAYS
 ) -> Consumer:
-    """The consumer, locked, in the version that the caller knows. A removed one is none.
+    """The consumer, locked, in the version that the caller expects.
 
-    Raises NotFound, for another tenant's as well, and Stale.
+    Raises NotFound if it does not exist, is retired or belongs to another tenant, and
+    PreconditionFailed.
     """
     mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
     found = mine.exclude(state=Consumer.State.RETIRED).first()
@@ -25,9 +26,9 @@ def consumer(
 
 
 def consumers(names: Collection[tuple[str, str]]) -> dict[tuple[str, str], Consumer]:
-    """The consumers of these channels and names, locked in the order of their keys.
+    """The consumers with these channel names and client ids, locked in the order of their keys.
 
-    Removed ones are none.
+    Retired ones are left out.
     """
     slugs = {channel for channel, _ in names}
     channels = dict(Channel.objects.filter(slug__in=slugs).values_list("id", "slug"))
@@ -45,9 +46,9 @@ def messages(message_ids: Collection[int]) -> dict[int, Message]:
 
 
 def in_groups(message_ids: Sequence[int], deliveries: int) -> Iterator[list[int]]:
-    """The messages in the same order, as many at once as have so many deliveries together.
+    """Split the messages, in order, into groups with at most ``deliveries`` deliveries in total.
 
-    For steps that change many: what one transaction locks and writes is bounded.
+    For steps that change many messages: this bounds what one transaction locks and writes.
     """
     rows = Message.objects.filter(id__in=message_ids)
     weights = dict(rows.values_list("id", "consumer_count"))

@@ -1,4 +1,4 @@
-"""Running a transaction that a deadlock, a lock wait or a key collision may undo."""
+"""Run a transaction, and again after a deadlock, a lock wait timeout or a key collision."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 ATTEMPTS = 4
 ANSWER_TIMEOUT_S = 60
-"""Longest wait for the database's answer, more than it waits for a lock."""
+"""Longest wait for the database's response, in seconds; longer than its own wait for a lock."""
 REQUEST_TIMEOUT_S = 30
-"""The same where somebody waits for ours: so long for its turn to commit, and so long for the
-commit. It is a minute in all, whatever the database does."""
+"""The limit for processes that respond to requests: for the turn to commit, and again for the
+commit. So a request takes at most a minute, whatever the database does."""
 UNDONE = {1205, 1213, 3101}
 """MySQL: lock wait timeout, deadlock, group replication rolled back at certification."""
 
 
 def limit_answer_time(seconds: int = ANSWER_TIMEOUT_S) -> None:
-    """Let no statement of this process wait for an answer for ever.
+    """Limit how long a statement of this process waits for a response.
 
-    For processes that live long: a server that vanished with its host, of whose end nobody is told,
-    would hold them until the kernel gives the connection up, after two hours. Management commands
-    may wait: a migration of large tables takes its time.
+    For processes that live long: if the database's host vanishes, no connection is closed, and
+    they would wait two hours until the kernel closes it. Management commands have no limit, since
+    a migration of large tables takes long.
     """
     for database in connections.settings.values():
         if database["ENGINE"] == "broker_site.mysql":
@@ -46,10 +46,10 @@ def run(
     on_collision: Callable[[], None] | None = None,
     attempts: int = ATTEMPTS,
 ) -> T:
-    """``work`` in one transaction, again when the database undid it through no fault of ours.
+    """Run ``work`` in one transaction, and again if the database rolled it back (``UNDONE``).
 
-    With ``on_collision`` a unique key met twice is such a case too; it is called before the retry.
-    Raises what the last try raised.
+    With ``on_collision`` a violated unique key is retried too, after a call of it. Raises what the
+    last try raised.
     """
 
     def attempt() -> T:
@@ -65,7 +65,7 @@ def retry(
     on_collision: Callable[[], None] | None = None,
     attempts: int = ATTEMPTS,
 ) -> T:
-    """As ``run``, for work that makes its transaction itself."""
+    """As ``run``, for work that opens its transaction itself."""
     for remaining in reversed(range(attempts)):
         try:
             return work()
@@ -80,10 +80,11 @@ def retry(
 
 
 def write(statements: Sequence[raw.Statement]) -> None:
-    """Execute all ``statements`` or none; with BEGIN and COMMIT in one round trip where possible.
+    """Execute all ``statements`` or none; where possible in one round trip, with BEGIN and COMMIT.
 
-    Only MySQL takes several statements at once, up to a few MiB (``max_allowed_packet``). Raises
-    what the database raises; then nothing was stored, unless the connection broke (``is_away``).
+    Only MySQL takes several statements in one packet, of up to a few MiB (``max_allowed_packet``).
+    Raises what the database raises; nothing was stored then, unless the connection broke
+    (``is_away``).
     """
     if connection.in_atomic_block:
         _write_each(statements)
@@ -95,12 +96,13 @@ def write(statements: Sequence[raw.Statement]) -> None:
 
 
 def is_away(error: Exception) -> bool:
-    """Whether the error says that the database cannot be used now, by whomever.
+    """Whether the error says that the database is unavailable.
 
-    After it what was about to be committed may be stored or not.
+    After such an error it is unknown whether a transaction in progress was committed.
     """
     if isinstance(error, OperationalError) and error.args and isinstance(error.args[0], int):
-        # From 2000 on the client speaks, having lost the server; the others are the server's own.
+        # Codes from 2000 to 2999 come from the client, which lost the server; others from the
+        # server.
         return 2000 <= error.args[0] < 3000
     return isinstance(error, OperationalError | InterfaceError)
 
@@ -131,6 +133,6 @@ def _write_at_once(statements: Sequence[raw.Statement]) -> None:
             raise OperationalError(raw.LOST, str(error)) from error
         raise
     except BaseException:
-        # Interrupted in between: the results that are left would be the next statement's.
+        # Interrupted: the remaining results would be taken for those of the next statement.
         connection.close()
         raise

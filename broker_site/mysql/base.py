@@ -1,4 +1,4 @@
-"""The connection: a transaction is one more round trip, a look at its health is none."""
+"""Save round trips: transactions begin with their first statement, health checks are local."""
 
 import select
 from typing import Any
@@ -9,9 +9,10 @@ from MySQLdb import OperationalError
 
 
 class CursorWrapper(base.CursorWrapper):
-    """Begins a transaction together with its first statement.
+    """Sends BEGIN together with a transaction's first statement.
 
-    Gives errors of a packet's later statements the class that Django gives the first one's.
+    Maps errors of a packet's later statements to the exception classes that Django uses for the
+    first one.
     """
 
     def __init__(self, cursor: Any, database: "DatabaseWrapper") -> None:
@@ -25,7 +26,7 @@ class CursorWrapper(base.CursorWrapper):
         try:
             super().execute(f"BEGIN; {query}", args)
         except Exception as error:
-            # Only a lost connection fails here; values that cannot be quoted were never sent.
+            # Only a lost connection fails here; if quoting the values failed, nothing was sent.
             self._database.begins = not isinstance(error, OperationalError)
             raise
         self.nextset()
@@ -47,16 +48,16 @@ class CursorWrapper(base.CursorWrapper):
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """A transaction costs one round trip of its own in place of three, a request one less.
+    """A transaction needs one extra round trip instead of three, a request one less.
 
-    Django turns autocommit off and on around each transaction, and pings the server before the
-    first statement of each request.
+    Django itself turns autocommit off and on around each transaction, and pings the server before
+    the first statement of each request.
     """
 
     begins = False
-    """A transaction was begun here, and the server has not heard of it."""
+    """A transaction has begun in Django, but BEGIN was not sent yet."""
     ended = False
-    """The server has ended the transaction with its last statements (`raw.execute_last`)."""
+    """The server has already ended the transaction (`raw.execute_last`)."""
 
     def create_cursor(self, name: str | None = None) -> CursorWrapper:
         return CursorWrapper(self.connection.cursor(), self)
@@ -66,7 +67,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return super().get_new_connection(conn_params)
 
     def _start_transaction_under_autocommit(self) -> None:
-        # Django calls this hook in place of turning autocommit off.
+        # Django calls this hook instead of turning autocommit off.
         self.begins = True
 
     def _commit(self) -> None:
@@ -78,7 +79,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
             super()._rollback()  # type: ignore[misc]  # and this
 
     def _forget(self) -> bool:
-        """End a transaction of which the server is to hear nothing more; whether it is one."""
+        """Reset the flags; return whether the server needs neither COMMIT nor ROLLBACK."""
         is_over = self.begins or self.ended
         self.begins = self.ended = False
         return is_over
@@ -89,13 +90,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 self.connection.autocommit(autocommit)
 
     def is_usable(self) -> bool:
-        """Whether the server is still there.
+        """Whether the connection is still open.
 
-        Whoever hung up has something to be read, if only its end; a server that is asked nothing
-        says nothing else.
+        An idle server sends nothing. If the socket is readable, the server has probably closed the
+        connection, and Django's ping decides.
         """
         if self.errors_occurred:
-            # The driver may have closed its socket, whose number may be another file's by now.
+            # The driver may have closed the socket, and its descriptor may belong to another file
+            # now.
             return bool(super().is_usable())
         poll = select.poll()
         poll.register(self.connection.fileno(), select.POLLIN)

@@ -1,4 +1,4 @@
-"""Template tags of the console."""
+"""Define the template tags of the console."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from channels_app.rules.program import typed
 
 register = Library()
 MAX_REMEMBERED = 100
-"""Drawings of one block that a process keeps: as many as there are ways to look at it, and more."""
+"""Cached renderings per block and process; no block has as many variants."""
 
 
 register.filter("typed", typed)
@@ -20,13 +20,13 @@ register.filter("typed", typed)
 
 @register.filter
 def is_plain(cl: ChangeList) -> bool:
-    """Whether people only look at the list."""
+    """Whether the list is read-only."""
     return changelist.is_plain(cl)
 
 
 @register.inclusion_tag("admin/rows.html")
 def plain_list(cl: ChangeList, may_add: bool) -> dict[str, Any]:
-    """The list as a table: what ``unfold_result_list`` shows, for lists that are plain."""
+    """The list as a table, in place of ``unfold_result_list``, for read-only lists."""
     headers = list(result_headers(cl))
     return {
         "cl": cl,
@@ -38,14 +38,14 @@ def plain_list(cl: ChangeList, may_add: bool) -> dict[str, Any]:
 
 
 class Remembered(Node):
-    """Draws its block once for each value of its keys, and afterwards takes it from memory."""
+    """Renders its block once for each combination of keys, and caches the result."""
 
     def __init__(self, keys: list[FilterExpression], nodelist: NodeList) -> None:
         self.keys, self.nodelist = keys, nodelist
         self.drawn: dict[str, str] = {}
 
     def render(self, context: Context) -> str:
-        """The block."""
+        """Render the block, or return it from the cache."""
         key = repr([key.resolve(context) for key in self.keys])
         drawn = self.drawn.get(key)
         if drawn is None:
@@ -58,7 +58,7 @@ class Remembered(Node):
 
 @register.tag
 def remembered(parser: Parser, token: Token) -> Remembered:
-    """A block that follows from its keys alone: never from who asks, unless a key says so.
+    """Cache a block that depends only on its keys: on the user only if a key contains the user.
 
     Usage: ``{% remembered KEY ... %}...{% endremembered %}``.
     """

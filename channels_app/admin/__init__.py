@@ -1,4 +1,4 @@
-"""The console's pages of configuration and messages; importing them registers them."""
+"""Register the console's pages of configuration and messages; importing them registers them."""
 
 from channels_app.admin import channel, consumer, message, people, producer, sequence
 

@@ -1,4 +1,4 @@
-"""Foundations of every admin page: read-only rows, lists that never scan, dialogs, the actor."""
+"""Define the base of all admin pages: read-only rows, lists without scans, dialogs, the actor."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,42 +35,42 @@ display: Callable[..., Callable[[F], F]] = decorators.display
 action: Callable[..., Callable[[F], F]] = decorators.action
 
 WINDOW = 10_000
-"""Rows that a list leads through, newest first: a page beyond would read all rows before it."""
+"""Rows that a list pages through, newest first: a later page would read all rows before it."""
 NONE = "-"
 CHECKBOX = checkbox.render(ACTION_CHECKBOX_NAME, "{}")
 TONES = ("good", "bad", "busy", "wait", "calm")
 
 
 class InfinitePaginator(paginator.InfinitePaginator):
-    """Pages without a COUNT(*); ends where reading on would cost more than a better filter.
+    """Pages without a COUNT(*), up to the number of rows beyond which a filter is the better way.
 
-    The page's header knows it by this name, and then shows no number of results.
+    The page header recognizes the class by its name, and then shows no number of results.
     """
 
     count = WINDOW
 
 
 class Page(ModelAdmin):
-    """Every page: no counting of filters, a way back, plain actions instead of Django's delete."""
+    """Base of all pages: no counts of filters, a link back, and no bulk deletion of Django's."""
 
     show_facets = ShowFacets.NEVER
     list_filter_sheet = True
     list_filter_submit = True
-    list_per_page = 25  # making a row's cells costs more than all queries of the page together
+    list_per_page = 25  # rendering the cells takes longer than all queries of the page
     empty_value_display = NONE
     warn_unsaved_form = True
     id_prefix = ""
-    """Kind of public id that the primary key has; then that spelling leads to the page too."""
+    """Prefix of the row's public id, by which the page can also be opened; '' for none."""
 
     @display(description="Select")
     def action_checkbox(self, obj: Model) -> SafeString:
-        """What chooses the row for an action: Unfold's checkbox, but drawn once for all rows."""
+        """The checkbox that selects a row for an action; Unfold's, rendered once for all rows."""
         return fill(CHECKBOX, str(obj.pk))
 
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """The page of a row, under its key."""
+        """The page of a row; a public id redirects to the primary key."""
         number = (
             ids.from_public(self.id_prefix, object_id) if self.id_prefix and object_id else None
         )
@@ -80,28 +80,28 @@ class Page(ModelAdmin):
         return page
 
     def page_of(self, key: Any) -> str:
-        """Address of a row's page."""
+        """URL of a row's page."""
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[key])
 
     def audit_target(self, obj: Any) -> str:
-        """How the audit log names a row; '' where nothing is written down."""
+        """The row's name in the audit log; '' if it is not audited."""
         return ""
 
     @action(description="Audit log", icon="history", permissions=["view"])
     def see_audit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """What people did to this row."""
+        """Show the audit entries of this row."""
         obj = self.get_object(request, object_id)
         target = urlencode({"q": self.audit_target(obj) if obj else ""})
         return redirect(f"{reverse('admin:channels_app_auditentry_changelist')}?{target}")
 
     def has_operate_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Whether this person may act on rows: those who only look need the view permission."""
+        """Whether the user may act on rows, which needs the change permission."""
         opts = self.opts
         return bool(request.user.has_perm(f"{opts.app_label}.change_{opts.model_name}"))
 
 
 class ReadOnly(Page):
-    """Rows that only the broker writes: people look."""
+    """A page of rows that only the broker writes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Never."""
@@ -117,7 +117,7 @@ class ReadOnly(Page):
 
 
 class BigList(ReadOnly):
-    """A table of millions of rows, newest first, read in index order alone."""
+    """A table with millions of rows, newest first, read only in index order."""
 
     show_full_result_count = False
     paginator = InfinitePaginator
@@ -125,27 +125,27 @@ class BigList(ReadOnly):
     ordering = ("-pk",)
     sortable_by = ()
     list_fetched: tuple[str, ...] = ()
-    """What each row points to; asked for when the page's rows are known."""
+    """Relations of the rows, fetched after the rows of the page are known."""
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[IndexOrdered]:
-        """Without sorting and joining."""
+        """Use a changelist without sorting and joins."""
         return IndexOrdered
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """With what the rows point to."""
+        """Prefetch the relations of the rows."""
         rows: QuerySet[Any] = super().get_queryset(request).prefetch_related(*self.list_fetched)
         return rows
 
 
 def newest(queryset: QuerySet[M]) -> QuerySet[M]:
-    """The newest rows of an index-ordered query, so that a further filter looks at no more."""
+    """The newest ``WINDOW`` rows of a query, so that a further filter scans no more."""
     keys = queryset.order_by("-pk").values_list("pk", flat=True)
     last = next(iter(keys[WINDOW - 1 : WINDOW]), None)
     return queryset if last is None else queryset.filter(pk__gte=last)
 
 
 class ReasonForm(BaseDialogForm):
-    """Why somebody does what they do; it stands in the audit log."""
+    """The reason for an action, for the audit log."""
 
     reason = forms.CharField(
         max_length=MAX_REASON_LENGTH,
@@ -156,7 +156,7 @@ class ReasonForm(BaseDialogForm):
 
 
 class ReasonActionForm(ActionForm):
-    """The same beside an action on the rows that are selected."""
+    """The reason for an action on the selected rows."""
 
     reason = forms.CharField(
         label="",
@@ -169,7 +169,10 @@ class ReasonActionForm(ActionForm):
 
 
 def dialog(title: str, text: str, button: str, form: type[BaseDialogForm] = ReasonForm) -> Any:
-    """What asks before something happens. Only its button posts; a link alone changes nothing."""
+    """Options of an action with a confirmation dialog.
+
+    Only its button posts; a link changes nothing.
+    """
     return {"title": title, "description": text, "form_class": form, "form_submit_text": button}
 
 
@@ -179,13 +182,13 @@ def leave_dialog(url: str) -> HttpResponse:
 
 
 def actor(request: HttpRequest) -> str:
-    """How the audit log names this person."""
+    """The user's name in the audit log."""
     return f"user:{request.user.get_username()}"
 
 
 @contextmanager
 def telling(request: HttpRequest, done: str) -> Iterator[None]:
-    """Say what was done, or why a step refused it."""
+    """Show a message: that the action succeeded, or why a step refused it."""
     try:
         yield
     except BrokerError as refused:
@@ -201,17 +204,17 @@ def require(allowed: bool) -> None:
 
 
 def fill(template: str, *texts: str) -> SafeString:
-    """What format_html makes of plain texts, in a fifth of its calls: lists do it in every cell."""
+    """A fast format_html for plain texts, since lists use it in every cell."""
     return mark_safe(template.format(*map(escape, texts)))  # noqa: S308 - the texts are escaped
 
 
 def label(text: str, tone: str = "calm") -> SafeString:
-    """A coloured word, as a state is shown; ``tone`` is one of TONES."""
+    """A state as a coloured word; ``tone`` is one of TONES."""
     return fill('<span class="hs-label hs-{}">{}</span>', tone, text)
 
 
 def instant(value: datetime | None, *, exact: bool = True) -> SafeString | str:
-    """A point in time in UTC, to the millisecond; to the second where columns are narrow."""
+    """An instant in UTC in milliseconds, or in seconds for narrow columns."""
     if value is None:
         return NONE
     text = value.isoformat(" ", "milliseconds" if exact else "seconds").removesuffix("+00:00")
@@ -219,12 +222,12 @@ def instant(value: datetime | None, *, exact: bool = True) -> SafeString | str:
 
 
 def mono(text: str) -> SafeString | str:
-    """An id or an address, in letters that cannot be mistaken."""
+    """An id or an address in a monospaced font."""
     return fill('<span class="hs-mono">{}</span>', text) if text else NONE
 
 
 def public_id(text: str) -> SafeString:
-    """A public id, in one line."""
+    """A public id on one line."""
     return fill('<span class="hs-mono hs-id">{}</span>', text)
 
 
@@ -234,43 +237,43 @@ def linked(url: str, text: str) -> SafeString:
 
 
 class ResourceAdmin(Page):
-    """A page whose form writes through a step (see forms.py); secrets made on the way show once."""
+    """A page whose form writes through a step (see forms.py); generated secrets are shown once."""
 
     identity: tuple[str, ...] = ()
-    """Fields that name the row: chosen when it is made, never changed."""
+    """Fields that identify the row: set at creation, then read-only."""
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """What names a row stays as it is."""
+        """Make the identifying fields read-only after creation."""
         fixed = self.identity if obj else ()
         return (*fixed, *super().get_readonly_fields(request, obj))
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never by default: history hangs on these rows."""
+        """False by default: history refers to these rows."""
         return False
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """The form; what the step refused stands in it, with everything that was typed."""
+        """Show the form again, with everything that was typed, if the step refused it."""
         try:
             return super().changeform_view(request, *args, **kwargs)
         except BrokerError as refused:
-            request.refused = refused  # type: ignore[attr-defined]  # a note of ours
+            request.refused = refused  # type: ignore[attr-defined]  # an attribute of ours
         return super().changeform_view(request, *args, **kwargs)
 
     def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """The form, told what the step refused a moment ago."""
+        """The form class, with the error of the step if it refused."""
         form = super().get_form(request, *args, **kwargs)
         form.refused = getattr(request, "refused", None)
         return form
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Let the step write, and judge."""
+        """Write through the step instead of Django's save."""
         done = form.write(actor(request))
         obj.pk = done.row.pk
         obj.refresh_from_db()
         show_once(request, done.secrets)
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: Any = None) -> Any:
-        """The secrets of a new row, else the list as usual."""
+        """Show the secrets of a new row, if it has any; otherwise go to the list as usual."""
         secrets = getattr(request, "shown_once", ())
         if not secrets:
             return super().response_add(request, obj, post_url_continue)
@@ -284,12 +287,12 @@ class ResourceAdmin(Page):
 
 
 def show_once(request: HttpRequest, secrets: tuple[str, ...]) -> None:
-    """Keep secrets for the answer to this very request: no session, no cookie, no message."""
-    request.shown_once = secrets  # type: ignore[attr-defined]  # a note of ours
+    """Keep secrets for the response to this request only: in no session, cookie or message."""
+    request.shown_once = secrets  # type: ignore[attr-defined]  # an attribute of ours
 
 
 def secret_dialog(request: HttpRequest, title: str, secrets: tuple[str, ...]) -> HttpResponse:
-    """Replace a dialog by the secrets that it made. The admin's answers are never cached."""
+    """Replace a dialog by the new secrets. Responses of the admin are never cached."""
     context = {"title": title, "secrets": secrets}
     response = TemplateResponse(request, "channels_app/secret_dialog.html", context)
     for name, value in (("Retarget", "#dialog"), ("Reselect", "#dialog"), ("Reswap", "outerHTML")):

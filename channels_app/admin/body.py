@@ -1,4 +1,4 @@
-"""How a body is shown to people: as JSON, form, text and byte by byte, never run or drawn."""
+"""Prepare bodies for display: as JSON, form, text and hexadecimal; never executed or rendered."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +20,12 @@ SENSITIVE = "The channel is sensitive: only who may open its messages sees it."
 
 @dataclass(frozen=True, slots=True)
 class BodyView(body_preview.Shown):
-    """One body in every form that it has, as text too where it is none."""
+    """One body in each format that applies; always as text, too."""
 
     note: str = ""
     """What is left out, or why nothing is shown."""
     data: bytes = b""
-    """All of it."""
+    """The whole body."""
 
 
 def read(message: Message) -> bytes:
@@ -37,14 +37,14 @@ def read(message: Message) -> bytes:
 
 
 def without_bytes(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Stored bodies without what is in them, with the byte that says how they are stored."""
+    """Rows of bodies without their data, annotated with its first byte, which tells the format."""
     form = Func("data", template="HEX(SUBSTR(%(expressions)s, 1, 1))", output_field=CharField())
     found: QuerySet[Any] = rows.defer("data").annotate(form=form)
     return found
 
 
 def protection(row: Any) -> str:
-    """Which key protects one of ``without_bytes``, and how."""
+    """The key that protects a row of ``without_bytes``, and the format."""
     if not row.key_id:
         return "nothing: stored plain, without a digest"
     key = base.mono(row.key_id)
@@ -53,7 +53,7 @@ def protection(row: Any) -> str:
 
 
 def view(message: Message) -> BodyView:
-    """The body for a page; what cannot be read says why."""
+    """The body for a page; if it cannot be read, a note says why."""
     try:
         data = read(message)
     except Unreadable as error:
@@ -72,7 +72,7 @@ def view(message: Message) -> BodyView:
 
 
 def hidden(request: HttpRequest, channel: Channel) -> str:
-    """Why this person sees no bodies of the channel, nor what was answered to them; '' who does."""
+    """Why the user may not see bodies and responses of the channel; '' if they may."""
     if not request.user.has_perm("channels_app.view_message"):
         return HIDDEN
     if channel.sensitive and not request.user.has_perm(access.SENSITIVE):
@@ -81,18 +81,18 @@ def hidden(request: HttpRequest, channel: Channel) -> str:
 
 
 def may_see(request: HttpRequest, channel: Channel) -> bool:
-    """Whether this person sees bodies: of messages, and of what consumers answered to them."""
+    """Whether the user may see bodies and responses of the channel."""
     return not hidden(request, channel)
 
 
 def shown_to(request: HttpRequest, message: Message) -> BodyView:
-    """The body for a page of this person."""
+    """The body for a page, if this user may see it."""
     note = hidden(request, message.channel)
     return BodyView(message.body_bytes, note=note) if note else view(message)
 
 
 def publishing(message: Message, data: bytes) -> str:
-    """The command that publishes a message like this one; the key stands in the shell's KEY."""
+    """A command that publishes a copy of the message; it reads the API key from $KEY."""
     headers = {
         "Authorization": "Bearer $KEY",
         "Content-Type": message.content_type,
@@ -101,5 +101,5 @@ def publishing(message: Message, data: bytes) -> str:
     }
     url = f"{settings.PUBLIC_URL}/api/v1/channels/{message.channel.slug}/messages"
     line = curl.line(url, [(name, value) for name, value in headers.items() if value], data)
-    # In double quotes, in which the shell puts the key.
+    # Double quotes, so that the shell substitutes the key.
     return line.replace("'Authorization: Bearer $KEY'", '"Authorization: Bearer $KEY"', 1)

@@ -1,4 +1,4 @@
-"""How the lists of large tables are read: in the order of an index, without a join."""
+"""Read lists of large tables in the order of an index, without joins."""
 
 from typing import Any, TypeVar
 
@@ -10,16 +10,16 @@ M = TypeVar("M", bound=Model)
 
 
 class IndexOrdered(ChangeList):
-    """A list that is neither sorted nor joined, whatever its columns and its address say."""
+    """A list without sorting and joins, whatever its columns and the URL request."""
 
     def apply_select_related(self, queryset: QuerySet[M]) -> QuerySet[M]:
-        """No joins: the database may begin with the small table, and then sorts all of this one."""
+        """No joins: the database could start with the small table and then sort this one."""
         return queryset
 
     def get_ordering_field_columns(self) -> dict[int, str]:
-        """None."""
+        """No columns can be sorted."""
         return {}
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[str]:
-        """The page's own; ``sortable_by`` alone only hides the links."""
+        """The page's own order; ``sortable_by`` only hides the links."""
         return list(self.model_admin.get_ordering(request))

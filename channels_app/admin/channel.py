@@ -1,4 +1,4 @@
-"""Admin pages of channels and their event types."""
+"""Define the admin pages of channels and their event types."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from channels_app.models import Channel, Consumer, EventType, QuotaUsage
 from channels_app.steps import register_event_type
 
 ACCESS = ("exposure", "history", "sensitive")
-"""Who sees it, and how much."""
+"""Fields that decide who can see the channel and its messages."""
 CONSUMERS_SHOWN = 20
 
 
 @admin.register(Channel)
 class ChannelAdmin(WithPageContext, base.ResourceAdmin):
-    """Channels; they are removed by `manage.py delete_channel` alone."""
+    """Channels. Only `manage.py delete_channel` deletes them."""
 
     form = ChannelForm
     identity = ("slug",)
@@ -56,13 +56,13 @@ class ChannelAdmin(WithPageContext, base.ResourceAdmin):
     )
 
     def audit_target(self, obj: Channel) -> str:
-        """As register_channel names it."""
+        """The name that register_channel uses."""
         return f"channel:{obj.slug}"
 
     change_form_outer_before_template = "channels_app/channel.html"
 
     def row_context(self, request: HttpRequest, row: Channel) -> dict[str, Any]:
-        """How much waits, of what may, and who receives it."""
+        """Usage of its quota, and its consumers."""
         used = QuotaUsage.of(QuotaUsage.Scope.CHANNEL, row.pk)
         rows = Consumer.objects.filter(channel=row).exclude(state=Consumer.State.RETIRED)
         consumers = rows.select_related("health").order_by("client_id")[: CONSUMERS_SHOWN + 1]
@@ -105,12 +105,12 @@ class EventTypeAdmin(base.ResourceAdmin):
     )
 
     def audit_target(self, obj: EventType) -> str:
-        """As register_event_type names it."""
+        """The name that register_event_type uses."""
         return f"event-type:{obj.channel.slug}/{obj.name}"
 
     @display(description="Owner")
     def owner(self, event_type: EventType) -> str:
-        """The producer that decides about it, with its team."""
+        """The producer that may change it, with its team."""
         return event_type.producer.slug if event_type.producer else base.NONE
 
     @display(description="Validated", boolean=True)
@@ -119,14 +119,14 @@ class EventTypeAdmin(base.ResourceAdmin):
         return event_type.schema is not None
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Types may be forgotten: messages of that type are accepted unchecked from then on."""
+        """Event types may be deleted: messages of that type are accepted unchecked from then on."""
         return bool(request.user.has_perm("channels_app.delete_eventtype"))
 
     def delete_model(self, request: HttpRequest, obj: EventType) -> None:
-        """Remove one, through its step."""
+        """Delete through the step."""
         register_event_type.remove(obj.channel.slug, obj.name, actor=base.actor(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
-        """Remove those selected, each through the step."""
+        """Delete the selected ones, each through the step."""
         for event_type in queryset.select_related("channel"):
             self.delete_model(request, event_type)

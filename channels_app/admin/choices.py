@@ -1,4 +1,4 @@
-"""Choices: filters with a drop-down list, drawn without a template for each choice."""
+"""Define filters with a drop-down list that is rendered without a template per choice."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -33,7 +33,7 @@ FIELD = (
 
 
 class Form:
-    """One filter: what Unfold's form, field and templates make of it, and the name for its own."""
+    """One filter. Replaces Unfold's form, field and templates by a template of its own."""
 
     Media = DropdownForm.Media
 
@@ -49,7 +49,7 @@ class Form:
         self.chosen = str(data.get(name) or "")
 
     def __str__(self) -> SafeString:
-        """One of a flat list, which may be long."""
+        """The HTML of the drop-down list, which may be long."""
         options = "".join(
             [
                 f'<option value="{escape(str(key))}"'
@@ -64,28 +64,28 @@ class Form:
 
 
 class DropdownFilter(admin.DropdownFilter):
-    """A choice of our own making."""
+    """A filter with choices of our own."""
 
     form_class = Form
     template = TEMPLATE
 
 
 class ChoicesDropdownFilter(admin.ChoicesDropdownFilter):
-    """A choice of a field's values."""
+    """A filter by a field's choices."""
 
     form_class = Form
     template = TEMPLATE
 
 
 class RelatedDropdownFilter(admin.RelatedDropdownFilter):
-    """A choice of the rows that a field points to."""
+    """A filter by the rows that a foreign key refers to."""
 
     form_class = Form
     template = TEMPLATE
 
 
 class Since(DropdownFilter):
-    """Rows made lately: a range of the primary key, which carries the instant."""
+    """A filter for recent rows: a range of the primary key, which contains the time."""
 
     title = "time"
     parameter_name = "since"
@@ -95,13 +95,13 @@ class Since(DropdownFilter):
         return [("1", "Last hour"), ("24", "Last day"), ("168", "Last 7 days")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keys from the chosen instant on."""
+        """Rows with keys from that time on."""
         first = first_id(self.value())
         return queryset.filter(pk__gte=first) if first else queryset
 
 
 def first_id(hours: str | None) -> int:
-    """The smallest key of the last ``hours``; 0 for anything that is no number of hours."""
+    """The smallest id of the last ``hours``; 0 if the text is not a number of hours."""
     if not hours or not hours.isdecimal() or len(hours) > 6:
         return 0
     start = clock.now() - timedelta(hours=int(hours))

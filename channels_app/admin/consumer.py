@@ -1,4 +1,4 @@
-"""Admin pages of consumers and their secrets."""
+"""Define the admin pages of consumers and their secrets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +34,7 @@ RESUME = dialog(
     "Resume this consumer?", "What waits is sent, oldest and most urgent first.", "Resume"
 )
 SHORT = 40
-"""Of an address, in a list."""
+"""Characters of an address in a list."""
 LIVE = (State.ACTIVE, State.PAUSED, State.DISABLED)
 
 RETIRE = dialog(
@@ -52,7 +52,7 @@ RENEW = dialog(
 
 
 class RotateForm(base.ReasonForm):
-    """How long the old secrets go on signing beside the new one."""
+    """For how long the old secrets keep signing."""
 
     overlap_s = forms.IntegerField(
         label="Overlap in seconds",
@@ -131,32 +131,32 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """A consumer that is not there yet has neither state nor secrets."""
+        """A new consumer has neither a state nor secrets."""
         sets = super().get_fieldsets(request, obj)
         return sets if obj else [part for part in sets if part[0] != "State"]
 
     def audit_target(self, obj: Consumer) -> str:
-        """As the steps name it."""
+        """The name that the steps use."""
         return f"consumer:{obj.channel.slug}/{obj.client_id}"
 
     @display(description="State", ordering="state")
     def shown_state(self, consumer: Consumer) -> str:
-        """Its state in colour."""
+        """Its state as a coloured word."""
         return base.label(consumer.state, TONE[State(consumer.state)])
 
     @display(description="Health")
     def shown_health(self, consumer: Consumer) -> str:
-        """How it is doing, as the portal and the API say it."""
+        """Its health, with the words of the portal and the API."""
         return base.label(*consumer.condition[:2])
 
     @display(description="Address", ordering="url")
     def address(self, consumer: Consumer) -> str:
-        """Where it is called."""
+        """The address to which it is sent."""
         return base.mono(Truncator(consumer.url).chars(SHORT))
 
     @display(description="Live secrets")
     def live_secrets(self, consumer: Consumer) -> str:
-        """How many sign, never what they are."""
+        """The schemes of its secrets, never the secrets."""
         if not consumer.pk:
             return "One is made now and shown once."
         schemes = consumer.secrets.order_by("-id").values_list("scheme", flat=True)
@@ -164,7 +164,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
 
     @display(description="Inbound address")
     def inbound_address(self, consumer: Consumer) -> str:
-        """Where its provider calls back."""
+        """The address that its provider calls back."""
         address = inbound.address(consumer)
         return base.mono(address) if address else base.NONE
 
@@ -175,19 +175,19 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
         return redirect(f"{url}?consumer={object_id}")
 
     def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what is active can be paused."""
+        """Only active consumers can be paused."""
         return self.is_now(request, object_id, state=State.ACTIVE)
 
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """What a person paused, or the broker disabled."""
+        """Only consumers that a person paused or the broker disabled can be resumed."""
         return self.is_now(request, object_id, state__in=(State.PAUSED, State.DISABLED))
 
     def has_live_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """What is not retired."""
+        """Only consumers that are not retired."""
         return self.is_now(request, object_id, state__in=LIVE)
 
     def has_called_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Whom its provider calls back."""
+        """Only consumers with an address that their provider calls back."""
         return self.is_now(request, object_id, state__in=LIVE, inbound_digest__isnull=False)
 
     @pausing(PAUSE)
@@ -208,12 +208,12 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
         variant=ActionVariant.DANGER,
     )
     def retire(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Register it off."""
+        """Unregister it."""
         return self._switch(request, form, object_id, switch_consumer.retire, "is retired")
 
     @action(description="New secret", icon="key", permissions=["live"], dialog=ROTATE)
     def rotate(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Make a secret and show it once."""
+        """Generate a secret and show it once."""
         consumer = Consumer.objects.select_related("channel").get(pk=object_id)
         try:
             done = signing_secrets.rotate(
@@ -235,7 +235,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
         dialog=RENEW,
     )
     def renew(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Another inbound address; the former one ends at once."""
+        """Replace the inbound address; the former one stops at once."""
         done = "has another inbound address"
         return self._switch(request, form, object_id, renew_inbound.renew, done)
 
@@ -282,7 +282,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
 
 @admin.register(ConsumerSecret)
 class ConsumerSecretAdmin(base.ReadOnly):
-    """That secrets exist, since when and until when; never what they are."""
+    """Shows that secrets exist, since when and until when; never the secrets themselves."""
 
     list_display = ("consumer", "scheme", "made", "ends", "key_id")
     list_select_related = ("consumer",)
@@ -293,16 +293,16 @@ class ConsumerSecretAdmin(base.ReadOnly):
     readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ConsumerSecret]:
-        """Without the sealed secret, which no page needs."""
+        """Without the encrypted secret, which no page needs."""
         rows: QuerySet[ConsumerSecret] = super().get_queryset(request).defer("sealed")
         return rows
 
     @display(description="Made", ordering="created_at")
     def made(self, secret: ConsumerSecret) -> str:
-        """Since when it signs."""
+        """When it was created."""
         return base.instant(secret.created_at)
 
     @display(description="Signs until", ordering="expires_at")
     def ends(self, secret: ConsumerSecret) -> str:
-        """Until when it signs."""
+        """When it stops signing."""
         return base.instant(secret.expires_at) if secret.expires_at else "further notice"

@@ -1,4 +1,4 @@
-"""Forms that write through the registering steps: console and API accept the same values."""
+"""Define forms that write through the registering steps, so that console and API agree."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ from channels_app.steps import (
 from channels_app.steps.switch_consumer import MAX_REASON_LENGTH
 
 LINE = 60
-"""Characters of JSON that stand in one line of a form."""
+"""Maximum length of JSON that a form shows on a single line, in characters."""
 PLACES = {"rate_limit": "rate_per_second", "channel": "slug", "producer": "slug"}
-"""Form fields of what the steps call otherwise."""
+"""Form fields whose names differ from those of the steps."""
 
 
 class Lines(forms.CharField):
@@ -51,7 +51,7 @@ class Lines(forms.CharField):
         return "\n".join(value) if isinstance(value, list) else value
 
     def to_python(self, value: Any) -> Any:
-        """The lines as entries; empty ones do not count."""
+        """The lines as entries, without empty ones."""
         return [line.strip() for line in (value or "").splitlines() if line.strip()]
 
 
@@ -65,11 +65,11 @@ class Policy(forms.CharField):
         super().__init__(required=False, help_text=text, widget=widget, **kwargs)
 
     def prepare_value(self, value: Any) -> str:
-        """A preset's bare name; anything else as JSON."""
+        """A preset's name; anything else as JSON."""
         return policy_text(value)
 
     def to_python(self, value: Any) -> Any:
-        """None for the default; a word is a preset."""
+        """None for the default; a word is a preset's name."""
         try:
             return policy_of(value or "")
         except ValueError as fault:
@@ -77,10 +77,10 @@ class Policy(forms.CharField):
 
 
 class OptionalJson(forms.JSONField):
-    """JSON, and nothing at all where there is none."""
+    """JSON; empty for None."""
 
     def prepare_value(self, value: Any) -> Any:
-        """What stands in the field; what is long is laid out to be read."""
+        """The JSON text; long values are indented."""
         if value is None:
             return ""
         text: str = super().prepare_value(value)
@@ -90,43 +90,43 @@ class OptionalJson(forms.JSONField):
 
 
 def _json(rows: int, text: str = "") -> OptionalJson:
-    # The style sheet lets it grow with what is in it.
+    # The style sheet makes it grow with its contents.
     widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, "class": "hs-mono hs-grows"})
     return OptionalJson(required=False, widget=widget, help_text=text)
 
 
-class ShowsFieldErrors(forms.ModelForm):  # type: ignore[type-arg]  # to the checker alone
-    """A form that can show what a step refused."""
+class ShowsFieldErrors(forms.ModelForm):  # type: ignore[type-arg]  # generic in the stubs only
+    """A form that can show the errors of a step."""
 
     refused: ClassVar[BrokerError | None] = None
 
     def clean(self) -> dict[str, Any] | None:
-        """Each fault beside its field."""
+        """Add the step's errors to their fields."""
         cleaned = super().clean()
         if self.refused is not None:
             self.blame(self.refused.faults or [FieldError("", self.refused.detail)])
         return cleaned
 
     def blame(self, faults: Sequence[FieldError]) -> None:
-        """Show faults beside their fields, or above the form where there is no such field."""
+        """Add errors to their fields, or to the form if it has no such field."""
         for fault in faults:
             place = fault.field if fault.field in self.fields else PLACES.get(fault.field)
             self.add_error(place if place in self.fields else None, fault.detail)
 
 
 class ResourceForm(ShowsFieldErrors):
-    """A form whose values a step reads, judges and stores; nothing is saved here."""
+    """A form whose values a step reads, validates and stores; it saves nothing itself."""
 
     known: ClassVar[Mapping[str, Field]]
-    """The step's own readers."""
+    """The fields of the step."""
     seen = forms.IntegerField(required=False, widget=forms.HiddenInput)
-    """What the person saw: a change made meanwhile is not overwritten."""
+    """The version that the page showed, so that changes made meanwhile are not overwritten."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name, known in self.known.items():
             if name in self.fields and not self.fields[name].help_text:
-                # What a request means that leaves the field out is no matter of a form.
+                # The meaning of an absent field in a request does not matter in a form.
                 self.fields[name].help_text = known.help.partition(" PUT without")[0]
         if "rate_per_second" in self.fields:
             self.fields["rate_per_second"].help_text = "At most; empty: no limit."
@@ -137,7 +137,7 @@ class ResourceForm(ShowsFieldErrors):
             self.initial["seen"] = self.instance.version
 
     def values(self) -> dict[str, Any]:
-        """The form's fields as the step names them."""
+        """The form's values under the names of the step's fields."""
         values = {name: self.cleaned_data.get(name) for name in self.fields if name in self.known}
         if "rate_per_second" in self.fields:
             limited = self.cleaned_data.get("rate_per_second")
@@ -149,7 +149,7 @@ class ResourceForm(ShowsFieldErrors):
         return values
 
     def clean(self) -> dict[str, Any] | None:
-        """Every fault that the step would find in a single field, beside that field."""
+        """Add the errors that the step would find in single fields."""
         cleaned = super().clean()
         if not self.errors:
             try:
@@ -159,17 +159,17 @@ class ResourceForm(ShowsFieldErrors):
         return cleaned
 
     def condition(self) -> Precondition:
-        """Only what the person saw is changed."""
+        """The version that the page showed must still be the current one."""
         seen = self.cleaned_data.get("seen")
         return Precondition(frozenset({seen}), must_exist=True) if seen is not None else ALWAYS
 
     def write(self, actor: str) -> WriteResult[Any]:
-        """Hand the values to the step. Raises what it raises."""
+        """Pass the values to the step. Raises what it raises."""
         raise AssertionError("each form knows its step")
 
 
 class ReasonedForm(ResourceForm):
-    """A form with a switch that stops traffic: people say why."""
+    """A form with a switch that stops traffic, and a reason for the audit log."""
 
     reason = forms.CharField(
         max_length=MAX_REASON_LENGTH,
@@ -282,11 +282,12 @@ class ConsumerForm(ResourceForm):
         if "max_pumps" in self.fields:
             self.fields["max_pumps"].required = False
         if self.instance.pk:
-            # Values are masked; None means that their key is missing, and leaves them alone.
+            # Values are masked. None means that their encryption key is missing; then they stay
+            # unchanged.
             self.initial["headers"] = register_consumer.describe(self.instance)["headers"]
 
     def values(self) -> dict[str, Any]:
-        """The form's fields as the step names them."""
+        """The form's values under the names of the step's fields."""
         values = super().values()
         if "signing" in values:
             values["signing"] = ["v1", *values["signing"]]
@@ -297,10 +298,10 @@ class ConsumerForm(ResourceForm):
         return values
 
     def validate_constraints(self) -> None:
-        """Nothing: a retired consumer of that name comes back, and the step refuses a live one."""
+        """Skip them: a retired consumer of that name is revived; ``clean`` rejects others."""
 
     def clean(self) -> dict[str, Any] | None:
-        """On creation, no live consumer may have the name."""
+        """Reject a new consumer with the name of one that is not retired."""
         cleaned = super().clean()
         named = {name: self.cleaned_data.get(name) for name in ("channel", "client_id")}
         taken = Consumer.objects.filter(**named).exclude(state=Consumer.State.RETIRED)

@@ -1,7 +1,7 @@
-"""Granting: people give only what they have, and take over nobody who has more.
+"""Restrict which rights people can grant: only their own. They cannot take over stronger accounts.
 
-A password, an e-mail address and a second factor are as good as the account that they open, so they
-are out of reach with it.
+A password, an e-mail address or a second factor gives control over its account, so changing it
+needs the same rights.
 """
 
 from collections.abc import Collection
@@ -15,40 +15,40 @@ from channels_app.models import Membership
 from channels_app.rules import access
 
 ROLE_NAMES = frozenset(role.name.casefold() for role in access.ROLES)
-"""Some databases compare names without their case."""
+"""In lower case, since some databases ignore case when comparing names."""
 
 
 def lacking(person: Any, needs: Collection[str]) -> list[str]:
-    """Which of these permissions somebody does not have."""
+    """The permissions among these that a person lacks."""
     return sorted(need for need in needs if not person.has_perm(need))
 
 
 def scopes_lacking(person: Any, scopes: Collection[str]) -> list[str]:
-    """Which of these scopes somebody may not put into a key."""
+    """The scopes among these that a person may not put into a key."""
     return [scope for scope in scopes if lacking(person, access.SCOPES[scope])]
 
 
 def team_roles(person: Any) -> list[str]:
-    """The roles in a team that somebody may give."""
+    """The roles in a team that a person may assign."""
     return [role for role, needs in access.TEAM_ROLES.items() if not lacking(person, needs)]
 
 
 def permissions(person: Any) -> QuerySet[Permission]:
-    """The permissions that somebody has, and so may give."""
+    """The permissions that a person has, and so may grant."""
     if person.is_superuser:
         return Permission.objects.all()
     return Permission.objects.filter(Q(user=person) | Q(group__user=person)).distinct()
 
 
 def groups(person: Any) -> QuerySet[Group]:
-    """The groups whose permissions somebody has."""
+    """The groups whose permissions a person has."""
     if person.is_superuser:
         return Group.objects.all()
     return Group.objects.exclude(permissions__in=_beyond(person))
 
 
 def people(person: Any) -> QuerySet[User]:
-    """Whose accounts somebody may change: who has no more than they have, active or not."""
+    """The people whose accounts a person may change: those without more rights, active or not."""
     if person.is_superuser:
         return User.objects.all()
     beyond = _beyond(person)
@@ -62,19 +62,19 @@ def people(person: Any) -> QuerySet[User]:
 
 
 class GrantsPermissions:
-    """Mixin of pages whose rows belong to people: those of the stronger are looked at only."""
+    """Mixin for pages whose rows belong to people: read-only if the owner has more rights."""
 
     def owner_of(self, obj: Any) -> User:
-        """Whose the row is."""
+        """The person who owns the row."""
         owner: User = obj.user
         return owner
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Not of who has more."""
+        """False if the owner has more rights than the user."""
         return super().has_change_permission(request, obj) and self._may(request, obj)  # type: ignore[misc]  # a page's
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Not of who has more."""
+        """False if the owner has more rights than the user."""
         return super().has_delete_permission(request, obj) and self._may(request, obj)  # type: ignore[misc]  # a page's
 
     def _may(self, request: HttpRequest, obj: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Admin pages of messages, their bodies and idempotency records: read-only, in index order."""
+"""Define read-only admin pages of messages, bodies and idempotency records, in index order."""
 
 import json
 from typing import Any
@@ -27,11 +27,11 @@ TONE = {
     Shown.CANCELLED: "calm",
 }
 STORED = (Shown.ACKNOWLEDGED, Shown.CANCELLED)
-"""States that the index on the stored state serves; the others follow from the deliveries."""
+"""States with an index on the stored state; the others are derived from the deliveries."""
 
 
 class ChannelFilter(DropdownFilter):
-    """One channel's messages: the index (channel, id) serves it."""
+    """Filter by channel, through the index (channel, id)."""
 
     title = "channel"
     parameter_name = "channel"
@@ -42,23 +42,26 @@ class ChannelFilter(DropdownFilter):
         return [(str(number), slug) for number, slug in names]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
-        """Those of the channel."""
+        """Messages of the channel."""
         chosen = self.value()
         return queryset.filter(channel_id=chosen) if chosen and chosen.isdecimal() else queryset
 
 
 class StateFilter(DropdownFilter):
-    """One state, as shown. An index serves those of `STORED`, but not together with a channel."""
+    """Filter by shown state.
+
+    An index supports those of `STORED`, but not together with a channel.
+    """
 
     title = "state"
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The states as shown."""
+        """The states that people see."""
         return [(shown.value, shown.value) for shown in Shown]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
-        """Those in the state; within a channel, and where no index serves it, of the newest."""
+        """Messages in the state; without a suitable index, only among the newest."""
         if self.value() not in Shown.values:
             return queryset
         shown = Shown(self.value())
@@ -68,7 +71,7 @@ class StateFilter(DropdownFilter):
 
 
 class EventTypeFilter(TextFilter):
-    """An event type has no index: it is looked for among the newest of what is chosen else."""
+    """Filter by event type, which has no index: only the newest messages are searched."""
 
     title = f"event type (of the newest {base.WINDOW:,})"
     parameter_name = "event_type"
@@ -81,7 +84,7 @@ class EventTypeFilter(TextFilter):
 
 @admin.register(Message)
 class MessageAdmin(WithPageContext, base.BigList):
-    """What producers were told is stored."""
+    """Accepted messages."""
 
     id_prefix = ids.MESSAGE
     list_display = (
@@ -122,21 +125,21 @@ class MessageAdmin(WithPageContext, base.BigList):
     change_form_outer_after_template = "channels_app/message.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
-        """With what their states follow from."""
+        """Annotate the rows for their state."""
         return Message.with_open(super().get_queryset(request))
 
     def get_fieldsets(self, request: HttpRequest, obj: Message | None = None) -> Any:
-        """Forwarded headers for who may see the body."""
+        """Show forwarded headers only to users who may see the body."""
         if obj is None or body.may_see(request, obj.channel):
             return self.fieldsets
         return (self.fieldsets[0], ("Content", {"fields": (("content_type", "size"),)}))
 
     def audit_target(self, obj: Message) -> str:
-        """As the steps name it."""
+        """The name that the steps use."""
         return f"message:{obj}"
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Of what waits it matters when it is due; of what was sent, to how many."""
+        """Show the due time of waiting messages, else the state and number of consumers."""
         waits = request.GET.get("state") == Shown.ACKNOWLEDGED
         without = {"shown_state", "consumer_count"} if waits else {"due"}
         return [name for name in super().get_list_display(request) if name not in without]
@@ -144,7 +147,7 @@ class MessageAdmin(WithPageContext, base.BigList):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
     ) -> tuple[QuerySet[Message], bool]:
-        """The message of an id; anything else finds nothing, for it would have to scan."""
+        """Search by exact id; another term finds nothing, since it would scan the table."""
         term = search_term.strip().lower()
         if not term:
             return queryset, False
@@ -173,13 +176,13 @@ class MessageAdmin(WithPageContext, base.BigList):
         }
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, and the body as a file."""
+        """Add a URL that downloads the body."""
         download = self.admin_site.admin_view(self.download)
         own = path("<path:object_id>/body", download, name="channels_app_message_body")
         return [own, *super().get_urls()]
 
     def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The exact bytes as a file: never shown by the browser, whatever they are."""
+        """The exact bytes as a download, which the browser does not render."""
         base.require(self.has_view_permission(request))
         message = self.get_object(request, object_id)
         if message is None:
@@ -202,27 +205,27 @@ class MessageAdmin(WithPageContext, base.BigList):
 
     @display(description="State")
     def shown_state(self, message: Message) -> str:
-        """Its state, its deliveries considered."""
+        """Its state, derived from its deliveries."""
         return base.label(message.shown, TONE[message.shown])
 
     @display(description="Accepted")
     def accepted(self, message: Message) -> str:
-        """When its producer was told yes."""
+        """When the broker accepted it."""
         return base.instant(message.accepted_at)
 
     @display(description="Due")
     def due(self, message: Message) -> str:
-        """When it may be sent first."""
+        """Earliest time of delivery."""
         return base.instant(message.due_at)
 
     @display(description="Expires")
     def expires(self, message: Message) -> str:
-        """When it is not to be sent any more."""
+        """When it is no longer sent."""
         return base.instant(message.expires_at)
 
     @display(description="Headers")
     def forwarded(self, message: Message) -> str:
-        """The headers that go to consumers with it."""
+        """The headers that are forwarded to consumers."""
         headers = data_encryption.headers_of(message)
         return base.mono(json.dumps(headers, ensure_ascii=False)) if headers else base.NONE
 
@@ -234,7 +237,7 @@ class MessageAdmin(WithPageContext, base.BigList):
 
 @admin.register(MessageBody)
 class MessageBodyAdmin(base.BigList):
-    """That bodies are stored and under which key; what is in them stands on the message's page."""
+    """Shows that bodies are stored and under which key; the message's page shows the contents."""
 
     id_prefix = ids.MESSAGE
     list_display = ("name", "size", "encrypted_by")
@@ -253,7 +256,7 @@ class MessageBodyAdmin(base.BigList):
 
     @display(description="Size")
     def size(self, row: MessageBody) -> str:
-        """Bytes that the producer sent."""
+        """Size as published, in bytes."""
         return f"{row.message.body_bytes:,} B"
 
     @display(description="Sealed by")
@@ -264,7 +267,7 @@ class MessageBodyAdmin(base.BigList):
 
 @admin.register(IdempotencyRecord)
 class IdempotencyRecordAdmin(base.BigList):
-    """Idempotency keys that are taken."""
+    """Idempotency keys in use."""
 
     list_display = ("digest", "message", "expires")
     search_fields = ("digest",)
@@ -281,10 +284,10 @@ class IdempotencyRecordAdmin(base.BigList):
 
     @display(description="Message")
     def message(self, record: IdempotencyRecord) -> str:
-        """What the key stands for."""
+        """The message of the key."""
         return base.public_id(ids.to_public(ids.MESSAGE, record.message_id))
 
     @display(description="Expires")
     def expires(self, record: IdempotencyRecord) -> str:
-        """When the key is free again."""
+        """When the key can be used again."""
         return base.instant(record.expires_at)

@@ -1,4 +1,4 @@
-"""Admin pages of teams, memberships, the audit log and the directory's version."""
+"""Define the admin pages of teams, memberships, the audit log and the DirectoryVersion."""
 
 import json
 from typing import Any
@@ -25,17 +25,18 @@ from channels_app.models import (
 )
 
 SECRET = ("password", "payload", "secret", "token")
-"""Whose names hold one of these words stay out of the books; a task's payload may hold anything."""
+"""Fields whose names contain one of these words are not logged; a task's payload may hold
+anything."""
 MAX_VALUE_LENGTH = 500
 
 
 class Audited(base.Page):
-    """Rows that people write here, with a line in the audit log for each change."""
+    """A page whose changes are written to the audit log."""
 
     noun = ""
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Save, and write down what changed."""
+        """Save, and log what changed."""
         with transaction.atomic():
             super().save_model(request, obj, form, change)
             AuditEntry.record(
@@ -50,7 +51,7 @@ class Audited(base.Page):
             )
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        """Delete, and write that down."""
+        """Delete, and log it."""
         with transaction.atomic():
             target, team_id = self.audit_target(obj), self.team_id_of(obj)
             before = self.described(request, obj)
@@ -64,12 +65,12 @@ class Audited(base.Page):
             )
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """One after the other, so that each has its line."""
+        """Delete one by one, so that each has an audit entry."""
         for obj in queryset:
             self.delete_model(request, obj)
 
     def described(self, request: HttpRequest, obj: Model) -> dict[str, Any]:
-        """What the page shows of a row's own fields, for the books."""
+        """The values of the row's own fields on its page, for the audit log."""
         shown = flatten_fieldsets(self.get_fieldsets(request, obj))
         several = {row.name for row in obj._meta.many_to_many}
         known = {row.name for row in obj._meta.concrete_fields} | several
@@ -80,11 +81,11 @@ class Audited(base.Page):
         }
 
     def title_of(self, obj: Model) -> str:
-        """The row's name behind its noun."""
+        """The row's name, which follows the noun."""
         return str(obj)
 
     def team_id_of(self, obj: Any) -> int | None:
-        """The team that the row is about, if it is about one."""
+        """Id of the team that the row concerns, if any."""
         return obj.pk if isinstance(obj, Team) else getattr(obj, "team_id", None)
 
     def audit_target(self, obj: Any) -> str:
@@ -93,7 +94,7 @@ class Audited(base.Page):
 
 
 class Members(TabularInline):
-    """Who belongs to a team; changed on the page of memberships, where each change is audited."""
+    """Members of a team; the page of memberships changes them, where each change is audited."""
 
     model = Membership
     fields = ("user", "role")
@@ -103,7 +104,7 @@ class Members(TabularInline):
     hide_title = True
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Not here."""
+        """Not on this page."""
         return False
 
 
@@ -121,7 +122,7 @@ class TeamAdmin(WithPageContext, Audited):
     change_form_outer_before_template = "channels_app/quota.html"
 
     def row_context(self, request: HttpRequest, row: Team) -> dict[str, Any]:
-        """How much of what its producers published waits, of what may."""
+        """Usage of the team's quota."""
         used = QuotaUsage.of(QuotaUsage.Scope.TEAM, row.pk)
         return {"bars": row.quota(conf().team_quota).bars(used)}
 
@@ -133,7 +134,7 @@ class TeamAdmin(WithPageContext, Audited):
 
 @admin.register(Membership)
 class MembershipAdmin(Audited):
-    """Who may do what in which team."""
+    """Roles of people in teams."""
 
     noun = "membership"
     list_display = ("user", "team", "role")
@@ -144,17 +145,17 @@ class MembershipAdmin(Audited):
     ordering = ("team__slug", "user__username")
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Not of a role that may do more than they may."""
+        """False for a role with more rights than the user has."""
         allowed = super().has_change_permission(request, obj)
         return allowed and (obj is None or obj.role in granting.team_roles(request.user))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """As for changes: without the role its account would be within reach of more people."""
+        """As for changes: removing a role could put its account into reach of more people."""
         allowed = super().has_delete_permission(request, obj)
         return allowed and (obj is None or obj.role in granting.team_roles(request.user))
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Roles that may do no more than the one who gives them."""
+        """Offer only roles whose rights the user has."""
         if db_field.name == "role":
             kwargs["choices"] = [
                 (role, label)
@@ -164,7 +165,7 @@ class MembershipAdmin(Audited):
         return super().formfield_for_choice_field(db_field, request, **kwargs)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Whose it is and where stay as they are: each team's books tell of its own members."""
+        """Person and team cannot change, since each team's audit log shows its own members."""
         return ("user", "team") if obj else ()
 
     def title_of(self, obj: Model) -> str:
@@ -175,7 +176,7 @@ class MembershipAdmin(Audited):
 
 @admin.register(Invitation)
 class InvitationAdmin(base.ReadOnly):
-    """Links into teams, made and taken back by the teams; the links themselves are not stored."""
+    """Invitation links, created and revoked by the teams; the links themselves are not stored."""
 
     list_display = ("team", "role", "email", "invited_by", "made", "ends", "used")
     list_select_related = ("team",)
@@ -186,22 +187,22 @@ class InvitationAdmin(base.ReadOnly):
 
     @display(description="Made")
     def made(self, invitation: Invitation) -> str:
-        """When it was made."""
+        """When it was created."""
         return base.instant(invitation.created_at)
 
     @display(description="Ends")
     def ends(self, invitation: Invitation) -> str:
-        """Its last instant."""
+        """When it expires."""
         return base.instant(invitation.expires_at)
 
     @display(description="Used")
     def used(self, invitation: Invitation) -> str:
-        """When somebody joined by it."""
+        """When somebody used it to join."""
         return base.instant(invitation.accepted_at)
 
     @display(description="Revoked")
     def taken_back(self, invitation: Invitation) -> str:
-        """When it was made useless."""
+        """When it was revoked."""
         return base.instant(invitation.revoked_at)
 
 
@@ -219,11 +220,11 @@ class AuditEntryAdmin(base.BigList):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[AuditEntry], search_term: str
     ) -> tuple[QuerySet[AuditEntry], bool]:
-        """By the beginning of the target, which has an index."""
+        """Search by the beginning of the target, which has an index."""
         term = search_term.strip()
         if not term:
             return queryset, False
-        # A range and not LIKE, which folds case on SQLite and then cannot use the index.
+        # A range instead of LIKE, which ignores case on SQLite and then cannot use the index.
         found = queryset.filter(target__gte=term, target__lt=f"{term}\U0010ffff")
         return found.order_by("-target", "-id"), False  # newest first within each target
 
@@ -234,24 +235,24 @@ class AuditEntryAdmin(base.BigList):
 
     @display(description="Before")
     def was(self, entry: AuditEntry) -> str:
-        """What it was."""
+        """Values before the change."""
         return _shown(entry.before)
 
     @display(description="After")
     def became(self, entry: AuditEntry) -> str:
-        """What it became."""
+        """Values after the change."""
         return _shown(entry.after)
 
 
 @admin.register(DirectoryVersion)
 class DirectoryVersionAdmin(base.ReadOnly):
-    """The number that moves with every change of configuration."""
+    """The number that every change of configuration increments."""
 
     list_display = ("id", "number")
 
 
 def said(name: str, value: Any) -> Any:
-    """A value for the books: no secret, rows by their names, and of a long text the beginning."""
+    """A value for the audit log: no secrets, rows by name, long text shortened."""
     if any(word in name for word in SECRET):
         return "(not kept)"
     if isinstance(value, QuerySet | list | tuple):

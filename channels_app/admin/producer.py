@@ -1,4 +1,4 @@
-"""Admin pages of producers and API keys."""
+"""Define the admin pages of producers and API keys."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from channels_app.steps.api_keys import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 
 SCOPES = [(scope, scope) for scope in keys.SCOPES]
 GIVEN = ("label", "scopes", "channels", "all_channels", "sigv4")
-"""Of the form, as they are."""
+"""Form fields that are passed on unchanged."""
 REVOKE = dialog(
     "Revoke this key?", "Every process refuses it within a second. It cannot be undone.", "Revoke"
 )
@@ -63,13 +63,13 @@ class ProducerAdmin(base.ResourceAdmin):
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """A team makes keys of its producers: who may not make keys gives it no producer."""
+        """Make the team read-only without rights to keys: a team creates keys of its producers."""
         needs = ("channels_app.add_apikey", "channels_app.change_apikey")
         fixed = ("team",) if granting.lacking(request.user, needs) else ()
         return (*super().get_readonly_fields(request, obj), *fixed)
 
     def audit_target(self, obj: Producer) -> str:
-        """As register_producer names it."""
+        """The name that register_producer uses."""
         return f"producer:{obj.slug}"
 
     @display(description="State")
@@ -82,7 +82,7 @@ class ProducerAdmin(base.ResourceAdmin):
 
 @admin.register(ProducerRate)
 class ProducerRateAdmin(base.ReadOnly):
-    """The rate limiter's memory."""
+    """State of the rate limiter."""
 
     list_display = ("producer", "arrival_at")
     list_select_related = ("producer",)
@@ -112,14 +112,14 @@ class ApiKeyForm(ShowsFieldErrors):
         help_text="With a key pair as AWS's libraries take it.",
     )
     giver: ClassVar[Any] = None
-    """Who makes the key."""
+    """The user who creates the key."""
 
     class Meta:
         model = ApiKey
         fields = ("label", "producer", "team", "scopes", "channels", "expires_at")
 
     def clean(self) -> dict[str, Any] | None:
-        """A key belongs to a producer, to a team, or to the installation."""
+        """Check that the user may grant the scopes, and that there is at most one owner."""
         cleaned = super().clean()
         scopes = granting.scopes_lacking(self.giver, self.cleaned_data.get("scopes", ()))
         if scopes:
@@ -130,7 +130,7 @@ class ApiKeyForm(ShowsFieldErrors):
         return cleaned
 
     def write(self, actor: str) -> WriteResult[ApiKey]:
-        """Issue it."""
+        """Create the key."""
         producer, team = self.cleaned_data.get("producer"), self.cleaned_data.get("team")
         created = api_keys.create(
             self._values(),
@@ -149,7 +149,7 @@ class ApiKeyForm(ShowsFieldErrors):
 
 
 class RotateKeyForm(base.ReasonForm):
-    """How long the old key goes on working."""
+    """For how long the old key keeps working."""
 
     overlap_s = forms.IntegerField(
         label="Overlap in seconds",
@@ -168,7 +168,7 @@ ROTATE = dialog(
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(base.ResourceAdmin):
-    """API keys: made, shown once, rotated, revoked. Their digest is nobody's business."""
+    """API keys: created, shown once, rotated, revoked. Their digests are not shown."""
 
     form = ApiKeyForm
     list_display = ("name", "label", "state", "producer", "team", "rights", "used", "ends")
@@ -198,35 +198,35 @@ class ApiKeyAdmin(base.ResourceAdmin):
     )
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A key is never edited: its owner would not know."""
+        """Keys cannot be edited, since their owner would not notice."""
         return False
 
     def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """The form, with the person who makes the key."""
+        """The form class, with the user who creates the key."""
         form = super().get_form(request, *args, **kwargs)
         form.giver = request.user
         return form
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """What a key may be made of, or what it is."""
+        """Fields of the form for a new key, or the properties of an existing one."""
         return ((None, {"fields": self.shown}),) if obj else self.fieldsets
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Everything, once it is made."""
+        """All fields of an existing key."""
         return self.shown if obj else ()
 
     def audit_target(self, obj: ApiKey) -> str:
-        """As steps/api_keys.py names it."""
+        """The name that steps/api_keys.py uses."""
         return f"key:{obj.key_id}"
 
     @display(description="Key")
     def name(self, key: ApiKey) -> str:
-        """Its beginning; the rest was shown once."""
+        """Its beginning; the rest was only shown at creation."""
         return base.public_id(f"hsk_{key.key_id}_…")
 
     @display(description="State")
     def state(self, key: ApiKey) -> str:
-        """Whether it still opens anything."""
+        """Whether it is still valid."""
         if key.revoked_at:
             return base.label("revoked", "bad")
         if key.expires_at and key.expires_at <= clock.now():
@@ -240,7 +240,7 @@ class ApiKeyAdmin(base.ResourceAdmin):
 
     @display(description="Channels")
     def reach(self, key: ApiKey) -> str:
-        """Where it may do that."""
+        """The channels that it may use."""
         if key.reaches_all:
             return "all, also those made later"
         return ", ".join(key.channels) or "the external ones"
@@ -252,27 +252,27 @@ class ApiKeyAdmin(base.ResourceAdmin):
 
     @display(description="Made", ordering="created_at")
     def made(self, key: ApiKey) -> str:
-        """When it was issued."""
+        """When it was created."""
         return base.instant(key.created_at)
 
     @display(description="Last used", ordering="last_used_at")
     def used(self, key: ApiKey) -> str:
-        """When it was last used, roughly."""
+        """When it was last used, to about a minute."""
         return base.instant(key.last_used_at)
 
     @display(description="Expires", ordering="expires_at")
     def ends(self, key: ApiKey) -> str:
-        """Its last instant."""
+        """When it expires."""
         return base.instant(key.expires_at)
 
     def has_live_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """What is not revoked."""
+        """Only keys that are not revoked."""
         if not self.has_operate_permission(request):
             return False
         return not object_id or ApiKey.objects.filter(pk=object_id, revoked_at=None).exists()
 
     def has_given_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """What is not revoked, and does no more than they may: its successor is shown to them."""
+        """Only keys that are not revoked, with rights that the user has: the new key is shown."""
         if not self.has_live_permission(request, object_id):
             return False
         key = ApiKey.objects.filter(pk=object_id).first() if object_id else None
@@ -280,7 +280,7 @@ class ApiKeyAdmin(base.ResourceAdmin):
 
     @action(description="Rotate", icon="autorenew", permissions=["given"], dialog=ROTATE)
     def rotate(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Make a successor and show it once."""
+        """Create a successor and show it once."""
         key = ApiKey.objects.get(pk=object_id)
         try:
             done = api_keys.rotate(
@@ -303,7 +303,7 @@ class ApiKeyAdmin(base.ResourceAdmin):
         variant=ActionVariant.DANGER,
     )
     def revoke(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Make it useless."""
+        """Revoke it."""
         key = ApiKey.objects.get(pk=object_id)
         with base.telling(request, f"{key} is revoked."):
             api_keys.revoke(

@@ -1,4 +1,4 @@
-"""Buttons of a row's page: ask for a reason, run one step, and show its result."""
+"""Add buttons to a row's page that ask for a reason, run one step and show its result."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +15,12 @@ Method = Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]
 
 
 def pausing(dialog: Any) -> Method:
-    """The action ``pause``: it stands there while ``has_pause_permission`` says so."""
+    """The action ``pause``, shown while ``has_pause_permission`` allows it."""
     return action(description="Pause", icon="pause", permissions=["pause"], dialog=dialog)
 
 
 def resuming(dialog: Any) -> Method:
-    """Its way back, which is what somebody who comes to a halted row looks for."""
+    """The action ``resume``, highlighted, since it is what users of a paused row look for."""
     return action(
         description="Resume",
         icon="play_arrow",
@@ -34,7 +34,7 @@ class RowActions(ModelAdmin):
     """A page with such buttons."""
 
     def is_now(self, request: HttpRequest, object_id: Any, **state: Any) -> bool:
-        """Whether this person may act, and the row, where one is named, is in that state."""
+        """Whether the user may act, and the row, if one is given, is in that state."""
         if not self.has_operate_permission(request):
             return False
         rows = self.model._default_manager.filter(pk=object_id, **state)
@@ -48,7 +48,7 @@ class RowActions(ModelAdmin):
         step: Callable[[str, str], object],
         told: str,
     ) -> HttpResponse:
-        """Do it as this person, for the reason of the dialog; then to the page, if it is there."""
+        """Run the step as this user for the dialog's reason; then show the row if it exists."""
         with base.telling(request, told):
             step(base.actor(request), form.cleaned_data["reason"])
         if self.model._default_manager.filter(pk=object_id).exists():

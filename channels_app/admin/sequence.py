@@ -1,4 +1,4 @@
-"""Admin page of producers' sequences: which number a key waits for, who waits, what was skipped."""
+"""Define the admin pages of producers' sequences: the expected, waiting and skipped numbers."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from channels_app.admin.page_context import WithPageContext
 from channels_app.models import Channel, EarlyNumber, Sequence
 
 SHORT = 60
-"""Characters of a key in a list."""
+"""Characters of an ordering key in a list."""
 MAX_SHOWN = 20
 
 
 @admin.register(Sequence)
 class SequenceAdmin(WithPageContext, base.BigList):
-    """Keys whose messages a producer numbers."""
+    """Ordering keys whose messages a producer numbers."""
 
     list_before_template = "channels_app/sequences_top.html"
     list_fetched = ("channel", "producer")
@@ -41,11 +41,11 @@ class SequenceAdmin(WithPageContext, base.BigList):
     )
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """What to do while there is none."""
+        """Whether to show what to do while there are no sequences."""
         return {"none": not Sequence.objects.exists()}
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """Those of a channel."""
+        """Sequences of a channel."""
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -54,23 +54,23 @@ class SequenceAdmin(WithPageContext, base.BigList):
 
     @display(description="Ordering key")
     def key(self, row: Sequence) -> str:
-        """What its messages share."""
+        """The ordering key of its messages."""
         return base.mono(row.ordering_key)
 
     @display(description="Ordering key")
     def key_short(self, row: Sequence) -> str:
-        """The same in a narrow column."""
+        """The ordering key, shortened."""
         return base.mono(Truncator(row.ordering_key).chars(SHORT))
 
     @display(description="Channel")
     def channel_name(self, row: Sequence) -> str:
-        """Where, a click away."""
+        """Link to the channel."""
         url = reverse("admin:channels_app_channel_change", args=[row.channel_id])
         return base.linked(url, row.channel.slug)
 
     @display(description="Producer")
     def producer_name(self, row: Sequence) -> str:
-        """Whose numbers they are, a click away."""
+        """Link to the producer."""
         if row.producer is None:
             return base.NONE
         url = reverse("admin:channels_app_producer_change", args=[row.producer_id])
@@ -78,17 +78,17 @@ class SequenceAdmin(WithPageContext, base.BigList):
 
     @display(description="Expected next")
     def due(self, row: Sequence) -> str:
-        """The number whose turn it is."""
+        """The number expected next."""
         return f"{row.expected:,}"
 
     @display(description="Begun anew")
     def restarts(self, row: Sequence) -> str:
-        """How often its producer sent a 0."""
+        """How many times its producer sent a 0."""
         return f"{row.epoch:,}"
 
     @display(description="Waiting numbers")
     def waiting(self, row: Sequence) -> str:
-        """Numbers that came before their turn."""
+        """Numbers that arrived early."""
         rows = EarlyNumber.objects.filter(sequence_id=row.pk, until__gt=clock.now())
         found = list(rows.order_by("number").values_list("number", flat=True)[: MAX_SHOWN + 1])
         more = " and more" if len(found) > MAX_SHOWN else ""
@@ -96,12 +96,12 @@ class SequenceAdmin(WithPageContext, base.BigList):
 
     @display(description="Skipped")
     def skipped(self, row: Sequence) -> str:
-        """How many numbers it went on without."""
+        """How many numbers were skipped."""
         return f"{row.skipped_count:,}"
 
     @display(description="Last gap")
     def gap(self, row: Sequence) -> str:
-        """Which ones were skipped last."""
+        """The numbers that were skipped last."""
         if row.skipped_from is None or row.skipped_to is None:
             return base.NONE
         many = f" to {row.skipped_to:,}" if row.skipped_to > row.skipped_from else ""
@@ -109,18 +109,18 @@ class SequenceAdmin(WithPageContext, base.BigList):
 
     @display(description="Skipped at")
     def gap_at(self, row: Sequence) -> str:
-        """When that was."""
+        """When the last gap was skipped."""
         return base.instant(row.skipped_at)
 
     @display(description="Last message")
     def heard(self, row: Sequence) -> str:
-        """When a number came last."""
+        """When the last number arrived."""
         return base.instant(row.touched_at, exact=False)
 
 
 @admin.register(EarlyNumber)
 class EarlyNumberAdmin(WithPageContext, base.BigList):
-    """Messages that wait for earlier numbers of their key."""
+    """Messages that wait for lower numbers of their ordering key."""
 
     list_before_template = "channels_app/early_top.html"
     list_display = ("number", "sequence", "over")
@@ -128,7 +128,7 @@ class EarlyNumberAdmin(WithPageContext, base.BigList):
     readonly_fields = ("sequence", "over")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Each with what it belongs to, in the list's own question."""
+        """Annotate the channel and the ordering key in the same query."""
         of = Sequence.objects.filter(pk=OuterRef("sequence_id"))
         rows: QuerySet[Any] = (
             super()
@@ -141,7 +141,7 @@ class EarlyNumberAdmin(WithPageContext, base.BigList):
 
     @display(description="Channel / ordering key")
     def sequence(self, row: EarlyNumber) -> str:
-        """Of which key, a click away."""
+        """Link to the sequence."""
         slug, key = row.slug, row.key  # type: ignore[attr-defined]  # annotated
         if slug is None:
             return base.NONE
@@ -150,5 +150,5 @@ class EarlyNumberAdmin(WithPageContext, base.BigList):
 
     @display(description="Waits until")
     def over(self, row: EarlyNumber) -> str:
-        """Then it goes without those that are missing."""
+        """When it is stored without the missing ones."""
         return base.instant(row.until)

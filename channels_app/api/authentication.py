@@ -1,4 +1,4 @@
-"""Who calls: API keys, what they may do, and which channels they were granted."""
+"""Authenticate callers by API key, and authorize them by scopes and channel grants."""
 
 import time
 from collections.abc import Sequence
@@ -26,29 +26,29 @@ USE_NOTE_INTERVAL_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of the key that a request came with."""
+    """The owner of the API key of a request."""
 
     key: KeyConfig
     is_authenticated: bool = True
 
     @property
     def actor(self) -> str:
-        """As the audit trail names it."""
+        """The name in the audit log."""
         return f"key:{self.key.key_id}"
 
     @property
     def producer(self) -> Producer | None:
-        """Whose messages it publishes; None for a key of a team or of the installation."""
+        """The producer that the key belongs to; None for a key of a team or the installation."""
         return self.key.producer
 
     @property
     def tenant(self) -> Tenant:
-        """Whose objects exist for it."""
+        """The tenant whose objects the caller can access."""
         return Tenant(self.key.team_id, everything="admin" in self.key.scopes)
 
     @property
     def owner(self) -> tuple[str, int]:
-        """Who alone is hurt by what it does too much of: its team, its producer, or itself."""
+        """Whom a limit on concurrency counts: the key's team, its producer, or the key itself."""
         if self.key.team_id is not None:
             return "team", self.key.team_id
         if self.key.producer is not None:
@@ -56,21 +56,21 @@ class Caller:
         return "key", self.key.id
 
     def may(self, *scopes: str) -> bool:
-        """Whether it has one of these scopes."""
+        """Whether the key has one of these scopes."""
         return any(keys.allows(self.key.scopes, scope) for scope in scopes)
 
     def may_use(self, channel: str) -> bool:
-        """Whether it was granted this channel. No grants at all mean all channels."""
+        """Whether the key may use this channel. A key without channels may use all of them."""
         granted = self.key.channels
         return not granted or channel in granted or "admin" in self.key.scopes
 
     def may_publish(self, channel: str) -> bool:
-        """Whether it may publish on the channel of that name, and that exists for it."""
+        """Whether the caller may publish on the channel with this name, and can see it."""
         view = config_cache.channel(channel)
         return self.may("publish") and view is not None and self.sees(channel, view.exposure)
 
     def sees(self, channel: str, exposure: str) -> bool:
-        """Whether the channel exists for it: teams are granted internal ones by name (S1-21)."""
+        """Whether the caller can see the channel: a team's key must name internal ones (S1-21)."""
         if not self.may_use(channel):
             return False
         of_a_team = self.key.producer is None and self.key.team_id is not None
@@ -79,23 +79,23 @@ class Caller:
 
 
 class KeyAuthentication(BaseAuthentication):
-    """``Authorization: Bearer hsk_...``; anything else that is sent there is a 401."""
+    """Authenticate ``Authorization: Bearer hsk_...``; any other value is a 401."""
 
     def authenticate(self, request: Request) -> tuple[Caller, Caller] | None:
-        """The caller, None without any header. Raises AuthenticationFailed."""
+        """The caller; None without the header. Raises AuthenticationFailed."""
         caller = identify(request.META.get("HTTP_AUTHORIZATION"))
         return None if caller is None else (caller, caller)
 
     def authenticate_header(self, request: Request) -> str:
-        """What a 401 asks for (RFC 6750)."""
+        """The challenge of a 401 (RFC 6750)."""
         return 'Bearer realm="hookstation"'
 
 
 class HasScope(BasePermission):
-    """The key has one of the scopes that the view names for the method, and the channel's grant."""
+    """Require one of the scopes that the view declares for the method, and the channel's grant."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether to go on; False without a key (401). Raises PermissionDenied and NotFound."""
+        """Whether to proceed; False without a key (401). Raises PermissionDenied and NotFound."""
         caller = request.auth
         if not isinstance(caller, Caller):
             return False
@@ -106,7 +106,7 @@ class HasScope(BasePermission):
 
 
 def identify(header: str | None) -> Caller | None:
-    """Whose key an Authorization header holds, None without one. Raises AuthenticationFailed."""
+    """The caller of an Authorization header; None without one. Raises AuthenticationFailed."""
     if header is None:
         return None
     scheme, _, text = header.partition(" ")
@@ -126,10 +126,10 @@ def identify(header: str | None) -> Caller | None:
 
 
 def sigv4_secret(access_key_id: str) -> tuple[Caller, str] | None:
-    """Whose AWS access key id that is, and the secret to verify its signature with.
+    """The caller with this AWS access key id, and the secret that verifies its signature.
 
-    None for one that is unknown, revoked or expired, and for a key without a secret of this kind.
-    Nobody is authenticated by this alone: call ``note_use`` when the signature is right. Raises
+    None if the key is unknown, revoked or expired, or has no secret of this kind. This alone
+    authenticates nobody: verify the signature, then call ``note_use``. Raises
     errors.KeyUnavailable (503 ``key_missing``) in a process without the encryption key.
     """
     key_id = keys.parse_access_key_id(access_key_id)
@@ -142,7 +142,7 @@ def sigv4_secret(access_key_id: str) -> tuple[Caller, str] | None:
 
 
 def authorize(caller: Caller, scopes: Sequence[str], channel: str | None) -> None:
-    """Pass who has one of the ``scopes``, and the grant of the channel where there is one.
+    """Require one of the ``scopes``, and a grant of the channel if one is given.
 
     Raises PermissionDenied and NotFound.
     """
@@ -157,7 +157,7 @@ def authorize(caller: Caller, scopes: Sequence[str], channel: str | None) -> Non
 
 
 def caller_of(request: Request) -> Caller:
-    """Who calls, behind HasScope."""
+    """The caller of a request that passed HasScope."""
     caller: Any = request.auth
     assert isinstance(caller, Caller)
     return caller
@@ -168,22 +168,22 @@ def _check_channel(caller: Caller, slug: str) -> None:
         raise PermissionDenied(f"The key was not granted the channel {slug}.", code="no_grant")
     if caller.key.producer is None and caller.key.team_id is not None and not caller.may("admin"):
         channel = config_cache.channel(slug)
-        # The same for what never was, before anything else is said: names cannot be guessed.
+        # Same response as for a channel that does not exist, so that names cannot be probed.
         if channel is None or not caller.sees(slug, channel.exposure):
             raise NotFound("unknown_channel", f"There is no channel {slug}.")
 
 
 _noted: dict[str, float] = {}
-"""When (`time.monotonic`) the use of a key was last noted."""
+"""When the use of a key was last recorded, by `time.monotonic`."""
 _uses: dict[str, datetime] = {}
-"""Uses that are not written down yet."""
+"""Recorded uses that are not stored yet."""
 
 
 def write_uses() -> int:
-    """Write down when keys were last used, in a thread of its own; how many there were.
+    """Store when keys were last used, in a background thread; return the number of keys.
 
-    A request never does that: a database that takes no commit would hold it twice, the second time
-    for its own. A note that cannot be written is left out.
+    A request does not store its own use: while the database does not commit, it would wait twice,
+    for this and for its own commit. Uses that cannot be stored are dropped.
     """
     count = 0
     while _uses:
@@ -192,13 +192,13 @@ def write_uses() -> int:
         horizon = used_at - timedelta(seconds=USE_NOTE_INTERVAL_S)
         stale = Q(last_used_at=None) | Q(last_used_at__lt=horizon)
         with suppress(DatabaseFailure):
-            # Not saved through the model: a use is no change of configuration.
+            # Without save(): a use is not a change of configuration.
             ApiKey.objects.filter(stale, key_id=key_id).update(last_used_at=used_at)
     return count
 
 
 def note_use(key: KeyConfig) -> None:
-    """Remember that a key was used; at most once a minute, and written down later."""
+    """Record that a key was used, at most once a minute; ``write_uses`` stores it later."""
     ticks = time.monotonic()
     if ticks - _noted.get(key.key_id, float("-inf")) >= USE_NOTE_INTERVAL_S:
         _noted[key.key_id] = ticks

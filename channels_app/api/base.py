@@ -1,4 +1,4 @@
-"""What every view of the API is made of: JSON whatever is asked for, small bodies, our errors."""
+"""Define the base of the API's views: JSON only, bodies of limited size, RFC 9457 errors."""
 
 import json
 from collections.abc import Callable, Hashable, Mapping
@@ -25,7 +25,7 @@ from channels_app.models import Versioned
 from channels_app.rules import times
 
 MAX_BYTES = 1024 * 1024
-"""Of a request that is no message."""
+"""Maximum size of a request other than publishing."""
 TOO_MANY = "Too many bodies are on their way and come slowly; nothing of this one was read."
 
 
@@ -33,17 +33,17 @@ NOW = "Hookstation-Now"
 
 
 def now_text() -> str:
-    """The broker's time as every answer tells it, so that callers may compare their clocks (S4-31).
+    """The broker's time as a header of every response, for comparison of clocks (S4-31).
 
-    Raises what the database raises before it was asked for the first time.
+    Raises what the database raises if this process has not reached it yet.
     """
     return times.text(clock.now())
 
 
 class Always(BaseContentNegotiation):
-    """JSON, whatever the Accept header says: there is nothing else to choose."""
+    """Always use JSON, whatever the Accept header says."""
 
-    # The stubs have iterables where the framework hands lists.
+    # The stubs declare iterables where the framework passes lists.
     def select_parser(self, request: Request, parsers: list[BaseParser]) -> BaseParser | None:  # type: ignore[override]
         return None
 
@@ -54,7 +54,7 @@ class Always(BaseContentNegotiation):
 
 
 class ApiView(APIView):
-    """A view for keys. ``scopes`` names, for each method, the scopes of which one is needed."""
+    """A view for callers with a key. ``scopes`` maps a method to scopes, one of which is needed."""
 
     scopes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     authentication_classes = (KeyAuthentication,)
@@ -66,10 +66,10 @@ class ApiView(APIView):
     http_method_names = ("get", "head", "post", "put", "patch", "delete")
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """As in REST framework, but forgotten with its body when answered.
+        """As in REST framework, but without a reference cycle.
 
-        What parsers would need refers back to the request, and would keep both until a garbage
-        collection.
+        The parsers' context refers to the request, which would keep the request and its body in
+        memory until a garbage collection.
         """
         made = Request(
             request,
@@ -80,45 +80,45 @@ class ApiView(APIView):
         return made
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Who calls, and whether they may; there are no versions, formats or throttles here."""
+        """Authenticate and authorize; there are no versions, formats or throttles here."""
         origin.current.set(origin.of("api", request.META))
         self.perform_authentication(request)
         self.check_permissions(request)
         self.check_options(request)
 
     def check_options(self, request: Request) -> None:
-        """Raises Invalid for a parameter or a header of ours that the operation does not know."""
+        """Raise Invalid for an unknown query parameter or ``Hookstation-*`` header."""
         method = "get" if request.method == "HEAD" else str(request.method).lower()
         options.check(getattr(self, method, None), request.META)
 
     def finalize_response(
         self, request: Request, response: Response, *args: Any, **kwargs: Any
     ) -> Response:
-        """The answer as it goes out; from here on nothing holds the request."""
-        # Django's alias of `get`: the view's reference to itself.
+        """Add the time, and drop the last reference from the view to itself."""
+        # Django's alias of `get`, a bound method of the view.
         self.__dict__.pop("head", None)
-        with suppress(DatabaseFailure):  # away, and never there since this process began
+        with suppress(DatabaseFailure):  # unavailable since this process started
             response[NOW] = now_text()
         return super().finalize_response(request, response, *args, **kwargs)
 
     @property
     def default_response_headers(self) -> dict[str, str]:
-        """None: which methods there are is said where one was refused (problems.py)."""
+        """Empty: problems.py sets Allow on responses with status 405."""
         return {}
 
     @property
     def caller(self) -> Caller:
-        """Whose key the request came with."""
+        """The caller whose key the request has."""
         return caller_of(self.request)
 
 
 class OpenView(ApiView):
-    """A view that needs no key: who knows its address may call it."""
+    """A view without a key: knowing its address is sufficient."""
 
     scopes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """None: the address is enough."""
+        """None: the address is sufficient."""
         return []
 
     def get_permissions(self) -> list[BasePermission]:
@@ -126,19 +126,19 @@ class OpenView(ApiView):
         return []
 
     def check_options(self, request: Request) -> None:
-        """None: an address is called by whatever a provider or a probe happens to be."""
+        """Accept all options: providers and probes send their own."""
 
 
 class Sender(Protocol):
-    """Who sends a body; nobody may take the places of all others (places.py)."""
+    """The sender of a body, for the limit on concurrent bodies (concurrency.py)."""
 
     @property
     def owner(self) -> Hashable:
-        """Whose it is."""
+        """Key under which the limit counts the sender."""
 
 
 class AuthenticatedRequest(NamedTuple):
-    """Who sends a body without a key, and knows the address of a row of ours."""
+    """A sender without a key, who knows the address of a row."""
 
     owner: int
 
@@ -146,11 +146,11 @@ class AuthenticatedRequest(NamedTuple):
 def json_object(
     request: Request, *, optional: bool = False, sender: Sender | None = None
 ) -> dict[str, Any]:
-    """The request's body, a JSON object; nothing is one too where it is ``optional``.
+    """The request's body, a JSON object; an empty body gives {} if ``optional``.
 
     ``sender`` is the caller, unless the request came without a key.
-    Raises ApiProblem: 415 for another content type, 400 for what is not JSON, and what `read_body`
-    raises, above ``MAX_BYTES``.
+    Raises ApiProblem: 415 for another content type, 400 for invalid JSON, and what `read_body`
+    raises with the limit ``MAX_BYTES``.
     """
     read = request._request.read
     return read_object(sender or caller_of(request), request.META, read, optional=optional)
@@ -159,7 +159,7 @@ def json_object(
 def read_object(
     sender: Sender, meta: Mapping[str, Any], read: Callable[[int], bytes], *, optional: bool = False
 ) -> dict[str, Any]:
-    """The same from behind ``read``, with the request's headers in ``meta``."""
+    """As `json_object`, for a function ``read`` and the WSGI environment ``meta``."""
     body = read_body(sender, meta, read, MAX_BYTES)
     if optional and not body:
         return {}
@@ -175,9 +175,9 @@ def read_object(
 
 
 def parse_json(body: bytes) -> Any:
-    """JSON as the standard has it, without NaN. Raises ApiProblem (400)."""
+    """Parse standard JSON, without NaN. Raises ApiProblem (400)."""
     try:
-        # Decoded here: left to itself the parser guesses UTF-16 and lets half characters through.
+        # Decode here: the parser would guess UTF-16, and accept unpaired surrogates.
         return json.loads(body.decode("utf-8-sig"), parse_constant=_refuse)
     except RecursionError:
         detail = "The body is nested too deeply."
@@ -191,12 +191,12 @@ def parse_json(body: bytes) -> Any:
 def read_body(
     caller: Sender, meta: Mapping[str, Any], read: Callable[[int], bytes], most: int
 ) -> bytes:
-    """The body's exact bytes, whose length was announced and is at most ``most``.
+    """The exact bytes of the body, which must have a Content-Length of at most ``most``.
 
-    Raises ApiProblem: 411 for a body without an announced length, since the server cannot tell us
-    then whether the connection broke in the middle, and half a message must not be stored; 413
-    from the announcement alone; 429, unread, for a caller who has too many slow ones on the way;
-    400 for a body that ends early.
+    Raises ApiProblem: 411 without a Content-Length, because a broken connection could not be told
+    from the end of the body, and a partial message must not be stored; 413 from the Content-Length
+    alone; 429, without reading, for a caller with too many slow bodies in flight; 400 for a body
+    that ends early.
     """
     announced = meta.get("CONTENT_LENGTH") or ""
     if not announced:
@@ -221,7 +221,7 @@ def read_body(
 
 
 def stamps(row: Versioned) -> dict[str, Any]:
-    """What every resource says of itself."""
+    """The version and timestamps that every resource shows."""
     return {
         "version": row.version,
         "created_at": times.text(row.created_at),
@@ -232,7 +232,7 @@ def stamps(row: Versioned) -> dict[str, Any]:
 def _has_body(caller: Sender, meta: Mapping[str, Any]) -> bool:
     if "HTTP_TRANSFER_ENCODING" in meta:
         return True
-    # HTTP/2 needs no length. Only a server that marks the end itself may be asked: elsewhere the
+    # HTTP/2 needs no length. Read only if the server marks the end of the body; otherwise the
     # read would wait for the next request.
     return bool(meta.get("wsgi.input_terminated")) and bool(
         _await(caller, meta["wsgi.input"].read, 1)
@@ -240,7 +240,7 @@ def _has_body(caller: Sender, meta: Mapping[str, Any]) -> bool:
 
 
 def _await(caller: Sender, read: Callable[[int], bytes], size: int) -> bytes:
-    # The server waits for a body as long as its sender likes, in our thread.
+    # The server waits as long as the sender is slow, in this thread.
     owner = caller.owner
     if not bodies.take(owner):
         raise ApiProblem(429, "too_many_bodies", TOO_MANY, retry_after_s=RETRY_AFTER_S)

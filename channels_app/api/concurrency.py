@@ -1,4 +1,4 @@
-"""Limit how many threads wait for request bodies: of one sender, and of all."""
+"""Limit how many threads wait for request bodies, per sender and in total."""
 
 import sys
 import threading
@@ -6,32 +6,35 @@ import time
 from collections.abc import Hashable
 
 PAUSES_S = tuple(0.00025 * 2.0**number for number in range(10))
-"""Who finds no place looks again after each of them: a quarter of a second in all."""
+"""Pauses before each retry of a sender that finds no free slot: a quarter of a second in all."""
 MAX_WAIT_S = sum(PAUSES_S)
 
 
 class ConcurrencyLimit:
-    """A number of places, of which nobody may have more than are left for the others.
+    """A number of slots, of which no sender may hold more than remain free for others.
 
-    Alone one gets half of them, the next one half of the rest: it takes many who do not know each
-    other until a stranger to them finds none. Who sends at a normal pace gives a place back within
-    microseconds, and is waited for a moment; who sits on all his places is refused at once, for
-    that wait takes a thread as well.
+    A single sender gets half of them, the next one half of the rest: only many independent senders
+    can exhaust them for a new one. A sender at normal speed releases a slot within microseconds, so
+    waiting a moment helps. A sender that has held all its slots for long is refused at once, since
+    waiting would use another thread.
     """
 
     def __init__(self, count: int = sys.maxsize) -> None:
         self._lock = threading.Lock()
         self._free = count
         self._held: dict[Hashable, tuple[int, float]] = {}
-        """How many each one has, and when the last of them was taken."""
+        """By owner: how many slots are held, and when the last one was taken."""
         self._taken_at = float("-inf")
 
     def limit(self, count: int) -> None:
-        """Have so many, from the start: nobody may hold one yet."""
+        """Set the number of slots; call it before any is taken."""
         self._free = count
 
     def take(self, owner: Hashable, *, waits: bool = True) -> bool:
-        """Take one, to be given back; False where there is none, and will be none soon."""
+        """Take a slot; False if none is free, and none will be soon.
+
+        Release it with `give_back`.
+        """
         if self._take(owner):
             return True
         for pause in PAUSES_S if waits else ():
@@ -43,7 +46,7 @@ class ConcurrencyLimit:
         return False
 
     def give_back(self, owner: Hashable) -> None:
-        """One of those that were taken for the same owner."""
+        """Release one slot of the owner."""
         with self._lock:
             count, at = self._held[owner]
             if count > 1:
@@ -64,11 +67,11 @@ class ConcurrencyLimit:
         return True
 
     def _moves(self, owner: Hashable) -> bool:
-        # Nobody who took his last place long ago is about to leave it.
+        # A holder that took its last slot long ago is not about to release one.
         with self._lock:
             _, at = self._held.get(owner, (0, self._taken_at))
         return time.monotonic() - at < MAX_WAIT_S
 
 
 bodies = ConcurrencyLimit()
-"""For the bodies of callers with a key; without a limit until the web server says how many."""
+"""Slots for bodies of callers with a key; unlimited until the web server sets a number."""

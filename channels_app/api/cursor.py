@@ -1,4 +1,4 @@
-"""Lists, newest first, page by page: an opaque signed cursor holds the place and the filters."""
+"""Page through lists, newest first, by an opaque signed cursor with the position and filters."""
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +22,16 @@ M = TypeVar("M", bound=Model)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Where a caller stands in a list, and what the list is filtered by."""
+    """A position in a list, and the list's filters."""
 
     list_name: str
-    """Cursors of one list do not open another."""
+    """Signed into the cursor, so that it is not valid for another list."""
     filters: Mapping[str, str]
-    """The filters that the caller gave, or gave when the list was begun."""
+    """The filters of this request, or of the one that began the list."""
     limit: int
     lookup: str = _OLDER
     place: Any = field(default=None)
-    """The key next to which to go on; None at the beginning."""
+    """The key after which the page begins; None for the first page."""
 
     def answer(
         self,
@@ -42,8 +42,8 @@ class Page:
     ) -> dict[str, Any]:
         """The page's ``items``, with cursors ``next`` (older) and ``previous`` (newer) or null.
 
-        ``slices`` are disjoint querysets, each served in the order of ``key`` by an index; they
-        are merged here, because a database would sort them all to read one page.
+        ``slices`` are disjoint querysets, each read in the order of ``key`` from an index. They are
+        merged here, since a database would sort all of their rows to read one page.
         """
         found = self._read(slices, key)
         more = len(found) > self.limit
@@ -54,7 +54,7 @@ class Page:
         older = more if not backwards else True
         newer = more if backwards else self.place is not None
         if not rows:
-            # The way back is open: from behind the end to the page that ended there.
+            # Nothing is newer: `next` leads back to the page where the caller came from.
             return {"items": [], "next": self._back(), "previous": None}
         return {
             "items": [show(row) for row in rows],
@@ -76,15 +76,15 @@ class Page:
         return self.cursor(_OLDER_OR_SAME, self.place) if self.lookup == _NEWER else None
 
     def cursor(self, lookup: str, place: Any) -> str:
-        """Where to go on, as the caller keeps it."""
+        """A signed cursor for a position."""
         return _signer(self.list_name).sign_object([lookup, place, self.limit, dict(self.filters)])
 
 
 def read(request: Request) -> Page:
-    """The page that a request asks for with ``limit`` and ``cursor``; all else filters the list.
+    """The page that ``limit`` and ``cursor`` of a request select; other parameters are filters.
 
-    What its operation does not know has been refused (options.py). A cursor brings its own filters
-    along; others beside it are refused. Raises Invalid.
+    options.py has rejected unknown parameters. A cursor contains its filters; different ones beside
+    it are rejected. Raises Invalid.
     """
     given = {name: request.query_params[name] for name in request.query_params}
     limit, cursor = given.pop("limit", None), given.pop("cursor", None)

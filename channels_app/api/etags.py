@@ -1,4 +1,4 @@
-"""ETags: a resource's version in its answers, and the version that a write was meant for."""
+"""Set ETags on responses, and read the version that a write is conditional on."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from channels_app.rules.write_result import WriteResult
 
 
 def precondition_of(request: Request) -> Precondition:
-    """What If-Match and If-None-Match ask of a write. Raises Invalid for what is no tag."""
+    """The precondition of If-Match and If-None-Match. Raises Invalid for a malformed header."""
     try:
         return preconditions.parse(
             request.META.get("HTTP_IF_MATCH"), request.META.get("HTTP_IF_NONE_MATCH")
@@ -24,7 +24,7 @@ def precondition_of(request: Request) -> Precondition:
 
 
 def tagged(body: Any, version: int, *, status: int = 200, location: str = "") -> Response:
-    """An answer with the resource's ETag."""
+    """A response with the resource's ETag."""
     headers = {"ETag": preconditions.tag(version)}
     if location:
         headers["Location"] = location
@@ -32,7 +32,7 @@ def tagged(body: Any, version: int, *, status: int = 200, location: str = "") ->
 
 
 def registered(done: WriteResult[Any], body: Any, place: str = "") -> Response:
-    """The answer to a write: 201 with its Location (below /api/v1/) for what is new, else 200."""
+    """The response to a write: 201 with a Location below /api/v1/ for a new object, else 200."""
     if not done.created:
         return tagged(body, done.row.version)
     url = f"{conf().public_url}/api/v1/{place}"
@@ -40,9 +40,9 @@ def registered(done: WriteResult[Any], body: Any, place: str = "") -> Response:
 
 
 def fresh(request: Request, body: Any, version: int, state: str = "") -> Response:
-    """The answer to a read: 304 without a body where the caller has this version already.
+    """The response to a read: 304 without a body if the caller has this version already.
 
-    ``state`` is what else the body depends on; a write may be conditional on that tag, too.
+    ``state`` is anything else the body depends on; a write with this tag compares the version only.
     """
     known = request.META.get("HTTP_IF_NONE_MATCH", "")
     tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}

@@ -1,4 +1,4 @@
-"""Fast path of the most frequent requests, without REST framework's request handling."""
+"""Handle the most frequent requests without REST framework's request handling."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,27 +11,27 @@ from channels_app.api.authentication import Caller
 
 CONTENT_TYPE = "application/json"
 DEFER_RESPONSE = "hookstation.answer_later"
-"""Key of the WSGI environment: a `Defer`, where the server can answer when the call is over.
+"""Key of the WSGI environment: a `Defer`, if the server supports deferred responses.
 
-The server's own wants all headers; who frames answers puts one in its place that adds them."""
+The server's own function needs all headers; broker_site replaces it by one that adds them."""
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class Response(NamedTuple):
-    """What is told of a request that was done."""
+    """The result of a request."""
 
     status: int
     body: bytes
     """JSON."""
     headers: Sequence[tuple[str, str]] = ()
-    """Those that other answers do not have."""
+    """Headers that are specific to this response."""
 
 
 DeferResponse: TypeAlias = Callable[[Response, Callable[[], object]], bool]
-"""Answers a postponed request, from any thread. Its second argument is called when the answer is
-about to go out; False, without that, where the client is gone."""
+"""Sends a deferred response, from any thread. It calls its second argument before the response is
+sent; if the client has disconnected, it returns False without the call."""
 Defer: TypeAlias = Callable[[], DeferResponse]
-"""Postpones the answer: what the application returns then is not sent."""
+"""Defers the response: the return value of the application is not sent."""
 
 
 def caller_of(
@@ -40,9 +40,9 @@ def caller_of(
     channel: str | None = None,
     headers: Collection[str] = (),
 ) -> Caller:
-    """Whoever the headers in ``meta`` name, who may do this with these ``Hookstation-*`` headers.
+    """Authenticate and authorize a request, and check its options.
 
-    Raises what the API's views raise.
+    ``headers`` are the known ``Hookstation-*`` headers. Raises what the API's views raise.
     """
     caller = authentication.identify(meta.get("HTTP_AUTHORIZATION"))
     if caller is None:
@@ -54,6 +54,6 @@ def caller_of(
 
 
 def to_json(value: Any) -> bytes:
-    """As REST framework writes it: without the line ends that only some readers take for such."""
+    """As REST framework does: escape U+2028 and U+2029, which JavaScript took for line ends."""
     text = _compact(value).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     return text.encode()

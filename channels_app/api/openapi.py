@@ -1,4 +1,4 @@
-"""The API's own description: components made from what the steps read, and one way to say more."""
+"""Describe the API: components built from the steps' fields, and a decorator for operations."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +18,11 @@ Schema = dict[str, Any]
 EXAMPLES: Mapping[str, Any] = json.loads(
     Path(__file__).with_name("examples.json").read_text(encoding="utf-8")
 )
-"""Requests and answers of each operation, as tests/interfaces/api/test_examples.py records them."""
+"""Requests and responses of each operation, recorded by tests/interfaces/api/test_examples.py."""
 components: dict[str, Schema] = {}
-"""Named schemas of the whole API; both apps add theirs."""
+"""Named schemas of the whole API; both apps add to it."""
 _without_body: set[str] = set()
-"""Operations whose body may be left out."""
+"""Operations whose body is optional."""
 
 TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer"}
@@ -35,7 +35,7 @@ BYTES = "application/octet-stream"
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # registers itself
-    """How callers prove who they are."""
+    """The authentication scheme: an API key."""
 
     target_class = "channels_app.api.authentication.KeyAuthentication"
     name = "key"
@@ -46,7 +46,7 @@ class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
 
 
 def component(name: str, schema: Mapping[str, Any]) -> Schema:
-    """Give a schema its name; the reference to it."""
+    """Register a named schema; return a reference to it."""
     components[name] = dict(schema)
     return _reference(name)
 
@@ -56,12 +56,12 @@ def _reference(name: str) -> Schema:
 
 
 def record(**properties: Mapping[str, Any]) -> Schema:
-    """An object of an answer, all of whose properties are always there."""
+    """The schema of an object in a response, whose properties are all required."""
     return {"type": "object", "properties": dict(properties), "required": list(properties)}
 
 
 def resource(settings: Schema, **properties: Mapping[str, Any]) -> Schema:
-    """What was registered, as it is answered: its settings and what the broker adds."""
+    """The schema of a resource: its settings and the properties that the broker adds."""
     written = {
         name: {word: value for word, value in schema.items() if word != "default"}
         for name, schema in settings["properties"].items()
@@ -76,7 +76,7 @@ def resource(settings: Schema, **properties: Mapping[str, Any]) -> Schema:
 
 
 def page_of(item: Schema) -> Schema:
-    """A page of a list of a named schema."""
+    """The schema of a page of a list of a named schema."""
     cursor = {"type": ["string", "null"]}
     page = record(
         items={"type": "array", "items": item},
@@ -87,17 +87,17 @@ def page_of(item: Schema) -> Schema:
 
 
 def header(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> OpenApiParameter:
-    """A request header that may be left out."""
+    """An optional request header."""
     return OpenApiParameter(name, dict(schema), OpenApiParameter.HEADER, description=description)
 
 
 def query(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> OpenApiParameter:
-    """A parameter of a list."""
+    """A query parameter of a list."""
     return OpenApiParameter(name, dict(schema), OpenApiParameter.QUERY, description=description)
 
 
 def complete(result: Schema, generator: Any, request: Any, public: bool) -> Schema:
-    """drf-spectacular's hook: the named schemas, and what every operation has in common."""
+    """Hook of drf-spectacular: add the named schemas, and what all operations have in common."""
     schemas: Schema = {}
     schemas |= {name: _named(schema, schemas) for name, schema in components.items()}
     result["paths"] = _named(result["paths"], schemas)
@@ -114,7 +114,7 @@ def complete(result: Schema, generator: Any, request: Any, public: bool) -> Sche
 
 
 def _exemplify(described: Schema) -> None:
-    """Add what was recorded of an operation to what is said of it."""
+    """Add the recorded examples to an operation."""
     recorded = EXAMPLES["operations"].get(described["operationId"], {})
     for parameter in described.get("parameters", []):
         if parameter["name"] in EXAMPLES["parameters"]:
@@ -129,17 +129,17 @@ def _exemplify(described: Schema) -> None:
 
 
 def _named(value: Any, schemas: Schema) -> Any:
-    """The same with a reference in place of each schema that has a title.
+    """Replace each schema that has a title by a reference.
 
-    Such a schema moves into ``schemas``. Code generators name a class after it; without a name
-    they make one from the path to it, another one at each place.
+    The schema moves into ``schemas``. Code generators name a class after it; without a name they
+    derive one from the path to it, a different one at each place.
     """
     if isinstance(value, list):
         return [_named(inner, schemas) for inner in value]
     if not isinstance(value, dict):
         return value
     copy = {name: _named(inner, schemas) for name, inner in value.items()}
-    # An example may have both members, too: a problem has.
+    # Examples may have both members, too, as a problem document does.
     if copy.get("type") in ("object", "string") and isinstance(copy.get("title"), str):
         name = copy.pop("title")
         schemas[name] = copy
@@ -226,10 +226,10 @@ def operation(
     parameters: Sequence[OpenApiParameter] = (),
     content: Sequence[str] = (JSON,),
 ) -> Callable[[F], F]:
-    """Describe one operation: what it takes (by content type), what it answers, how it fails.
+    """Describe an operation: its bodies (by content type), its responses and its errors.
 
-    ``name`` is its operationId, a verb and a noun in camel case: code generators make the
-    method's name from it. ``content`` are the types of its answers.
+    ``name`` is its operationId, a verb and a noun in camel case, from which code generators derive
+    the method's name. ``content`` lists the content types of its responses.
     """
     if optional:
         _without_body.add(name)
@@ -237,9 +237,9 @@ def operation(
     for status, schema in answers.items():
         described = OpenApiResponse(schema, description=HTTPStatus(status).phrase)
         responses[(status, *content) if schema else status] = described
-    # Whoever reads a body may have to leave it unread.
+    # An operation that reads a body may refuse to (read_body).
     unread = {429} if 411 in errors else set()
-    # A parameter that the operation does not know is refused (options.py).
+    # Unknown parameters are rejected (options.py).
     for status in sorted({401, 403, 422, 503, *unread, *errors}):
         described = OpenApiResponse(PROBLEM, description=REASONS[status])
         responses[status, "application/problem+json"] = described

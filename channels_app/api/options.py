@@ -1,7 +1,7 @@
-"""Options of a request in its headers and its query: what an operation does not know is refused.
+"""Reject headers and query parameters that an operation does not know.
 
-A misspelt ``Hookstation-Prioritiy: 9`` that is ignored is a message with another priority than its
-producer meant.
+If a misspelt ``Hookstation-Prioritiy: 9`` were ignored, the message would silently get the wrong
+priority.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,7 +13,7 @@ from channels_app.errors import Invalid
 
 OURS = "HTTP_HOOKSTATION_"
 FORWARDED = "HTTP_HOOKSTATION_HEADER_"
-"""Any header of the producer's own, to be forwarded (publication.py)."""
+"""Prefix of the producer's own headers, which are forwarded (publication.py)."""
 DELIVERED = frozenset(
     f"Hookstation-{name}"
     for name in (
@@ -21,20 +21,20 @@ DELIVERED = frozenset(
         *("Ack-Url", "Replay", "Test"),
     )
 )
-"""Headers of deliveries that are no options: a broker may deliver to another one's channel."""
+"""Headers of deliveries, which are ignored: a broker may deliver to another broker's channel."""
 MAX_LENGTH = 100
-"""Characters that are repeated of a name that nobody knows."""
+"""Characters of an unknown name that the error repeats."""
 
 
 def declare(handler: Callable[..., Any], query: Iterable[str], headers: Iterable[str]) -> None:
-    """Note down what an operation knows; openapi.operation does, from its description."""
+    """Record the options of an operation; openapi.operation calls this with its parameters."""
     handler.query_options = frozenset(query)  # type: ignore[attr-defined]  # a note of ours
     ours = (name for name in headers if name.startswith("Hookstation-"))
     handler.header_options = frozenset(ours)  # type: ignore[attr-defined]  # as above
 
 
 def check(handler: Callable[..., Any] | None, meta: Mapping[str, Any]) -> None:
-    """Raise Invalid for an option that the operation does not know, if it says what it knows."""
+    """Raise Invalid for an option that the operation does not know, if it declares its options."""
     known = getattr(handler, "query_options", None)
     if known is not None:
         check_query(meta, known)
@@ -54,7 +54,7 @@ def check_query(meta: Mapping[str, Any], known: Collection[str] = ()) -> None:
 def check_headers(meta: Mapping[str, Any], known: Collection[str] = ()) -> None:
     """Raise Invalid for the first ``Hookstation-*`` header that is not ``known``.
 
-    Headers to be forwarded belong to publishing, which knows headers at all.
+    Headers to be forwarded are allowed if ``known`` is not empty, as for publishing.
     """
     for key in meta:
         if key.startswith(OURS) and not (known and key.startswith(FORWARDED)):

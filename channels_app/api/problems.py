@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problems: a stable code, a sentence that says what to do, the field."""
+"""Format errors as RFC 9457 problems: a stable code, a sentence that helps, the field."""
 
 import json
 import logging
@@ -22,15 +22,15 @@ from channels_app.errors import BrokerError, StorageFull
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
-"""What a caller waits while storage is unavailable, or others are before him."""
+"""Retry-After in seconds while storage is unavailable, or other callers are ahead."""
 UNAVAILABLE = {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE}
 LINE_S = 1.0
-"""How often a process says that storage is unavailable."""
+"""Minimum seconds between two log lines about unavailable storage."""
 log = logging.getLogger(__name__)
 
 
 class ApiProblem(APIException):
-    """A refusal that only makes sense over HTTP."""
+    """An error that only makes sense over HTTP."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ def document(
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler; None for a bug, which broker_site/errors.py answers."""
+    """DRF's exception handler; None for a bug, to which broker_site/errors.py responds."""
     body, headers = _translate(error)
     if body is None:
         return None
@@ -79,7 +79,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     set_rollback()
     response = Response(body, status=body["status"], headers=headers, content_type=CONTENT_TYPE)
     if body["status"] in UNAVAILABLE:
-        # Django's own mark: it would write a line of level ERROR for each, and _outage says it.
+        # Django's own flag; otherwise it logs an ERROR per response, while _outage logs a summary.
         response._has_been_logged = True  # type: ignore[attr-defined]  # its types leave it out
     return response
 
@@ -91,7 +91,7 @@ def answer(status: int, code: str, detail: str) -> HttpResponse:
 
 
 class _Outage:
-    """Tells the log of refusals by their number: thousands a second must not fill the disk."""
+    """Logs how many requests were refused: thousands of lines per second would fill the disk."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class _Outage:
         self._untold = 0
 
     def tell(self, error: Exception) -> None:
-        """One more request that could not be served."""
+        """Count a request that could not be served."""
         with self._lock:
             self._untold += 1
             if time.monotonic() - self._told_at < LINE_S:
@@ -112,7 +112,7 @@ _outage = _Outage()
 
 
 def _printable(text: str) -> str:
-    # What callers sent and we repeat may hold unpaired surrogates, which no encoder takes.
+    # Text from callers may contain unpaired surrogates, which cannot be encoded.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -133,7 +133,7 @@ def _translate(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]
     if isinstance(error, RequestDataTooBig):
         return document(413, "body_too_large", "The request is too large."), {}
     if isinstance(error, SuspiciousOperation):
-        # Django would answer the same, with a traceback in the log for each such request.
+        # Django's response would be the same, but with a traceback in the log each time.
         return document(400, "bad_request", "The request cannot be read."), {}
     if isinstance(error, UnreadablePostError):
         return document(400, "broken_request", "The request ended before its body did."), {}

@@ -1,4 +1,4 @@
-"""What a producer sends, read strictly: headers of one request, or the items of a batch."""
+"""Parse what a producer sends, strictly: the headers of one request, or the items of a batch."""
 
 import re
 from base64 import b64decode
@@ -43,7 +43,7 @@ _HEADER_OF = {
     "ordering_key": "Hookstation-Ordering-Key",
     "producer_seq": "Hookstation-Producer-Seq",
 }
-"""The options, and the headers that carry them outside of a batch."""
+"""Options of a message, and the headers of single messages that carry them."""
 _META = {
     name: f"HTTP_{header.upper().replace('-', '_')}".replace("HTTP_CONTENT_TYPE", "CONTENT_TYPE")
     for name, header in _HEADER_OF.items()
@@ -55,7 +55,7 @@ ITEM_FIELDS = ("body", "body_base64", *_HEADER_OF, "headers")
 def from_headers(
     meta: Mapping[str, Any], channel: ChannelConfig, producer: Producer | None, now: datetime
 ) -> Publication:
-    """A publication whose body is still to come. Raises ApiProblem naming the header."""
+    """Parse a publication, still without its body. Raises ApiProblem that names the header."""
     encoding = meta.get("HTTP_CONTENT_ENCODING", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         detail = "Bodies are stored as they are: send the body without a Content-Encoding."
@@ -73,20 +73,20 @@ def from_headers(
 def from_item(
     item: object, channel: ChannelConfig, producer: Producer | None, now: datetime
 ) -> Publication:
-    """One item of a batch. Raises ApiProblem naming the field."""
+    """Parse one item of a batch. Raises ApiProblem that names the field."""
     if not isinstance(item, dict):
         raise _refuse("", "Each item is a JSON object.")
     for name in item:
         if name not in ITEM_FIELDS:
             raise _refuse(name[:100], f"There is no such field; choose from {_KNOWN}.")
-    # null is what serializers write for an option that was not set.
+    # Serializers write null for an option that is not set.
     options = {name: item[name] for name in _HEADER_OF if item.get(name) is not None}
     publication = _read(options, _item_headers(item.get("headers")), channel, producer, now)
     return with_body(publication, _item_body(item), channel)
 
 
 def with_body(publication: Publication, body: bytes, channel: ChannelConfig) -> Publication:
-    """The same with its body, which fits the channel and its event type's schema.
+    """Add the body, and check its size and its event type's schema.
 
     Raises ApiProblem.
     """
@@ -224,7 +224,7 @@ def _forwarded(meta: Mapping[str, Any]) -> dict[str, str]:
     given = {name: meta[key] for key, name in FORWARDED.items() if key in meta}
     for key in [key for key in meta if key.startswith(PREFIX)]:
         name = key[len(PREFIX) :].replace("_", "-").title()
-        # The web server gives an empty text for a value that it cannot read.
+        # The web server passes '' for a value that it cannot decode.
         if not meta[key]:
             raise _refuse("headers", f"Hookstation-Header-{name[:80]} {_EMPTY}")
         given[name] = meta[key]
@@ -265,7 +265,7 @@ _checkers: dict[tuple[str, str], tuple[Any, Checker]] = {}
 
 
 def _checker(channel: str, event_type: str, schema: Any) -> Checker:
-    # The directory hands out the same object until something changes, which makes a fresh one.
+    # The config cache returns the same object until configuration changes, then a new one.
     kept = _checkers.get((channel, event_type))
     if kept is None or kept[0] is not schema:
         kept = _checkers[channel, event_type] = (schema, schemas.compiled(schema))

@@ -1,7 +1,7 @@
-"""Publishing: what becomes of one request, without the frames that it may come in.
+"""Process one publish request, independently of the framework around it.
 
-Both ways to a producer's answer lead through here: REST framework's view (views/publish.py) and
-the short one in front of it (broker_site/fast_path.py).
+Both entry points use it: REST framework's view (views/publish.py) and the fast path
+(broker_site/fast_path.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -27,10 +27,10 @@ CONFLICT = "The key already stands for a message with another body; nothing was 
 
 
 def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) -> Response:
-    """Store the body behind ``read`` as one message of whoever the headers in ``meta`` name.
+    """Authenticate the caller from ``meta``, and store the body behind ``read`` as one message.
 
-    Raises what the API's views raise; then nothing was stored, unless the database went away in
-    the middle (503).
+    Raises what the API's views raise. Nothing was stored then, unless the database connection broke
+    during the commit (503).
     """
     return publish(
         fast_path.caller_of(meta, SCOPES, channel, publication.HEADERS), meta, read, channel
@@ -40,8 +40,8 @@ def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) 
 def publish(
     caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
 ) -> Response:
-    """The same for a caller who may."""
-    view = channel_of(channel, look=False)  # who called was asked of it a moment ago
+    """As ``answer``, for an authorized caller."""
+    view = channel_of(channel, look=False)  # authentication has just refreshed the cache
     producer = caller.producer
     message = publication.from_headers(meta, view, producer, clock.now())
     check_rate(producer, 1)
@@ -71,7 +71,7 @@ def _in_turn(
 
 
 def channel_of(slug: str, *, look: bool = True) -> ChannelConfig:
-    """The channel to publish on; as in the directory. Raises NotFound."""
+    """The channel from the config cache. Raises NotFound."""
     view = config_cache.channel(slug, look=look)
     if view is None:
         raise NotFound("unknown_channel", f"There is no channel {slug}.")
@@ -79,7 +79,7 @@ def channel_of(slug: str, *, look: bool = True) -> ChannelConfig:
 
 
 def check_rate(producer: Producer | None, count: int) -> None:
-    """Raises ApiProblem (429) over the producer's rate."""
+    """Raise ApiProblem (429) if the producer is over its rate."""
     wait = throttle.take(producer, count)
     if wait is not None:
         detail = f"The producer is over its rate; try again in {wait:.3f} seconds."
@@ -87,7 +87,7 @@ def check_rate(producer: Producer | None, count: int) -> None:
 
 
 def show(channel: ChannelConfig, message: Publication, result: Accepted) -> dict[str, Any]:
-    """What the producer is told of a stored message."""
+    """The response for a stored message."""
     public = ids.to_public(ids.MESSAGE, result.message_id)
     return {
         "id": public,
@@ -102,8 +102,8 @@ _counts: dict[tuple[str, str], tuple[ChannelConfig, int]] = {}
 
 
 def _matched(channel: ChannelConfig, event_type: str) -> int:
-    # Asked for every message, and a channel may have ten thousand consumers. The directory hands
-    # out the same view until something changes.
+    # Needed for every message, and a channel may have ten thousand consumers. The config cache
+    # returns the same object until configuration changes.
     kept = _counts.get((channel.slug, event_type))
     if kept is None or kept[0] is not channel:
         if len(_counts) > MAX_COUNTS:

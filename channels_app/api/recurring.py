@@ -1,4 +1,4 @@
-"""Schedules, as every face reads and shows them; their messages are judged as all messages are."""
+"""Read and show schedules for the API and the pages; validate their messages like any other."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -23,17 +23,17 @@ from channels_app.steps.accept import Publication
 from channels_app.steps.register_schedule import Order
 
 SHOWN = 5
-"""Occurrences that are told ahead."""
+"""Number of upcoming occurrences in a response."""
 _ANY_KEY = "schedule"
-"""Each firing brings a key of its own; for judging any will do."""
+"""Placeholder for validation; each firing has an idempotency key of its own."""
 
 
 def put(
     order: Order, values: Mapping[str, Any], *, view: ChannelConfig | None = None
 ) -> WriteResult[Schedule]:
-    """Register a schedule whose messages the channel would take; ``view`` is the directory's.
+    """Register a schedule whose messages the channel accepts; ``view`` is from the config cache.
 
-    Raises what the step raises, Invalid, and ApiProblem for a message that would be refused.
+    Raises what the step raises, Invalid, and ApiProblem for a message that would be rejected.
     """
     view = view or publishing.channel_of(order.channel)
     cleaned = _cleaned(order.name, values)
@@ -43,10 +43,10 @@ def put(
 
 
 def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
-    """Change the given settings of a schedule; its messages are judged anew, as by ``put``.
+    """Change the given settings of a schedule, and validate its message again, as ``put`` does.
 
-    Of ``cron`` and ``every_ms`` the one that is given takes the other's place. Raises what ``put``
-    raises. Where the stored body is not given either: NotFound if it is damaged, KeyUnavailable.
+    Of ``cron`` and ``every_ms``, the given one replaces the other. Raises what ``put`` raises.
+    Without a new body, raises NotFound if the stored one is damaged, and KeyUnavailable.
     """
     view = publishing.channel_of(order.channel)
 
@@ -60,7 +60,7 @@ def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
 def put_here(
     order: Order, values: Mapping[str, Any], *, view: ChannelConfig | None = None
 ) -> WriteResult[Schedule]:
-    """The same for callers that know no HTTP: whatever is refused is a BrokerError."""
+    """As ``put``, for callers without HTTP: every rejection is a BrokerError."""
     try:
         return put(order, values, view=view)
     except ApiProblem as problem:
@@ -75,7 +75,7 @@ def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(cleaned: Mapping[str, Any], view: ChannelConfig, producer: Producer | None) -> Content:
-    """The message that they make, if the channel would take it. Raises ApiProblem."""
+    """The message of a schedule, if the channel accepts it. Raises ApiProblem."""
     item = {part: cleaned[part] for part in CONTENT} | {"idempotency_key": _ANY_KEY}
     read = publication.from_item(item, view, producer, clock.now())
     return Content(
@@ -91,7 +91,7 @@ def _content(cleaned: Mapping[str, Any], view: ChannelConfig, producer: Producer
 def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
     kept = register_schedule.describe(schedule)
     for part in ("start_at", "end_at"):
-        # To the microsecond, which `describe` leaves out: every_ms counts from there.
+        # In microseconds, unlike `describe`, since every_ms counts from start_at.
         exact = getattr(schedule, part)
         kept[part] = exact.isoformat() if exact else None
     for part, other in (("cron", "every_ms"), ("every_ms", "cron")):
@@ -110,7 +110,7 @@ def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
 def message(
     schedule: Schedule, view: ChannelConfig, producer: Producer | None, key: str, now: datetime
 ) -> Publication:
-    """What it publishes, judged anew: channel, event type and producer may have changed since.
+    """The message to publish, validated again, since its channel or producer may have changed.
 
     Raises ApiProblem and rules.encryption.Unreadable.
     """
@@ -122,7 +122,7 @@ def message(
 
 
 def representation(schedule: Schedule, now: datetime) -> dict[str, Any]:
-    """The schedule as lists of the API answer it: without what its messages hold."""
+    """The schedule as lists in the API show it: without the content of its messages."""
     described = register_schedule.describe(schedule)
     is_active = schedule.state == Schedule.State.ACTIVE
     ahead = schedule.timetable.upcoming(now, SHOWN) if is_active else []
@@ -146,10 +146,10 @@ def representation(schedule: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def shown_whole(schedule: Schedule, now: datetime, caller: Caller, *, sent: bool) -> dict[str, Any]:
-    """The same with the body: as text where it is text, both null when its key is missing.
+    """The schedule with its body, as text or base64; both are null if its key is missing.
 
-    Whoever may not open a sensitive channel's gets neither body nor headers. Opening it is noted,
-    unless the caller just ``sent`` it.
+    Without permission for a sensitive channel, the caller gets neither body nor headers. Viewing is
+    recorded in the audit log, unless the caller has just ``sent`` the content.
     """
     text: str | None = None
     encoded: str | None = None

@@ -1,8 +1,8 @@
-"""Store numbered messages in the order of their numbers, whichever request comes first (S2-65).
+"""Store numbered messages in the order of their numbers, whichever request arrives first (S2-65).
 
-Who comes early waits in its request, and nothing of it is stored. When its turn comes it is
-accepted like any other: so the order of acceptance is that of the numbers, and all that follows
-keeps it. Messages without a number never come here.
+A request that arrives early waits, and stores nothing meanwhile. When its number is next, its
+message is accepted like any other. So messages are accepted in the order of their numbers, and
+later stages keep that order. Messages without a number are not delayed.
 """
 
 import time
@@ -21,13 +21,13 @@ from channels_app.steps.accept import Accepted, Publication
 from channels_app.steps.sequence import SequenceNumbers
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.002, 0.05
-"""Between two looks whether a turn has come."""
+"""Bounds of the pause between two checks whether a number is next, in seconds."""
 MAX_AHEAD_S = 0.02
-"""Another host's clock may be ahead by so much before its keys are taken for younger than ours."""
+"""Tolerated clock difference between hosts, in seconds, for the order of message ids."""
 FIELD = "producer_seq"
 
 Result = Accepted | ApiProblem
-"""What became of a message; a problem where it was refused."""
+"""The result for a message; a problem if it was rejected."""
 
 
 def accept_in_sequence(
@@ -35,7 +35,8 @@ def accept_in_sequence(
 ) -> list[Result]:
     """Store messages; results in the same order. Those without a number are stored at once.
 
-    Waits for as long as the channel says, in a place of ``owner``. Raises as ``accept`` does.
+    Waits at most the channel's reorder window (twice, if lower numbers wait too), in a slot of
+    ``owner``. Raises as ``accept`` does.
     """
     if all(one.producer_seq is None for one in messages):
         return list(accept.accept(view, producer_id, messages))
@@ -45,7 +46,7 @@ def accept_in_sequence(
     if not visit.left:
         return visit.results()
     metrics.NUMBERS.labels("early").inc(len(visit.left))
-    # Not in the places for its bodies: the one that is missing has to come in.
+    # Not one of the slots for bodies: the body of the missing number needs one.
     place = "early", owner
     if not bodies.take(place, waits=False):
         visit.turn_away()
@@ -71,24 +72,24 @@ class _Waiter:
         self.view, self.producer_id, self.messages = view, producer_id, messages
         self.found: dict[int, Result] = {}
         self.left = _ordered(messages)
-        """Places of those that wait, in the order of their turns."""
+        """Indexes of the messages that wait, in the order of their numbers."""
         self.epochs: dict[str, int] = {}
         self.window_s = view.reorder_window_ms / 1000
         self.end = time.monotonic() + self.window_s
         self.until = clock.now() + timedelta(seconds=self.window_s)
 
     def results(self) -> list[Result]:
-        """What became of each."""
+        """The results of all messages, in their order."""
         return [self.found[place] for place in range(len(self.messages))]
 
     def store_plain(self) -> None:
-        """Those without a number wait for nobody."""
+        """Store the messages without a number at once."""
         plain = [n for n, one in enumerate(self.messages) if one.producer_seq is None]
         if plain:
             self._accept(plain, self.found)
 
     def turn_away(self) -> None:
-        """Refuse those that are left: too many requests wait already."""
+        """Reject the messages that are left: too many requests wait already."""
         detail = "Too many of your messages wait for earlier ones; send those first."
         for place in self.left:
             self.found[place] = ApiProblem(
@@ -97,7 +98,7 @@ class _Waiter:
         self.left = []
 
     def has_moved(self) -> bool:
-        """Whether to look closer: a turn may have come, or the time is over."""
+        """Whether to run a round: a number may be next, or the window has ended."""
         if time.monotonic() >= self.end:
             return True
         keys = {self.messages[place].ordering_key for place in self.left}
@@ -109,7 +110,7 @@ class _Waiter:
         )
 
     def round(self) -> None:
-        """Store what is in turn, in one transaction; refuse what has passed."""
+        """Store the messages that are next, in one transaction; reject those that are too late."""
         found, epochs, skipped = transactions.run(self._round, on_collision=new_id.reseed)
         failpoints.reach("after_turn")
         self.found |= found
@@ -158,7 +159,7 @@ class _Waiter:
 
     def _ask(self, held: SequenceNumbers, key: str, number: int) -> Turn:
         ticks = time.monotonic()
-        # Who waits below goes first, but nobody waits for ever.
+        # Lower numbers that wait go first, but only within a second window.
         is_last = ticks >= self.end + self.window_s
         return held.ask(key, number, is_over=ticks >= self.end, gives_way=not is_last)
 
@@ -174,7 +175,7 @@ class _Waiter:
 
 
 def _ordered(messages: Sequence[Publication]) -> list[int]:
-    """Places of the numbered ones: by key, and within it by number, anew behind each restart."""
+    """Indexes of the numbered messages, sorted by key, restart and number."""
     restarts: dict[str, int] = {}
     ranks: list[tuple[str, int, int, int]] = []
     for place, one in enumerate(messages):
@@ -188,7 +189,7 @@ def _ordered(messages: Sequence[Publication]) -> list[int]:
 
 
 def _wait_for_later_keys(message_id: int) -> None:
-    """Keys carry their millisecond: let that of the last message be over, whoever made it."""
+    """Wait until the clock passes the last message's millisecond, so that new ids are higher."""
     ahead = (ids.created_ms(message_id) + 1) / 1000 - time.time()
     if 0 < ahead <= MAX_AHEAD_S:
         time.sleep(ahead)

@@ -1,4 +1,4 @@
-"""Addresses of the API that channels_app answers, below /api/v1/."""
+"""Map the API's URLs of channels_app, below /api/v1/."""
 
 from django.urls import URLPattern, path
 

@@ -1,4 +1,4 @@
-"""WHO may send WHAT to WHOM, and the accepted message, as tables."""
+"""Define the tables of configuration and of accepted messages."""
 
 from channels_app.models.audit import AuditEntry
 from channels_app.models.base import DirectoryVersion, Versioned, new_id

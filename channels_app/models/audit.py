@@ -1,4 +1,4 @@
-"""AuditEntry: who did what to which object, when and why."""
+"""Define AuditEntry: who did what to which object, when and why."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -18,9 +18,9 @@ class AuditEntry(models.Model):
     action = ExactCharField(max_length=100)
     target = ExactCharField(max_length=300)
     team_id = models.BigIntegerField(null=True, blank=True)
-    """Whose thing it was then. No foreign key: history outlives the team."""
+    """The owning team at that time. Not a foreign key: history outlives the team."""
     source = models.CharField(max_length=origin.MAX_LENGTH, blank=True, default="")
-    """From where: face and address, as channels_app/origin.py says."""
+    """Interface and address of the request (channels_app/origin.py)."""
     reason = models.CharField(max_length=500, blank=True, default="")
     before = models.JSONField(null=True, blank=True)
     after = models.JSONField(null=True, blank=True)
@@ -37,7 +37,7 @@ class AuditEntry(models.Model):
 
     @classmethod
     def record(cls, actor: str, action: str, target: str, **rest: Any) -> None:
-        """Write what ``entries`` makes, in the caller's transaction."""
+        """Save the result of ``entries`` in the caller's transaction."""
         AuditEntry.objects.bulk_create(AuditEntry.entries(actor, action, target, **rest))
 
     @classmethod
@@ -53,9 +53,10 @@ class AuditEntry(models.Model):
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
     ) -> list[Self]:
-        """Entries that are not written yet. With both sides only what differs is kept.
+        """Build unsaved entries. With ``before`` and ``after`` only the differences are kept.
 
-        A team that the thing was taken from has one of its own, which does not say what became.
+        If the object leaves a team, that team gets an entry of its own, which does not name the new
+        owner.
         """
         found = []
         if before and former_team_id not in (None, team_id):

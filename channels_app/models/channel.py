@@ -1,4 +1,4 @@
-"""Channel: the highway that messages are broadcast on, and the event types it knows."""
+"""Define Channel, on which messages are published, and its event types."""
 
 from django.db import models
 
@@ -22,37 +22,37 @@ class Channel(Limited, Versioned):
 
     class History(models.TextChoices):
         GRANTED = "granted"
-        """A team backfills what was accepted since it was let in."""
+        """A team can backfill messages accepted since it got access."""
         SHARED = "shared"
-        """All that is stored."""
+        """A team can backfill all stored messages."""
 
     class IdempotencyScope(models.TextChoices):
         PRODUCER = "producer"
         """Each producer has its own idempotency keys."""
         CHANNEL = "channel"
-        """All producers share them, as those of an SQS FIFO queue do."""
+        """All producers share one set of keys, as in an SQS FIFO queue."""
 
     class Ordering(models.TextChoices):
         KEYED = "keyed"
-        """Messages with a key of their own have an order."""
+        """Only messages with an ordering key have an order."""
         FIFO = "fifo"
-        """All messages have: those without a key share one."""
+        """All messages have an order: those without a key share one."""
 
     slug = ExactCharField(max_length=100, unique=True)
     description = models.TextField(blank=True, default="")
     exposure = models.CharField(max_length=10, choices=Exposure.choices, default=Exposure.INTERNAL)
     exposed_at = models.DateTimeField(null=True, blank=True, editable=False)
-    """Since when it is external; null for one that always was."""
+    """When it became external; null if it always was."""
     history = models.CharField(max_length=10, choices=History.choices, default=History.GRANTED)
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.TOPIC)
     ordering = models.CharField(max_length=10, choices=Ordering.choices, default=Ordering.KEYED)
     ordering_key_path = models.CharField(max_length=200, blank=True, default="")
-    """Where in a JSON body the key stands when the publisher sends none (rules/keying.py)."""
+    """Path of the ordering key in a JSON body, if the publisher sends none (rules/keying.py)."""
     reorder_window_ms = models.PositiveIntegerField(default=500)
-    """How long a numbered message waits for those before it (rules/sequence.py)."""
+    """How long a numbered message waits for lower numbers (rules/sequence.py)."""
     paused = models.BooleanField(default=False)
     sensitive = models.BooleanField(default=False)
-    """Bodies, headers and answers are shown with an extra permission, and in no list."""
+    """Bodies, headers and responses need an extra permission, and are in no list."""
     encrypt_bodies = models.BooleanField(default=True)
     require_idempotency_key = models.BooleanField(default=False)
     idempotency_scope = models.CharField(
@@ -63,12 +63,12 @@ class Channel(Limited, Versioned):
     """Media types that producers may send; empty means any."""
     idempotency_window_s = models.PositiveIntegerField(null=True, blank=True)
     max_future_days = models.PositiveIntegerField(null=True, blank=True)
-    """How far ahead messages may be scheduled."""
+    """How many days ahead messages may be scheduled."""
     retention_days = models.PositiveIntegerField(null=True, blank=True)
     dead_retention_days = models.PositiveIntegerField(null=True, blank=True)
     default_retry = models.JSONField(null=True, blank=True)
     pruned_to = models.BigIntegerField(default=0, editable=False)
-    """Messages up to this key have been looked at when they had become old enough to go."""
+    """Retention has checked the messages up to this id, which were old enough."""
 
     class Meta:
         constraints = [
@@ -102,7 +102,7 @@ class EventType(Versioned):
     producer = models.ForeignKey(
         "Producer", models.SET_NULL, null=True, blank=True, editable=False, related_name="+"
     )
-    """Who registered it, and decides about it with its team; null: the installation."""
+    """The producer that registered it; it and its team may change it. Null: the installation."""
     description = models.TextField(blank=True, default="")
     schema = models.JSONField(null=True, blank=True)
     example = models.JSONField(null=True, blank=True)

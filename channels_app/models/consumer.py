@@ -1,4 +1,4 @@
-"""Consumer: an endpoint registered on a channel, with its signing secrets."""
+"""Define Consumer, an endpoint registered on a channel, and its signing secrets."""
 
 from django.db import models
 
@@ -10,7 +10,7 @@ from channels_app.rules.consumer_status import ConsumerStatus
 
 
 class Consumer(Versioned):
-    """Who receives a channel's messages (S0-12). Null limits mean the installation's."""
+    """A receiver of a channel's messages (S0-12). Null limits mean the installation's."""
 
     steers_pumps = True
     natural_key = "channel_id", "client_id"
@@ -22,23 +22,23 @@ class Consumer(Versioned):
     class State(models.TextChoices):
         ACTIVE = "active"
         PAUSED = "paused"
-        """By a person; the backlog waits."""
+        """By a person; its deliveries wait."""
         DISABLED = "disabled"
-        """By the broker (410, days of failure); the backlog waits."""
+        """By the broker (after a 410 or days of failure); its deliveries wait."""
         RETIRED = "retired"
         """Deleted: receives nothing more, its history stays."""
 
     class HeadOfLine(models.TextChoices):
         SKIP = "skip"
-        """A dead delivery lets those behind it go."""
+        """A dead delivery does not stop those behind it."""
         BLOCK = "block"
-        """Its key stands still until a person replays or skips it."""
+        """The ordering key is blocked until a person replays or skips the dead delivery."""
 
     class LapsedLeases(models.TextChoices):
         FREE = "free"
-        """Not an attempt, twenty times: the worker died, and the message is not to blame."""
+        """Not an attempt, up to twenty times: the worker probably crashed for another reason."""
         CHARGED = "charged"
-        """Each receive counts, as Amazon SQS counts them for ``maxReceiveCount``."""
+        """Each receive counts as an attempt, as in Amazon SQS for ``maxReceiveCount``."""
 
     channel = models.ForeignKey(Channel, models.PROTECT, related_name="consumers")
     client_id = ExactCharField(max_length=100)
@@ -52,21 +52,21 @@ class Consumer(Versioned):
     event_types = models.JSONField(default=list, blank=True)
     """Names and ``order.*`` patterns; empty means everything."""
     headers_sealed = models.BinaryField(default=bytes, blank=True)
-    """Static headers as sealed JSON: people put credentials there."""
+    """Static headers as encrypted JSON, since they may contain credentials."""
     signing = models.JSONField(default=list, blank=True)
-    """Signature schemes beside ``v1``: ``["v1a"]`` adds ed25519."""
+    """Signature schemes besides ``v1``: ``["v1a"]`` adds Ed25519."""
     timeout_ms = models.PositiveIntegerField(null=True, blank=True)
     max_attempts = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(null=True, blank=True)
     retry_overrides = models.JSONField(default=list, blank=True)
-    """Retry settings of some event types (rules/retries.py); the first entry that matches holds."""
+    """Retry settings for some event types (rules/retries.py); the first matching entry applies."""
     rate_per_second = models.FloatField(null=True, blank=True)
     rate_burst = models.PositiveIntegerField(default=1)
     max_in_flight = models.PositiveIntegerField(null=True, blank=True)
     max_pumps = models.PositiveSmallIntegerField(default=1)
-    """How many pumps may send to it at the same time; each has its part of the limits."""
+    """How many pumps may send to it at the same time; each gets a share of the limits."""
     ordering = models.BooleanField(default=False)
-    """Whether deliveries with the same ordering key are sent one after the other."""
+    """Whether deliveries with the same ordering key are sent one after another."""
     head_of_line = models.CharField(
         max_length=5, choices=HeadOfLine.choices, default=HeadOfLine.SKIP
     )
@@ -74,15 +74,15 @@ class Consumer(Versioned):
     lapsed_leases = models.CharField(
         max_length=7, choices=LapsedLeases.choices, default=LapsedLeases.FREE
     )
-    """Of a pull consumer: whether a lease that ends without an acknowledgement is an attempt."""
+    """Pull consumers only: whether a lease that ends without an acknowledgement is an attempt."""
     dead_letter_channel = models.ForeignKey(
         Channel, models.SET_NULL, null=True, blank=True, related_name="+"
     )
-    """Where the messages of its dead deliveries are published (S0-77)."""
+    """Channel on which the messages of its dead deliveries are published (S0-77)."""
     inbound_digest = models.CharField(max_length=64, null=True, unique=True, editable=False)  # noqa: DJ001 - several without one
-    """Of the address that its provider calls back (channels_app/inbound.py)."""
+    """Digest of the address that its provider calls back (channels_app/inbound.py)."""
     inbound_sealed = models.BinaryField(default=bytes)
-    """That address, and what the provider signs with, as sealed JSON."""
+    """That address, and the provider's signing secret, as encrypted JSON."""
 
     class Meta:
         constraints = [
@@ -103,7 +103,7 @@ class Consumer(Versioned):
 
     @property
     def condition(self) -> ConsumerStatus:
-        """How it is doing: every page and the API say this. Lists select ``health`` along."""
+        """Its status, as all pages and the API show it. Lists should select ``health`` as well."""
         health = getattr(self, "health", None)
         return consumer_status.of(
             self.state,
@@ -116,7 +116,7 @@ class Consumer(Versioned):
 
 
 class ConsumerSecret(models.Model):
-    """One signing key of a consumer; several live at once while a rotation overlaps."""
+    """One signing secret of a consumer; several are valid while a rotation overlaps."""
 
     class Scheme(models.TextChoices):
         V1 = "v1"
@@ -128,11 +128,11 @@ class ConsumerSecret(models.Model):
     scheme = models.CharField(max_length=4, choices=Scheme.choices, default=Scheme.V1)
     sealed = models.BinaryField()
     key_id = models.CharField(max_length=8)
-    """Which encryption key sealed it, so that a rotation finds its work."""
+    """Id of the encryption key used, so that a rotation finds the rows to re-encrypt."""
     public_key = models.CharField(max_length=100, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
-    """No longer used for signing from here on; null while current."""
+    """When it stops signing; null while it is current."""
 
     class Meta:
         constraints = [

@@ -1,4 +1,4 @@
-"""Hints: naming the index that serves a range, where MariaDB would take another way to it."""
+"""Add index hints to querysets where MariaDB chooses a slow plan for a range."""
 
 from typing import Any, Self, TypeVar
 
@@ -11,11 +11,11 @@ R = TypeVar("R")
 
 
 def by_index(rows: "models.QuerySet[M, R]", name: str) -> "models.QuerySet[M, R]":
-    """The same rows, through this index of their table and through no other.
+    """Return the same rows, read through this index of their table.
 
-    For ``a = ? AND id < ? ORDER BY id DESC LIMIT ?`` on an index (a, id). Estimates stop at half of
-    a table; when that makes the range look as large as all rows with that ``a``, MariaDB reads
-    those, from the newest down: 150,000 rows for a page in the middle of 300,000.
+    For ``a = ? AND id < ? ORDER BY id DESC LIMIT ?`` with an index (a, id). MariaDB limits its
+    estimates to half of a table. If the range then seems as large as all rows with that ``a``, it
+    reads those, newest first: 150,000 rows for a page in the middle of 300,000.
     """
     rows = rows.all()
     alias = rows.query.get_initial_alias()

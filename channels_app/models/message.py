@@ -1,4 +1,4 @@
-"""Message: what a producer was told is stored, its body, its number and its idempotency key."""
+"""Define Message, with its body, its sequence number and its idempotency key."""
 
 import hashlib
 from datetime import datetime
@@ -14,10 +14,13 @@ from channels_app.rules import ids
 
 
 class Sequence(models.Model):
-    """What is expected next of a producer and a key on a channel. Its row is its lock."""
+    """State of a producer's sequence for one ordering key on a channel.
+
+    Its row serves as the lock.
+    """
 
     id = models.BigIntegerField(primary_key=True)
-    """Channel, producer and key packed into one number (rules/sequence.py)."""
+    """Hash of channel, producer and ordering key (rules/sequence.py)."""
     channel = models.ForeignKey(
         Channel, models.CASCADE, related_name="+", db_constraint=False, db_index=True
     )
@@ -26,19 +29,19 @@ class Sequence(models.Model):
     )
     ordering_key = ExactCharField(max_length=255)
     expected = models.BigIntegerField(default=1)
-    """The number whose turn it is."""
+    """The number expected next."""
     epoch = models.PositiveIntegerField(default=0)
-    """How often it has begun anew."""
+    """How many times the sequence has been restarted."""
     last_message_id = models.BigIntegerField(default=0)
     skipped_count = models.BigIntegerField(default=0)
-    """Numbers that it went on without."""
+    """How many numbers were skipped."""
     skipped_from = models.BigIntegerField(null=True)
     skipped_to = models.BigIntegerField(null=True)
     skipped_at = models.DateTimeField(null=True)
     touched_at = models.DateTimeField()
 
     class Meta:
-        # steps/sequence: those of which nothing has come for long
+        # steps/sequence: idle sequences
         indexes = [models.Index(fields=["touched_at"], name="sequence_touched")]
 
     def __str__(self) -> str:
@@ -46,17 +49,17 @@ class Sequence(models.Model):
 
 
 class EarlyNumber(models.Model):
-    """A message that came before its turn: a request waits, and nothing of it is stored yet."""
+    """A message that arrived before lower numbers: its request waits, and it is not stored yet."""
 
     id = TimeOrderedKey(primary_key=True)
     sequence_id = models.BigIntegerField()
     number = models.BigIntegerField()
     until = models.DateTimeField()
-    """Then it goes on without those that are missing; a row beyond that has nobody behind it."""
+    """When it is stored without the missing ones; an older row belongs to no request."""
 
     class Meta:
         constraints = [
-            # steps/sequence: the lowest one that waits
+            # steps/sequence: the lowest number that waits
             models.UniqueConstraint(fields=["sequence_id", "number"], name="one_early_number")
         ]
 
@@ -72,20 +75,20 @@ class Message(models.Model):
     """
 
     class State(models.TextChoices):
-        """What is stored. People and the API see ``Message.shown``."""
+        """The stored state. People and the API see ``Message.shown``."""
 
         ACCEPTED = "accepted"
         DISPATCHED = "dispatched"
         CANCELLED = "cancelled"
 
     class Shown(models.TextChoices):
-        """What a message's own state and its deliveries amount to."""
+        """The state that people and the API see, from the stored one and the deliveries."""
 
         ACKNOWLEDGED = "Acknowledged"
         OUT_FOR_DELIVERY = "Out-for-delivery"
-        """A delivery of it has not ended: it is queued, in flight or not acknowledged yet."""
+        """At least one delivery has not ended: it is queued, in flight or not acknowledged."""
         FINISHED = "Finished"
-        """Each of its deliveries ended, and none is there where no consumer wanted it."""
+        """All deliveries have ended, or no consumer wanted the message."""
         CANCELLED = "Cancelled"
 
     id = TimeOrderedKey(primary_key=True)
@@ -107,24 +110,25 @@ class Message(models.Model):
     idempotency_key = ExactCharField(max_length=255, blank=True, default="")
     content_type = models.CharField(max_length=255, blank=True, default="")
     headers = models.JSONField(default=dict, blank=True)
-    """Forwarded to consumers: an object, or a sealed text (sealing.open_headers)."""
+    """Forwarded to consumers: an object, or an encrypted string
+    (data_encryption.decrypt_headers)."""
     body_bytes = models.PositiveIntegerField(default=0)
     accepted_at = models.DateTimeField()
     due_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True, blank=True)
     consumer_count = models.PositiveIntegerField(default=0)
-    """Deliveries made by the fan-out."""
+    """Number of deliveries that the fan-out created."""
     version = models.PositiveIntegerField(default=1)
 
     class Meta:
         indexes = [
-            # lists, counts and audits of a state, oldest first (the key ends the index)
+            # lists, counts and reconciliation of a state, oldest first (the id ends the index)
             models.Index(fields=["state"], name="message_state"),
-            # steps/dispatch: the few rows in state accepted, by priority and age
+            # delivery's fan-out: the few rows in state accepted, by priority and age
             models.Index(fields=["state", "priority"], name="message_priority"),
             # the API's and console's list of a channel, newest first; retention per channel
             models.Index(fields=["channel", "id"], name="message_channel"),
-            # delivery/steps/timeline: what is going to be sent, in the order of its time
+            # delivery/steps/timeline: messages to be sent, ordered by time
             models.Index(fields=["channel", "due_at"], name="message_timeline"),
         ]
         constraints = [
@@ -143,14 +147,14 @@ class Message(models.Model):
 
     @classmethod
     def with_open(cls, rows: "QuerySet[Message]") -> "QuerySet[Message]":
-        """The rows with what ``shown`` needs: without it each row asks for itself."""
+        """Annotate the rows for ``shown``, which otherwise queries once per row."""
         return rows.annotate(has_open=_has_open())
 
     @property
     def shown(self) -> Shown:
-        """Its state for people and the API. A replay or a backfill makes a finished one open again.
+        """The state for people and the API. A replay or a backfill reopens a finished message.
 
-        Derived and not stored: no attempt's end costs a write of the message's row.
+        Derived instead of stored, so that the end of an attempt does not write the message's row.
         """
         if self.state == self.State.DISPATCHED:
             has_open = self.__dict__.get("has_open")
@@ -161,13 +165,13 @@ class Message(models.Model):
         return self.Shown.ACKNOWLEDGED if is_new else self.Shown.CANCELLED
 
     def is_scheduled(self, now: datetime) -> bool:
-        """Whether its time is still to come."""
+        """Whether it is due later."""
         ended = (self.Shown.FINISHED, self.Shown.CANCELLED)
         return self.due_at > now and self.shown not in ended
 
     @classmethod
     def in_state(cls, shown: Shown) -> Q:
-        """The condition on messages that ``shown`` is the answer for."""
+        """The condition for messages with this ``shown``."""
         if shown is cls.Shown.ACKNOWLEDGED:
             return Q(state=cls.State.ACCEPTED)
         if shown is cls.Shown.CANCELLED:
@@ -178,13 +182,13 @@ class Message(models.Model):
 
     @classmethod
     def scheduled(cls, now: datetime) -> Q:
-        """The condition that ``is_scheduled`` holds."""
+        """The condition for messages with ``is_scheduled``."""
         open_ones = Q(state=cls.State.ACCEPTED) | cls.in_state(cls.Shown.OUT_FOR_DELIVERY)
         return Q(due_at__gt=now) & open_ones
 
 
 _OPEN = Q(due_at__isnull=False)
-"""A delivery that has not ended; one that has is due no more (delivery/models/delivery.py)."""
+"""Deliveries that have not ended; ended ones have no ``due_at`` (delivery/models/delivery.py)."""
 
 
 def _has_open() -> Exists:
@@ -193,14 +197,14 @@ def _has_open() -> Exists:
 
 
 class MessageBody(models.Model):
-    """The exact bytes as rules/encryption.py protects them; apart, so that no list reads it."""
+    """The body as rules/encryption.py stores it, in a table of its own, so that lists stay fast."""
 
     message = models.OneToOneField(
         Message, models.CASCADE, primary_key=True, related_name="body", db_constraint=False
     )
     data = models.BinaryField()
     key_id = models.CharField(max_length=8, blank=True, default="")
-    """Which encryption key protects it; empty in rows that are older than digests."""
+    """Id of the encryption key that protects it; empty in rows from before digests existed."""
 
     class Meta:
         verbose_name_plural = "message bodies"
@@ -210,19 +214,19 @@ class MessageBody(models.Model):
 
 
 class IdempotencyRecord(models.Model):
-    """What an idempotency key already stands for, until its window closes."""
+    """The message of an idempotency key, until the key's window ends."""
 
     SHARED: ClassVar = "*"
-    """The owner of the keys that all producers of a channel share."""
+    """The owner of keys that all producers of a channel share."""
 
     digest = ExactCharField(primary_key=True, max_length=64)
-    """SHA-256 of channel, owner and key: fixed width, whatever the key."""
+    """SHA-256 of channel, owner and key: always the same length."""
     message_id = models.BigIntegerField()
     body_digest = ExactCharField(max_length=64)
     expires_at = models.DateTimeField()
 
     class Meta:
-        # runtime/sweeps: records whose window closed
+        # runtime/sweeps: expired records
         indexes = [models.Index(fields=["expires_at"], name="idempotency_expiry")]
 
     def __str__(self) -> str:
@@ -230,5 +234,5 @@ class IdempotencyRecord(models.Model):
 
     @staticmethod
     def digest_of(channel_id: int, owner: int | str | None, key: str) -> str:
-        """Under which a key is kept. ``owner`` is the producer's id, or `SHARED`."""
+        """The digest under which a key is stored. ``owner`` is the producer's id, or `SHARED`."""
         return hashlib.sha256(f"{channel_id}:{owner}:{key}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Producer: a system that publishes; API keys of producers and teams, and keys that sign tokens."""
+"""Define Producer, the API keys of producers and teams, and the keys that sign tokens."""
 
 from django.db import models
 
@@ -7,17 +7,17 @@ from channels_app.models.team import Team
 
 
 class SigningKey(models.Model):
-    """A random key, sealed by an encryption key; the newest one's encryption key is what seals now.
+    """A random signing key, encrypted; the newest row's encryption key is the current one.
 
-    So each row is a canary, too: a process whose keys do not open the newest one has others than
-    the installation. `keystore` reads and writes them.
+    So the newest row also shows whether a process has the right keys: one that cannot decrypt it
+    lacks the installation's current key. `keystore` reads and writes the rows.
     """
 
     id = models.PositiveIntegerField(primary_key=True)
-    """1, 2, 3, ...: of two processes that make the same one the second fails."""
+    """1, 2, 3, ...: if two processes create the same one, the second insert fails."""
     sealed = models.BinaryField()
     key_id = ExactCharField(max_length=8)
-    """Fingerprint of the encryption key that sealed it."""
+    """Id of the encryption key used."""
     created_at = models.DateTimeField()
 
     def __str__(self) -> str:
@@ -32,7 +32,8 @@ class Producer(Versioned):
     team = models.ForeignKey(Team, models.PROTECT, null=True, blank=True, related_name="producers")
     default_priority = models.PositiveSmallIntegerField(default=4)
     max_priority = models.PositiveSmallIntegerField(default=9)
-    """Higher wishes are refused, so that a batch job cannot overtake people (S0-41, S0-51)."""
+    """Higher priorities are rejected, so that a batch job cannot delay urgent ones (S0-41,
+    S0-51)."""
     rate_per_second = models.FloatField(null=True, blank=True)
     rate_burst = models.PositiveIntegerField(default=100)
     disabled = models.BooleanField(default=False)
@@ -50,7 +51,7 @@ class Producer(Versioned):
 
 
 class ProducerRate(models.Model):
-    """The rate limiter's memory, exact across processes; only producers with a limit have one."""
+    """State of the rate limiter, exact across processes; only producers with a limit have a row."""
 
     producer = models.OneToOneField(Producer, models.CASCADE, primary_key=True)
     arrival_at = models.FloatField(default=0.0)
@@ -61,14 +62,14 @@ class ProducerRate(models.Model):
 
 
 class ApiKey(Versioned):
-    """A bearer key: stored hashed, shown once, scoped, granted, expiring, revocable."""
+    """A bearer key, shown once and stored as a digest, with scopes, channels and expiry."""
 
     key_id = ExactCharField(max_length=32, unique=True)
     digest = ExactCharField(max_length=64)
-    """SHA-256 of the 256-bit random secret; nothing slower is needed at that entropy."""
+    """SHA-256 of the 256-bit random secret; a slower hash is unnecessary at that entropy."""
     sigv4_sealed = models.BinaryField(default=bytes, blank=True)
-    """The secret access key for AWS Signature Version 4, encrypted (sealing.seal_sigv4); empty for
-    a key without one."""
+    """The secret access key for AWS Signature Version 4, encrypted (data_encryption.encrypt_sigv4);
+    empty for a key without one."""
     label = models.CharField(max_length=200, blank=True, default="")
     producer = models.ForeignKey(
         Producer, models.CASCADE, null=True, blank=True, related_name="keys"
@@ -76,7 +77,7 @@ class ApiKey(Versioned):
     team = models.ForeignKey(Team, models.CASCADE, null=True, blank=True, related_name="keys")
     scopes = models.JSONField(default=list)
     channels = models.JSONField(default=list, blank=True)
-    """Slugs of the channels it may use; empty means all."""
+    """Names of the channels it may use; empty means all, or for a team's key the external ones."""
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
@@ -100,5 +101,5 @@ class ApiKey(Versioned):
 
     @property
     def reaches_all(self) -> bool:
-        """Whether it may use every channel; a team's key without names, the external ones."""
+        """Whether it may use every channel."""
         return "admin" in self.scopes or (not self.channels and self.team_id is None)

@@ -1,7 +1,7 @@
-"""Raw: statements on the hot tables without the ORM, whose own work costs more than the database's.
+"""Execute SQL on the hot tables without the ORM, which costs more time there than the database.
 
-What is written here is still made from the models: a column that a statement does not name gets
-its field's default, so that a new field is never forgotten.
+The statements are still built from the models: columns that a statement does not name get the
+default of their field, so that new fields are included.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,19 +11,19 @@ from typing import Any
 from django.db import OperationalError, connection, models
 
 LOST = 2013
-"""MySQL: the connection broke during a statement."""
+"""MySQL: the connection was lost during a statement."""
 MAX_ROWS = 1000
-"""Of one INSERT: SQLite limits the values of a statement, servers its bytes."""
+"""Maximum rows of one INSERT: SQLite limits the number of values in a statement."""
 MAX_BYTES = 4 * 1024 * 1024
-"""Of one INSERT's long columns, unless a single row has more. Quoted they may take twice as much,
-and servers refuse what is above ``max_allowed_packet`` (16 MiB on MariaDB)."""
+"""Maximum bytes in the long columns of one INSERT, unless a single row is larger. Quoting may
+double the size, and servers reject statements above ``max_allowed_packet`` (16 MiB on MariaDB)."""
 
 LONG_BLOB = 256 * 1024
-"""Bytes from which a value goes to the driver as it is: the text of a statement is copied several
-times, and hexadecimal is twice as long."""
+"""Size from which bytes are passed to the driver instead: the text of a statement is copied several
+times, and hexadecimal doubles its length."""
 
 Row = tuple[Sequence[int], Sequence[Any]]
-"""The numbers and the other values of one row."""
+"""The integers and the other values of one row."""
 Statement = tuple[str, list[Any]]
 """SQL and the values that the driver quotes into it."""
 
@@ -31,9 +31,9 @@ Statement = tuple[str, list[Any]]
 class Insert:
     """INSERT of many rows of one model.
 
-    ``numbers`` names integer columns that are never null: they stand in the statement as they are,
-    at a sixth of the price of a value that the driver quotes. ``values`` names any others that
-    differ from row to row, ``same`` the columns that have one value in all rows.
+    ``numbers`` names integer columns that are never null; they are formatted into the statement,
+    which takes a sixth of the time of quoting by the driver. ``values`` names other columns that
+    differ from row to row, ``same`` the columns with one value for all rows.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Insert:
         self._head = (
             f"INSERT INTO {model._meta.db_table} ({', '.join((*numbers, *values, *fixed))}) VALUES "
         )
-        # Bytes in hexadecimal: the driver and the server look at each byte of a text several times.
+        # Bytes as hexadecimal: driver and server scan each byte of a quoted string several times.
         self._blobs = _places(fields, values, models.BinaryField)
         self._long = _places(fields, values, models.TextField, models.JSONField)
         holes = ["%d"] * len(numbers) + ["%s"] * len(values)
@@ -65,7 +65,7 @@ class Insert:
             execute(sql, values)
 
     def statements(self, rows: Iterable[Row]) -> Iterator[Statement]:
-        """What ``write`` executes."""
+        """The statements that ``write`` executes."""
         texts: list[str] = []
         values: list[Any] = []
         room = MAX_BYTES
@@ -85,16 +85,16 @@ class Insert:
 
 
 def execute(sql: str, values: Sequence[Any] = ()) -> int:
-    """Run a statement that writes; how many rows it found."""
+    """Execute a writing statement; return the number of rows it matched."""
     with connection.cursor() as cursor:
         cursor.execute(sql, values)
         return int(cursor.rowcount)
 
 
 def execute_all(statements: Sequence[Statement]) -> list[int]:
-    """Run statements that write, in order; how many rows each found.
+    """Execute writing statements, in order; return the number of rows that each matched.
 
-    One round trip on MySQL: for use inside a transaction, where an error undoes them all.
+    Takes one round trip on MySQL. Use it inside a transaction, so that an error undoes all of them.
     """
     if connection.vendor != "mysql" or not fit_together(statements):
         return [execute(sql, values) for sql, values in statements]
@@ -107,15 +107,15 @@ def execute_all(statements: Sequence[Statement]) -> list[int]:
         while cursor.nextset():
             counts.append(int(cursor.rowcount))
     if len(counts) < len(statements):
-        # What was left out must not be committed without: the transaction ends here.
+        # Do not commit only a part: this error ends the transaction.
         raise OperationalError(LOST, "The server did not answer for all of a packet.")
     return counts
 
 
 def execute_last(statements: Sequence[Statement]) -> None:
-    """Run statements that write, and end their transaction with them: one round trip on MySQL.
+    """Execute writing statements and COMMIT, in one round trip on MySQL.
 
-    For use as the last thing inside it: what raises afterwards undoes nothing any more.
+    Must be the last action of the transaction: a later error does not undo anything.
     """
     if connection.vendor != "mysql" or connection.savepoint_ids or not fit_together(statements):
         execute_all(statements)
@@ -125,7 +125,7 @@ def execute_last(statements: Sequence[Statement]) -> None:
 
 
 def fit_together(statements: Sequence[Statement]) -> bool:
-    """Whether servers take these in one packet, each of them being one that they take."""
+    """Whether these statements fit into one packet, provided that each of them does."""
     size = 0
     for sql, values in statements:
         size += len(sql)
@@ -134,14 +134,14 @@ def fit_together(statements: Sequence[Statement]) -> bool:
 
 
 def read(sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Run a query; all its rows."""
+    """Run a query and return all its rows."""
     with connection.cursor() as cursor:
         cursor.execute(sql, values)
         return list(cursor.fetchall())
 
 
 def read_all(statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
-    """Run queries, in order; the rows of each. One round trip on MySQL."""
+    """Run queries in order and return the rows of each, in one round trip on MySQL."""
     if connection.vendor != "mysql":
         return [read(sql, values) for sql, values in statements]
     with connection.cursor() as cursor:
@@ -158,10 +158,11 @@ def read_all(statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
 
 
 def union(queries: Iterable[str]) -> str:
-    """The rows of all ``queries``, each of which may have an order and a limit of its own.
+    """Combine ``queries``, each of which may have its own order and limit, by UNION ALL.
 
-    Queries in parentheses MySQL reads one after the other. As tables in FROM, the only form that
-    SQLite has, each one's rows are stored first: a third to three quarters more work.
+    MySQL gets queries in parentheses, which it runs one after another. SQLite only takes subqueries
+    in FROM, for which MySQL would first store the rows of each: a third to three quarters more
+    work.
     """
     if connection.vendor == "mysql":
         return " UNION ALL ".join([f"({query})" for query in queries])
@@ -170,27 +171,30 @@ def union(queries: Iterable[str]) -> str:
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Whole numbers as the inside of ``IN (...)``; there must be one."""
+    """Integers as the inside of ``IN (...)``; at least one is needed."""
     return ", ".join(["%d" % number for number in numbers])  # noqa: UP031 (refuses what is none)
 
 
 def locked() -> str:
-    """The end of a query that locks its rows; SQLite has one writer at a time and no words."""
+    """The end of a query that locks its rows; empty on SQLite, which has one writer at a time."""
     return " FOR UPDATE" if connection.vendor == "mysql" else ""
 
 
 def skip_locked() -> str:
-    """The same, passing over rows that others hold."""
+    """As `locked`, but skips rows that others have locked."""
     return " FOR UPDATE SKIP LOCKED" if connection.vendor == "mysql" else ""
 
 
 def text(instant: datetime) -> str:
-    """An instant as every supported database takes it, and as ``CAST(... AS CHAR)`` gives it."""
+    """An instant in the format of every supported database, and of ``CAST(... AS CHAR)``."""
     return instant.astimezone(UTC).isoformat(" ")[:-6]
 
 
 def instant(text: str) -> datetime:
-    """The instant of a column read as ``CAST(... AS CHAR)``: ten times the driver's own speed."""
+    """Parse a column read by ``CAST(...
+
+    AS CHAR)``, ten times as fast as the driver's conversion.
+    """
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -199,9 +203,9 @@ def _places(fields: dict[str, Any], names: Sequence[str], *kinds: type[Any]) -> 
 
 
 def _short(value: Any, values: list[Any]) -> str:
-    """A value as it stands in a statement: most are nothing, and the driver would quote that too.
+    """A value as SQL: NULL, '' and integers literally, to spare the driver's quoting.
 
-    Any other is added to ``values``, for the driver.
+    Other values are appended to ``values`` for the driver.
     """
     if value is None:
         return "NULL"
@@ -214,7 +218,7 @@ def _short(value: Any, values: list[Any]) -> str:
 
 
 def _blob(value: bytes | None, values: list[Any]) -> str:
-    """Bytes as they stand in a statement; what is long is added to ``values``, for the driver."""
+    """Bytes as SQL; long ones are appended to ``values`` for the driver."""
     if value is None:
         return "NULL"
     if len(value) > LONG_BLOB:

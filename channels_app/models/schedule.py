@@ -1,4 +1,4 @@
-"""Schedule: a message that is published again and again, by the clock (S4-06)."""
+"""Define Schedule, a message that is published repeatedly, by the clock (S4-06)."""
 
 from django.db import models
 
@@ -10,14 +10,14 @@ from channels_app.rules.timetable import MAX_CRON_LENGTH, MAX_ZONE_LENGTH, Timet
 
 
 class Schedule(Versioned):
-    """A recurring message. Its version is that of its settings; firing leaves it alone."""
+    """A recurring message. Its version changes with its settings, not when it fires."""
 
     class State(models.TextChoices):
         ACTIVE = "active"
         PAUSED = "paused"
-        """By a person: what would have happened meanwhile does not."""
+        """By a person; occurrences during the pause are skipped."""
         ENDED = "ended"
-        """There is no further occurrence, or it has fired as often as it should."""
+        """No further occurrence, or it has reached its limit."""
 
     class Misfire(models.TextChoices):
         FIRE_ONCE = "fire_once", "publish the last of them"
@@ -33,9 +33,9 @@ class Schedule(Versioned):
     producer = models.ForeignKey(
         Producer, models.PROTECT, null=True, blank=True, related_name="schedules"
     )
-    """Whose messages they are."""
+    """The producer of its messages."""
     team = models.ForeignKey(Team, models.PROTECT, null=True, blank=True, related_name="schedules")
-    """Whose it is without a producer: that of the key that made it."""
+    """Owner if there is no producer: the team of the key that created it."""
     description = models.TextField(blank=True, default="")
     cron = ExactCharField(max_length=MAX_CRON_LENGTH, blank=True, default="")
     every_ms = models.PositiveBigIntegerField(null=True, blank=True)
@@ -43,7 +43,7 @@ class Schedule(Versioned):
     start_at = models.DateTimeField(null=True, blank=True)
     end_at = models.DateTimeField(null=True, blank=True)
     limit = models.PositiveIntegerField(null=True, blank=True)
-    """Messages in its whole life; what people run by hand does not count."""
+    """Maximum number of messages; runs by hand do not count."""
     misfire = models.CharField(max_length=10, choices=Misfire.choices, default=Misfire.FIRE_ONCE)
     overlap = models.CharField(max_length=20, choices=Overlap.choices, default=Overlap.ALLOW)
     content_type = models.CharField(max_length=255, blank=True, default="")
@@ -55,13 +55,13 @@ class Schedule(Versioned):
     body_bytes = models.PositiveIntegerField(default=0, editable=False)
     state = models.CharField(max_length=10, choices=State.choices, default=State.ACTIVE)
     next_at = models.DateTimeField(null=True, editable=False)
-    """The occurrence to be looked at next; null unless active."""
+    """The next occurrence to check; null unless active."""
     fired_count = models.PositiveBigIntegerField(default=0, editable=False)
     skipped_count = models.PositiveBigIntegerField(default=0, editable=False)
     """Occurrences without a message: missed, overlapping or refused."""
     last_message_id = models.BigIntegerField(null=True, editable=False)
     recent = models.JSONField(default=list, editable=False)
-    """What became of the last occurrences, newest first (rules/occurrence_log.py)."""
+    """Results of the last occurrences, newest first (rules/occurrence_log.py)."""
 
     class Meta:
         constraints = [
@@ -80,7 +80,7 @@ class Schedule(Versioned):
             ),
         ]
         indexes = [
-            # delivery/steps/occurrences: what is due, and when the next one is
+            # delivery/steps/occurrences: due schedules, and the next due time
             models.Index(fields=["next_at"], name="schedule_next"),
         ]
 
@@ -101,17 +101,17 @@ class Schedule(Versioned):
 
     @property
     def owner_team_id(self) -> int | None:
-        """The tenant it belongs to."""
+        """Id of the team that owns it."""
         return self.producer.team_id if self.producer else self.team_id
 
 
 class ScheduleBody(models.Model):
-    """The exact bytes that it publishes, sealed or plain as those of messages; no list reads it."""
+    """The body that it publishes, stored like those of messages; apart, so that lists stay fast."""
 
     schedule = models.OneToOneField(Schedule, models.CASCADE, primary_key=True, related_name="body")
     data = models.BinaryField()
     key_id = models.CharField(max_length=8, blank=True, default="")
-    """Which encryption key protects it; empty in rows that are older than digests."""
+    """Id of the encryption key that protects it; empty in rows from before digests existed."""
 
     class Meta:
         verbose_name_plural = "schedule bodies"

@@ -1,4 +1,4 @@
-"""Team: the people who own producers and consumers together; and quotas: how much waits."""
+"""Define Team, its members and invitations, and QuotaUsage, the count of waiting messages."""
 
 from django.conf import settings
 from django.db import models
@@ -8,7 +8,7 @@ from channels_app.rules.limits import Usage
 
 
 class WriteProbe(models.Model):
-    """Written and removed again to find out whether anything can be (channels_app/storage.py)."""
+    """Rows written and deleted as a test whether writing works (channels_app/storage.py)."""
 
     id = TimeOrderedKey(primary_key=True)
     data = models.BinaryField()
@@ -18,9 +18,9 @@ class WriteProbe(models.Model):
 
 
 class QuotaUsage(models.Model):
-    """How much waits, as last counted: in a channel, of a team's messages, or in all.
+    """Waiting messages at the last count: of a channel, of a team, or of all.
 
-    It waits until each of its deliveries has ended (delivery/steps/quotas.py counts it).
+    A message waits until each of its deliveries has ended (delivery/steps/quotas.py counts them).
     """
 
     class Scope(models.TextChoices):
@@ -28,10 +28,10 @@ class QuotaUsage(models.Model):
         CHANNEL = "channel"
         TEAM = "team"
         DISK = "disk"
-        """Free bytes of one host, by the CRC-32 of its name; nothing waits there."""
+        """Free bytes on the disk of one host; ``owner_id`` is the CRC-32 of its name."""
 
     class Level(models.TextChoices):
-        """What people were told last."""
+        """The level of the last notification."""
 
         OK = "ok"
         NEAR = "near"
@@ -39,12 +39,12 @@ class QuotaUsage(models.Model):
 
     scope = models.CharField(max_length=8, choices=Scope.choices)
     owner_id = models.BigIntegerField(default=0)
-    """Of the channel or the team; 0 for all."""
+    """Id of the channel or team; 0 for all."""
     messages = models.BigIntegerField(default=0)
     bytes = models.BigIntegerField(default=0)
-    """Of their bodies as producers sent them, each counted once."""
+    """Size of the bodies as published, each counted once."""
     counted_at = models.DateTimeField()
-    """When the count began: what was accepted later may be missing."""
+    """When the count began; messages accepted later may be missing."""
     level = models.CharField(max_length=4, choices=Level.choices, default=Level.OK)
 
     class Meta:
@@ -58,18 +58,18 @@ class QuotaUsage(models.Model):
 
     @classmethod
     def of(cls, scope: str, owner_id: int) -> Usage:
-        """How much of this waits, as last counted."""
+        """The last count for this owner."""
         row = cls.objects.filter(scope=scope, owner_id=owner_id).first()
         return row.usage if row else Usage()
 
     @property
     def usage(self) -> Usage:
-        """As limits take it."""
+        """The count as limits take it."""
         return Usage(self.messages, self.bytes)
 
 
 class Team(Limited, Versioned):
-    """A tenant: what one team owns is a 404 for another."""
+    """A tenant: objects of one team are a 404 for another."""
 
     slug = ExactCharField(max_length=100, unique=True)
     name = models.CharField(max_length=200)
@@ -103,16 +103,16 @@ class Membership(models.Model):
 
 
 class Invitation(models.Model):
-    """A link into a team: whoever holds it may join, once, until it ends or is taken back."""
+    """A link into a team: its holder may join once, until it expires or is revoked."""
 
     team = models.ForeignKey(Team, models.CASCADE, related_name="invitations")
     role = models.CharField(
         max_length=10, choices=Membership.Role.choices, default=Membership.Role.VIEWER
     )
     digest = ExactCharField(max_length=64, unique=True)
-    """SHA-256 of the link's secret, which is shown once and stored nowhere."""
+    """SHA-256 of the link's secret, which is shown once and not stored."""
     email = models.EmailField(blank=True, default="")
-    """Whom it was meant for, to tell invitations apart; it binds nobody."""
+    """The invited address, to tell invitations apart; others may use the link, too."""
     invited_by = models.CharField(max_length=150)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()

@@ -1,1 +1,1 @@
-"""Who may send what to whom, as pure functions: no Django, no I/O, time is an argument."""
+"""Decide who may send what to whom, as pure functions: no Django, no I/O, time is an argument."""

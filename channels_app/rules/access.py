@@ -1,4 +1,4 @@
-"""Access to the console: three ready roles, and what people must hold to give it to others.
+"""Define the console's three standard roles, and what a person needs to grant them to others.
 
 Permissions are Django's, written ``app.action_model``.
 """
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 BROKER = frozenset({"channels_app", "delivery"})
 SENSITIVE = "channels_app.open_sensitive_message"
-"""Opens what messages of sensitive channels hold."""
+"""Permission to read the messages of sensitive channels."""
 OWNERSHIP = frozenset({"apikey", "team", "membership", "invitation"})
-"""Models by which rights are given: not an operator's."""
+"""Models that grant rights; operators may not change them."""
 PEOPLE = frozenset({"auth.user", "auth.group", "account.emailaddress", "mfa.authenticator"})
 
 
@@ -32,9 +32,9 @@ class Role(NamedTuple):
 
     name: str
     summary: str
-    """For people."""
+    """For display."""
     may: Callable[[str, str, str], bool]
-    """Whether it has the permission of this app, action and model."""
+    """Whether the role has the permission of this app, action and model."""
 
 
 ROLES = (
@@ -75,11 +75,11 @@ SCOPES: Mapping[str, frozenset[str]] = _SCOPES | {
         ),
     )
 }
-"""What somebody needs to make a key with a scope: what the key may do."""
+"""Permissions that a person needs to create a key with a scope: those that the key grants."""
 _EDITOR = SCOPES["read"] | SCOPES["register"] | SCOPES["replay"] | SCOPES["receive"]
 TEAM_ROLES: Mapping[str, frozenset[str]] = {
     "viewer": SCOPES["read"],
     "editor": _EDITOR,
     "owner": _EDITOR | {SENSITIVE, "channels_app.add_apikey", "channels_app.change_membership"},
 }
-"""What somebody needs to make people members of a team: what members may do in the portal."""
+"""Permissions that a person needs to add members to a team: those that the role grants."""

@@ -1,8 +1,8 @@
-"""Which addresses a consumer may be called at, so that no callback opens the inner network.
+"""Decide which addresses a consumer may have, so that callbacks cannot reach the inner network.
 
-An address is judged twice. ``check_url`` reads it at registration and says what to change;
-``may_call`` judges the numeric address at the moment the socket is opened, because a name may
-lead anywhere by then. The second is the guard, the first is a courtesy to the person typing.
+An address is checked twice. ``check_url`` checks it at registration and says what to change.
+``may_call`` checks the numeric address when the socket is opened, because a name can resolve to
+anything by then. Only the second check protects the network; the first gives early feedback.
 """
 
 import re
@@ -18,19 +18,19 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
-"""Networks that may be called although they are not public, as the operator listed them."""
+"""Networks that the operator allows although they are not public."""
 
 MAX_URL_LENGTH = 2048
-"""Characters of a callback address."""
+"""Maximum length of a callback address, in characters."""
 
-# Written out rather than asked of `ipaddress`: its idea of "global" moved between Python patch
-# releases, calls multicast global, and lets 6to4 and Teredo through.
+# Listed here instead of using `ipaddress.is_global`, which differs between Python patch releases,
+# counts multicast as global, and accepts 6to4 and Teredo.
 _CLOSED_IPV4 = tuple(
     IPv4Network(text)
     for text in (
         "0.0.0.0/8",  # this network, and the unspecified address
         "10.0.0.0/8",  # private
-        "100.64.0.0/10",  # shared by carriers, and one cloud's metadata service
+        "100.64.0.0/10",  # carrier-grade NAT, and one cloud's metadata service
         "127.0.0.0/8",  # loopback
         "168.63.129.16/32",  # a cloud's host agent behind a public-looking address
         "169.254.0.0/16",  # link-local, the metadata services
@@ -46,8 +46,8 @@ _CLOSED_IPV4 = tuple(
         "240.0.0.0/4",  # reserved, and the broadcast address
     )
 )
-# Global unicast is 2000::/3 and nothing else: unspecified, loopback, unique local, link-local,
-# multicast and every deprecated embedding lie outside it.
+# Global unicast is exactly 2000::/3. Unspecified, loopback, unique local, link-local, multicast
+# and every deprecated IPv4 embedding lie outside it.
 _OPEN_IPV6 = IPv6Network("2000::/3")
 _CLOSED_IPV6 = tuple(
     IPv6Network(text)
@@ -63,18 +63,18 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _LOOPBACKS = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 
 _UNUSABLE = re.compile(r"[^\x21-\x7e]|\\")
-# No zone id: it picks a network card of this machine, and no consumer lives behind one.
+# No zone id: it selects a network interface of this machine, behind which no consumer lives.
 _BRACKETED = re.compile(r"\[[0-9a-f:.]+\](?::[0-9]*)?\Z", re.IGNORECASE)
 _HOST_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_HOST_LABEL}(?:\.{_HOST_LABEL})*\Z", re.IGNORECASE)
-# What a resolver takes for a number makes the whole host an IPv4 address.
+# A host whose last label resolvers read as a number is an IPv4 address.
 _NUMBER_LAST = re.compile(r"(?:.*\.)?(?:0x[0-9a-f]*|[0-9]+)\Z", re.IGNORECASE)
 
 
 def parse_networks(text: str) -> Networks:
-    """The networks in a list separated by commas or blanks; a lone address is a network of one.
+    """Parse networks separated by commas or blanks; a single address is a network of one.
 
-    Raises ValueError with a sentence that names the entry that is no network.
+    Raises ValueError with a sentence that names the invalid entry.
     """
     return tuple(_network(entry) for entry in re.split(r"[,\s]+", text) if entry)
 
@@ -91,8 +91,8 @@ def _network(text: str) -> IPv4Network | IPv6Network:
 def may_call(ip: str, allowed: Networks) -> bool:
     """Whether a socket may be opened to this numeric address: public, or in an allowed network.
 
-    An IPv4 address inside an IPv6 one (mapped, or through NAT64) is judged by what it leads to.
-    Text that is not a numeric address may not be called.
+    An IPv4 address embedded in an IPv6 one (mapped, or NAT64) is checked as that IPv4 address.
+    False for text that is not a numeric address.
     """
     try:
         address = ip_address(ip)
@@ -115,10 +115,10 @@ def _embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
 
 
 def check_url(url: str, *, allowed: Networks, https_only: bool = False) -> str | None:
-    """What is wrong with a callback address, as a sentence for its author; None when it will do.
+    """Return what is wrong with a callback address, as a sentence for its author; None if valid.
 
-    ``allowed`` are networks that may be called although they are not public. A name is judged by
-    its look only, what it resolves to is judged by ``may_call`` when the socket is opened.
+    ``allowed`` are networks that may be called although they are not public. A host name is
+    checked by its spelling only; ``may_call`` checks what it resolves to.
     """
     if len(url) > MAX_URL_LENGTH:
         return f"The address is longer than {MAX_URL_LENGTH} characters."
@@ -184,7 +184,7 @@ def _check_name(name: str, allowed: Networks) -> str | None:
     if labels[-1] == "localhost":
         refused = not any(_overlap(network, loop) for network in allowed for loop in _LOOPBACKS)
     else:
-        # Names of an inner network are of use only to an operator who opened one.
+        # Names of an inner network are only useful if the operator has allowed one.
         refused = not allowed and labels[-1] in ("local", "internal")
     if refused:
         return f"{name} is a name of the inner network; the operator has not allowed it."
@@ -196,10 +196,10 @@ def _overlap(a: IPv4Network | IPv6Network, b: IPv4Network | IPv6Network) -> bool
 
 
 def _ipv4_as_resolvers_read_it(host: str) -> str | None:
-    """The dotted quad of 127.1, 0x7f000001, 0177.0.0.1 or 2130706433; None if it is none.
+    """Convert 127.1, 0x7f000001, 0177.0.0.1 or 2130706433 to a dotted quad; None if not numeric.
 
     As in inet_aton(3): up to four parts, each decimal, octal (0...) or hexadecimal (0x...); the
-    last one fills all the bytes that are left.
+    last part fills the remaining bytes.
     """
     parts = host.split(".")
     numbers = [number for part in parts if (number := _number(part)) is not None]
@@ -219,7 +219,7 @@ def _number(text: str) -> int | None:
     elif digits.startswith("0"):
         base = 8
     try:
-        # int() would read 1_0 as ten; to a resolver it is a name.
+        # int() reads 1_0 as ten, while a resolver takes it for a name.
         return int(digits, base) if digits.isalnum() else None
     except ValueError:
         return None

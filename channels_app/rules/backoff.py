@@ -1,4 +1,4 @@
-"""How long to wait after the n-th failure."""
+"""Compute how long to wait after the n-th failure."""
 
 import math
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from typing import NamedTuple, TypeAlias
 MAX_DELAY_S = 7 * 86_400.0
 MAX_DELAYS = 100
 SPREAD = 0.2
-"""Jitter moves a delay by up to this share, so that what failed together does not return so."""
+"""Jitter changes a delay by up to this share, so that simultaneous failures spread out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """One delay in seconds for each failure; the last one repeats. None at all: never retry."""
+    """One delay in seconds per failure; the last one repeats. Empty: never retry."""
 
     delays: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """``base`` seconds, multiplied by ``factor`` with each failure, never above ``cap``."""
+    """``base`` seconds, multiplied by ``factor`` with each failure, at most ``cap`` seconds."""
 
     base: float
     factor: float
@@ -31,16 +31,16 @@ Policy: TypeAlias = Steps | Exponential
 
 
 class RetryRule(NamedTuple):
-    """When a failed delivery is tried again, and after how many failures it is dead."""
+    """When a failed delivery is retried, and after how many failures it is dead."""
 
     policy: Policy
     max_attempts: int
-    """1 where the policy never retries."""
+    """1 if the policy never retries."""
 
 
 PRESETS: dict[str, Policy] = {
-    # 5 s, 50 s, 8 min, 83 min, then 14 h: with 10 attempts it gives up after 71 hours. Short
-    # outages are bridged in seconds, and a long one costs its backlog few attempts.
+    # 5 s, 50 s, 8 min, 83 min, then 14 h: 10 attempts take 71 hours. After a short outage
+    # delivery resumes within seconds; a long one costs each delivery few attempts.
     "exponential": Exponential(base=5.0, factor=10.0, cap=50_400.0),
     # The schedule that Standard Webhooks recommends, 10 attempts in 75 h 35 min 5 s: after 5 s,
     # 5 and 30 minutes, then 2, 5, 10, 14, 20 and 24 hours.
@@ -52,11 +52,11 @@ PRESETS: dict[str, Policy] = {
 }
 DEFAULT = "exponential"
 NEVER = RetryRule(PRESETS["once"], 1)
-"""Of a delivery whose consumer is gone."""
+"""Rule for a delivery whose consumer no longer exists."""
 
 
 def parse_policy(value: object) -> Policy:
-    """The policy that a consumer's ``retry`` asks for; None means the default.
+    """Parse a consumer's ``retry``; None means the default.
 
     Takes the name of a preset, a list of delays in seconds, or an object with ``base``, ``factor``
     and ``cap``. Raises ValueError with a sentence for anything else.
@@ -73,7 +73,7 @@ def parse_policy(value: object) -> Policy:
 
 
 def rule(retry: object, max_attempts: int) -> RetryRule:
-    """The rule that ``retry``, as `parse_policy` takes it, and ``max_attempts`` make."""
+    """The rule for ``retry``, in a form that `parse_policy` takes, and ``max_attempts``."""
     policy = parse_policy(retry)
     return RetryRule(policy, allowed_attempts(policy, max_attempts))
 
@@ -81,18 +81,18 @@ def rule(retry: object, max_attempts: int) -> RetryRule:
 def delay(policy: Policy, failure_count: int, jitter: float) -> float:
     """Seconds to wait after the ``failure_count``-th failure (1 is the first).
 
-    ``jitter`` in [0, 1) spreads the delay evenly over 20 % less to 20 % more.
+    ``jitter`` in [0, 1) varies the delay uniformly from -20 % to +20 %.
     """
     return _plain_delay(policy, max(failure_count, 1)) * (1 - SPREAD + 2 * SPREAD * jitter)
 
 
 def allowed_attempts(policy: Policy, max_attempts: int) -> int:
-    """How many failures end a delivery: ``max_attempts``, or one if the policy never retries."""
+    """Failures until a delivery is dead: ``max_attempts``, or 1 if the policy never retries."""
     return 1 if policy == PRESETS["once"] else max_attempts
 
 
 def total(policy: Policy, max_attempts: int) -> float:
-    """Seconds from the first attempt to the last, jitter and the attempts' own time apart."""
+    """Seconds from the first attempt to the last, without jitter and the attempts' own duration."""
     failures = range(1, allowed_attempts(policy, max_attempts))
     return math.fsum(_plain_delay(policy, failure) for failure in failures)
 
@@ -140,7 +140,7 @@ def _seconds(value: object, what: str) -> float:
 
 
 def _number(value: object) -> float | None:
-    # True is an int to Python, and not a number to anybody who writes JSON.
+    # In Python True is an int, but in JSON it is not a number.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Preview a body for people: as JSON, a form, text or bytes; never run it."""
+"""Preview a body for people, as JSON, a form, text or bytes; never execute it."""
 
 import json
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ FORM = "application/x-www-form-urlencoded"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One body in every form that it has; the first one that is not empty is the best."""
+    """One body in each format that applies; pages show the first that is not empty."""
 
     size: int
     pretty: str = ""
-    """Indented JSON; '' when it is none, or too long for a page."""
+    """Indented JSON; '' if the body is not JSON or too long for a page."""
     fields: tuple[tuple[str, str], ...] = ()
-    """Of a form."""
+    """Fields of a form."""
     text: str = ""
-    """The beginning, where it is UTF-8."""
+    """The beginning, if it is UTF-8."""
     hexdump: str = ""
-    """The beginning, byte by byte."""
+    """The beginning as a hexadecimal dump."""
     is_cut: bool = False
 
 
 def show(body: bytes, content_type: str = "") -> Shown:
-    """The body for a page."""
+    """Prepare the body for a page."""
     return Shown(
         size=len(body),
         pretty=_pretty(body),
@@ -69,7 +69,7 @@ def _text(body: bytes) -> str:
     try:
         start.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A character that the cut went through is no reason to call all of it binary.
+        # The cut may split a character; that does not make the body binary.
         if len(body) <= MAX_TEXT or error.start < MAX_TEXT - 3:
             return ""
     return start.decode("utf-8", errors="ignore")

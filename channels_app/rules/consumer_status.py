@@ -1,16 +1,16 @@
-"""A consumer's status as one word and one colour, the same on every page."""
+"""Describe a consumer's status as one word and one colour, the same on every page."""
 
 from typing import NamedTuple
 
 
 class ConsumerStatus(NamedTuple):
-    """What a label shows."""
+    """The status as a label shows it."""
 
     word: str
     tone: str
     """good, bad, wait or calm."""
     code: str
-    """As the API says it: one of `CODES`."""
+    """The API's value: one of `CODES`."""
 
 
 CODES = ("healthy", "unsteady", "failing", "untried", "paused", "disabled", "retired")
@@ -25,9 +25,9 @@ def of(
     ever_succeeded: bool = False,
     ever_failed: bool = False,
 ) -> ConsumerStatus:
-    """The condition of a consumer.
+    """The status of a consumer.
 
-    ``state`` is Consumer.State; ``is_open`` its circuit, ``is_failing`` whether its last attempt
+    ``state`` is Consumer.State. ``is_open``: its circuit is open. ``is_failing``: its last attempt
     failed. A consumer that has never succeeded is not shown as healthy, even if its circuit is
     closed.
     """

@@ -1,4 +1,4 @@
-"""Consumers as delivery uses them: settings resolved, and what their requests carry."""
+"""Describe consumers as delivery uses them: resolved settings, secrets and static headers."""
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -9,11 +9,11 @@ from channels_app.rules.backoff import RetryRule
 from channels_app.rules.limits import Rate
 
 MAX_KNOWN = 1000
-"""Event types of which a consumer's retry settings are remembered."""
+"""Event types per consumer whose retry settings are cached."""
 
 
 class RetryOverride(NamedTuple):
-    """What holds instead of a consumer's own retry settings, for messages of some event types."""
+    """Retry settings that replace a consumer's own for messages of some event types."""
 
     event_types: tuple[str, ...]
     rule: RetryRule
@@ -21,16 +21,16 @@ class RetryOverride(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetryOverrides:
-    """In order: the first one that matches holds."""
+    """Overrides in order; the first one that matches applies."""
 
     entries: tuple[RetryOverride, ...]
     _known: dict[str, RetryRule | None] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
-    """By event type: a pump asks for each attempt, and there may be a thousand patterns."""
+    """Cache by event type: a pump asks at each attempt, and there may be a thousand patterns."""
 
     def rule(self, event_type: str) -> RetryRule | None:
-        """What holds for a message of this event type ('' for none); None: the consumer's own."""
+        """The rule for a message of this event type ('' for none); None: the consumer's own."""
         try:
             return self._known[event_type]
         except KeyError:
@@ -44,7 +44,7 @@ class RetryOverrides:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """One consumer as delivery uses it: settings resolved against the installation's."""
+    """One consumer as delivery uses it, with the installation's defaults filled in."""
 
     id: int
     client_id: str
@@ -53,32 +53,32 @@ class ConsumerConfig:
     mode: str
     state: str
     halted: bool
-    """Paused, disabled, or on a paused channel: its rows wait."""
+    """Paused, disabled, or on a paused channel: its deliveries wait."""
     url: str
     event_types: tuple[str, ...]
     timeout_ms: int
     retry: RetryRule
-    """Its own; `retry_for` says what holds for a message."""
+    """The consumer's own rule; `retry_for` returns the one for a message."""
     rate: Rate | None
     max_in_flight: int
     team_id: int | None
     version: int
     ordering: bool = False
     head_of_line: str = "skip"
-    """What a dead delivery means to those behind it: ``skip`` lets them go, ``block`` does not."""
+    """Whether a dead delivery stops those behind it with the same key: ``block``, or ``skip``."""
     ack: Any = None
-    """How it acknowledges, where its answer alone does not."""
+    """How it acknowledges later; None if its response is the acknowledgement."""
     encrypt_bodies: bool = False
-    """Whether its channel's bodies are sealed at rest, and its answers with them."""
+    """Whether bodies of its channel, and its responses, are stored encrypted."""
     max_pumps: int = 1
     """How many pumps may send to it at the same time."""
     lapsed_leases: str = "free"
-    """Whether a lease that ends without an acknowledgement is an attempt: ``charged``."""
+    """``charged`` if a lease that ends without an acknowledgement counts as an attempt."""
 
     dead_letter_channel_id: int | None = None
-    """Where the messages of its dead deliveries are published."""
+    """Channel on which the messages of its dead deliveries are published."""
     retry_overrides: RetryOverrides | None = None
-    """What holds for some event types instead of ``retry``."""
+    """Rules for some event types instead of ``retry``."""
 
     @property
     def charges_leases(self) -> bool:
@@ -87,28 +87,28 @@ class ConsumerConfig:
 
     @property
     def pump_count(self) -> int:
-        """How many pumps share it: no more than each can have a part of each of its limits."""
+        """How many pumps share it: few enough for each to get a part of each of its limits."""
         burst = self.rate.burst if self.rate else self.max_pumps
         return max(1, min(self.max_pumps, self.max_in_flight, burst))
 
     def within(self, max_in_flight: int, burst: int, pumps: int) -> "ConsumerConfig":
-        """The same as one of several pumps sees it: with that pump's part of the limits."""
+        """The same consumer with one pump's share of its limits."""
         rate = self.rate and Rate(self.rate.per_second / pumps, burst)
         return replace(self, max_in_flight=max_in_flight, rate=rate)
 
     def retry_for(self, event_type: str) -> RetryRule:
-        """The retry settings that hold for a message of this event type ('' for none)."""
+        """The retry rule for a message of this event type ('' for none)."""
         overrides = self.retry_overrides
         return (overrides.rule(event_type) if overrides else None) or self.retry
 
     def wants(self, event_type: str) -> bool:
-        """Whether its filter lets this event type through."""
+        """Whether its filter matches this event type."""
         return filters.matches(self.event_types, event_type)
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """What a consumer's requests carry: opened secrets and static headers."""
+    """Decrypted secrets that sign a consumer's requests, and their static headers."""
 
     v1: tuple[tuple[bytes, datetime | None], ...]
     v1a: tuple[tuple[bytes, datetime | None], ...]

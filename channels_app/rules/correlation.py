@@ -1,7 +1,7 @@
-"""Correlation: how a provider's own callbacks are matched with what was sent to it (S3-39).
+"""Match a provider's own callbacks with the deliveries sent to it (S3-39).
 
-A provider does not know our tokens. Its answer names an id of its own, its callback names that id
-with a status. Where both stand is configuration; for well-known providers a preset.
+A provider does not know our tokens. Its response contains an id of its own; its callback contains
+that id and a status. Configuration says where both are found, for well-known providers by a preset.
 """
 
 import hmac
@@ -13,9 +13,9 @@ from channels_app.rules import fields, paths
 from channels_app.rules.fields import Described, Field
 
 META = "meta-x-hub-256"
-"""Meta's way to sign: ``X-Hub-Signature-256: sha256=``, HMAC-SHA256 over the raw body."""
+"""Meta's signature: ``X-Hub-Signature-256: sha256=``, HMAC-SHA256 of the raw body."""
 PRESETS: dict[str, dict[str, Any]] = {
-    # A read message was delivered: of two statuses that overtake each other both will do.
+    # A read message was also delivered; the statuses may arrive in any order.
     "whatsapp-cloud": {
         "response_id": "messages[0].id",
         "callback": "entry[*].changes[*].value.statuses[*]",
@@ -92,16 +92,16 @@ def _correlation(value: object) -> dict[str, Any]:
 
 
 correlation = fields.nullable(Described(_correlation, _read.schema))
-"""The setting, stored with what its preset gave."""
+"""The setting, stored with the preset's values filled in."""
 
 
 def of(ack: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The setting of a consumer's ``ack``; None where there is none."""
+    """The correlation setting of a consumer's ``ack``; None if there is none."""
     return ack.get("correlation") if ack else None
 
 
 def is_signed(header: str, body: bytes, secret: str) -> bool:
-    """Whether ``X-Hub-Signature-256`` is that of the exact bytes; takes as long for any wrong one.
+    """Whether ``X-Hub-Signature-256`` matches the exact bytes; compares in constant time.
 
     Source: Meta, Webhooks from Meta, "Validate payloads".
     """

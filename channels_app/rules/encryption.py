@@ -1,13 +1,13 @@
-"""Bodies and secrets at rest: sealed for one row, opened only there, by keys that can be rotated.
+"""Encrypt stored bodies and secrets, each for one row, with keys that can be rotated.
 
 An envelope begins with its format.
 
-* 0: data alone. It opens in any row, and nobody notices a change.
+* 0: data only. It can be read in any row, and changes are not detected.
 * 1: AES-256-GCM: 4 bytes of key id, 12 bytes of nonce, the ciphertext and its tag. Each row has a
-  key of its own, derived from the installation's key and what names the row: random nonces then
-  never come near their limit of 2**32 seals with one key.
-* 2: 4 bytes of key id, 16 bytes of digest, and data in clear. The digest is keyed BLAKE2b (RFC
-  7693) over what names the row and the data: it can be read without a key, and not be changed.
+  key of its own, derived from the installation's key and the row's name (``aad``), so that random
+  nonces never come near their limit of 2**32 encryptions with one key.
+* 2: 4 bytes of key id, 16 bytes of digest, and unencrypted data. The digest is keyed BLAKE2b (RFC
+  7693) over the row's name and the data: reading needs no key, but changes are detected.
 """
 
 import base64
@@ -32,18 +32,18 @@ _DATA_AT = KEY_ID_ENDS + _DIGEST_BYTES
 
 
 class Unreadable(Exception):
-    """No key opens the envelope, or it is none; says which."""
+    """No key decrypts the data, or it is not an envelope; the message says which."""
 
 
 class Changed(Unreadable):
-    """It is not what was written: it was changed, damaged, or moved from another row."""
+    """The data is not what was stored: changed, damaged, or moved from another row."""
 
     def __init__(self) -> None:
         super().__init__("The stored data was changed or damaged, or belongs to another row.")
 
 
 class KeyMissing(Unreadable):
-    """This process does not have the key; another one may."""
+    """This process does not have the key; another one may have it."""
 
     def __init__(self, key_id: str) -> None:
         super().__init__(f"The encryption key {key_id} is not installed.")
@@ -51,7 +51,7 @@ class KeyMissing(Unreadable):
 
 
 class Keyring:
-    """The installation's keys: the first one seals, all of them open."""
+    """The installation's keys: the first one encrypts, all of them decrypt."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         """``keys`` are 32 bytes each, the primary first. Raises ValueError with a sentence."""
@@ -70,18 +70,18 @@ class Keyring:
 
     @classmethod
     def from_texts(cls, texts: Sequence[str], secrets: Sequence[str] = ()) -> Self:
-        """Keys as the settings hold them, base64 of 32 bytes, then those derived from ``secrets``.
+        """Build a keyring from the keys in the settings (base64) and keys derived from ``secrets``.
 
-        The first one seals. An installation that sets no keys has the derived ones alone; one that
-        sets some later can still open what those sealed. Raises ValueError with a sentence that
-        tells the key's place and never the key.
+        The first key encrypts. An installation without configured keys has only the derived ones.
+        If it configures keys later, it can still decrypt what the derived ones encrypted. Raises
+        ValueError with a sentence that contains the position of the wrong key, never the key.
         """
         own = [_decode(text, place) for place, text in enumerate(texts, start=1)]
         return cls([*own, *map(_derived, secrets)])
 
     @property
     def primary_id(self) -> str:
-        """The id of the key that seals: 8 hexadecimal characters."""
+        """The id of the key that encrypts: 8 hexadecimal characters."""
         return self._primary.hex()
 
     @property
@@ -90,14 +90,14 @@ class Keyring:
         return frozenset(key_id.hex() for key_id in self._keys)
 
     def encrypting_with(self, key_id: str) -> Self:
-        """The same keys, of which this one seals. Raises KeyMissing."""
+        """The same keys, with this one as the encrypting key. Raises KeyMissing."""
         if key_id not in self.ids:
             raise KeyMissing(key_id)
         ordered = sorted(self._keys.values(), key=lambda key: _id_of(key).hex() != key_id)
         return type(self)(ordered)
 
     def knows(self, key_id: str) -> bool:
-        """Whether what was sealed with that key can be opened; '' is no key at all."""
+        """Whether data encrypted with that key can be decrypted; '' means no key."""
         return not key_id or bytes.fromhex(key_id) in self._keys
 
     def encrypt(self, plain: bytes, aad: bytes) -> bytes:
@@ -107,18 +107,17 @@ class Keyring:
         return _ENCRYPTED + self._primary + nonce + ciphertext
 
     def plain(self, data: bytes) -> bytes:
-        """An envelope without encryption."""
+        """An envelope of format 0: neither encrypted nor protected against changes."""
         return _PLAIN + data
 
     def digested(self, data: bytes, aad: bytes) -> bytes:
-        """An envelope in clear that opens only as it is, and with the same ``aad``."""
+        """An envelope of format 2: unencrypted, opens only unchanged and with the same ``aad``."""
         return _DIGESTED + self._primary + self._digest(self._primary, aad, data) + data
 
     def open(self, envelope: bytes, aad: bytes) -> bytes:
-        """What was put into an envelope of either format.
+        """Return the contents of an envelope of any format.
 
-        Raises KeyMissing, and Changed when one bit of it or of ``aad`` is not
-        what it was.
+        Raises KeyMissing, and Changed if the envelope or ``aad`` differs in a single bit.
         """
         if envelope[:1] == _PLAIN:
             return envelope[1:]
@@ -140,21 +139,21 @@ class Keyring:
 
     @staticmethod
     def is_envelope(data: bytes) -> bool:
-        """Whether it begins as an envelope does."""
+        """Whether the data begins like an envelope."""
         return data[:1] in _FORMATS
 
     @staticmethod
     def is_encrypted(envelope: bytes) -> bool:
-        """Whether nobody can read it without its key."""
+        """Whether the envelope cannot be read without its key."""
         return envelope[:1] == _ENCRYPTED
 
     @staticmethod
     def is_bare(envelope: bytes) -> bool:
-        """Whether no key protects it."""
+        """Whether no key protects the envelope."""
         return envelope[:1] == _PLAIN
 
     def is_protected(self, envelope: bytes, key_id: str) -> bool:
-        """Whether it is one that this key protects, as far as its beginning tells."""
+        """Whether this key protects the envelope, judged by its header."""
         try:
             return self.key_id(envelope) == key_id
         except Unreadable:
@@ -162,12 +161,12 @@ class Keyring:
 
     def _digest(self, key_id: bytes, aad: bytes, data: bytes) -> bytes:
         found = hashlib.blake2b(aad, key=self._digest_keys[key_id], digest_size=_DIGEST_BYTES)
-        found.update(b"\0")  # no name of a row has one: none runs on into the data
+        found.update(b"\0")  # separates the row's name, which has no null byte, from the data
         found.update(data)
         return found.digest()
 
     def key_id(self, envelope: bytes) -> str:
-        """The id of the key that protects an envelope, '' if none does. Raises Unreadable."""
+        """The id of the key that protects an envelope; '' if none does. Raises Unreadable."""
         if envelope[:1] == _PLAIN:
             return ""
         shortest = {_ENCRYPTED: _CIPHERTEXT_AT + _TAG_BYTES, _DIGESTED: _DATA_AT}
@@ -177,7 +176,7 @@ class Keyring:
 
 
 def generate_key() -> str:
-    """A new key as the settings hold it."""
+    """A new key in the format of the settings."""
     return base64.b64encode(os.urandom(_KEY_BYTES)).decode()
 
 

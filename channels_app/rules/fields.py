@@ -1,8 +1,8 @@
-"""What a caller may write into a field, as small readers: the clean value, or why not.
+"""Validate the fields that a caller writes, with small readers.
 
-A reader takes what JSON gave and returns what is stored. It raises ValueError with a sentence for
-anything else: there is no value, however odd, that a reader lets through to the database. With it
-stands the JSON Schema that says the same to programs, so that documentation cannot drift.
+A reader takes a value from parsed JSON and returns the value to store. For every other value it
+raises ValueError with a sentence, so that no invalid value reaches the database. Each reader
+carries the JSON Schema of what it takes, so that the documentation cannot differ from the code.
 """
 
 import json
@@ -20,47 +20,47 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNPRINTABLE_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 MAX_JSON_DEPTH = 32
-"""Levels of a JSON value that people register; nothing real comes near."""
+"""Maximum nesting of a JSON value in a registration; real values are far below it."""
 MASK = "********"
-"""Stands for a stored value that is not shown; written back, it keeps what is stored."""
+"""Shown instead of a stored secret; writing it back keeps the stored value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A reader, and what it takes as a JSON Schema."""
+    """A reader, with a JSON Schema of what it takes."""
 
     read: Reader
     schema: Mapping[str, Any]
 
     def __call__(self, value: object) -> Any:
-        """The clean value. Raises ValueError with a sentence."""
+        """The value to store. Raises ValueError with a sentence."""
         return self.read(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field that may be written."""
+    """A field that callers may write."""
 
     read: Reader
     default: Any = None
-    """What a replacing PUT stores when the field is absent."""
+    """Value that a replacing PUT stores if the field is absent."""
     kept: bool = False
-    """Absent from a replacing PUT it stays as it is: a switch that people use in between."""
+    """A replacing PUT without this field leaves it unchanged; for switches that people use."""
     required: bool = False
     help: str = ""
-    """What it means, for the documentation."""
+    """Description for the documentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One field that cannot be used, and what to do about it."""
+    """One invalid field, with a sentence that says what to do."""
 
     field: str
     detail: str
 
 
 class InvalidValues(ValueError):
-    """Values that cannot be used, each with its sentence."""
+    """One or more invalid fields, each with its sentence."""
 
     def __init__(self, faults: Sequence[FieldError]) -> None:
         super().__init__(" ".join(f"{fault.field}: {fault.detail}" for fault in faults))
@@ -68,9 +68,9 @@ class InvalidValues(ValueError):
 
 
 def clean(fields: Mapping[str, Field], values: object, *, partial: bool) -> dict[str, Any]:
-    """``values`` with every field read; ``partial`` leaves absent ones out, else defaults fill in.
+    """Read every field of ``values``. Absent ones are left out if ``partial``, else get defaults.
 
-    Raises InvalidValues with every fault at once.
+    Raises InvalidValues with all errors.
     """
     if not isinstance(values, Mapping):
         raise InvalidValues([FieldError("", "A JSON object is needed.")])
@@ -96,7 +96,7 @@ def clean(fields: Mapping[str, Field], values: object, *, partial: bool) -> dict
 
 
 def text(most: int, *, check: Check | None = None, lines: bool = False, **schema: Any) -> Described:
-    """Text of up to ``most`` characters without control characters; ``lines`` allows breaks."""
+    """Text of up to ``most`` characters, no control characters; ``lines`` allows line breaks."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
@@ -136,8 +136,8 @@ def whole(low: int, high: int) -> Described:
 
 
 def whole_number(value: object) -> int | None:
-    """The integer that a JSON number is, 3.0 among them; None for any other value."""
-    # True is an int to Python, and not a number to anybody who writes JSON.
+    """The integer that a JSON number stands for, such as 3.0; None for any other value."""
+    # In Python True is an int, but in JSON it is not a number.
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return int(value) if isinstance(value, float) and value.is_integer() else None
@@ -150,7 +150,7 @@ def number(low: float, high: float) -> Described:
         fault = f"A number from {low:g} to {high:g} is needed."
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError(fault)
-        # Comparing before float(), which overflows for a huge int; NaN compares false.
+        # Compare before float(), which overflows for a huge int. NaN compares false.
         if not low <= value <= high:
             raise ValueError(fault)
         return float(value)
@@ -159,7 +159,7 @@ def number(low: float, high: float) -> Described:
 
 
 def nullable(reader: Reader) -> Described:
-    """null, or what ``reader`` takes."""
+    """null, or a value that ``reader`` takes."""
     return Described(
         lambda value: None if value is None else reader(value),
         {"anyOf": [schema_of(reader), {"type": "null"}]},
@@ -184,7 +184,7 @@ def listed(reader: Reader, most: int) -> Described:
 
 
 def nested(fields: Mapping[str, Field], title: str = "") -> Described:
-    """An object with these fields; ``title`` is its name in the API's description."""
+    """An object with these fields; ``title`` names it in the API's description."""
 
     def read(value: object) -> dict[str, Any]:
         try:
@@ -198,7 +198,7 @@ def nested(fields: Mapping[str, Field], title: str = "") -> Described:
 
 
 def json_value(most_bytes: int) -> Described:
-    """Any JSON value that a database can hold, up to ``most_bytes`` when written out."""
+    """Any JSON value that a database can store, of up to ``most_bytes`` as text."""
 
     def read(value: object) -> Any:
         _check_depth(value, MAX_JSON_DEPTH)
@@ -216,7 +216,7 @@ def json_value(most_bytes: int) -> Described:
 
 
 def schema_of(reader: Reader) -> Mapping[str, Any]:
-    """What a reader takes, as a JSON Schema; one that says nothing of itself takes anything."""
+    """The JSON Schema of what a reader takes; {} (anything) for a reader without one."""
     return reader.schema if isinstance(reader, Described) else {}
 
 

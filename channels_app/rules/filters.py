@@ -1,4 +1,4 @@
-"""Which event types a consumer wants to hear of."""
+"""Match event types with the patterns of a consumer's filter."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ _BELOW = ".*"
 
 
 def matches(patterns: Sequence[str], event_type: str) -> bool:
-    """Whether a message of this event type ('' for none) is wanted.
+    """Whether the patterns match a message of this event type ('' for none).
 
-    No patterns at all, or ``*``, want everything; a name wants exactly itself; ``order.*`` wants
-    all below ``order``, at any depth, and not ``order``.
+    No patterns, or ``*``, match everything; a name matches only itself; ``order.*`` matches
+    everything below ``order``, at any depth, but not ``order``.
     """
     return not patterns or any(_matches_one(pattern, event_type) for pattern in patterns)
 
@@ -25,7 +25,7 @@ def covers(pattern: str, other: str) -> bool:
 
 
 def validate_pattern(pattern: str) -> str | None:
-    """What is wrong with a pattern, as a sentence; None when it will do."""
+    """Return what is wrong with a pattern, as a sentence; None if it is valid."""
     if pattern == EVERYTHING or names.event_type(pattern.removesuffix(_BELOW)) is None:
         return None
     return "A pattern is an event type, or one followed by .* for all below it, or * for all."

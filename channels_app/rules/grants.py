@@ -1,4 +1,4 @@
-"""What a team may put into a key: no more than it has already; and since when it has it."""
+"""Decide which rights a team may put into a key (only its own), and since when it has a right."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -8,18 +8,18 @@ from channels_app.rules.fields import FieldError
 
 TEAM_SCOPES = ("register", "receive", "read", "replay")
 OPERATORS = frozenset({"sensitive", "admin"})
-"""What no team gives."""
+"""Scopes that no team may grant."""
 PRODUCER_SCOPES = ("publish",)
-"""Only a producer publishes: a message without one would belong to nobody. It does nothing else:
-to the broker a producer's key may use internal channels, which are no team's to look into."""
+"""Only producers publish, since every message needs an owner. They may do nothing else: a
+producer's key may use internal channels, which teams must not read."""
 
 
 class Held(NamedTuple):
-    """What a working key of the same owner may do, and on which channels it was granted."""
+    """The rights of a valid key of the same owner."""
 
     scopes: Collection[str]
     channels: Collection[str]
-    """None at all: all for a producer's key, those that are open to every team for a team's."""
+    """Empty: all channels for a producer's key, all external channels for a team's key."""
     expires_at: datetime | None = None
 
 
@@ -30,9 +30,9 @@ def excess(
     of_producer: bool,
     held: Sequence[Held],
 ) -> FieldError | None:
-    """What of a wished key goes too far; None when a team may give all of it.
+    """The first right of a requested key that a team may not grant; None if it may grant all.
 
-    Each scope on each channel needs one key that has both. ``admin`` counts for nothing here.
+    Each scope on each channel needs one key that has both. ``admin`` does not imply others here.
     """
     offered = PRODUCER_SCOPES if of_producer else TEAM_SCOPES
     if too_much := [scope for scope in scopes if scope not in offered]:
@@ -55,16 +55,16 @@ def end(
     of_producer: bool,
     held: Sequence[Held],
 ) -> datetime | None:
-    """When the first of the rights that are passed on ends; None when none does.
+    """When the first of the granted rights expires; None if none does.
 
-    A right lasts as long as the last key that has it. What is open to every team comes from no key.
+    A right lasts as long as the last key that has it. Access to external channels needs no key.
     """
     given = _given(scopes, channels, of_producer=of_producer, held=held)
     return min((last for *_, givers in given if (last := _last(givers))), default=None)
 
 
 def every(scopes: Collection[str], *, of_producer: bool, held: Sequence[Held]) -> list[str]:
-    """What to name so that a key reaches all that its owner may use; [] where no name is needed."""
+    """Channels to list in a key for all that its owner may use; [] if the list may be empty."""
     if not of_producer or excess(scopes, (), of_producer=True, held=held) is None:
         return []
     named = [
@@ -75,10 +75,10 @@ def every(scopes: Collection[str], *, of_producer: bool, held: Sequence[Held]) -
 
 
 def since(spans: Iterable[tuple[datetime, datetime | None]], now: datetime) -> datetime:
-    """Since when a right has been held without a break; ``now`` where it is not held.
+    """Since when a right has been held without interruption; ``now`` if it is not held.
 
-    Each span is the time of one thing that gives it, a key for example; the end is exclusive, None
-    for one that is open.
+    Each span is a time in which something, such as a key, gave the right. Its end is exclusive;
+    None means that it is still open.
     """
     first, last = now, now
     for begin, end in sorted(spans, key=lambda span: span[0]):
@@ -97,7 +97,7 @@ def _given(
     of_producer: bool,
     held: Sequence[Held],
 ) -> Iterator[tuple[str, str, list[Held]]]:
-    """Each right with the keys that it may come from; a producer's on all channels has no name."""
+    """Each scope and channel with the keys that grant it; '' stands for all channels."""
     for scope in scopes:
         able = [key for key in held if scope in key.scopes]
         everywhere = [key for key in able if not key.channels] if of_producer else []

@@ -1,4 +1,4 @@
-"""Which request headers people may add to a delivery: none that frame it, and none of ours."""
+"""Decide which headers may be added to a delivery: neither HTTP framing nor the broker's own."""
 
 import re
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 MAX_HEADERS = 32
 MAX_NAME_LENGTH = 100
 MAX_VALUE_LENGTH = 4096
-"""Bytes, which in Latin-1 is characters."""
+"""Maximum length in bytes, which in Latin-1 equals characters."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 
-# RFC 9110 7.6.1 (hop by hop), and what describes the request that the broker makes.
+# Hop-by-hop headers (RFC 9110 7.6.1), and those that describe the broker's own request.
 _FRAMING = frozenset(
     {
         "accept-encoding",
@@ -34,10 +34,10 @@ _RESERVED = ("hookstation-", "proxy-", "webhook-")
 
 
 def canonical(name: str) -> str:
-    """The name as a receiver may come to see it.
+    """The name in the form in which a receiver may see it.
 
-    Case does not matter, and CGI and WSGI make hyphens and underscores the same: ``Webhook_Id``
-    must not pass where ``webhook-id`` does not.
+    Header names are case-insensitive, and CGI and WSGI do not distinguish hyphens from
+    underscores. So ``Webhook_Id`` must be rejected like ``webhook-id``.
     """
     return name.lower().replace("_", "-")
 
@@ -49,9 +49,9 @@ def is_brokers_own(name: str) -> bool:
 
 
 def forwardable(name: str, value: str) -> str | None:
-    """Why a producer's header is not passed on to consumers, as a sentence; None when it is.
+    """Return why a producer's header is not forwarded to consumers, as a sentence; None if it is.
 
-    Credentials are refused: what a producer proves itself with is no consumer's business.
+    Headers with credentials are not forwarded: they authenticate the producer to the broker only.
     """
     if canonical(name) in _CREDENTIALS:
         return f"The header {name} would carry credentials to every consumer."
@@ -59,7 +59,7 @@ def forwardable(name: str, value: str) -> str | None:
 
 
 def settable(name: str, value: str) -> str | None:
-    """Why a consumer may not have this static header, as a sentence; None when it may."""
+    """Return why a consumer may not have this static header, as a sentence; None if it may."""
     if len(name) > MAX_NAME_LENGTH or not _TOKEN.fullmatch(name):
         return f"{name[:MAX_NAME_LENGTH]!r} is not a header name."
     if is_brokers_own(name):
@@ -72,14 +72,14 @@ def settable(name: str, value: str) -> str | None:
 
 
 def check_forwarded(headers: Mapping[str, str]) -> str | None:
-    """The first thing wrong with all that a producer wants passed on; None when it will do."""
+    """Return the first error in the headers that a producer wants to forward; None if valid."""
     if len(headers) > MAX_HEADERS:
         return f"At most {MAX_HEADERS} headers are passed on."
     return next(filter(None, (forwardable(*header) for header in headers.items())), None)
 
 
 def check_static(headers: Mapping[str, str]) -> str | None:
-    """The first thing wrong with a consumer's static headers; None when they will do."""
+    """Return the first error in a consumer's static headers; None if they are valid."""
     if len(headers) > MAX_HEADERS:
         return f"A consumer has at most {MAX_HEADERS} headers of its own."
     return next(filter(None, (settable(*header) for header in headers.items())), None)

@@ -1,4 +1,4 @@
-"""Time-ordered 64-bit keys made by the application, and the form in which people see them."""
+"""Generate time-ordered 64-bit ids in the application, and convert them to their public form."""
 
 import os
 import re
@@ -18,26 +18,26 @@ MOVE = "mov"
 
 # 41 bits of milliseconds (until 2094), 10 bits of slot, 12 bits of sequence: a positive BIGINT.
 EPOCH_MS = 1_735_689_600_000
-"""2025-01-01T00:00:00Z, where the ids begin."""
+"""2025-01-01T00:00:00Z, the time of id 0."""
 _SLOT_BITS = 10
 _SEQUENCE_BITS = 12
 TIME_SHIFT = _SLOT_BITS + _SEQUENCE_BITS
-"""What stands above these bits is the time."""
+"""Bits to the right of the time."""
 _SLOTS = 1 << _SLOT_BITS
 _SEQUENCES = 1 << _SEQUENCE_BITS
 _LARGEST = (1 << 63) - 1
 
-# Crockford's alphabet keeps the order of the numbers and leaves out letters that look like digits.
+# Crockford's alphabet preserves the numeric order and has no letters that look like digits.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _TO_INT_DIGITS = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
-# 13 digits of 5 bits are 65; the first one carries only three, so that 63 are left.
+# 13 digits of 5 bits are 65 bits; the first digit is limited to 3 bits, which leaves 63.
 _PUBLIC = re.compile(rf"[0-7][{_ALPHABET}]{{12}}")
 _UUID_BITS = 10
-"""Of slot and sequence: what a UUID's first random field, of 12 bits, does not hold."""
+"""Low bits of slot and sequence that do not fit into a UUID's field of 12 bits (rand_a)."""
 _UUID_ZEROS = 52
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
-"""Two digits at a time make an id in a third of the time."""
+"""All pairs of digits: encoding two at a time takes a third of the time."""
 
 
 def _unix_ms() -> int:
@@ -45,10 +45,11 @@ def _unix_ms() -> int:
 
 
 class IdMaker:
-    """Makes keys that rise with every call and never repeat within the process.
+    """Generates ids that increase with every call and never repeat within the process.
 
-    Between processes the random slot keeps them apart: two that share a slot and a millisecond
-    collide on the primary key, whereupon the caller reseeds and tries again. Thread-safe.
+    A random slot tells processes apart. Two processes with the same slot can generate the same id
+    within a millisecond; the primary key then collides, and the caller reseeds and retries.
+    Thread-safe.
     """
 
     def __init__(self, slot: int | None = None, now_ms: Callable[[], int] = _unix_ms) -> None:
@@ -60,10 +61,10 @@ class IdMaker:
         _makers.add(self)
 
     def __call__(self) -> int:
-        """The next key. More than 4,096 in one millisecond borrow from the next one."""
+        """The next id. If one millisecond needs more than 4,096, the next one's are used."""
         with self._lock:
             now = self._now_ms() - EPOCH_MS
-            # A clock that stepped back changes nothing: we go on from where we were.
+            # If the clock steps back, continue from the last time.
             if now > self._ms:
                 self._ms, self._sequence = now, 0
             elif self._sequence + 1 < _SEQUENCES:
@@ -73,14 +74,14 @@ class IdMaker:
             return (self._ms << TIME_SHIFT) | (self._slot << _SEQUENCE_BITS) | self._sequence
 
     def reseed(self) -> None:
-        """Move to another random slot; for after a collision on the primary key."""
+        """Change to another random slot, after a collision on the primary key."""
         with self._lock:
             self._slot = (self._slot + 1 + secrets.randbelow(_SLOTS - 1)) % _SLOTS
-            # The new slot may be lower: leave this millisecond, so that keys still rise.
+            # The new slot may be lower: skip to the next millisecond, so that ids still increase.
             self._sequence = _SEQUENCES - 1
 
     def _after_fork(self) -> None:
-        # Parent and child would make the same keys; and another thread may hold the lock for ever.
+        # Without it parent and child generate the same ids, and the lock may stay held for ever.
         self._lock = threading.Lock()
         self.reseed()
 
@@ -97,9 +98,10 @@ os.register_at_fork(after_in_child=_reseed_all)
 
 
 def to_public(prefix: str, number: int) -> str:
-    """``msg_`` and 13 characters, for the prefix ``msg``: a key as people see it, sorting alike.
+    """Convert an id to its public form: ``msg_`` and 13 characters for the prefix ``msg``.
 
-    Raises ValueError for a number that is no key (negative, or above 63 bits).
+    Public forms sort like the ids. Raises ValueError for a number that is not an id (negative, or
+    above 63 bits).
     """
     if not 0 <= number <= _LARGEST:
         raise ValueError(f"{number} is not a key.")
@@ -108,9 +110,9 @@ def to_public(prefix: str, number: int) -> str:
 
 
 def from_public(prefix: str, text: str) -> int | None:
-    """The key behind its public form, None for anything that ``to_public`` would not write.
+    """The id of a public form; None for anything that ``to_public`` does not produce.
 
-    Exact on purpose: one key has one spelling, so that an id can be compared as text.
+    One id has exactly one public form, so that ids can be compared as text.
     """
     head, _, digits = text.partition("_")
     if head != prefix or not _PUBLIC.fullmatch(digits):
@@ -119,10 +121,10 @@ def from_public(prefix: str, text: str) -> int | None:
 
 
 def to_uuid(number: int) -> str:
-    """A key as a UUID of version 7, for clients that take no other form; sorting alike.
+    """An id as a UUID of version 7, for clients that need one; sorts like the id.
 
-    Its time is the key's, slot and sequence stand where a random number would, and the last 52 bits
-    are zero (RFC 9562, 5.7).
+    It has the id's time, then slot and sequence in place of random bits; the last 52 bits are zero
+    (RFC 9562, 5.7).
     """
     low = number & ((1 << TIME_SHIFT) - 1)
     found = created_ms(number) << 80 | 7 << 76 | (low >> _UUID_BITS) << 64
@@ -131,7 +133,7 @@ def to_uuid(number: int) -> str:
 
 
 def from_uuid(text: str) -> int | None:
-    """The key behind a UUID, None for anything that ``to_uuid`` would not write."""
+    """The id of a UUID; None for anything that ``to_uuid`` does not produce."""
     if not _UUID.fullmatch(text):
         return None
     digits = UUID(text).int
@@ -142,16 +144,16 @@ def from_uuid(text: str) -> int | None:
 
 
 def message_number(text: str) -> int | None:
-    """The key of a message that somebody names, in either form: ``msg_...`` or its UUID."""
+    """The id of a message from either public form, ``msg_...`` or UUID; None for other text."""
     number = from_public(MESSAGE, text)
     return from_uuid(text) if number is None else number
 
 
 def created_ms(number: int) -> int:
-    """When a key was made, in Unix milliseconds."""
+    """When an id was generated, in Unix milliseconds."""
     return (number >> TIME_SHIFT) + EPOCH_MS
 
 
 def first_id_at(unix_ms: int) -> int:
-    """The smallest key of a millisecond: every older row is below it (retention cut-offs)."""
+    """The smallest id of a millisecond: all older rows have lower ids (for retention cut-offs)."""
     return max(unix_ms - EPOCH_MS, 0) << TIME_SHIFT

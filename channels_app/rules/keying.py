@@ -1,4 +1,4 @@
-"""Keying: the ordering key of a message whose publisher gave none (S2-63, S3-46)."""
+"""Derive the ordering key of a message whose publisher gave none (S2-63, S3-46)."""
 
 import hashlib
 import json
@@ -9,39 +9,39 @@ from dataclasses import dataclass
 from channels_app.rules import paths
 
 SHARED = "*"
-"""The key of all messages without one, on a channel that keeps the order of all."""
+"""Key of all messages without one, on a FIFO channel."""
 _KEY = re.compile(r"[\x20-\x7e]{1,255}")
 _EXACT = 2**53
-"""Up to here a number of JSON is the same number to everybody who reads it."""
+"""Up to this limit every JSON parser reads an integer exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keying:
-    """How a channel makes keys."""
+    """How a channel derives ordering keys."""
 
     path: str = ""
-    """Where in a JSON body the key stands (rules/paths); '' for nowhere."""
+    """Path of the key in a JSON body (rules/paths); '' for none."""
     is_fifo: bool = False
-    """What has no key otherwise goes under SHARED."""
+    """Whether messages without a key get SHARED."""
 
     def key(self, body: bytes) -> str:
-        """The key of a message that brought none; '' where it has none now either."""
+        """The key of a message that was published without one; '' if it has none."""
         found = _found(self.path, body) if self.path else ""
         return found or (SHARED if self.is_fifo else "")
 
 
 def of(ordering: str, path: str) -> Keying | None:
-    """The channel's way of making keys; None where it makes none, as most."""
+    """The channel's keying; None if it derives no keys, as most channels."""
     return Keying(path, ordering == "fifo") if path or ordering == "fifo" else None
 
 
 def path_fault(path: str) -> str | None:
-    """What is wrong with a path; None when it will do, or when there is none."""
+    """Return what is wrong with a path; None if it is valid or empty."""
     return paths.check(_plain(path)) if path else None
 
 
 def _plain(path: str) -> str:
-    # As JSONPath writes it; the sign means nothing else here.
+    # JSONPath begins with it. It has no other meaning here.
     return path.removeprefix("$.")
 
 
@@ -54,7 +54,7 @@ def _found(path: str, body: bytes) -> str:
 
 
 def _text(found: object) -> str:
-    """Text and numbers as a key; '' for anything else. One value is one key, however written."""
+    """Text or a number as a key; '' for anything else. Equal numbers give equal keys."""
     if isinstance(found, bool) or not isinstance(found, str | int | float):
         return ""
     if isinstance(found, float):
@@ -64,8 +64,8 @@ def _text(found: object) -> str:
     try:
         text = str(found)
     except ValueError:
-        return ""  # a whole number of thousands of digits
+        return ""  # an integer with thousands of digits
     if not text or _KEY.fullmatch(text):
         return text
-    # A key goes along in a header, which has no room for this one: a name for it will do.
+    # A key is sent in a header, where this one is not allowed: use its hash instead.
     return f"sha256:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"

@@ -1,4 +1,4 @@
-"""API keys: made once, shown once, stored as a digest, and what each may do."""
+"""Generate and check API keys. A key is shown once and stored as a digest."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 SCOPES = ("publish", "register", "receive", "read", "replay", "sensitive", "admin")
-"""What a key can be allowed to do; ``admin`` implies the others."""
+"""What a key may do; ``admin`` implies the others."""
 
 # Lower-case base32 throughout: one double click selects the whole key.
 _KEY = re.compile(r"hsk_([a-z2-7]{16})_([a-z2-7]{52})")
@@ -22,25 +22,26 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A fresh key. ``text`` is for its owner's eyes, once; the other two are stored."""
+    """A new key. ``text`` is shown to its owner once; the other two are stored."""
 
     key_id: str
-    """Names the key in lists and logs; not secret."""
+    """Identifies the key in lists and logs; not secret."""
     text: str = field(repr=False)
     digest: str
-    """What ``matches`` compares with: 64 hexadecimal characters."""
+    """Digest of the secret, for ``matches``: 64 hexadecimal characters."""
 
 
 def generate() -> NewKey:
-    """A new random key: 80 bits of name, 256 bits of secret."""
+    """A new random key: 80 bits of id, 256 bits of secret."""
     key_id, secret = _random(10), _random(32)
     return NewKey(key_id=key_id, text=f"hsk_{key_id}_{secret}", digest=_digest(secret))
 
 
 def generate_sigv4_secret() -> str:
-    """A secret access key: 40 characters as AWS's have, 238 random bits.
+    """A secret access key: 40 characters, as AWS's have, with 238 random bits.
 
-    Letters and digits alone: it stands in URLs, such as Celery's ``sqs://id:secret@``, as it is.
+    Only letters and digits, so that it needs no escaping in URLs such as Celery's
+    ``sqs://id:secret@``.
     """
     return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(40))
 
@@ -51,29 +52,29 @@ def access_key_id(key_id: str) -> str:
 
 
 def parse_access_key_id(text: str) -> str | None:
-    """The id of a key out of its access key id; None for what cannot be one."""
+    """The id of a key from its access key id; None for text that cannot be one."""
     found = _ACCESS.fullmatch(text)
     return found[1].lower() if found else None
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """The key's id and its secret, None for what cannot be a key."""
+    """The key's id and its secret; None for text that cannot be a key."""
     found = _KEY.fullmatch(text)
     return (found[1], found[2]) if found else None
 
 
 def matches(secret: str, digest: str) -> bool:
-    """Whether a secret belongs to a stored digest, in constant time."""
+    """Whether a secret has this digest; compares in constant time."""
     return hmac.compare_digest(_digest(secret).encode(), digest.encode())
 
 
 def allows(scopes: Collection[str], wanted: str) -> bool:
-    """Whether a key with these scopes may do what is wanted."""
+    """Whether a key with these scopes has the scope ``wanted``."""
     return wanted in scopes or "admin" in scopes
 
 
 def _digest(secret: str) -> str:
-    # 256 random bits cannot be guessed, so a slow hash would only cost every request its time.
+    # 256 random bits cannot be guessed, so a slow hash would only delay every request.
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

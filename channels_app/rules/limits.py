@@ -1,9 +1,9 @@
-"""Limits: rates as GCRA (one number of memory, exact, nothing to refill), own ones within ours."""
+"""Compute rate limits with GCRA (one number of state, exact), and check quotas."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Unix seconds as floats lie this far apart, so each event of a burst may be off by half of it.
+# Resolution of Unix seconds as floats. Each event of a burst may be off by half of it.
 _RESOLUTION_S = 2.4e-7
 
 
@@ -16,12 +16,12 @@ class Rate:
 
     @property
     def interval(self) -> float:
-        """Seconds that one event uses up."""
+        """Seconds between two events at the average rate."""
         return 1.0 / self.per_second
 
     @property
     def tolerance(self) -> float:
-        """Seconds that events may run ahead of the average."""
+        """Seconds by which events may be ahead of the average rate."""
         return self.interval * (max(self.burst, 1) - 1)
 
 
@@ -32,58 +32,58 @@ class Usage(NamedTuple):
     bytes: int = 0
 
     def __add__(self, other: object) -> "Usage":
-        """Both together."""
+        """The sum of both."""
         if not isinstance(other, Usage):
             return NotImplemented
         return Usage(self.messages + other.messages, self.bytes + other.bytes)
 
 
 class Bar(NamedTuple):
-    """How much of one limit is used, as pages show it."""
+    """The used share of one limit, as pages show it."""
 
     name: str
     used: int
     most: int
-    """0: there is no limit."""
+    """0: no limit."""
     percent: float
-    """100 at most."""
+    """At most 100."""
 
 
 class Quota(NamedTuple):
-    """How much may wait at most; 0 is no limit."""
+    """Limits for waiting messages; 0 is no limit."""
 
     messages: int = 0
     bytes: int = 0
 
     def excess(self, messages: int, size: int) -> str:
-        """Which of the limits so many are over: "messages", "bytes", or "" for none."""
+        """The exceeded limit: "messages" or "bytes", or "" for none."""
         if self.messages and messages > self.messages:
             return "messages"
         return "bytes" if self.bytes and size > self.bytes else ""
 
     def bars(self, used: Usage) -> list[Bar]:
-        """One for each of the two limits."""
+        """One bar for each of the two limits."""
         return [
             Bar(name, amount, limit, min(100.0, 100 * amount / limit) if limit else 0.0)
             for name, limit, amount in zip(self._fields, self, used, strict=True)
         ]
 
     def share(self, used: Usage) -> float:
-        """The larger of the used shares of both limits; 0.0 without a limit, may exceed 1.0."""
+        """The larger used share of the two limits; 0.0 without limits, may exceed 1.0."""
         shares = [amount / limit for limit, amount in zip(self, used, strict=True) if limit]
         return max(shares, default=0.0)
 
 
 def within(own: int | None, most: int) -> int:
-    """A limit of somebody's own, where there is one, within that of the installation."""
+    """An object's own limit, if it has one, reduced to that of the installation."""
     return min(own or most, most)
 
 
 def decide(arrival: float, now: float, rate: Rate) -> tuple[bool, float, float]:
     """Whether one event may happen at ``now`` (Unix seconds).
 
-    ``arrival`` is the theoretical arrival time that the last decision returned, 0 at first.
-    Returns (allowed, the new theoretical arrival time, seconds to wait when refused).
+    ``arrival`` is the theoretical arrival time that the last decision returned, initially 0.
+    Returns (allowed, the new theoretical arrival time, seconds to wait if not allowed).
     """
     earliest = max(arrival, now)
     wait = earliest - rate.tolerance - now

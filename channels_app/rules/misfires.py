@@ -1,4 +1,4 @@
-"""Misfires: which occurrences of a schedule still happen when they come late, and which do not."""
+"""Decide which late occurrences of a schedule still fire."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from datetime import datetime, timedelta
 
 FIRE_ONCE, FIRE_ALL, SKIP = "fire_once", "fire_all", "skip"
 GRACE = timedelta(seconds=60)
-"""Up to so late an occurrence is on time: a restart must not cost one."""
+"""An occurrence up to this late counts as on time, so that a restart does not skip one."""
 MAX_SKIPPED = 2000
-"""Occurrences judged at once: after a week a schedule of seconds has missed 600,000."""
+"""Limit of occurrences per call: after a week, a schedule of 1 s has missed 600,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is to be done for one schedule now."""
+    """What to do for one schedule now."""
 
     occurrence: datetime | None
-    """To be fired now; None: nothing is."""
+    """The occurrence to fire now; None: none."""
     missed: int
-    """Occurrences before it that do not happen any more."""
+    """Occurrences before it that are skipped."""
     next_at: datetime | None
-    """What is to be looked at next, perhaps due already; None: nothing ever."""
+    """The next occurrence to check, possibly due already; None: there is none."""
 
 
 def turn(
@@ -29,10 +29,10 @@ def turn(
     misfire: str,
     after: Callable[[datetime], datetime | None],
 ) -> Turn:
-    """The oldest occurrence from ``next_at`` on that is due and still happens.
+    """The oldest occurrence from ``next_at`` on that is due and still fires.
 
-    Missed is what is more than GRACE late: with ``fire_all`` it happens all the same, with ``skip``
-    not at all, and with ``fire_once`` only the last of them.
+    An occurrence that is more than GRACE late is a misfire. With ``fire_all`` it fires all the
+    same, with ``skip`` it does not, and with ``fire_once`` only the last misfire fires.
     """
     at: datetime | None = next_at
     for missed in range(MAX_SKIPPED):

@@ -1,4 +1,4 @@
-"""The names people give: short, safe in URLs, logs and headers, and one spelling each."""
+"""Check the names that people give: short, one spelling each, safe in URLs, logs and headers."""
 
 import re
 
@@ -10,7 +10,7 @@ _EVENT_TYPE = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
 
 
 def slug(value: str) -> str | None:
-    """What is wrong with the name of a channel, producer or consumer; None when it will do."""
+    """Return what is wrong with a channel's, producer's or consumer's name; None if it is valid."""
     if _SLUG.fullmatch(value):
         return None
     return (
@@ -20,7 +20,7 @@ def slug(value: str) -> str | None:
 
 
 def event_type(value: str) -> str | None:
-    """What is wrong with the name of an event type; None when it will do."""
+    """Return what is wrong with the name of an event type; None if it is valid."""
     if len(value) <= MAX_EVENT_TYPE_LENGTH and _EVENT_TYPE.fullmatch(value):
         return None
     return (

@@ -1,4 +1,4 @@
-"""The last occurrences of a schedule and their results, as the few lines that its row keeps."""
+"""Format the last occurrences of a schedule and their results as the lines that its row stores."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,7 +8,7 @@ from channels_app.rules import times
 
 FIRED = "fired"
 RUN = "run"
-"""By hand, beside the timetable."""
+"""Started by hand, outside the timetable."""
 MISSED = "missed"
 OVERLAPPED = "overlapped"
 REFUSED = "refused"
@@ -26,7 +26,7 @@ def line(
     count: int = 1,
     detail: str = "",
 ) -> dict[str, Any]:
-    """One line: ``at`` it was decided; ``count`` occurrences, of which this was the first."""
+    """One line: decided ``at``; stands for ``count`` occurrences from ``occurrence_at`` on."""
     return {
         "result": result,
         "occurrence_at": times.text(occurrence_at) if occurrence_at else None,
@@ -38,15 +38,15 @@ def line(
 
 
 def kept(recent: Sequence[dict[str, Any]], *lines: dict[str, Any]) -> list[dict[str, Any]]:
-    """The newest KEPT lines, newest first, after ``lines`` in the order in which they came."""
+    """The newest MAX_KEPT lines, newest first; ``lines`` are new, oldest first."""
     return [*reversed(lines), *recent][:MAX_KEPT]
 
 
 def key(name: str, occurrence_at: datetime) -> str:
-    """The idempotency key of an occurrence's message: whoever fires it, it is one message."""
+    """The idempotency key of an occurrence's message: a repeated firing stores nothing twice."""
     return f"schedule:{name}:{round(occurrence_at.timestamp() * 1000)}"
 
 
 def run_key(name: str, number: int) -> str:
-    """The same for one that somebody asked for."""
+    """The same for an occurrence that was started by hand."""
     return f"schedule:{name}:run:{number}"

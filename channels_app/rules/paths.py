@@ -1,8 +1,8 @@
-"""Paths into JSON, in JMESPath's words for names, places and ``[*]``: nothing that computes.
+"""Find values in JSON by a path: the part of JMESPath with names, indexes and ``[*]``.
 
-JMESPath itself has functions, filters and lists made on the way, with which a short expression can
-ask for much work: a hundred ``[]`` took 45 s on a megabyte. These do not: whatever the document,
-each part of a path looks once at what the part before it found.
+Full JMESPath has functions, filters and flattening, with which a short expression can take long: a
+hundred ``[]`` took 45 s on a megabyte. Here each part of a path visits only once what the part
+before it found, in any document.
 """
 
 import re
@@ -18,14 +18,14 @@ _PATH = re.compile(PATTERN)
 
 
 def check(path: str) -> str | None:
-    """Why this is no path, as a sentence; None when it is one."""
+    """Return why the text is not a path, as a sentence; None if it is one."""
     if _PATH.fullmatch(path):
         return None
     return "A path looks like messages[0].id or entry[*].changes[*].value."
 
 
 def found(path: str, value: object) -> Iterator[object]:
-    """What a path that `check` let through finds, in order: lists opened, nulls left out."""
+    """The values that a valid path finds, in order; lists are flattened, nulls left out."""
     open_ends = [jmespath.search(path, value)]
     while open_ends:
         end = open_ends.pop()

@@ -1,4 +1,4 @@
-"""If-Match and If-None-Match (RFC 9110 section 13): which version a write is meant for."""
+"""Parse If-Match and If-None-Match (RFC 9110 section 13), which name the version to write to."""
 
 import re
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ _ETAG = re.compile(r'\s*(?:(W/)?"([\x21\x23-\x7e]*)")\s*(?:,|\Z)')
 
 @dataclass(frozen=True, slots=True)
 class Precondition:
-    """What must be true of the object before it is written."""
+    """What must hold for an object before it is written."""
 
     versions: frozenset[int] | None = None
-    """It has one of these; None stands for any version."""
+    """The object's version is one of these; None: any version."""
     must_exist: bool = False
     must_be_new: bool = False
 
     def holds(self, version: int | None) -> bool:
-        """Whether an object of this version, or none at all, may be written."""
+        """Whether an object of this version (None: no object) may be written."""
         if version is None:
             return not self.must_exist
         if self.must_be_new:
@@ -28,9 +28,9 @@ ALWAYS = Precondition()
 
 
 def parse(if_match: str | None, if_none_match: str | None = None) -> Precondition:
-    """The condition that the two headers state together.
+    """The precondition that the two headers express together.
 
-    A weak tag never matches, as the standard has it for writes. Raises ValueError with a sentence
+    A weak tag never matches, as RFC 9110 requires for If-Match. Raises ValueError with a sentence
     that begins with the header's name.
     """
     if if_none_match is not None and if_none_match.strip() != "*":
@@ -44,7 +44,10 @@ def parse(if_match: str | None, if_none_match: str | None = None) -> Preconditio
 
 
 def tag(version: int, state: str = "") -> str:
-    """The ETag of a version, and of what else an answer shows. Writes compare the version alone."""
+    """The ETag of a version and of the other state in a response.
+
+    Writes compare only the version.
+    """
     return f'"{version}.{state}"' if state else f'"{version}"'
 
 

@@ -1,8 +1,8 @@
-"""The program's name: texts say each command as the people of this installation type it.
+"""Write commands in texts the way in which the people of this installation type them.
 
-In the code a command is written ``manage.py migrate`` or ``python -m pipeline usage``. Every text
-that is shown goes through ``typed``: in a checkout it says ``python manage.py migrate``, where the
-package is installed ``hookstation migrate`` and ``hookstation pipeline usage``.
+The code writes a command as ``manage.py migrate`` or ``python -m pipeline usage``. Every text that
+is displayed passes through ``typed``: it shows ``python manage.py migrate`` in a checkout, and
+``hookstation migrate`` and ``hookstation pipeline usage`` for an installed package.
 """
 
 import re
@@ -14,17 +14,17 @@ _name = CHECKOUT
 
 
 def use(name: str) -> None:
-    """Say from now on that the program is started by this name. Settings do, once."""
+    """Set the name by which the program is started. The settings call this once."""
     global _name
     _name = name
 
 
 def name() -> str:
-    """What people type in front of a command's name."""
+    """What people type before a command's name."""
     return _name
 
 
 def typed(text: str) -> str:
-    """The text with each command as people type it here."""
+    """The text with each command as people of this installation type it."""
     found = _MANAGE.sub(lambda _: _name, text)
     return found if _name == CHECKOUT else _PIPELINE.sub(lambda _: f"{_name} pipeline", found)

@@ -1,4 +1,4 @@
-"""What may be written of a schedule: when it recurs, and what its messages are."""
+"""Validate the fields of a schedule: its timing, and the content of its messages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _TEXT = {"type": ["string", "null"]}
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A message of a schedule, already read and judged as messages are."""
+    """A message of a schedule, parsed and validated like a published message."""
 
     body: bytes = field(repr=False)
     content_type: str = ""
@@ -76,7 +76,7 @@ TIMING: dict[str, Field] = {
         help="What happens while its last message still waits for a consumer.",
     ),
 }
-"""When it recurs."""
+"""Fields for when the schedule recurs."""
 CONTENT: dict[str, Field] = {
     "body": _item(_TEXT, "Text; stored as UTF-8."),
     "body_base64": _item(_TEXT | {"contentEncoding": "base64"}, "Instead of body: any bytes."),
@@ -92,12 +92,12 @@ CONTENT: dict[str, Field] = {
         "Forwarded to consumers.",
     ),
 }
-"""What each message is: judged as an item of a batch is, now and at each firing."""
+"""Fields of each message: validated like an item of a batch, now and at each firing."""
 FIELDS = TIMING | CONTENT
 
 
 def clean(name: str, values: object) -> dict[str, Any]:
-    """The fields, each read by itself; those of the message still as they were given.
+    """Read each timing field; the fields of the message stay as they were given.
 
     Raises InvalidValues.
     """

@@ -1,4 +1,4 @@
-"""Retry overrides: retry settings of some event types, in place of a consumer's own."""
+"""Validate and resolve retry overrides: retry settings for some event types of a consumer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from channels_app.rules.fields import Described, Field
 
 MAX_OVERRIDES = 20
 MAX_PATTERNS = 50
-"""Of one override."""
+"""Per override."""
 _PATTERNS = fields.listed(fields.text(200, check=filters.validate_pattern), MAX_PATTERNS)
 
 
@@ -65,17 +65,17 @@ def _retry_overrides(value: object) -> list[dict[str, Any]]:
 
 
 retry_overrides = Described(_retry_overrides, _LISTED.schema)
-"""An ordered list; the first entry that matches a message's event type holds. One that no message
-could reach is refused."""
+"""An ordered list; the first entry that matches a message's event type applies. A list with an
+entry that can never apply is rejected."""
 
 
 def effective(
     overrides: Sequence[Mapping[str, Any]], retry: Any, max_attempts: int
 ) -> list[dict[str, Any]]:
-    """Stored overrides with the consumer's own settings filled in, and what follows from them.
+    """Stored overrides with the consumer's settings filled in, and the values derived from them.
 
-    ``retry`` and ``max_attempts`` are those of the consumer, with the channel's and the
-    installation's filled in.
+    ``retry`` and ``max_attempts`` are the consumer's, with the channel's and the installation's
+    defaults filled in.
     """
     found = []
     for entry in overrides:
@@ -95,7 +95,7 @@ def effective(
 def resolved(
     overrides: Sequence[Mapping[str, Any]], retry: Any, max_attempts: int
 ) -> RetryOverrides | None:
-    """The same as delivery uses them; None where there are none."""
+    """The overrides in the form that delivery uses; None if there are none."""
     if not overrides:
         return None
     entries = tuple(

@@ -1,9 +1,9 @@
-"""Roles in a team, each including what the ones before it may do."""
+"""Order the roles in a team; each one includes the rights of the ones before it."""
 
 ROLES = ("viewer", "editor", "owner")
-"""See; change what the team owns; decide who belongs to it."""
+"""View; change what the team owns; manage its members."""
 
 
 def includes(role: str, wanted: str) -> bool:
-    """Whether somebody with ``role`` may do what ``wanted`` may."""
+    """Whether ``role`` includes the rights of ``wanted``."""
     return ROLES.index(role) >= ROLES.index(wanted)

@@ -1,8 +1,8 @@
-"""JSON Schemas of event types: checked when registered, and bodies against them when accepted.
+"""Check JSON Schemas of event types at registration, and bodies against them when accepted.
 
-A schema comes from a team and runs in our process. Nothing is fetched for it, and the time that a
-body takes is linear in its size: patterns have no backtracking, and how many parts of a schema may
-apply to one value is known before the schema is taken (decision 27).
+A team writes the schema, and our process evaluates it. So nothing is fetched, and the time for a
+body is linear in its size: patterns do not backtrack, and a schema is rejected if too many of its
+parts can apply to one value (decision 27).
 """
 
 import json
@@ -14,30 +14,31 @@ import jsonschema_rs
 from jsonschema_rs import RegexOptions, ValidationError
 
 MAX_PATTERN_LENGTH = 500
-"""Characters of a regular expression in a schema."""
+"""Maximum length of a regular expression in a schema, in characters."""
 PATTERNS = RegexOptions(size_limit=1_000_000, dfa_size_limit=1_000_000)
-"""Rust's regex crate, linear in the text, and how large a compiled pattern may get, in bytes."""
+"""Options for Rust's regex crate, which is linear in the text; sizes of compiled patterns in
+bytes."""
 MAX_DEPTH = 64
-"""Levels of arrays and objects in a body; a schema that refers to itself may allow fewer."""
+"""Maximum nesting of a body; a schema that refers to itself may allow less."""
 MIN_LEVELS = 5
-"""Levels for which a schema must not apply too many parts to a value."""
+"""Nesting for which a schema has to stay below MAX_PARTS."""
 MAX_PARTS = 10_000
-"""Parts of a schema that may apply to one value."""
+"""Maximum number of parts of a schema that may apply to one value."""
 MAX_CHECKS = 5_000_000
-"""Values of a body times the parts that may apply to each."""
+"""Maximum of values in a body times parts that may apply to each."""
 MAX_MATCHED = 20_000_000
-"""Bytes of a body times the patterns that may apply to each value, by their weight."""
+"""Maximum of bytes of a body times patterns that may apply to each value, by weight."""
 MAX_EXPLAINED = 10_000
-"""Checks of a body for which a fault is explained: that keeps the faults of every branch."""
+"""Maximum of checks for which an error is explained, since that collects those of every branch."""
 PER_WEIGHT = 16
-"""Names in a part, or repetitions in a pattern, that cost as much as one more part or pattern."""
+"""Names in a part, or repetitions in a pattern, that cost as much as one part or pattern."""
 _MAX_MESSAGE_LENGTH = 300
 _INAPPLICABLE = "The event type's schema cannot be applied; ask its owner to mend it."
 
 REPEATED = re.compile(r"(\)?)\{(\d+)(?:,(\d*))?\}")
-"""A counted repetition: whether a group is repeated, and how often."""
+"""A counted repetition: whether it repeats a group, and how often."""
 
-# Whose schemas apply to the value itself.
+# Keywords whose subschemas apply to the value itself.
 _LISTS_HERE = ("allOf", "anyOf", "oneOf")
 _ONES_HERE = ("not", "if", "then", "else")
 _NAMED_HERE = ("dependentSchemas", "dependencies")
@@ -45,20 +46,20 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class Checker(NamedTuple):
-    """A schema that is ready for bodies, to be kept: making one costs more than using it."""
+    """A compiled schema. Cache it, since compiling costs more than a check."""
 
     validator: Any
-    """jsonschema_rs's; None where the schema, stored once, is none that is taken today."""
+    """The validator of jsonschema_rs; None if the stored schema is not valid any more."""
     levels: int
-    """How deep a body may be."""
+    """Maximum nesting of a body."""
     parts: int
-    """How many parts may apply to one value."""
+    """Maximum number of parts that may apply to one value."""
     patterns: int
-    """How many patterns may, by their weight."""
+    """Maximum number of patterns that may apply to one value, by weight."""
 
 
 def check(schema: object) -> None:
-    """Whether bodies can be checked with this (draft 2020-12 unless ``$schema`` names another).
+    """Check that a schema can be used (draft 2020-12 unless ``$schema`` names another).
 
     Raises ValueError with a sentence.
     """
@@ -68,7 +69,7 @@ def check(schema: object) -> None:
 
 
 def compiled(schema: Any) -> Checker:
-    """What bodies are checked with."""
+    """Compile a stored schema."""
     try:
         return _made(schema)
     except ValueError:
@@ -76,7 +77,7 @@ def compiled(schema: Any) -> Checker:
 
 
 def fault(checker: Checker, body: bytes) -> str | None:
-    """What is wrong with a body, as a sentence; None when it satisfies the schema."""
+    """Return what is wrong with a body, as a sentence; None if it satisfies the schema."""
     if checker.validator is None:
         return _INAPPLICABLE
     containers = body.count(b"[") + body.count(b"{")
@@ -107,7 +108,7 @@ def _made(schema: Any) -> Checker:
     except RecursionError:
         raise ValueError("The schema is nested too deeply.") from None
     try:
-        # Not jsonschema_rs.meta.validate, which fetches the $schema that it does not know.
+        # jsonschema_rs.meta.validate would fetch an unknown $schema.
         validator = jsonschema_rs.validator_for(schema, pattern_options=PATTERNS, offline=True)
     except ValidationError as error:
         raise ValueError(_said(error)) from None
@@ -120,29 +121,29 @@ class _Part(NamedTuple):
     """A subschema, and the ``id()`` of the subschemas that it applies."""
 
     here: list[int]
-    """To the same value."""
+    """Those applied to the same value."""
     below: list[list[int]]
-    """To the values inside; of each list one at most to each value."""
+    """Those applied to values inside it; of each list at most one applies to each value."""
     factor: int
     """How often those of ``here`` are applied."""
     checks: int
-    """What it costs by itself, in checks."""
+    """Cost of the part itself, in checks."""
     patterns: int
-    """Its own patterns, by their weight."""
+    """Number of its own patterns, by weight."""
 
 
 class _Graph:
     """Parts of a schema that a body can reach, and how many of them may apply to one value.
 
-    A schema that combines references to itself applies its parts 2, 4, 8, ... times to a value, as
-    deep as the body goes: validators do not remember what they have looked at.
+    A schema that combines references to itself can apply its parts 2, 4, 8, ... times to a value,
+    doubling with each level of the body, since validators do not cache results.
     """
 
     def __init__(self, schema: Any) -> None:
         self._root = schema
         self._anchors: dict[str, list[Any]] = {}
         self._parts: dict[int, _Part] = {}
-        """Each behind those that it applies to the same value."""
+        """Ordered: each part follows those that it applies to the same value."""
         named = schema.get("$schema", "") if isinstance(schema, dict) else ""
         self._collect(schema, "id" if "draft-04" in str(named) else "$id")
         self._left = [schema]
@@ -150,7 +151,7 @@ class _Graph:
             self._visit(self._left.pop(), set())
 
     def bounds(self) -> tuple[int, int, int]:
-        """Levels of a body for which the costs are bounded; parts and patterns for one value."""
+        """Allowed nesting of a body, and the parts and patterns that may apply to one value."""
         parts = patterns = 0
         before: dict[int, tuple[int, int]] = {}
         for level in range(MAX_DEPTH + 1):
@@ -174,10 +175,10 @@ class _Graph:
         counts: dict[int, tuple[int, int]],
         before: dict[int, tuple[int, int]],
     ) -> tuple[int, int]:
-        """Checks and patterns of a part for a value on this level of a body."""
+        """Checks and patterns of a part for a value at this level of a body."""
         both = []
         for kind, own in enumerate((part.checks, part.patterns)):
-            # On the level of the part itself it costs its own, below that what it applies there.
+            # At its own level a part costs its own checks, at deeper ones those of its subschemas.
             inside = own
             if before:
                 inside = sum(
@@ -188,7 +189,7 @@ class _Graph:
         return both[0], both[1]
 
     def _visit(self, part: Any, above: set[int]) -> None:
-        """Note down a part and what it applies to the same value; what is inside, later."""
+        """Record a part and those it applies to the same value; queue those for values inside."""
         if id(part) in self._parts:
             return
         if id(part) in above:
@@ -209,7 +210,7 @@ class _Graph:
             raise ValueError(f"A pattern has at most {MAX_PATTERN_LENGTH} characters.")
 
     def _here(self, part: Any) -> list[Any]:
-        """What a part applies to the same value."""
+        """Subschemas that a part applies to the same value."""
         if not isinstance(part, dict):
             return []
         found = [one for name in _LISTS_HERE for one in _listed(part, name)]
@@ -222,7 +223,7 @@ class _Graph:
         return found
 
     def _children(self, part: Any) -> list[list[Any]]:
-        """What a part applies to the values inside; of each list at most one for each value."""
+        """Subschemas that a part applies to values inside; of each list at most one per value."""
         if not isinstance(part, dict):
             return []
         items = part.get("items")
@@ -239,7 +240,7 @@ class _Graph:
         return [members, places, *([one] for one in alone)]
 
     def _resolved(self, reference: Any) -> list[Any]:
-        """What a reference leads to. Raises ValueError."""
+        """The subschemas that a reference may point to. Raises ValueError."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise ValueError("A schema may refer to its own parts only (#/$defs/...).")
         path = reference[1:]
@@ -249,7 +250,7 @@ class _Graph:
             found = self._anchors.get(path, [])
             if not found:
                 raise ValueError(f"There is nothing at {reference[:100]} in the schema.")
-            return found  # A dynamic one may lead to any of that name.
+            return found  # $dynamicRef may point to any anchor of that name
         part = self._root
         for step in path[1:].split("/"):
             key = _unescaped(step)
@@ -264,7 +265,7 @@ class _Graph:
         return [part]
 
     def _collect(self, value: Any, identity: str) -> None:
-        """Anchors, wherever they stand, so that none is overlooked."""
+        """Collect all anchors, wherever they are."""
         inside = [value]
         while inside:
             one = inside.pop()
@@ -273,7 +274,7 @@ class _Graph:
                     if isinstance(one.get(name), str):
                         self._anchors.setdefault(one[name], []).append(one)
                 if isinstance(one.get(identity), str) and one is not value:
-                    # References inside would be to that part, not to the whole.
+                    # A reference inside would be relative to that part, not to the whole schema.
                     raise ValueError(f"Only the whole schema may have an {identity}.")
             inside += _inner(one)
 
@@ -311,7 +312,7 @@ def _patterns(part: Any) -> list[str]:
 
 
 def _weight(pattern: str) -> int:
-    """What a pattern costs per byte: each repetition is a copy of what is repeated."""
+    """Cost of a pattern per byte: each repetition is a copy of what is repeated."""
     copies, groups = 0, 1
     for after_group, least, most in REPEATED.findall(pattern):
         count = int((most or least)[:6])
@@ -327,7 +328,7 @@ def _unescaped(step: str) -> str:
 
 
 def _is_deeper(document: Any, levels: int) -> bool:
-    """Whether arrays and objects are nested deeper than that."""
+    """Whether arrays and objects are nested deeper than ``levels``."""
     row = _inner([document])
     for _ in range(levels):
         row = [one for value in row for one in _inner(value)]
@@ -335,13 +336,13 @@ def _is_deeper(document: Any, levels: int) -> bool:
 
 
 def _inner(value: Any) -> list[Any]:
-    """The arrays and objects of one."""
+    """The arrays and objects inside a value."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [one for one in values if isinstance(one, dict | list)]
 
 
 def _said(error: Any) -> str:
-    """Why a schema is none."""
+    """Why the schema is not valid, as a sentence."""
     name = error.instance_path[-1] if error.instance_path else ""
     if "regex" in str(error.message):
         return (

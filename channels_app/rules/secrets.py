@@ -1,7 +1,7 @@
-"""Signing secrets of consumers: made, read and written in the spelling of Standard Webhooks.
+"""Generate, encode and decode signing secrets of consumers in the format of Standard Webhooks.
 
-``whsec_...`` is shared (v1, HMAC-SHA256). A pair of ``whsk_...`` (kept by the broker) and
-``whpk_...`` (public) signs with Ed25519 (v1a).
+A shared secret is ``whsec_...`` (v1, HMAC-SHA256). A key pair of ``whsk_...`` (kept by the broker)
+and ``whpk_...`` (public) signs with Ed25519 (v1a).
 """
 
 import base64
@@ -19,19 +19,19 @@ def new_secret() -> str:
 
 
 def new_signing_key() -> tuple[str, str]:
-    """A key pair for ``v1a``: the signer's ``whsk_...`` (to be kept) and its ``whpk_...``."""
+    """A key pair for ``v1a``: the private ``whsk_...`` and the public ``whpk_...``."""
     key = Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes_raw()
     return PRIVATE + encode(key.private_bytes_raw() + public), PUBLIC + encode(public)
 
 
 def decode_secret(text: str) -> bytes:
-    """The bytes that a ``whsec_...`` signs with. Raises ValueError with a sentence."""
+    """The signing bytes of a ``whsec_...``. Raises ValueError with a sentence."""
     return _decode(text, SECRET, range(24, 65))
 
 
 def decode_signing_key(text: str) -> bytes:
-    """The 32 bytes that a ``whsk_...`` signs with. Raises ValueError with a sentence."""
+    """The 32 signing bytes of a ``whsk_...``. Raises ValueError with a sentence."""
     return _decode(text, PRIVATE, range(64, 65))[:KEY_BYTES]
 
 
@@ -41,7 +41,7 @@ def decode_public_key(text: str) -> bytes:
 
 
 def encode(raw: bytes) -> str:
-    """Standard base64 with padding, as secrets and signatures are written."""
+    """Standard base64 with padding, the encoding of secrets and signatures."""
     return base64.b64encode(raw).decode()
 
 

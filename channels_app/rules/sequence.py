@@ -5,42 +5,42 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 RESTART = 0
-"""The number that begins a sequence anew. It is always in turn."""
+"""The number that restarts a sequence. It is always accepted."""
 FIRST = 1
 MAX_NUMBER = 2**53 - 1
-"""Up to here a number of JSON is the same number to everybody who reads it."""
+"""Up to this limit every JSON parser reads an integer exactly."""
 
 
 class Turn(Enum):
-    """What becomes of a number."""
+    """The result for a number."""
 
     GOES = auto()
     EARLY = auto()
-    """Earlier ones are missing."""
+    """Earlier numbers are missing."""
     PASSED = auto()
-    """It went already, or was given up."""
+    """The number was stored already, or skipped."""
 
 
 class Decision(NamedTuple):
-    """What becomes of a number, and what is expected then."""
+    """The result for a number, and the number expected next."""
 
     turn: Turn
     expected: int
     skipped: int = 0
-    """Numbers given up by this, from the one that was expected on."""
+    """How many numbers this decision skips, beginning with the expected one."""
 
 
 def sequence_id(channel_id: int, producer_id: int | None, ordering_key: str) -> int:
-    """The sequence of a producer's key: a positive 63-bit number, the same in every process."""
+    """The id of the sequence of a producer's key: 63 bits, positive, equal in all processes."""
     text = f"{channel_id}:{producer_id}:{ordering_key}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
 def decide(number: int, expected: int, *, is_over: bool = False, lower: int | None) -> Decision:
-    """What becomes of ``number``.
+    """Decide about ``number``.
 
-    ``is_over``: it has waited for as long as the channel lets it. ``lower`` is the lowest one
-    below it that still waits: that goes first, for it came in time as well.
+    ``is_over``: it has waited for the channel's whole reorder window. ``lower`` is the lowest
+    number below it that still waits. That one goes first, since it also arrived within its window.
     """
     if number == RESTART:
         return Decision(Turn.GOES, FIRST)

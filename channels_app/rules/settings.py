@@ -1,4 +1,4 @@
-"""Readers of settings that channels, consumers and producers share (see rules/fields.py)."""
+"""Read the settings that channels, consumers and producers share (see rules/fields.py)."""
 
 import re
 from collections.abc import Mapping
@@ -9,24 +9,24 @@ from channels_app.rules.correlation import correlation
 from channels_app.rules.fields import Described, Field
 
 MAX_WAITING = 2**53
-"""As much as every JSON parser reads exactly."""
+"""Up to this limit every JSON parser reads an integer exactly."""
 MAX_PER_SECOND = 100_000
 MAX_ATTEMPTS = 1000
-"""As the maxReceiveCount of an SQS queue."""
+"""The maximum maxReceiveCount of an SQS queue."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/(?:[a-z0-9!#$&^_.+-]{1,127}|\*)")
 
 
 def media_type(value: str) -> str | None:
-    """What is wrong with a media type or range; None when it will do."""
+    """Return what is wrong with a media type or range; None if it is valid."""
     if _MEDIA_TYPE.fullmatch(value):
         return None
     return "A media type looks like application/json or text/*, in lower case."
 
 
 def only(value: object, sentence: str) -> Described:
-    """The one value that is delivered today.
+    """Takes only the one value that is implemented today.
 
-    To store another wish and ignore it would be worse than to refuse it.
+    It is better to reject another value than to store and ignore it.
     """
 
     def read(given: object) -> object:
@@ -50,7 +50,7 @@ def _ack(value: object) -> dict[str, Any]:
             raise ValueError(f"{name} bounds a timeout_ms that is {ADAPTIVE}.")
     if is_adaptive and read["timeout_min_ms"] > read["timeout_max_ms"]:
         raise ValueError("timeout_min_ms is more than timeout_max_ms.")
-    # What most do without is not written down.
+    # Leave out what is not set.
     return {name: it for name, it in read.items() if it is not None}
 
 
@@ -77,7 +77,7 @@ def _timeout_ms(value: object) -> int | str:
 
 
 ADAPTIVE = "adaptive"
-"""A wait that follows how long acknowledgements took of late."""
+"""A timeout that follows the recent duration of acknowledgements."""
 _BOUNDS = {"timeout_min_ms": 100, "timeout_max_ms": 60_000}
 _ACK_MS = fields.whole(10, 86_400_000)
 _WAIT = Described(_timeout_ms, {"anyOf": [_ACK_MS.schema, {"const": ADAPTIVE}]})
@@ -109,7 +109,7 @@ _ACKS = {
     ),
 }
 ack = fields.nullable(Described(_ack, {"oneOf": [one.schema for one in _ACKS.values()]}))
-"""How a consumer acknowledges later; null: its answer is the acknowledgement."""
+"""How a consumer acknowledges later; null: its response is the acknowledgement."""
 
 _SECONDS = {"type": "number", "minimum": 0, "maximum": backoff.MAX_DELAY_S}
 
@@ -127,7 +127,7 @@ rate_limit = fields.nullable(
     )
 )
 max_attempts = fields.nullable(fields.whole(1, MAX_ATTEMPTS))
-"""How many failures end a delivery; null: what holds otherwise."""
+"""Failures until a delivery is dead; null: the default."""
 retry_policy = Described(
     _retry_policy,
     {
@@ -148,7 +148,7 @@ retry_policy = Described(
         ]
     },
 )
-"""A retry policy, stored the way it was written."""
+"""A retry policy, stored as it was written."""
 static_headers = Described(
     _static_headers,
     {
@@ -157,4 +157,4 @@ static_headers = Described(
         "additionalProperties": {"type": "string", "maxLength": headers.MAX_VALUE_LENGTH},
     },
 )
-"""A consumer's own headers, which may carry credentials."""
+"""A consumer's static headers, which may contain credentials."""

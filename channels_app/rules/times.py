@@ -1,4 +1,4 @@
-"""Instants and durations as people write them: RFC 3339 or milliseconds, never a guess."""
+"""Parse instants and durations: RFC 3339 or milliseconds, without guessing."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -8,19 +8,19 @@ from channels_app.rules.fields import whole_number
 DAY_MS = 86_400_000
 MAX_DAYS = 10 * 366
 MAX_DELAY_MS = MAX_DAYS * DAY_MS
-"""Ten years: what is meant to happen later than that is a mistake."""
+"""Ten years: a later instant is taken for a mistake."""
 
 _RFC_3339 = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MS = 946_684_800_000
-"""2000-01-01. A number below it was meant as seconds; next year would become long ago."""
+"""2000-01-01. A smaller number was probably meant as seconds, and would lie far in the past."""
 _HOW = "Write an instant like 2027-01-31T08:00:00.000Z, or as milliseconds since 1970."
 
 
 def instant(value: object) -> datetime:
-    """The UTC instant behind RFC 3339 text or integer milliseconds, rounded up to a microsecond.
+    """The UTC instant of RFC 3339 text or integer milliseconds, rounded up to a microsecond.
 
     Raises ValueError with a sentence.
     """
@@ -33,7 +33,7 @@ def instant(value: object) -> datetime:
 
 
 def soon(value: object, now: datetime, *, days: int = MAX_DAYS) -> datetime:
-    """When something is to happen, rounded up to a millisecond; at most ``days`` from ``now``.
+    """An instant rounded up to a millisecond, at most ``days`` after ``now``.
 
     Raises ValueError.
     """
@@ -41,14 +41,14 @@ def soon(value: object, now: datetime, *, days: int = MAX_DAYS) -> datetime:
 
 
 def near(wanted: datetime, now: datetime, days: int) -> datetime:
-    """``wanted``, which is not more than so many ``days`` from ``now``. Raises ValueError."""
+    """Return ``wanted`` if it is at most ``days`` after ``now``. Raises ValueError."""
     if wanted - now > timedelta(days=days):
         raise ValueError(f"The instant is more than {days} days away, which is the most.")
     return wanted
 
 
 def delay_ms(value: object, *, days: int = MAX_DAYS) -> int:
-    """A delay in whole milliseconds from 0 to so many days. Raises ValueError with a sentence."""
+    """A delay in whole milliseconds, from 0 to ``days``. Raises ValueError with a sentence."""
     text = isinstance(value, str) and _is_digits(value)
     number = int(str(value)) if text else whole_number(value)
     if number is None:
@@ -59,12 +59,12 @@ def delay_ms(value: object, *, days: int = MAX_DAYS) -> int:
 
 
 def floor_ms(value: datetime) -> datetime:
-    """The whole millisecond that ``value`` lies in: instants are answered so, and stored so."""
+    """Round down to a millisecond, the precision of stored and returned instants."""
     return value.replace(microsecond=value.microsecond // 1000 * 1000)
 
 
 def ceil_ms(value: datetime) -> datetime:
-    """The first whole millisecond that is not before ``value``."""
+    """Round up to a millisecond."""
     floor = floor_ms(value)
     return floor if floor == value else floor + timedelta(milliseconds=1)
 
@@ -93,7 +93,7 @@ def _from_text(value: str) -> datetime:
         raise ValueError(_HOW)
     day, clock, fraction, zone = found.groups()
     digits = (fraction or "").ljust(9, "0")
-    # Up, not down: what is asked for a nanosecond later must not happen before it.
+    # Round up: an event must not happen earlier than requested, even by a nanosecond.
     microseconds = int(digits[:6]) + (digits[6:] != "000")
     try:
         moment = datetime.fromisoformat(f"{day}T{clock}{zone.upper().replace('Z', '+00:00')}")

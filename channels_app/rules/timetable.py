@@ -1,12 +1,12 @@
-"""Timetables: at which instants something recurs, by a cron expression or every so many ms (S4-06).
+"""Compute at which instants something recurs, by a cron expression or an interval in ms (S4-06).
 
-Cron expressions are read as Debian's cron reads them, with an optional field for seconds in front.
-The calendar is cronsim's; which instant a wall time is, is decided here (decision 21):
+Cron expressions have the syntax of Debian's cron, with an optional first field for seconds. cronsim
+computes the calendar; this module maps wall times to instants (decision 21):
 
-- An expression that names its hours and its minutes happens once on each day it names. A wall time
-  that the clocks skip happens at the instant of the change; one that comes twice, the first time.
-- One whose hour or minute begins with ``*`` happens whenever the wall clock shows such a time:
-  not in the skipped hour, and twice in the repeated one.
+- An expression with fixed hours and minutes fires once on each matching day. A wall time that a
+  clock change skips fires at the instant of the change; one that occurs twice, the first time.
+- An expression whose hour or minute begins with ``*`` fires whenever the wall clock shows a
+  matching time: not in the skipped hour, and twice in the repeated one.
 """
 
 from collections.abc import Iterator
@@ -35,18 +35,18 @@ class Timetable:
     cron: str = ""
     every_ms: int | None = None
     zone: str = "UTC"
-    """IANA name; means nothing to ``every_ms``."""
+    """IANA name; ``every_ms`` ignores it."""
     anchor: datetime = datetime(2000, 1, 1, tzinfo=UTC)
-    """Where ``every_ms`` counts from without ``start_at``."""
+    """Start of the intervals of ``every_ms`` without ``start_at``."""
     start_at: datetime | None = None
-    """No occurrence before it; one at that instant is one."""
+    """No occurrence before it; the instant itself may be one."""
     end_at: datetime | None = None
-    """No occurrence after it; one at that instant is one."""
+    """No occurrence after it; the instant itself may be one."""
 
     def after(self, instant: datetime) -> datetime | None:
-        """The first occurrence later than ``instant``; None when there is none any more.
+        """The first occurrence later than ``instant``; None if there is none.
 
-        Raises ValueError for an expression or a zone that ``check_cron`` or ``check_zone`` refuses.
+        Raises ValueError for an expression or a zone that ``check_cron`` or ``check_zone`` rejects.
         """
         if self.start_at is not None:
             instant = max(instant, self.start_at - _TICK)
@@ -67,14 +67,14 @@ class Timetable:
         return found
 
     def wall(self, instant: datetime) -> str:
-        """What its own wall clock shows: ``Mon 2027-03-29 09:00:00+02:00``."""
+        """An instant as the local wall clock shows it: ``Mon 2027-03-29 09:00:00+02:00``."""
         if self.every_ms is not None:
             return instant.astimezone(UTC).isoformat(" ", "milliseconds")
         local = instant.astimezone(check_zone(self.zone))
         return f"{local:%a} {local.isoformat(' ', 'seconds')}"
 
     def words(self) -> str:
-        """The rhythm as people say it: ``At 09:00 on Monday through Friday, Europe/Paris``."""
+        """A description in words: ``At 09:00 on Monday through Friday, Europe/Paris``."""
         if self.every_ms is not None:
             return f"Every {_period(self.every_ms)}"
         try:
@@ -88,13 +88,13 @@ class Timetable:
         anchor = self.start_at or self.anchor
         anchor -= timedelta(microseconds=anchor.microsecond % 1000)
         if anchor < (self.start_at or anchor):
-            anchor += timedelta(milliseconds=1)  # never before its start
+            anchor += timedelta(milliseconds=1)  # never before start_at
         period = timedelta(milliseconds=self.every_ms)
         return anchor + ((instant - anchor) // period + 1) * period
 
 
 def check_cron(text: str) -> str:
-    """The expression with single blanks between its fields. Raises ValueError with a sentence."""
+    """Normalize the blanks between the fields. Raises ValueError for an invalid expression."""
     expression = " ".join(text.split())
     if len(expression) > MAX_CRON_LENGTH:
         raise ValueError(f"At most {MAX_CRON_LENGTH} characters are stored.")
@@ -113,7 +113,7 @@ def check_cron(text: str) -> str:
 
 def check_zone(name: str) -> tzinfo:
     """The time zone of that IANA name. Raises ValueError with a sentence."""
-    # In small letters there are other files: the machine's own time, zones with leap seconds.
+    # Lower-case names are other files: the machine's local time, zones with leap seconds.
     if len(name) <= MAX_ZONE_LENGTH and name.isascii() and name[:1].isupper():
         try:
             return ZoneInfo(name)
@@ -123,7 +123,7 @@ def check_zone(name: str) -> tzinfo:
 
 
 class _Cron:
-    """Walks one expression in one zone."""
+    """Iterates one expression in one zone."""
 
     def __init__(self, expression: str, zone: tzinfo) -> None:
         self._expression = expression
@@ -138,7 +138,7 @@ class _Cron:
         return self._free_after(instant) if self._is_free else self._fixed_after(instant)
 
     def _fixed_after(self, instant: datetime) -> datetime | None:
-        # Of a wall time that has been before, only the first was an occurrence: those are passed.
+        # In a repeated hour, skip the wall times that have fired when they first occurred.
         for wall in self._walls(self._wall(instant)):
             found = self._instant(wall)
             if found > instant:
@@ -150,7 +150,7 @@ class _Cron:
         while (found := next(self._walls(wall), None)) is not None:
             occurrence = (found - self._offset(low)).replace(tzinfo=UTC)
             if occurrence - low > _DAY:
-                # What lies between matches nothing, whatever the clocks do: go near it first.
+                # Nothing in between matches, whatever the clock changes: jump near it first.
                 low = occurrence - _DAY / 2
                 wall = self._wall(low)
                 continue
@@ -165,7 +165,7 @@ class _Cron:
         return iter(CronSim(self._expression, wall))
 
     def _instant(self, wall: datetime) -> datetime:
-        """At which instant the wall clock shows this for the first time, or jumps over it."""
+        """The instant at which the wall clock first shows this time, or skips it."""
         first = wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
         if self._wall(first) == wall:
             return first
@@ -173,9 +173,9 @@ class _Cron:
         return self._turn(min(before, first), max(before, first)) or first
 
     def _turn(self, low: datetime, high: datetime) -> datetime | None:
-        """The first whole second after ``low`` and up to ``high`` with another offset than ``low``.
+        """The first whole second in (``low``, ``high``] with another UTC offset than ``low``.
 
-        They lie at most a day apart; in that time there is one change at most.
+        Both are at most a day apart; in that time the offset changes at most once.
         """
         offset = self._offset(low)
         if self._offset(high) == offset:

@@ -1,4 +1,4 @@
-"""Accept: store messages in one transaction, once per idempotency key, then say yes (S0-26)."""
+"""Store messages in one transaction, once per idempotency key, before responding (S0-26)."""
 
 import hashlib
 import random
@@ -19,9 +19,10 @@ from channels_app.signals import message_accepted
 
 SHARED_MESSAGES = 128
 SHARED_BYTES = 1024 * 1024
-"""What callers share a commit up to. One that brings more commits alone: nobody waits for it."""
+"""Limits of a commit that callers share. A larger order gets a commit of its own, so that other
+callers do not wait for it."""
 ROW_BYTES = 512
-"""Of a message without body and headers, in the tables that it goes to."""
+"""Size of a message's rows without its body and headers, in bytes."""
 
 MESSAGES = raw.Insert(
     Message,
@@ -47,31 +48,31 @@ class Publication(NamedTuple):
     priority: int = 4
     """0 (lowest) to 9."""
     due_at: datetime | None = None
-    """Not before this instant; None means now."""
+    """Earliest delivery; None means now."""
     delay_ms: int | None = None
-    """From the moment of acceptance, by the database's clock."""
+    """Delay from the time of acceptance, by the database's clock."""
     spread_ms: int = 0
-    """Later than that by chance, by so much at most: what is due at one instant is spread."""
+    """Maximum random extra delay, which spreads messages that are due at the same instant."""
     expires_at: datetime | None = None
     ordering_key: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
     producer_seq: int | None = None
-    """The producer's number within the key; api/sequencing.py accepts them in sequence."""
+    """The producer's number within the ordering key; api/sequencing.py accepts them in sequence."""
 
 
 class Accepted(NamedTuple):
-    """What became of one publication."""
+    """The result for one publication."""
 
     message_id: int
     duplicate: bool
-    """An earlier message with this idempotency key stands; nothing was stored."""
+    """There is an earlier message with this idempotency key; nothing was stored."""
     conflict: bool
-    """That earlier message had another body: this one was refused."""
+    """That earlier message has another body; this publication was rejected."""
     due_at: datetime
 
 
 class _Order(NamedTuple):
-    """What one caller wants stored."""
+    """The publications of one caller."""
 
     channel: ChannelConfig
     producer_id: int | None
@@ -79,12 +80,12 @@ class _Order(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """What an idempotency key stands for."""
+    """The stored message of an idempotency key."""
 
     message_id: int
     body_digest: str
     due_at: datetime | None
-    """None for a message that was stored before."""
+    """None for a message that an earlier transaction stored."""
 
 
 def accept(
@@ -94,11 +95,11 @@ def accept(
     *,
     within_quota: bool = True,
 ) -> list[Accepted]:
-    """Store ``publications`` in one transaction and wake delivery; results in the same order.
+    """Store ``publications`` in one transaction and wake delivery; results have the same order.
 
     Concurrent callers share a transaction. Returns only after the commit: an exception means that
-    nothing was stored. Raises OverQuota and StorageFull, unless told not to ask (``within_quota``),
-    and what the database raises when it cannot store (the API answers 503).
+    nothing was stored. Raises OverQuota and StorageFull, unless ``within_quota`` is False, and what
+    the database raises if it cannot store (the API responds with 503).
     """
     if channel.keying is not None:
         publications = _keyed(channel.keying, publications)
@@ -128,7 +129,7 @@ def _accept(order: _Order) -> list[Accepted]:
 def _left_out(
     publications: Sequence[Publication], results: Sequence[Accepted]
 ) -> list[Publication]:
-    """Those of which nothing was stored."""
+    """The publications that were not stored."""
     pairs = zip(publications, results, strict=True)
     return [it for it, result in pairs if result.duplicate or result.conflict]
 
@@ -136,7 +137,7 @@ def _left_out(
 def known(
     channel: ChannelConfig, producer_id: int | None, publication: Publication
 ) -> Accepted | None:
-    """What its idempotency key stands for already; None for a key that is free, or none."""
+    """The result that its idempotency key has already; None for an unused key, or none."""
     digest = _digest(_Order(channel, producer_id, [publication]), publication)
     if not digest:
         return None
@@ -150,7 +151,7 @@ def known(
 
 
 def _keyed(keying: Keying, publications: Sequence[Publication]) -> list[Publication]:
-    """The same, with the channel's keys where they bring none (S2-63, S3-46)."""
+    """The publications, with derived ordering keys where they have none (S2-63, S3-46)."""
     return [
         it if it.ordering_key else it._replace(ordering_key=keying.key(it.body))
         for it in publications
@@ -158,7 +159,7 @@ def _keyed(keying: Keying, publications: Sequence[Publication]) -> list[Publicat
 
 
 def _weight(publication: Publication) -> int:
-    """About how many bytes it adds to a statement."""
+    """Approximate size in an SQL statement, in bytes."""
     headers = sum([len(name) + len(value) for name, value in publication.headers.items()])
     return ROW_BYTES + len(publication.body) + headers
 
@@ -174,7 +175,7 @@ _together = GroupCommit(_commit, most=SHARED_MESSAGES, most_size=SHARED_BYTES)
 
 
 def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:
-    """Count what became of the orders, and wake delivery once for each channel."""
+    """Count the results, and wake delivery once per channel and priority."""
     flat = [result for some in results for result in some]
     stored = sum(not (result.duplicate or result.conflict) for result in flat)
     metrics.ACCEPTED.inc(stored)
@@ -209,7 +210,7 @@ def _store(orders: Sequence[_Order]) -> list[list[Accepted]]:
         ]
         for order, some in zip(orders, digests, strict=True)
     ]
-    # In one order whatever the callers': two transactions with the same keys do not deadlock.
+    # Sorted by digest for all callers, so that transactions with the same keys do not deadlock.
     written.records.sort(key=lambda row: row[1][0])
     statements += RECORDS.statements(written.records)
     statements += MESSAGES.statements(written.messages)
@@ -237,7 +238,7 @@ def _one(
     written: _Written,
     now: datetime,
 ) -> Accepted:
-    """What becomes of one publication; its rows are added to ``written``."""
+    """The result for one publication; appends its rows to ``written``."""
     body_digest = hashlib.sha256(publication.body).hexdigest() if digest else ""
     if digest and (record := taken.get(digest)):
         return _repeated(record, body_digest, now)
@@ -273,7 +274,7 @@ def _message(
 
 
 def _due_at(publication: Publication, now: datetime) -> datetime:
-    """In whole milliseconds, as it is answered; never before what was asked for."""
+    """In whole milliseconds, as the API returns it, and never earlier than requested."""
     if publication.delay_ms is not None:
         due_at = now + timedelta(milliseconds=publication.delay_ms)
     else:
@@ -285,7 +286,7 @@ def _due_at(publication: Publication, now: datetime) -> datetime:
 
 
 def _taken(digests: set[str], now: datetime) -> tuple[dict[str, _Record], list[raw.Statement]]:
-    """Records of these keys whose window is open; what removes the others to make room."""
+    """Records of these keys that have not expired, and statements that delete the expired ones."""
     if not digests:
         return {}, []
     places, wanted = ", ".join(["%s"] * len(digests)), sorted(digests)

@@ -1,8 +1,8 @@
-"""API keys: create, rotate, revoke. The text of a key is shown once and never stored (S0-11).
+"""Create, rotate and revoke API keys. A key's text is shown once and never stored (S0-11).
 
-A key that is created with ``sigv4`` has a second secret, for clients that sign their requests with
-AWS Signature Version 4 (S0-49). Who verifies such a signature needs the secret itself, so it is
-stored encrypted, not as a digest.
+A key created with ``sigv4`` has a second secret, for clients that sign their requests with AWS
+Signature Version 4 (S0-49). Verification needs that secret itself, so it is stored encrypted, not
+as a digest.
 """
 
 from collections.abc import Collection, Mapping
@@ -71,10 +71,10 @@ def create(
     team: str | None = None,
     reason: str = "",
 ) -> WriteResult[ApiKey]:
-    """Create a key of a producer, of a team, or (of neither) of the installation.
+    """Create a key for a producer, for a team, or (without either) for the installation.
 
     ``secrets`` holds its text, once, and with ``sigv4`` the access key id and the secret access key
-    behind it (see `Shown`). Raises Invalid, NotFound for an unknown owner, and with ``sigv4``
+    as well (see `Shown`). Raises Invalid, NotFound for an unknown owner, and with ``sigv4``
     KeyUnavailable in a process without the encryption key.
     """
     wanted = _clean(FIELDS, values)
@@ -85,10 +85,10 @@ def create(
 def create_within(
     team: str, values: Mapping[str, Any], *, actor: str, producer: str | None = None
 ) -> WriteResult[ApiKey]:
-    """As ``create``, for a team that gives what it has: to itself or to a producer of its own.
+    """As ``create``, for a team that grants its own rights to itself or to one of its producers.
 
-    The key ends with the rights that it is made of, also where a later instant was asked for.
-    Raises Invalid, also for rights that are not the team's to give, and NotFound.
+    The key expires when those rights do, even if a later time was requested. Raises Invalid, also
+    for rights that the team cannot grant, and NotFound.
     """
     wanted = _clean(FIELDS, values)
     if producer is not None and not _producers(team).filter(slug=producer).exists():
@@ -105,7 +105,7 @@ def create_within(
 
 
 def every_channel(team: str, producer: str | None, scopes: Collection[str]) -> list[str]:
-    """What a key for all that its owner may use has to name (see ``create_within``)."""
+    """Channels to list in a key for all that its owner may use (see ``create_within``)."""
     held = _held(team, producer)
     return grants.every(scopes, of_producer=producer is not None, held=held)
 
@@ -120,11 +120,11 @@ def rotate(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[ApiKey]:
-    """Create a key like this one, which expires ``overlap_s`` seconds from now (0: at once).
+    """Create a successor of a key; the old key expires after ``overlap_s`` seconds (0: at once).
 
-    With ``producer`` only that producer's key is found, with ``team`` only the team's and those of
-    its producers. Raises Invalid, NotFound, Stale, Refused for an operator's key in a team's hands,
-    and Conflict for a key that is of no use any more.
+    ``producer`` restricts the search to that producer's keys, ``team`` to those of the team and
+    its producers. Raises Invalid, NotFound, PreconditionFailed, Refused for a key whose rights a
+    team cannot grant, and Conflict for a key that is revoked or has expired.
     """
     overlap_s = _clean(OVERLAP, values)["overlap_s"]
     mine = _keys(producer, team)
@@ -147,13 +147,13 @@ def revoke(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[ApiKey]:
-    """Make a key useless within a second in every process. Raises NotFound and Stale."""
+    """Revoke a key, in every process within a second. Raises NotFound and PreconditionFailed."""
     mine = _keys(producer, team)
     return transactions.run(lambda: _revoke(_find(mine, key_id, condition), actor, reason))
 
 
 def describe(key: ApiKey) -> dict[str, Any]:
-    """The key as it was asked for; nothing of its secret."""
+    """The key's settings as they were requested, without secrets."""
     return {
         "label": key.label,
         "scopes": key.scopes,
@@ -165,18 +165,18 @@ def describe(key: ApiKey) -> dict[str, Any]:
 
 
 class Shown(NamedTuple):
-    """What ``create`` and ``rotate`` return as ``secrets``: shown once."""
+    """The ``secrets`` of ``create`` and ``rotate``, which are shown once."""
 
     key: str
     """``hsk_...``"""
     access_key_id: str | None = None
-    """As clients know it: ``AWS_ACCESS_KEY_ID``. None for a key without ``sigv4``."""
+    """``AWS_ACCESS_KEY_ID`` of clients. None for a key without ``sigv4``."""
     secret_access_key: str | None = None
-    """As clients know it: ``AWS_SECRET_ACCESS_KEY``."""
+    """``AWS_SECRET_ACCESS_KEY`` of clients."""
 
     @property
     def environment(self) -> list[str]:
-        """Lines ``NAME=value`` for a shell; none for a key without ``sigv4``."""
+        """Lines ``NAME=value`` for a shell; empty for a key without ``sigv4``."""
         if self.access_key_id is None:
             return []
         return [
@@ -186,7 +186,7 @@ class Shown(NamedTuple):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """All of it for people: the key, then the environment."""
+        """All secrets for display: the key, then the environment."""
         return (self.key, *self.environment)
 
 
@@ -198,7 +198,7 @@ def _clean(known: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, A
 
 
 def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
-    """Take the words for all channels out of the wish: a key without names says the same."""
+    """Check the request, and drop ``all_channels``: a key without channels means the same."""
     if not wanted["scopes"]:
         raise Invalid.of(InvalidValues([FieldError("scopes", "A key needs at least one scope.")]))
     granted, said = wanted["channels"], wanted.pop("all_channels")
@@ -211,7 +211,7 @@ def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
 
 
 def _reach(granted: list[str], *, said: bool, admin: bool, of_team: bool) -> FieldError | None:
-    """What is wrong with the channels: nobody gets all of them without asking for that."""
+    """Why the channels are invalid: all of them have to be requested explicitly."""
     if said and granted:
         return FieldError("all_channels", "Name channels, or ask for all of them, not both.")
     if said and of_team and not admin:
@@ -277,7 +277,7 @@ def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> WriteResult
             scopes=old.scopes,
             channels=old.channels,
             expires_at=old.expires_at,
-            created_at=now,  # no gap behind the old one: it would count as being let in anew
+            created_at=now,  # no gap after the old key's end, which would count as a loss of access
         ),
         actor,
         "key.rotate",
@@ -337,9 +337,9 @@ def keys_of(team: str) -> QuerySet[ApiKey]:
 
 
 def published_on(team: str) -> list[str]:
-    """Channels that a working key of the team's producers may publish on, by name.
+    """Names of the channels on which a valid key of the team's producers may publish.
 
-    Of a key for all channels these are the external ones: teams hear of no others.
+    A key for all channels counts for the external ones only: teams do not see the others.
     """
     found: set[str] = set()
     producers = _producers(team).filter(disabled=False)
@@ -356,13 +356,13 @@ def _external() -> QuerySet[Channel, str]:
 
 
 def working(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
-    """Those that open something now."""
+    """Keys that are valid now."""
     lasting = Q(expires_at=None) | Q(expires_at__gt=clock.now())
     return known.filter(lasting, revoked_at=None)
 
 
 def over(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
-    """Those that open nothing any more."""
+    """Keys that are revoked or have expired."""
     return known.filter(Q(revoked_at__isnull=False) | Q(expires_at__lte=clock.now()))
 
 

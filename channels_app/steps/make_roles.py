@@ -1,4 +1,4 @@
-"""Make the ready roles: a group for each, with the permissions that the rules say."""
+"""Create the standard roles: one group each, with the permissions of rules/access.py."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from channels_app.rules import access
 
 
 def ensure(**_: Any) -> None:
-    """Reset the groups; called after each ``migrate``, when all permissions are there."""
+    """Reset the groups; called after each ``migrate``, when all permissions exist."""
     every = list(Permission.objects.select_related("content_type"))
     for role in access.ROLES:
         group, _made = Group.objects.get_or_create(name=role.name)
@@ -18,6 +18,6 @@ def ensure(**_: Any) -> None:
 
 
 def _parts(permission: Permission) -> tuple[str, str, str]:
-    """App, action and model; all permissions are Django's own kind."""
+    """App, action and model, from a code name in Django's format."""
     kind = permission.content_type
     return kind.app_label, permission.codename.partition("_")[0], kind.model

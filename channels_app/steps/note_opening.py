@@ -1,6 +1,6 @@
-"""Note that somebody opened what a message holds: its body, its headers, what was answered to it.
+"""Record in the audit log that somebody viewed a message's body or headers, or a response.
 
-Delivering is no opening, so receiving costs no row.
+Delivering does not count as viewing, so receiving a message writes no row.
 """
 
 import threading
@@ -11,19 +11,19 @@ from channels_app import origin
 from channels_app.models import AuditEntry
 
 REPEAT_S = 60.0
-"""Who opens the same again within so many seconds is not noted again: programs poll."""
+"""Seconds in which a repeated view is not recorded again, since programs poll."""
 MAX_KEPT = 10_000
-"""Openings that a process remembers for that."""
+"""Maximum number of views that a process remembers for that."""
 
 _lock = threading.Lock()
 _noted: OrderedDict[tuple[str, ...], float] = OrderedDict()
 
 
 def note(actor: str, target: str, *parts: str, team_id: int | None = None) -> None:
-    """Write it down before it is shown: what cannot be written down is not shown.
+    """Record a view before the content is shown; if recording fails, the content is not shown.
 
     ``target`` is ``message:msg_...``, ``delivery:dlv_...`` or ``schedule:channel/name``; ``parts``
-    say what of it. Raises what the database raises.
+    name the parts viewed. Raises what the database raises.
     """
     key = (actor, target, origin.current.get(), *parts)
     now = time.monotonic()
@@ -40,6 +40,6 @@ def note(actor: str, target: str, *parts: str, team_id: int | None = None) -> No
 
 
 def forget() -> None:
-    """Note each opening again, as a new process does."""
+    """Clear the memory of recent views, as in a new process."""
     with _lock:
         _noted.clear()

@@ -1,4 +1,4 @@
-"""Re-encrypt stored data with the first key, after a key rotation."""
+"""Re-encrypt stored data with the current key, after a key rotation."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -27,35 +27,35 @@ from channels_app.rules.encryption import Keyring, Unreadable
 
 BATCH = 500
 _SECRETS = {"secret", "seed"}
-"""Of a second factor: of an app on a phone, and of recovery codes."""
+"""Fields of a second factor: the secret of an authenticator app, and the seed of recovery codes."""
 _ENCRYPTED = {"headers_sealed": "header set", "inbound_sealed": "inbound secret"}
-"""Columns of a consumer, and what is in them."""
+"""Columns of a consumer, and their contents as messages name them."""
 BODIES_AT_ONCE = 20
-"""Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
+"""Maximum number of bodies in memory; each may have MAX_BODY_BYTES."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one batch did."""
+    """The result of one batch."""
 
     looked: int
     reencrypted: int
     unreadable: tuple[str, ...] = ()
-    """A sentence for each row that no installed key opens; it was left as it is."""
+    """A sentence per row that no installed key decrypts; such rows are left unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One sort of sealed rows."""
+    """One kind of encrypted rows."""
 
     noun: str
     total: Callable[[], int]
     reencrypt: Callable[[], Iterator[Progress]]
-    """Batch after batch, each in a transaction of its own: may be broken off and run again."""
+    """Runs batch by batch, each in its own transaction; may be interrupted and run again."""
 
 
 def kinds() -> tuple[Kind, ...]:
-    """Everything that is sealed at rest, in the order in which it should be done."""
+    """Every kind of encrypted rows, in the order in which to re-encrypt them."""
     return (
         Kind("signing secret", ConsumerSecret.objects.count, partial(batches, _secrets)),
         *(
@@ -70,9 +70,9 @@ def kinds() -> tuple[Kind, ...]:
 
 
 def used_keys(most_factors: int) -> set[str]:
-    """Ids of the keys that sealed secrets, headers, schedules, and the oldest second factors.
+    """Ids of the keys that encrypted secrets, headers, schedules, and the oldest second factors.
 
-    Rows that no key can have sealed are left to ``reencrypt``, which names them.
+    Skips rows that are not valid envelopes; ``reencrypt`` reports them.
     """
     envelopes = (
         Consumer.objects.exclude(**{name: b""}).values_list(name, flat=True) for name in _ENCRYPTED
@@ -99,11 +99,11 @@ def used_keys(most_factors: int) -> set[str]:
 
 
 Slice = tuple[int | None, Progress]
-"""Up to which key a batch came, None at the end, and what it did."""
+"""The last key of a batch, None at the end, and its result."""
 
 
 def batches(work: Callable[[int], Slice]) -> Iterator[Progress]:
-    """Slices by primary key until there are none: memory does not grow with the tables."""
+    """Run ``work`` in slices by primary key, so that memory use does not grow with the tables."""
     cursor: int | None = 0
     while cursor is not None:
         with transaction.atomic():
@@ -129,7 +129,7 @@ def _secrets(after: int) -> Slice:
             unreadable.append(f"A secret of consumer {row.consumer.client_id}: {error}")
             continue
         sealed, key_id = data_encryption.encrypt_for_consumer(*owner, plain)
-        # Only if nobody wrote it meanwhile.
+        # Only if the row has not changed since it was read.
         reencrypted += ConsumerSecret.objects.filter(id=row.id, sealed=row.sealed).update(
             sealed=sealed, key_id=key_id
         )
@@ -153,7 +153,7 @@ def _of_consumers(column: str, after: int) -> Slice:
             unreadable.append(f"The {_ENCRYPTED[column]} of consumer {row.client_id}: {error}")
             continue
         sealed, _ = data_encryption.encrypt_for_consumer(row.channel_id, row.client_id, plain)
-        # Not through save(): the content stays what it was, and so does its version.
+        # Without save(): the content does not change, so the version must not change either.
         reencrypted += Consumer.objects.filter(id=row.id, **{column: envelope}).update(
             **{column: sealed}
         )
@@ -178,7 +178,7 @@ def _sigv4(after: int) -> Slice:
         except Unreadable as error:
             unreadable.append(f"The secret access key of API key {row.key_id}: {error}")
             continue
-        # Not through save(): the content stays what it was, and so does its version.
+        # Without save(): the content does not change, so the version must not change either.
         reencrypted += ApiKey.objects.filter(id=row.id, sigv4_sealed=envelope).update(
             sigv4_sealed=data_encryption.encrypt_sigv4(row.key_id, secret)
         )
@@ -186,7 +186,7 @@ def _sigv4(after: int) -> Slice:
 
 
 def _factors() -> Manager[Any]:
-    """By name: only the accounts know allauth."""
+    """By name: only the accounts app imports allauth."""
     objects: Manager[Any] = apps.get_model("mfa", "Authenticator")._default_manager
     return objects
 
@@ -239,7 +239,7 @@ def _bodies(after: int) -> Slice:
         .order_by("message_id")
         .values_list("message_id", "key_id")[:BATCH]
     )
-    # Plain bodies stay plain, with a digest of the new key. What is current is not read at all.
+    # Unencrypted bodies stay so, with a digest of the new key. Current ones are not even loaded.
     old = [
         message_id
         for message_id, key_id in rows
@@ -266,7 +266,7 @@ def _bodies(after: int) -> Slice:
 
 
 def _forwarded(message: Message) -> None:
-    """The headers of a message whose body was sealed by an old key, as they were with it."""
+    """Re-encrypt the headers of a message whose body had an old key, since theirs is the same."""
     if isinstance(message.headers, str):
         headers = data_encryption.decrypt_headers(message.id, message.headers)
         text = data_encryption.store_headers(message.id, headers, encrypt=True)

@@ -14,9 +14,9 @@ from channels_app.rules.write_result import WriteResult
 
 MAX_DAYS = 3650
 MAX_WINDOW_MS = 5_000
-"""A request waits for so long, and holds a thread."""
+"""A waiting request holds a thread for this long."""
 MAX_WINDOW_S = 31 * 86_400
-"""Idempotency records are kept this long at most: one row per key (S0-70)."""
+"""Maximum lifetime of idempotency records; each key has one row (S0-70)."""
 
 
 def _body_bytes(value: object) -> Any:
@@ -109,7 +109,7 @@ FIELDS: dict[str, Field] = {
         fields.nullable(settings.retry_policy), help="For consumers without a policy of their own."
     ),
 }
-"""What may be written; null limits mean the installation's."""
+"""Fields that can be written; null limits mean the installation's."""
 
 
 def put(
@@ -120,9 +120,9 @@ def put(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[Channel]:
-    """Create the channel or replace its settings; the same values twice change nothing.
+    """Create the channel or replace its settings; writing the same values again changes nothing.
 
-    Raises Invalid and Stale.
+    Raises Invalid and PreconditionFailed.
     """
     return _register(slug, values, actor, condition, reason, partial=False)
 
@@ -135,12 +135,15 @@ def patch(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[Channel]:
-    """Change the given settings of an existing channel. Raises Invalid, NotFound and Stale."""
+    """Change the given settings of an existing channel.
+
+    Raises Invalid, NotFound and PreconditionFailed.
+    """
     return _register(slug, values, actor, condition, reason, partial=True)
 
 
 def describe(channel: Channel) -> dict[str, Any]:
-    """The channel's settings as they are written."""
+    """The channel's settings in the form in which they are written."""
     return {name: getattr(channel, name) for name in FIELDS}
 
 
@@ -159,7 +162,7 @@ def _register(
         wanted = fields.clean(FIELDS, values, partial=partial)
     except InvalidValues as bad:
         raise Invalid.of(bad) from None
-    # A rival that creates the same name first makes our insert collide: then it is a replacement.
+    # A concurrent insert of the same name makes ours collide; the retry then replaces that channel.
     return transactions.run(
         lambda: _write(slug, wanted, actor, condition, reason, create=not partial),
         on_collision=lambda: None,
@@ -197,7 +200,7 @@ def _write(
 
 
 def _check_kind(channel: Channel, wanted: Mapping[str, Any]) -> None:
-    """What was published stays fanned out as it was meant: audits and backfills rely on it."""
+    """Reject another kind once there are messages: reconciliation and backfills depend on it."""
     is_other = wanted.get("kind", channel.kind) != channel.kind
     if is_other and channel.pk and Message.objects.filter(channel_id=channel.pk).exists():
         fault = FieldError("kind", f"The channel has messages and stays a {channel.kind}.")

@@ -18,12 +18,12 @@ from channels_app.rules.tenants import OPERATOR, Tenant
 from channels_app.rules.write_result import WriteResult
 
 MayPublish: TypeAlias = Callable[[str], bool]
-"""Whether who registers may publish on the channel of that name."""
+"""Whether the registering caller may publish on the channel with that name."""
 MIN_TIMEOUT_MS = 100
 MAX_IN_FLIGHT = 1000
 MAX_PUMPS = 16
 MAX_CHAIN_LENGTH = 5
-"""Dead-letter channels one behind the other (delivery/rules/dead_letters.MAX_HOPS)."""
+"""Maximum number of dead-letter channels in a row (delivery/rules/dead_letters.MAX_HOPS)."""
 
 
 def _url(value: str) -> str | None:
@@ -102,12 +102,12 @@ FIELDS: dict[str, Field] = {
         help="Where the messages of its dead deliveries are published.",
     ),
 }
-"""What may be written; null limits mean the channel's or the installation's."""
+"""Fields that can be written; null limits mean the channel's or the installation's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """One registration as it was asked for."""
+    """One registration as requested."""
 
     channel: str
     client_id: str
@@ -118,7 +118,7 @@ class _Order:
     reason: str
     create: bool
     secret: bytes | None = field(default=None, repr=False)
-    """As in ``Registration``."""
+    """See ``Registration``."""
     may_publish: MayPublish | None = None
 
 
@@ -133,12 +133,13 @@ def put(
     reason: str = "",
     may_publish: MayPublish | None = None,
 ) -> WriteResult[Consumer]:
-    """Create or replace the consumer; the same values twice change nothing.
+    """Create or replace the consumer; writing the same values again changes nothing.
 
-    A retired one comes back as if new, with a new secret and its history. ``secrets`` holds the
-    ``whsec_...`` of a created one, which is never shown again. ``may_publish`` says which channels
-    may become its dead-letter channel; without it an operator chooses freely, nobody else any.
-    Raises Invalid, NotFound (no such channel, or another tenant's consumer) and Stale.
+    A retired consumer is revived with a new secret; its history stays. ``secrets`` holds the
+    ``whsec_...`` of a created one, which is never shown again. ``may_publish`` decides which
+    channels may become its dead-letter channel; without it operators may choose any channel,
+    others none. Raises Invalid, NotFound (unknown channel, or another tenant's consumer) and
+    PreconditionFailed.
     """
     wanted = _clean(client_id, values, partial=False)
     order = _Order(
@@ -157,15 +158,15 @@ class Registration:
     client_id: str
     values: Mapping[str, Any]
     secret: bytes | None = field(default=None, repr=False)
-    """What signs for it if this creates it; None: the broker generates one."""
+    """Signing secret for a consumer that this creates; None: the broker generates one."""
 
 
 def put_all(
     wanted: Iterable[Registration], *, actor: str
 ) -> list[WriteResult[Consumer] | BrokerError]:
-    """``put`` for many by an operator, in a few statements; each is written or refused by itself.
+    """``put`` many consumers as an operator, in a few statements; each one succeeds or fails alone.
 
-    Each consumer appears once.
+    Each consumer may appear only once.
     """
     done: dict[int, WriteResult[Consumer] | BrokerError] = {}
     orders: dict[int, _Order] = {}
@@ -198,7 +199,7 @@ def patch(
 ) -> WriteResult[Consumer]:
     """Change the given settings of an existing consumer; ``may_publish`` as for `put`.
 
-    Raises Invalid, NotFound and Stale.
+    Raises Invalid, NotFound and PreconditionFailed.
     """
     wanted = _clean(client_id, values, partial=True)
     order = _Order(
@@ -210,15 +211,15 @@ def patch(
 
 
 def describe(consumer: Consumer) -> dict[str, Any]:
-    """The consumer's settings as they are written; values of its headers are masked.
+    """The consumer's settings in the form in which they are written; header values are masked.
 
-    ``headers`` is None when the key that sealed them is missing.
+    ``headers`` is None if their encryption key is missing.
     """
     return _settings(consumer) | {"headers": _masked(static_headers(consumer))}
 
 
 def static_headers(consumer: Consumer) -> dict[str, str] | None:
-    """The consumer's own headers in clear; None when the key that sealed them is missing."""
+    """The consumer's static headers, decrypted; None if their encryption key is missing."""
     try:
         return _opened_headers(consumer)
     except Unreadable:
@@ -272,12 +273,12 @@ def _run(order: _Order) -> WriteResult[Consumer]:
 
 
 def _run_all(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError]:
-    # A rival that creates the same name first makes our insert collide: then it is a replacement.
+    # A concurrent insert of the same name makes ours collide; the retry then replaces that row.
     return transactions.run(lambda: _write(orders), on_collision=lambda: None)
 
 
 def _write(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError]:
-    """Write all that can be written, in a few statements; each consumer stands there once."""
+    """Write all valid orders in a few statements; each consumer appears only once."""
     known = _Known(orders)
     done: list[WriteResult[Consumer] | BrokerError] = []
     written: list[_Written] = []
@@ -301,7 +302,7 @@ def _write(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError
 
 
 class _Known:
-    """What registrations refer to, asked for once for all of them; consumers are locked."""
+    """Rows that the registrations refer to, read once for all; the consumers are locked."""
 
     def __init__(self, orders: Sequence[_Order]) -> None:
         slugs = {order.channel for order in orders}
@@ -326,12 +327,12 @@ class _Known:
             if signing
             else set()
         )
-        """Those that sign with a key pair already."""
+        """Ids of the consumers that have a current key pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A consumer that is to be written, and its place in the audit log."""
+    """A consumer to write, with its new secrets and audit entries."""
 
     registered: WriteResult[Consumer]
     secrets: list[ConsumerSecret]
@@ -339,14 +340,14 @@ class _Written:
 
 
 def _change(order: _Order, known: _Known) -> Consumer | _Written:
-    """What follows from an order; the consumer alone where nothing does."""
+    """Apply an order; returns only the consumer if nothing changes."""
     consumer, live = _find(order, known)
     before = describe(consumer) if live else None
     former_team_id = consumer.team_id
     stored = given = static_headers(consumer) if live else {}
     address = inbound.opened(consumer) if live and "ack" in order.values else None
     if stored is None and MASK in order.values.get("headers", {}).values():
-        _opened_headers(consumer)  # says which key is missing: what is masked must be known
+        _opened_headers(consumer)  # raises with the missing key: masked values cannot be kept
     _set(consumer, order, known)
     moved = "ack" in order.values and inbound.store(consumer, address)
     if "headers" in order.values:
@@ -386,7 +387,7 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
 
 
 def _find(order: _Order, known: _Known) -> tuple[Consumer, bool]:
-    """The consumer, new if need be, and whether it is registered already."""
+    """The consumer, new if necessary, and whether it is registered already."""
     channel = known.channels.get(order.channel)
     if channel is None:
         raise NotFound("unknown_channel", f"There is no channel {order.channel}.")
@@ -431,7 +432,7 @@ def _set_team(consumer: Consumer, slug: str | None, tenant: Tenant, known: _Know
 def _set_dead_letter_channel(
     consumer: Consumer, slug: str | None, order: _Order, known: _Known
 ) -> None:
-    """Refuses what who registers may not publish on, and what leads back to the consumer."""
+    """Reject a channel on which the caller may not publish, or that leads back to the consumer."""
     target, former = known.dead_letter_channels.get(slug), consumer.dead_letter_channel
     if slug is not None and (former is None or former.slug != slug):
         may = order.may_publish(slug) if order.may_publish else order.tenant.everything
@@ -444,7 +445,7 @@ def _set_dead_letter_channel(
 
 
 def _chain_fault(channel_id: int, target: Channel) -> str:
-    """What is wrong with ``target`` behind that channel; '' when it will do."""
+    """Why ``target`` cannot be the dead-letter channel of that channel; '' if it can."""
     ends = {target.id}
     for _ in range(MAX_CHAIN_LENGTH):
         if channel_id in ends:
@@ -492,7 +493,7 @@ def _encrypt_headers(consumer: Consumer, given: Mapping[str, str]) -> None:
 def _generated(
     consumer: Consumer, chosen: bytes | None, *, renew: bool, has_pair: bool
 ) -> tuple[tuple[str, ...], list[ConsumerSecret]]:
-    """The secrets that are missing, to be written, and what of them its owner is told."""
+    """Texts of new secrets to show to the owner, and the rows of the missing secrets."""
     made: list[ConsumerSecret] = []
     shown: tuple[str, ...] = ()
     if renew and chosen:
@@ -510,7 +511,7 @@ def _signs_v1a(consumer: Consumer) -> bool:
 
 
 def _drop_secrets(written: Sequence[_Written]) -> None:
-    """Secrets of a former life sign nothing any more, nor do key pairs of who wants none."""
+    """Delete the secrets of revived consumers, and key pairs that are not wanted any more."""
     old = [change.registered for change in written if change.registered.row.version > 1]
     revived = [done.row.id for done in old if done.created]
     if revived:

@@ -32,16 +32,16 @@ FIELDS: dict[str, Field] = {
 
 
 class Writer(NamedTuple):
-    """Who writes an event type."""
+    """The caller that writes an event type."""
 
     tenant: Tenant
     producer: Producer | None = None
-    """Whose key it is."""
+    """The producer of the caller's key."""
 
     def owns(self, producer: Producer | None) -> bool:
-        """Whether what this producer registered is the writer's: its own, or its team's.
+        """Whether the writer may change what this producer registered: its own, or its team's.
 
-        What the installation registered is null's.
+        Event types registered by the installation have no producer.
         """
         if self.tenant.everything or producer == self.producer:
             return True
@@ -62,9 +62,10 @@ def put(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[EventType]:
-    """Create the event type or replace it; the same values twice change nothing.
+    """Create the event type or replace it; writing the same values again changes nothing.
 
-    Raises Invalid, Forbidden for another owner's, NotFound (no such channel) and Stale.
+    Raises Invalid, Forbidden for another owner's, NotFound (unknown channel) and
+    PreconditionFailed.
     """
     return _register(channel, name, values, actor, writer, condition, reason, partial=False)
 
@@ -81,7 +82,7 @@ def patch(
 ) -> WriteResult[EventType]:
     """Change the given fields of an existing event type.
 
-    Raises Invalid, Forbidden for another owner's, NotFound and Stale.
+    Raises Invalid, Forbidden for another owner's, NotFound and PreconditionFailed.
     """
     return _register(channel, name, values, actor, writer, condition, reason, partial=True)
 
@@ -95,15 +96,15 @@ def remove(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> None:
-    """Forget an event type; messages of that type are accepted unchecked from then on.
+    """Delete an event type; messages of that type are accepted unchecked from then on.
 
-    Raises Forbidden for another owner's, NotFound and Stale.
+    Raises Forbidden for another owner's, NotFound and PreconditionFailed.
     """
     transactions.run(lambda: _remove(channel, name, actor, writer, condition, reason))
 
 
 def describe(event_type: EventType) -> dict[str, Any]:
-    """The event type as it is written."""
+    """The event type's fields in the form in which they are written."""
     return {name: getattr(event_type, name) for name in FIELDS}
 
 

@@ -28,7 +28,7 @@ FIELDS: dict[str, Field] = {
     ),
 }
 OF_TEAM = {name: FIELDS[name] for name in ("description", "default_priority")}
-"""What a team decides by itself; the limits are what operators hold it to."""
+"""Fields that a team may set itself; the limits are set by operators."""
 MAX_OF_TEAM = 100
 
 
@@ -40,9 +40,9 @@ def put(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[Producer]:
-    """Create the producer or replace its settings; the same values twice change nothing.
+    """Create the producer or replace its settings; writing the same values again changes nothing.
 
-    Raises Invalid and Stale.
+    Raises Invalid and PreconditionFailed.
     """
     return _register(slug, values, actor, condition, reason, partial=False)
 
@@ -55,16 +55,19 @@ def patch(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[Producer]:
-    """Change the given settings of an existing producer. Raises Invalid, NotFound and Stale."""
+    """Change the given settings of an existing producer.
+
+    Raises Invalid, NotFound and PreconditionFailed.
+    """
     return _register(slug, values, actor, condition, reason, partial=True)
 
 
 def make_within(
     team: str, name: str, values: Mapping[str, Any], *, actor: str
 ) -> WriteResult[Producer]:
-    """Make a producer of a team, called ``team.name``. It may do nothing until it has a key.
+    """Create a producer of a team, named ``team.name``. It has no rights until it has a key.
 
-    Raises Invalid, NotFound, and Refused when the name is taken or when there are too many.
+    Raises Invalid, NotFound, and Refused if the name is taken or the team has too many.
     """
     slug = f"{team}.{name}"
     if fault := names.slug(name) or names.slug(slug):
@@ -73,7 +76,7 @@ def make_within(
     try:
         return transactions.run(lambda: _make(team, slug, wanted, actor))
     except IntegrityError:
-        # Two at once: the database decides.
+        # Two at the same time: the unique key decides.
         raise _taken(slug) from None
 
 
@@ -85,14 +88,14 @@ def change_within(
     actor: str,
     condition: Precondition = ALWAYS,
 ) -> WriteResult[Producer]:
-    """As ``patch``, of a team's own producer and of what a team decides.
+    """As ``patch``, for a team's own producer and the fields that a team may set.
 
-    Raises Invalid, NotFound and Stale.
+    Raises Invalid, NotFound and PreconditionFailed.
     """
     wanted = _clean(OF_TEAM, values, partial=True)
 
     def work() -> WriteResult[Producer]:
-        # Locked: it stays the team's until it is written.
+        # Locked, so that it cannot change teams before it is written.
         if not Producer.objects.select_for_update().filter(slug=slug, team__slug=team).first():
             raise _unknown(slug)
         return _write(slug, wanted, actor, condition, "", create=False)
@@ -101,7 +104,7 @@ def change_within(
 
 
 def describe(producer: Producer) -> dict[str, Any]:
-    """The producer's settings as they are written."""
+    """The producer's settings in the form in which they are written."""
     limited = producer.rate_per_second
     return {
         "description": producer.description,
@@ -141,7 +144,7 @@ def _clean(
 
 
 def _make(team: str, slug: str, wanted: dict[str, Any], actor: str) -> WriteResult[Producer]:
-    # Locked, so that two at once cannot both be the last one that fits.
+    # Locked, so that two concurrent requests cannot both create the last one allowed.
     owner = Team.objects.select_for_update().filter(slug=team).first()
     if owner is None:
         raise NotFound("unknown_team", f"There is no team {team}.")

@@ -1,4 +1,4 @@
-"""Register a schedule, a message that its channel gets again and again; pause and resume it."""
+"""Register, pause and resume a schedule, which publishes a message on a channel repeatedly."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -23,13 +23,13 @@ _RHYTHM = ("cron", "every_ms", "timezone", "start_at", "end_at")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who may change a schedule; what somebody else made does not exist for it."""
+    """Who may change a schedule; schedules of others do not exist for this caller."""
 
     tenant: Tenant = OPERATOR
     producer: Producer | None = None
 
     def owns(self, schedule: Schedule) -> bool:
-        """A producer owns what it made itself, a team's key what belongs to the team."""
+        """A producer owns the schedules that it created, a team's key those of the team."""
         if self.tenant.everything:
             return True
         if self.producer is not None:
@@ -39,7 +39,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One call on a schedule: which one is meant, who asks, and what must hold."""
+    """One request about a schedule: which one, who asks, and the precondition."""
 
     channel: str
     name: str
@@ -55,7 +55,7 @@ class Order:
         before: Mapping[str, Any] | None,
         after: Mapping[str, Any] | None,
     ) -> None:
-        """Note it in the books."""
+        """Write an audit entry."""
         AuditEntry.record(
             self.actor,
             action,
@@ -68,10 +68,10 @@ class Order:
 
 
 def put(order: Order, cleaned: Mapping[str, Any], content: Content) -> WriteResult[Schedule]:
-    """Create the schedule or replace its settings; the same values twice change nothing.
+    """Create the schedule or replace its settings; writing the same values again changes nothing.
 
-    ``cleaned`` is what rules/recurrence.py made of them. A pause stays. Raises NotFound (no such
-    channel, or somebody else's schedule) and Stale.
+    ``cleaned`` comes from rules/recurrence.py. A paused schedule stays paused. Raises NotFound
+    (unknown channel, or another owner's schedule) and PreconditionFailed.
     """
     return _run(lambda: _write(order, cleaned, content))
 
@@ -79,9 +79,10 @@ def put(order: Order, cleaned: Mapping[str, Any], content: Content) -> WriteResu
 def patch(
     order: Order, renew: Callable[[Schedule], tuple[Mapping[str, Any], Content]]
 ) -> WriteResult[Schedule]:
-    """Give an existing schedule the settings that ``renew`` makes of it while it is locked.
+    """Replace the settings of an existing schedule by those that ``renew`` returns for it.
 
-    Raises NotFound (somebody else's too), Stale, and what ``renew`` raises.
+    The schedule is locked meanwhile. Raises NotFound (also for another owner's),
+    PreconditionFailed, and what ``renew`` raises.
     """
 
     def write() -> WriteResult[Schedule]:
@@ -92,7 +93,7 @@ def patch(
 
 
 def remove(order: Order) -> None:
-    """Forget a schedule; its messages stay. Raises NotFound and Stale."""
+    """Delete a schedule; its messages stay. Raises NotFound and PreconditionFailed."""
 
     def delete() -> None:
         schedule = find(order)
@@ -103,21 +104,21 @@ def remove(order: Order) -> None:
 
 
 def pause(order: Order) -> WriteResult[Schedule]:
-    """Publish nothing until it is resumed. Raises NotFound and Stale."""
+    """Publish nothing until it is resumed. Raises NotFound and PreconditionFailed."""
     return _run(lambda: _switch(order, State.PAUSED, "schedule.pause"))
 
 
 def resume(order: Order) -> WriteResult[Schedule]:
-    """Go on with the next occurrence from now; those of the pause do not happen.
+    """Continue with the next occurrence from now on; those during the pause are skipped.
 
-    Raises NotFound and Stale.
+    Raises NotFound and PreconditionFailed.
     """
     return _run(lambda: _switch(order, State.ACTIVE, "schedule.resume"))
 
 
 def find(order: Order) -> Schedule:
-    """The schedule, locked until the transaction ends. Raises NotFound and Stale."""
-    # Without a join: that would lock the channel too.
+    """The schedule, locked until the transaction ends. Raises NotFound and PreconditionFailed."""
+    # Without a join, which would also lock the channel.
     channel_ids = list(Channel.objects.filter(slug=order.channel).values_list("id", flat=True))
     mine = Schedule.objects.select_for_update()
     schedule = mine.filter(channel_id__in=channel_ids, name=order.name).first()
@@ -129,14 +130,14 @@ def find(order: Order) -> Schedule:
 
 
 def body_of(schedule: Schedule) -> bytes:
-    """What it publishes. Raises rules.encryption.Unreadable."""
+    """The body that it publishes. Raises rules.encryption.Unreadable."""
     return data_encryption.decrypt_schedule(
         schedule.pk, bytes(schedule.body.data), schedule.body.key_id
     )
 
 
 def describe(schedule: Schedule) -> dict[str, Any]:
-    """Its settings as they are written, without the body."""
+    """Its settings in the form in which they are written, without the body."""
     return {
         "description": schedule.description,
         "cron": schedule.cron or None,
@@ -156,7 +157,7 @@ def describe(schedule: Schedule) -> dict[str, Any]:
 
 
 def _run(work: Callable[[], T]) -> T:
-    """One change of a schedule; of two who make the same one the second finds the first's."""
+    """Run one change; of two concurrent creations the second one replaces the first."""
 
     def write() -> T:
         done = work()
@@ -214,7 +215,7 @@ def _set(schedule: Schedule, cleaned: Mapping[str, Any], content: Content) -> No
 
 
 def _plan(schedule: Schedule, now: datetime) -> None:
-    """State and next occurrence, as they follow from the rest; a known occurrence stays."""
+    """Set the state and the next occurrence from the other fields; keep a known occurrence."""
     if schedule.state == State.PAUSED:
         schedule.next_at = None
         return
@@ -245,7 +246,7 @@ def _keep_body(schedule: Schedule, body: bytes, *, encrypt: bool) -> None:
 
 
 def _audited(schedule: Schedule, body: bytes | None = None) -> dict[str, Any]:
-    """For the books, and to tell whether something differs: the body by its digest alone."""
+    """The settings for audit entries and comparisons; the body as a digest only."""
     try:
         body = body_of(schedule) if body is None else body
     except Unreadable:

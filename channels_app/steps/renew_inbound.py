@@ -1,4 +1,4 @@
-"""Renew the address at which a consumer's provider calls back: the former one ends at once."""
+"""Renew the address at which a consumer's provider calls back; the former one stops at once."""
 
 from channels_app import inbound, stored_config, transactions
 from channels_app.errors import Conflict
@@ -18,7 +18,10 @@ def renew(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[Consumer]:
-    """Make another address. Raises NotFound, Stale, and Conflict where nobody calls back."""
+    """Replace the address.
+
+    Raises NotFound, PreconditionFailed, and Conflict if the consumer has no callback address.
+    """
     return transactions.run(lambda: _renew(channel, client_id, actor, tenant, condition, reason))
 
 

@@ -1,7 +1,7 @@
-"""Record a producer's number in the transaction that stores the message (S2-65).
+"""Record a producer's sequence number in the transaction that stores the message (S2-65).
 
-The sequence's row is the lock: who holds it knows which number is expected, and stores that one or
-nothing. A sequence begins at 1, and is forgotten when nothing has come for a week.
+The sequence's row is the lock. Its holder knows which number is expected, and stores that message
+or nothing. A sequence begins at 1, and is deleted after a week without messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,17 +15,17 @@ BATCH = 500
 
 
 class SequenceNumbers:
-    """The sequences of some keys of one producer, locked until the transaction ends."""
+    """The sequences of some ordering keys of one producer, locked until the transaction ends."""
 
     def __init__(
         self, channel_id: int, producer_id: int | None, keys: Iterable[str], now: datetime
     ) -> None:
-        """Lock them, in one order whoever comes; those that are missing are made."""
+        """Lock the sequences in the order of their ids, and create those that are missing."""
         self._now = now
         ids = {sequence_id(channel_id, producer_id, key): key for key in keys}
         found = Sequence.objects.select_for_update().filter(id__in=sorted(ids)).order_by("id")
         rows = {row.id: row for row in found}
-        # Two that make the same one collide, and the second one runs once more.
+        # A concurrent insert of the same row collides, and the second transaction is run again.
         for number in sorted(ids.keys() - rows.keys()):
             rows[number] = Sequence.objects.create(
                 id=number,
@@ -36,25 +36,25 @@ class SequenceNumbers:
             )
         self._rows = {ids[number]: row for number, row in rows.items()}
         self.skipped = 0
-        """Numbers given up so far."""
+        """How many numbers have been skipped so far."""
 
     def epoch(self, key: str) -> int:
-        """How often the key's sequence has begun anew."""
+        """How many times the key's sequence has been restarted."""
         return self._rows[key].epoch
 
     def expected(self, key: str) -> int:
-        """The number whose turn it is."""
+        """The number that is expected next."""
         return self._rows[key].expected
 
     def last_message_id(self) -> int:
-        """The latest of what these sequences have stored."""
+        """The latest message that these sequences have stored."""
         return max(row.last_message_id for row in self._rows.values())
 
     def ask(self, key: str, number: int, *, is_over: bool, gives_way: bool = True) -> Turn:
-        """What becomes of a number; the caller stores what goes, and says so (``went``).
+        """Decide about a number; the caller stores its message if it goes, and calls ``went``.
 
-        ``is_over`` and ``gives_way``: whether it goes on without those that are missing, and even
-        before earlier ones that wait.
+        ``is_over``: it has waited long enough to skip missing numbers. ``gives_way``: it then still
+        lets lower numbers that wait go first.
         """
         row = self._rows[key]
         looks = is_over and gives_way and number > row.expected
@@ -69,18 +69,18 @@ class SequenceNumbers:
         return found.turn
 
     def wait(self, key: str, number: int, until: datetime) -> None:
-        """Say that a request waits with this number."""
+        """Record that a request with this number is waiting."""
         row = self._rows[key]
         mine = EarlyNumber.objects.filter(sequence_id=row.id, number=number)
         if not mine.update(until=until):
             EarlyNumber.objects.create(id=new_id(), sequence_id=row.id, number=number, until=until)
 
     def went(self, key: str, message_id: int) -> None:
-        """Its number's message is stored."""
+        """Record that the message of the current number is stored."""
         self._rows[key].last_message_id = message_id
 
     def write(self) -> None:
-        """Keep what has been decided; nobody waits any more with what has passed."""
+        """Save the decisions, and delete waiting numbers that are below the expected one."""
         for _, row in sorted(self._rows.items()):
             row.touched_at = self._now
             row.save()
@@ -103,7 +103,7 @@ class SequenceNumbers:
 def standing(
     channel_id: int, producer_id: int | None, keys: Iterable[str]
 ) -> dict[str, tuple[int, int]]:
-    """What is expected of each key and its epoch, -1 where it is not known; locks nothing."""
+    """Expected number and epoch of each key, -1 for an unknown one; locks nothing."""
     ids = {sequence_id(channel_id, producer_id, key): key for key in keys}
     found = Sequence.objects.filter(id__in=ids).values_list("id", "expected", "epoch")
     rows = {number: (expected, epoch) for number, expected, epoch in found}
@@ -111,10 +111,10 @@ def standing(
 
 
 def forget(now: datetime) -> Iterator[int]:
-    """Delete sequences of which nothing has come for long; yields the number of each step."""
+    """Delete sequences idle for ``FORGOTTEN_AFTER``; yields the size of each batch."""
     old = Sequence.objects.filter(touched_at__lt=now - FORGOTTEN_AFTER).order_by("touched_at")
     while gone := list(old.values_list("id", flat=True)[:BATCH]):
-        # Whoever comes at this moment has touched it.
+        # Check again: a sequence in use may have been touched meanwhile.
         Sequence.objects.filter(id__in=gone, touched_at__lt=now - FORGOTTEN_AFTER).delete()
         EarlyNumber.objects.filter(sequence_id__in=gone, until__lt=now).delete()
         yield len(gone)

@@ -1,6 +1,6 @@
-"""Rotate a consumer's signing secrets, or adopt secrets that a configuration file holds (S0-71).
+"""Rotate a consumer's signing secrets, or adopt secrets from a configuration file (S0-71).
 
-Old secrets sign beside the new ones for a while.
+The old secrets keep signing beside the new ones for a while.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from channels_app.rules.write_result import WriteResult
 DEFAULT_OVERLAP_S = 86_400
 MAX_OVERLAP_S = 30 * 86_400
 MAX_LIVE = 10
-"""Signatures in one header: each live secret adds one."""
+"""Maximum number of secrets that sign at a time; each adds a signature to the header."""
 
 FIELDS = {"overlap_s": Field(fields.whole(0, MAX_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
 
@@ -35,10 +35,10 @@ def rotate(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[Consumer]:
-    """Make a new secret; the current ones stop signing after ``overlap_s`` seconds (0: at once).
+    """Generate a new secret; current ones stop signing after ``overlap_s`` seconds (0: at once).
 
-    A consumer that is signed for with Ed25519 gets a new pair as well. ``secrets`` holds the new
-    ``whsec_...``, which is never shown again. Raises Invalid, NotFound and Stale.
+    A consumer with Ed25519 signatures gets a new key pair as well. ``secrets`` holds the new
+    ``whsec_...``, which is never shown again. Raises Invalid, NotFound and PreconditionFailed.
     """
     try:
         overlap_s = fields.clean(FIELDS, values, partial=False)["overlap_s"]
@@ -63,7 +63,7 @@ def _rotate(
     secret = data_encryption.generate_secret(consumer)
     if "v1a" in consumer.signing:
         data_encryption.generate_key_pair(consumer)
-    # The secrets are part of what a consumer is: its version moves, and every process looks again.
+    # Saving increments the version, which makes every process reload the secrets.
     consumer.save()
     AuditEntry.record(
         actor,
@@ -88,12 +88,12 @@ def _expire(consumer: Consumer, overlap_s: int) -> None:
 
 
 OVERLAP_S = 86_400
-"""How long the secret that it replaces goes on signing beside it."""
+"""Seconds for which the replaced secret keeps signing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A consumer, and the secret that signs for it from now on."""
+    """A consumer, and the secret to sign its requests with from now on."""
 
     channel: str
     client_id: str
@@ -103,9 +103,9 @@ class Adoption:
 def adopt(
     channel: str, client_id: str, text: str, *, actor: str, overlap_s: int = OVERLAP_S
 ) -> WriteResult[Consumer]:
-    """Sign with ``text`` (``whsec_...``) from now on; nothing changes when it already does.
+    """Sign with ``text`` (``whsec_...``) from now on; no change if the consumer uses it already.
 
-    What it replaces stops signing after ``overlap_s`` seconds (0: at once). Raises Invalid and
+    The replaced secret stops signing after ``overlap_s`` seconds (0: at once). Raises Invalid and
     NotFound.
     """
     adoption = Adoption(channel, client_id, read(text))
@@ -116,7 +116,7 @@ def adopt(
 
 
 def read(text: str) -> bytes:
-    """The secret in a ``whsec_...``. Raises Invalid."""
+    """Decode a ``whsec_...``. Raises Invalid."""
     try:
         return secrets.decode_secret(text)
     except ValueError as error:
@@ -126,9 +126,9 @@ def read(text: str) -> bytes:
 def adopt_all(
     adoptions: Sequence[Adoption], *, actor: str, overlap_s: int = OVERLAP_S
 ) -> list[WriteResult[Consumer] | BrokerError]:
-    """``adopt`` for many consumers in a few statements; each is adopted or refused by itself.
+    """``adopt`` for many consumers in a few statements; each one succeeds or fails alone.
 
-    Each consumer appears once.
+    Each consumer may appear only once.
     """
     return transactions.run(lambda: _adopt(adoptions, actor, overlap_s)) if adoptions else []
 
@@ -169,7 +169,7 @@ def _adopt(
         )
     _expire_others(replaced, overlap_s)
     ConsumerSecret.objects.bulk_create(made)
-    # The secrets are part of what a consumer is: its version moves, and every process looks again.
+    # Saving increments the version, which makes every process reload the secrets.
     Consumer.save_all(changed)
     AuditEntry.objects.bulk_create(entries)
     return done
@@ -178,7 +178,7 @@ def _adopt(
 def _sealed(
     adoption: Adoption, consumer: Consumer | None, current: Mapping[int, Sequence[ConsumerSecret]]
 ) -> tuple[Consumer, ConsumerSecret | None]:
-    """The secret to be written; None where the consumer signs with it already.
+    """The secret's row to write; None if the consumer uses the secret already.
 
     Raises NotFound and KeyUnavailable.
     """

@@ -1,4 +1,4 @@
-"""Switch a consumer: pause, resume or retire it; its backlog and its history stay (S0-76)."""
+"""Pause, resume or retire a consumer; its backlog and its history stay (S0-76)."""
 
 from channels_app import clock, stored_config, transactions
 from channels_app.errors import Conflict
@@ -9,7 +9,7 @@ from channels_app.rules.write_result import WriteResult
 
 State = Consumer.State
 MAX_REASON_LENGTH = 200
-"""What a consumer keeps of it; the page of a halted one shows it."""
+"""Maximum length of the reason that the consumer's row stores and its page shows."""
 
 
 def pause(
@@ -21,9 +21,9 @@ def pause(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[Consumer]:
-    """Send it nothing until it is resumed; what arrives meanwhile waits.
+    """Stop deliveries until the consumer is resumed; new messages wait.
 
-    A disabled one stays disabled and is refused (Conflict). Raises NotFound and Stale too.
+    Raises NotFound, PreconditionFailed, and Conflict for a disabled consumer, which stays disabled.
     """
     return transactions.run(
         lambda: _switch(channel, client_id, State.PAUSED, actor, tenant, condition, reason)
@@ -39,9 +39,9 @@ def resume(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[Consumer]:
-    """Send again what waits, after a pause or after the broker disabled it.
+    """Deliver again what waits, after a pause or after the broker disabled the consumer.
 
-    Raises NotFound and Stale.
+    Raises NotFound and PreconditionFailed.
     """
     return transactions.run(
         lambda: _switch(channel, client_id, State.ACTIVE, actor, tenant, condition, reason)
@@ -57,7 +57,10 @@ def retire(
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[Consumer]:
-    """Register it off: it gets nothing more and its history stays. Raises NotFound and Stale."""
+    """Unregister the consumer: it gets nothing more, and its history stays.
+
+    Raises NotFound and PreconditionFailed.
+    """
     return transactions.run(
         lambda: _switch(channel, client_id, State.RETIRED, actor, tenant, condition, reason)
     )

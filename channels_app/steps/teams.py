@@ -1,4 +1,4 @@
-"""Teams: found and configure them, invite people, accept invitations, change memberships.
+"""Create and configure teams, invite people, accept invitations, change memberships.
 
 A team begins with its founder as the only owner, and never loses its last owner. An invitation is a
 link that works once.
@@ -29,7 +29,7 @@ TAKEN = "Another team has this name already."
 
 
 def found(values: Mapping[str, Any], *, founder: User, actor: str) -> Team:
-    """Make the team. Raises Invalid, and Refused when the name is taken."""
+    """Create the team. Raises Invalid, and Refused if the name is taken."""
     try:
         wanted = fields.clean(NEW_TEAM_FIELDS, values, partial=False)
     except InvalidValues as bad:
@@ -37,7 +37,7 @@ def found(values: Mapping[str, Any], *, founder: User, actor: str) -> Team:
     try:
         return transactions.run(lambda: _found(wanted, founder, actor))
     except IntegrityError:
-        # Two at once: the database decides.
+        # Two at the same time: the unique key decides.
         raise Refused(TAKEN, field="slug") from None
 
 
@@ -57,8 +57,8 @@ TEAM_FIELDS: dict[str, Field] = {
     "max_waiting_messages": settings.max_waiting_messages,
     "max_waiting_bytes": settings.max_waiting_bytes,
 }
-"""What may be written; null limits mean the installation's. They hold for what its producers
-publish, on all channels together."""
+"""Fields that can be written; null limits mean the installation's. They apply to the messages of
+the team's producers on all channels together."""
 
 
 def put(
@@ -68,9 +68,9 @@ def put(
     actor: str,
     condition: Precondition = ALWAYS,
 ) -> WriteResult[Team]:
-    """Create the team or replace its settings; the same values twice change nothing.
+    """Create the team or replace its settings; writing the same values again changes nothing.
 
-    Raises Invalid and Stale.
+    Raises Invalid and PreconditionFailed.
     """
     return _register(slug, values, actor, condition, partial=False)
 
@@ -82,12 +82,15 @@ def patch(
     actor: str,
     condition: Precondition = ALWAYS,
 ) -> WriteResult[Team]:
-    """Change the given settings of an existing team. Raises Invalid, NotFound and Stale."""
+    """Change the given settings of an existing team.
+
+    Raises Invalid, NotFound and PreconditionFailed.
+    """
     return _register(slug, values, actor, condition, partial=True)
 
 
 def describe(team: Team) -> dict[str, Any]:
-    """The team's settings as they are written."""
+    """The team's settings in the form in which they are written."""
     return {name: getattr(team, name) for name in TEAM_FIELDS}
 
 
@@ -134,10 +137,10 @@ def _write(
 
 
 MAX_OPEN = 100
-"""Invitations of one team that wait at one time."""
+"""Maximum number of open invitations of a team."""
 MAX_OF_TEAM = 100
 MAX_OF_PERSON = 50
-"""Made within a day: each may send mail to an address that never asked for it."""
+"""Maximum per team and per person within a day, since invitations send mail to others."""
 
 
 def _address(value: str) -> str | None:
@@ -166,9 +169,9 @@ INVITATION_FIELDS: dict[str, Field] = {
 def invite(
     team: str, values: Mapping[str, Any], *, actor: str, inviter: str
 ) -> WriteResult[Invitation]:
-    """Make an invitation; ``secrets`` holds what the link ends in, once.
+    """Create an invitation; ``secrets`` holds the secret part of the link, once.
 
-    Raises Invalid, and Refused when too many wait already or were made in the last day.
+    Raises Invalid, and Refused if too many are open or were created in the last day.
     """
     try:
         wanted = fields.clean(INVITATION_FIELDS, values, partial=False)
@@ -178,7 +181,7 @@ def invite(
 
 
 def revoke_invitation(team: str, invitation_id: int, *, actor: str) -> None:
-    """Make a waiting invitation useless. Raises Refused when it waits no more."""
+    """Revoke an open invitation. Raises Refused if it is used or revoked already."""
     transactions.run(lambda: _revoke_invitation(team, invitation_id, actor))
 
 
@@ -229,12 +232,12 @@ def _revoke_invitation(team_slug: str, invitation_id: int, actor: str) -> None:
 USELESS = "This invitation has been used, has ended or was revoked. Ask for a new one."
 
 MAX_ACCOUNTS = 3
-"""That one link makes: it is for one person, who may begin anew."""
+"""Maximum number of accounts created by one link. It is for one person, who may start over."""
 SIGNED_UP = "invitation.sign_up"
 
 
 def waiting_invitation(token: str) -> Invitation | None:
-    """The invitation that a link leads to, as long as somebody may use it."""
+    """The invitation of a link, as long as it can be used; else None."""
     digest = invitations.digest(token)
     if digest is None:
         return None
@@ -243,16 +246,19 @@ def waiting_invitation(token: str) -> Invitation | None:
 
 
 def accept_invitation(token: str, *, user: User, actor: str) -> Membership:
-    """Make the person a member. Raises Refused; a member's click uses nothing up."""
+    """Make the person a member.
+
+    Raises Refused; if they are a member already, the link stays valid.
+    """
     try:
         return transactions.run(lambda: _accept_invitation(token, user, actor))
     except IntegrityError:
-        # The same person by two links at once: the database decides, and the other link waits on.
+        # The same person with two links at once: the unique key decides, and the other link stays.
         raise Refused("You belong to this team already.") from None
 
 
 def lets_sign_up(token: str) -> bool:
-    """Whether who holds the link may make an account: one that leaks is no open door."""
+    """Whether the link may create another account; the limit matters if the link leaks."""
     invitation = waiting_invitation(token)
     if invitation is None:
         return False
@@ -261,7 +267,7 @@ def lets_sign_up(token: str) -> bool:
 
 
 def note_sign_up(token: str, *, actor: str) -> None:
-    """Count an account that was made by way of the link, where the team's owners see it."""
+    """Record an account created by the link, in the audit log that the team's owners see."""
     invitation = waiting_invitation(token)
     if invitation is not None:
         target = f"invitation:{invitation}"
@@ -270,7 +276,7 @@ def note_sign_up(token: str, *, actor: str) -> None:
 
 def _accept_invitation(token: str, user: User, actor: str) -> Membership:
     found = waiting_invitation(token)
-    # Whoever comes second waits here, and then finds it used.
+    # A concurrent use waits for this lock, and then finds the invitation used.
     locked = Invitation.objects.select_for_update().filter(pk=found.pk) if found else None
     invitation = locked.filter(accepted_at=None, revoked_at=None).first() if locked else None
     if invitation is None:
@@ -304,7 +310,7 @@ def set_role(team: str, membership_id: int, role: str, *, actor: str) -> Members
 
 
 def end_membership(team: str, membership_id: int, *, actor: str) -> Membership:
-    """Take a member out, or let them leave: what they made stays the team's. Raises Refused."""
+    """Remove a member, or let them leave; what they made stays the team's. Raises Refused."""
     return transactions.run(lambda: _end_membership(team, membership_id, actor))
 
 
@@ -345,7 +351,7 @@ def _end_membership(team: str, membership_id: int, actor: str) -> Membership:
 
 
 def _locked(slug: str, membership_id: int) -> Membership:
-    # The team's row and not the member's: two owners who leave at once must see each other.
+    # Lock the team, not the membership: two owners who leave at once must see each other.
     team = Team.objects.select_for_update().get(slug=slug)
     found = team.memberships.select_related("user", "team").filter(pk=membership_id).first()
     if found is None:
@@ -364,7 +370,7 @@ def _check_owner_stays(membership: Membership) -> None:
 
 
 def _take_invitations_back(membership: Membership, actor: str) -> None:
-    # One that they made for themselves would bring them back, as owner.
+    # With an open invitation of their own they could rejoin as owner.
     now = clock.now()
     waiting = Invitation.objects.select_for_update().filter(
         team=membership.team_id,

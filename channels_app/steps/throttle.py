@@ -1,4 +1,4 @@
-"""Throttle: hold a producer to its rate, exactly and across all processes (S0-75)."""
+"""Limit a producer to its rate, exactly and across all processes (S0-75)."""
 
 from django.db.models import F, FloatField, Value
 from django.db.models.functions import Greatest
@@ -9,10 +9,10 @@ from channels_app.rules.limits import Rate
 
 
 def take(producer: Producer | None, count: int = 1) -> float | None:
-    """Book ``count`` messages of a producer; None when they may be accepted.
+    """Count ``count`` messages against a producer's rate; None if they may be accepted.
 
-    Over the rate nothing is booked, and the answer is the seconds to wait. More than the burst at
-    once is let through from a full bucket, which is then empty for as long as that takes to fill.
+    If not, nothing is counted, and the result is the time to wait in seconds. More messages than
+    the burst are accepted if the rate is unused, which is then used up for correspondingly long.
     """
     if producer is None or not producer.rate_per_second or count < 1:
         return None
@@ -25,7 +25,8 @@ def take(producer: Producer | None, count: int = 1) -> float | None:
 
 def _take(producer_id: int, count: int, rate: Rate) -> float | None:
     now = clock.now().timestamp()
-    # GCRA (rules/limits.py) as one UPDATE: who comes second waits for the row and finds it moved.
+    # GCRA (rules/limits.py) as one UPDATE: a concurrent one waits for the row and sees the new
+    # value.
     latest = now + rate.tolerance - (min(count, max(rate.burst, 1)) - 1) * rate.interval + 1e-6
     moved = Greatest(F("arrival_at"), Value(now, FloatField())) + Value(count * rate.interval)
     mine = ProducerRate.objects.filter(producer_id=producer_id)

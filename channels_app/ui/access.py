@@ -1,4 +1,4 @@
-"""Access: which team a page of the portal is about, and what this person may do in it."""
+"""Find the team of a portal page, and check what the user may do in it."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
@@ -17,26 +17,26 @@ LOOKING = ("GET", "HEAD", "OPTIONS")
 
 
 class PersonRequest(HttpRequest):
-    """A request of somebody who is signed in; PersonView sees to it."""
+    """A request of a signed-in user; PersonView ensures this."""
 
     user: User
 
 
 class TeamRequest(PersonRequest):
-    """A request of a member; TeamView has found the team and the role."""
+    """A request of a member; TeamView sets the team and the membership."""
 
     team: Team
     membership: Membership
 
 
 class PersonView(View):
-    """A page for whoever is signed in. No page of the portal stays in a browser's cache."""
+    """A page for signed-in users. Browsers must not cache pages of the portal."""
 
     section: ClassVar[str] = ""
-    """The entry of the navigation that is lit."""
+    """The highlighted entry of the navigation."""
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Ask strangers to sign in."""
+        """Redirect to the sign-in page if the user is not signed in."""
         if not request.user.is_authenticated:
             return redirect_to_login(request.get_full_path())
         response = self.enter(cast(PersonRequest, request), *args, **kwargs)
@@ -44,27 +44,27 @@ class PersonView(View):
         return response
 
     def enter(self, request: PersonRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Go on to the method's handler."""
+        """Call the handler of the method."""
         return super().dispatch(request, *args, **kwargs)
 
     def page(
         self, template: str, context: Mapping[str, Any] | None = None, *, status: int = 200
     ) -> TemplateResponse:
-        """A page in the portal's frame."""
+        """Render a page in the portal's layout."""
         known = {"section": self.section, **(context or {})}
         return TemplateResponse(self.request, template, known, status=status)
 
 
 class TeamView(PersonView):
-    """A page of one team: 404 for everybody else, 403 for a member whose role is too small."""
+    """A page of one team: 404 for non-members, 403 for members whose role does not suffice."""
 
     reader: ClassVar[str] = "viewer"
-    """Least role that may look."""
+    """Minimum role for reading."""
     writer: ClassVar[str] = "editor"
-    """Least role that may do what changes something."""
+    """Minimum role for methods that change something."""
 
     def enter(self, request: PersonRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Find the team of the address and check the role. Raises Http404."""
+        """Find the team of the URL, and check the user's role. Raises Http404."""
         member = cast(TeamRequest, request)
         member.membership = membership_of(request.user, kwargs.pop("team"))
         member.team = member.membership.team
@@ -76,7 +76,7 @@ class TeamView(PersonView):
     def page(
         self, template: str, context: Mapping[str, Any] | None = None, *, status: int = 200
     ) -> TemplateResponse:
-        """A page of this team, told what the person may do."""
+        """Render a page of this team, with the user's rights in the context."""
         request = cast(TeamRequest, self.request)
         role = request.membership.role
         known = {
@@ -88,14 +88,14 @@ class TeamView(PersonView):
         return super().page(template, {**known, **(context or {})}, status=status)
 
     def refuse(self, request: TeamRequest, needed: str) -> TemplateResponse:
-        """403: what is missing, and who can give it."""
+        """Respond with 403, which role is needed, and who can assign it."""
         owners = request.team.memberships.filter(role="owner").select_related("user")
         context = {"needed": needed, "owners": owners}
         return self.page("portal/forbidden.html", context, status=403)
 
 
 def membership_of(user: User, slug: str) -> Membership:
-    """The person's role in a team. Raises Http404: another team does not exist for them."""
+    """The user's membership in a team. Raises Http404 for non-members, as for unknown teams."""
     mine = Membership.objects.select_related("team").filter(user=user, team__slug=slug)
     found = mine.first()
     if found is None:
@@ -104,5 +104,5 @@ def membership_of(user: User, slug: str) -> Membership:
 
 
 def actor(request: HttpRequest) -> str:
-    """How the audit log names this person."""
+    """The user's name in the audit log."""
     return f"user:{request.user.get_username()}"

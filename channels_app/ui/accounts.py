@@ -1,4 +1,4 @@
-"""Accounts: how allauth lets people in, what it may not decide by itself, and what it did."""
+"""Adapt allauth: sign-up, sign-in, second factors, and the audit log of accounts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,31 +24,31 @@ __all__ = ["Accounts", "SecondFactors", "SignIn", "VerifyAddress", "secure_admin
 
 
 class Accounts(DefaultAccountAdapter):
-    """Who may sign up, and where people go."""
+    """Decide who may sign up, and where people go after signing in."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
-        """Everybody if the operator wants that, else whoever comes from an invitation's link."""
+        """True for everybody if the operator allows it, else only through an invitation's link."""
         if settings.SIGNUP == "open":
             return True
         token = _invitation(request)
         return token is not None and teams.lets_sign_up(token)
 
     def save_user(self, request: HttpRequest, user: Any, form: Any, commit: bool = True) -> Any:
-        """Make the account, and note by which invitation it came."""
+        """Create the account, and record the invitation it came from."""
         saved = super().save_user(request, user, form, commit)
         if token := _invitation(request):
             teams.note_sign_up(token, actor=f"user:{saved.get_username()}")
         return saved
 
     def get_login_redirect_url(self, request: HttpRequest) -> str:
-        """Operators of no team to the console, all others to their team."""
+        """Redirect operators without a team to the console, everybody else to their team."""
         user: Any = request.user
         if user.is_staff and not user.memberships.exists():
             return reverse("admin:index")
         return reverse("portal:choose")
 
     def get_login_stages(self) -> list[str]:
-        """What stands between a password and the inside."""
+        """Replace allauth's email verification by our own stage."""
         ours = f"{VerifyAddress.__module__}.{VerifyAddress.__name__}"
         stages = super().get_login_stages()
         return [ours if stage.endswith("EmailVerificationStage") else stage for stage in stages]
@@ -67,7 +67,7 @@ _GOOD_ONES = "Ten characters at least; none of the common ones, and not like you
 
 
 class _PlainMessages:
-    """A form of allauth with our labels, and without placeholders that say the same again."""
+    """Mixin for allauth's forms: our labels, and no placeholders that repeat them."""
 
     fields: dict[str, Any]
 
@@ -81,68 +81,68 @@ class _PlainMessages:
 
 
 class SignIn(_PlainMessages, account_forms.LoginForm):
-    """The form behind the one door."""
+    """Sign in, to the console and the portal."""
 
 
 class SignUp(_PlainMessages, account_forms.SignupForm):
-    """A new account."""
+    """Create an account."""
 
 
 class Address(_PlainMessages, account_forms.AddEmailForm):
-    """Another e-mail address."""
+    """Add an e-mail address."""
 
 
 class Password(_PlainMessages, account_forms.ChangePasswordForm):
-    """Another password."""
+    """Change the password."""
 
 
 class Forgotten(_PlainMessages, account_forms.ResetPasswordForm):
-    """Where the link for a new password goes."""
+    """Request a link for a new password."""
 
 
 class NewPassword(_PlainMessages, account_forms.ResetPasswordKeyForm):
-    """The password of somebody who came by that link."""
+    """Set a new password after following that link."""
 
 
 class Again(_PlainMessages, account_forms.ReauthenticateForm):
-    """The password once more."""
+    """Confirm with the password."""
 
 
 class Code(_PlainMessages, mfa_forms.AuthenticateForm):
-    """The second factor."""
+    """Sign in with the second factor."""
 
 
 class CodeAgain(_PlainMessages, mfa_forms.ReauthenticateForm):
-    """The second factor once more."""
+    """Confirm with the second factor."""
 
 
 class FirstCode(_PlainMessages, ActivateTOTPForm):
-    """The proof that an app has the secret."""
+    """Prove that an authenticator app has the secret."""
 
 
 class VerifyAddress(EmailVerificationStage):
-    """Operators come in without: they were made by hand, and mail may be what they have to mend."""
+    """Skip verification for operators: they are created by hand, and may have to repair mail."""
 
     def handle(self) -> Any:
-        """Ask for the address to be verified, unless it is an operator's."""
+        """Require a verified address, unless the user is an operator."""
         user = self.login.user
         return (None, True) if user is not None and user.is_staff else super().handle()
 
 
 class SecondFactors(DefaultMFAAdapter):
-    """Secrets of second factors, sealed as everything is that opens something."""
+    """Encrypt the secrets of second factors, like all stored credentials."""
 
     def encrypt(self, text: str) -> str:
-        """As it is stored."""
+        """The secret as stored."""
         return data_encryption.encrypt_second_factor(text)
 
     def decrypt(self, encrypted_text: str) -> str:
-        """What ``encrypt`` sealed."""
+        """Undo ``encrypt``."""
         return data_encryption.decrypt_second_factor(encrypted_text)
 
 
 def _invitation(request: HttpRequest) -> str | None:
-    """The secret of the invitation that this person comes from and goes back to."""
+    """The secret of the invitation whose link the user follows and returns to."""
     try:
         match = resolve(request.POST.get("next") or request.GET.get("next") or "")
     except Resolver404:
@@ -192,7 +192,7 @@ def _record(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> None:
-    # Who comes by a link from an e-mail has not signed in.
+    # Somebody who follows a link from an e-mail is not signed in.
     person: Any = request.user if request.user.is_authenticated else user
     AuditEntry.record(f"user:{person.get_username()}", action, target, before=before, after=after)
 

@@ -1,4 +1,4 @@
-"""Forms of the portal: what people type, and what a step said against it."""
+"""Define the forms of the portal, and add the errors of steps to them."""
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
@@ -29,13 +29,13 @@ DOES = {
 KEY_DAYS = (30, 90, 365)
 PRODUCER = "producer:"
 ALL = "*"
-"""Chosen instead of channels; none can be called so."""
+"""Stands for all channels; no channel can have this name."""
 
 
 def refuse(form: forms.Form, refused: BrokerError) -> None:
-    """Put what a step refused to where it belongs; everything typed stays.
+    """Add the errors of a step to the fields of the form, which keeps what was typed.
 
-    ``form.places`` names fields that the step calls otherwise.
+    ``form.places`` maps names of the step to fields of the form.
     """
     places: Mapping[str, str] = getattr(form, "places", {})
     faults = [(fault.field, fault.detail) for fault in refused.faults]
@@ -45,7 +45,7 @@ def refuse(form: forms.Form, refused: BrokerError) -> None:
 
 
 def tried(form: forms.Form, step: Callable[[], T]) -> T | None:
-    """What a step made of a form; None when one of both refused, which then stands in the form."""
+    """Run a step if the form is valid; None if either has errors, which the form then shows."""
     if not form.is_valid():
         return None
     try:
@@ -56,12 +56,12 @@ def tried(form: forms.Form, step: Callable[[], T]) -> T | None:
 
 
 def complaint(form: forms.Form) -> str:
-    """Everything that was said against a form, where it is not shown again."""
+    """All errors of a form as one text, for when the form is not shown again."""
     return " ".join(str(fault) for faults in form.errors.values() for fault in faults)
 
 
 class InviteForm(forms.Form):
-    """Who is to join, as what, and how long the link works."""
+    """Whom to invite, with which role, and how long the link is valid."""
 
     email = forms.EmailField(
         label="E-mail address",
@@ -83,13 +83,13 @@ class InviteForm(forms.Form):
 
 
 class RoleForm(forms.Form):
-    """Another role for a member."""
+    """Change a member's role."""
 
     role = forms.ChoiceField(choices=[(role, role) for role in roles.ROLES])
 
 
 class KeyForm(forms.Form):
-    """A new key: whose it is, what it may do, where, and how long."""
+    """A new key: its owner, rights, channels and lifetime."""
 
     label = forms.CharField(
         label="Name", max_length=200, help_text="For people: what uses the key, and where."
@@ -129,7 +129,7 @@ class KeyForm(forms.Form):
     )
 
     def __init__(self, team: Team, *args: Any, **kwargs: Any) -> None:
-        """With the team's producers to choose from, and the channels that there are to give."""
+        """Offer the team's producers and the channels that the team may grant."""
         super().__init__(*args, **kwargs)
         self._team = team
         slugs = team.producers.order_by("slug").values_list("slug", flat=True)
@@ -144,19 +144,19 @@ class KeyForm(forms.Form):
         self.initial.setdefault("scopes", ["publish"] if choices else ["read"])
 
     def clean_channels(self) -> list[str]:
-        """Some, or all; what a team's key may use unnamed and by name cannot be in one key."""
+        """Either some channels or all: a key that lists channels reaches only those."""
         chosen: list[str] = self.cleaned_data["channels"]
         if ALL in chosen and len(chosen) > 1:
             raise forms.ValidationError("Choose either all or some of them.")
         return chosen
 
     def producer(self) -> str | None:
-        """The producer it is for; None for the team's own."""
+        """The producer that gets the key; None for a key of the team."""
         owner: str = self.cleaned_data["owner"]
         return owner.removeprefix(PRODUCER) if owner.startswith(PRODUCER) else None
 
     def values(self) -> dict[str, Any]:
-        """As the step takes them."""
+        """The values in the form that the step takes."""
         days, channels = self.cleaned_data["days"], self.cleaned_data["channels"]
         scopes = self.cleaned_data["scopes"]
         is_all = ALL in channels
@@ -174,14 +174,14 @@ class KeyForm(forms.Form):
 
 
 def _granted(team: Team) -> list[tuple[str, str]]:
-    """The channels that keys of the team or its producers name, each with who may do what there."""
+    """Channels in valid keys of the team and its producers, each with the rights on it."""
     held: dict[str, dict[str, set[str]]] = {}
     for key in api_keys.working(api_keys.keys_of(team.slug)).select_related("producer"):
         owner = f"producer {key.producer.slug}" if key.producer else "the team"
         offered = grants.PRODUCER_SCOPES if key.producer else grants.TEAM_SCOPES
         channels = key.channels
         if key.producer and not channels:
-            # It may use every channel; those that are not open to teams are no team's to read of.
+            # It may use every channel, but teams must not see those that are not external.
             channels = _open()
         for channel in channels:
             if scopes := set(offered).intersection(key.scopes):
@@ -201,7 +201,7 @@ def _said(owners: Mapping[str, Collection[str]]) -> str:
 
 
 class RotateForm(forms.Form):
-    """How long the old key works beside the new one."""
+    """For how long the old key keeps working."""
 
     overlap_s = forms.TypedChoiceField(
         label="The old key works on for",
@@ -230,12 +230,12 @@ class TeamForm(forms.Form):
     )
 
     def values(self) -> dict[str, Any]:
-        """As the step takes them."""
+        """The values in the form that the step takes."""
         return {"name": self.cleaned_data["name"], "slug": self.cleaned_data["slug"]}
 
 
 class ProducerForm(forms.Form):
-    """A producer, as far as its team decides."""
+    """The settings of a producer that its team may change."""
 
     description = forms.CharField(
         required=False,
@@ -252,7 +252,7 @@ class ProducerForm(forms.Form):
     )
 
     def values(self) -> dict[str, Any]:
-        """As the step takes them."""
+        """The values in the form that the step takes."""
         return {
             "description": self.cleaned_data["description"].replace("\r\n", "\n"),
             "default_priority": self.cleaned_data["default_priority"],
@@ -260,13 +260,13 @@ class ProducerForm(forms.Form):
 
 
 class NewProducerForm(ProducerForm):
-    """A producer that is not there yet."""
+    """A new producer."""
 
     name = forms.CharField(max_length=names.MAX_SLUG_LENGTH)
     field_order = ("name", "description", "default_priority")
 
     def __init__(self, team: Team, *args: Any, **kwargs: Any) -> None:
-        """With what stands before its name."""
+        """Explain the prefix of its name."""
         super().__init__(*args, **kwargs)
         self.fields["name"].help_text = (
             f"Such as till; programs know it as {team.slug}.till. Lower-case letters, digits, "
@@ -275,7 +275,7 @@ class NewProducerForm(ProducerForm):
 
 
 def initial(producer: Producer) -> dict[str, Any]:
-    """A producer as its form shows it."""
+    """The initial values of a producer's form."""
     return {
         "description": producer.description,
         "default_priority": producer.default_priority,

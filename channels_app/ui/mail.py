@@ -1,4 +1,4 @@
-"""Mail of the portal: plain text, sent after the commit; that it fails undoes nothing."""
+"""Send the portal's mail: plain text, after the commit; a failure has no other effect."""
 
 import logging
 from smtplib import SMTPException
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def send(to: str, subject: str, template: str, context: dict[str, Any]) -> bool:
-    """Whether it was handed over; False also where there is no mail."""
+    """Whether the mail was handed over to the server; False also if mail is not configured."""
     if not settings.CAN_MAIL:
         return False
     text = render_to_string(template, context)

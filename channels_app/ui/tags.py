@@ -1,4 +1,4 @@
-"""Template tags of the portal: times, states, small pictures; ``{% load portal %}``."""
+"""Define the template tags of the portal: times, states, sparklines; ``{% load portal %}``."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,16 +22,16 @@ TONES = {
     "busy": {"queued", "in_flight", "running", "half_open", "editor"},
     "wait": {"paused", "retrying", "awaiting_ack", "pending", "expiring"},
 }
-"""In which colour a word is shown; every other one is calm."""
+"""Colours of states; other states are calm."""
 SPARK = (120, 28)
-"""Width and height of a sparkline, in its own units."""
+"""Width and height of a sparkline, in units of its view box."""
 
 
 @register.filter
 def instant(value: datetime | None, style: str = "") -> SafeString:
-    """A point in time: UTC, until the page's script writes it in the reader's zone.
+    """An instant in UTC, which the page's script converts to the reader's time zone.
 
-    ``style`` is ``ago`` for a distance from now, empty for date and time.
+    ``style`` is ``ago`` for the distance from now; empty for date and time.
     """
     if value is None:
         return SafeString('<span class="faint">never</span>')
@@ -42,7 +42,7 @@ def instant(value: datetime | None, style: str = "") -> SafeString:
 
 @register.filter
 def badge(word: str, tone: str = "") -> SafeString:
-    """A state as a coloured word; its colour follows from the word unless it is given."""
+    """A state as a coloured word; without ``tone`` the colour depends on the word."""
     found = next((name for name, words in TONES.items() if word in words), "calm")
     html = '<span class="badge badge-{}">{}</span>'
     return format_html(html, tone or found, word.replace("_", " "))
@@ -50,26 +50,26 @@ def badge(word: str, tone: str = "") -> SafeString:
 
 @register.simple_tag
 def teams_of(user: Any) -> QuerySet[Membership]:
-    """The teams that a person can switch to."""
+    """The teams of a user."""
     mine = Membership.objects.filter(user_id=user.pk)
     return mine.select_related("team").order_by("team__name", "team__slug")
 
 
 @register.simple_tag
 def signup_open() -> bool:
-    """Whether strangers may make accounts."""
+    """Whether anybody may create an account."""
     return bool(settings.SIGNUP == "open")
 
 
 @register.simple_tag
 def can_mail() -> bool:
-    """Whether mail reaches people, and not only the log."""
+    """Whether mail is sent to people, and not only logged."""
     return bool(settings.CAN_MAIL)
 
 
 @register.filter
 def kind(field: BoundField) -> str:
-    """How a form's field is laid out: ``check``, ``choices`` or ``line``."""
+    """The layout of a form field: ``check``, ``choices`` or ``line``."""
     widget = field.field.widget
     if widget.use_fieldset:
         return "choices"
@@ -78,7 +78,7 @@ def kind(field: BoundField) -> str:
 
 @register.simple_tag
 def sparkline(values: Sequence[float], label: str = "") -> SafeString:
-    """A line through the values, oldest first, as a picture that needs no script."""
+    """A line through the values, oldest first, as an SVG image without scripts."""
     width, height = SPARK
     top = max(values, default=0) or 1
     step = width / max(len(values) - 1, 1)

@@ -1,12 +1,12 @@
-"""Addresses below /portal/: what a team does by itself."""
+"""Map the URLs of the portal, below /portal/."""
 
 from django.urls import path
 
 from channels_app.ui.views import audit, home, joining, keys, members, producers
 
 app_name = "portal"
-# What belongs to no team stands below `-`, which no team can be called: names begin with a letter
-# or a digit.
+# Pages without a team are below `-`, which is not a valid team name: names begin with a letter or
+# a digit.
 urlpatterns = [
     path("", home.ChooseView.as_view(), name="choose"),
     path("-/new/", joining.FoundView.as_view(), name="found"),

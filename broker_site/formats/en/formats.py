@@ -1,4 +1,4 @@
-"""Formats of dates and numbers in the console: unmistakable, sortable, in UTC."""
+"""Define the console's formats of dates and times: unambiguous, sortable, in UTC."""
 
 DATETIME_FORMAT = "Y-m-d H:i:s"
 DATE_FORMAT = "Y-m-d"

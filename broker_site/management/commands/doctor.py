@@ -31,7 +31,7 @@ class Command(BaseCommand):
         "The exit code is 1 when there is an error, 0 when there are at most warnings."
     )
     examples = "  manage.py doctor\n  manage.py doctor --json | jq -r '.findings[].sentence'"
-    # It runs them itself, and goes on when one fails.
+    # It runs the checks itself, and continues if one fails.
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -82,11 +82,11 @@ class Command(BaseCommand):
 
 
 def _system_checks() -> Iterator[Finding]:
-    """What Django and this site check at each start."""
+    """Findings of the system checks, which also run at each start."""
     try:
         messages = run_checks(databases=["default"])
     except DatabaseFailure:
-        messages = run_checks()  # that it is away, the diagnosis says
+        messages = run_checks()  # the diagnosis reports that it is unavailable
     for message in messages:
         if message.level >= WARNING and not message.is_silenced():
             level: Level = "error" if message.level >= ERROR else "warning"

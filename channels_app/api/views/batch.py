@@ -1,4 +1,4 @@
-"""Publish in batches: up to a thousand messages in one transaction, with a result for each."""
+"""Publish up to a thousand messages in one transaction, with a result for each."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -80,7 +80,7 @@ RESULTS = openapi.component(
 
 
 class BatchView(ApiView):
-    """Many messages at once."""
+    """A batch of messages."""
 
     scopes = {"POST": publishing.SCOPES}
 
@@ -143,7 +143,7 @@ def _items(request: Request) -> Iterable[Any]:
 
 def _lines(body: bytes) -> list[Any]:
     lines = [line for line in body.split(b"\n") if line.strip()]
-    # What is too many is not read first.
+    # Do not parse lines beyond the limit.
     return [_line(line) for line in lines[: MAX_BATCH_ITEMS + 1]]
 
 
@@ -165,7 +165,7 @@ def _representation(channel: ChannelConfig, message: Publication, result: Result
 
 
 def _refused(problem: ApiProblem) -> dict[str, Any]:
-    # 413 and 415 of a single message: within a batch the request itself was fine.
+    # 413 and 415 would concern a single message; the batch request itself was valid.
     return _problem(422, problem.code, str(problem.detail), problem.field)
 
 

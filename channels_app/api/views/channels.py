@@ -1,4 +1,4 @@
-"""Channels: created, replaced and changed by operators, seen by the keys that may use them."""
+"""Serve channels: operators create and change them, keys that may use them can read them."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ CHANNEL = openapi.component(
     openapi.resource(fields.object_schema(FIELDS), slug=fields.slug.schema, effective=EFFECTIVE),
 )
 READ = keys.SCOPES
-"""Whoever may do anything on a channel may see it."""
+"""A key with any scope may read channels."""
 
 
 class ChannelListView(ApiView):
@@ -119,7 +119,7 @@ class ChannelView(ApiView):
 
 
 def representation(channel: Channel) -> dict[str, Any]:
-    """The channel as the API answers it."""
+    """The channel as the API shows it."""
     defaults = conf()
     quota = channel.quota(defaults.channel_quota)
     effective = {

@@ -1,4 +1,4 @@
-"""Consumers: what a service calls at each start, and the switches on what it registered (S1-15)."""
+"""Serve consumers: services register them at each start, pause and resume them (S1-15)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -80,7 +80,7 @@ Step = Callable[..., WriteResult[Consumer]]
 
 
 class ConsumerListView(ApiView):
-    """The consumers of a channel that are the caller's."""
+    """The caller's consumers on a channel."""
 
     scopes = {"GET": READ}
 
@@ -139,7 +139,7 @@ class ConsumerView(ApiView):
         found = mine.filter(client_id=client_id).first()
         if found is None:
             raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
-        # Its health changes without a new version: a tag of the version alone would hide it.
+        # Health changes without a new version, so the tag has to include it.
         return etags.fresh(request, representation(found), found.version, found.condition.code)
 
     @openapi.operation(
@@ -211,12 +211,12 @@ class ConsumerView(ApiView):
 
 
 class DoneView(ApiView):
-    """Something that is done to a consumer and needs no body."""
+    """An action on a consumer that needs no body."""
 
     scopes = {"POST": WRITE}
 
     def done(self, step: Step, request: Request, channel: str, client_id: str) -> Response:
-        """Do it in the caller's name; the consumer as it is then."""
+        """Run the step as the caller, and respond with the consumer."""
         done = step(
             channel,
             client_id,
@@ -228,7 +228,7 @@ class DoneView(ApiView):
 
 
 class PauseView(DoneView):
-    """The switch that holds a consumer's deliveries back."""
+    """Pause a consumer."""
 
     @openapi.operation(
         "pauseConsumer",
@@ -244,7 +244,7 @@ class PauseView(DoneView):
 
 
 class ResumeView(DoneView):
-    """The way back from a pause."""
+    """Resume a consumer."""
 
     @openapi.operation(
         "resumeConsumer",
@@ -260,7 +260,7 @@ class ResumeView(DoneView):
 
 
 class SecretsView(ApiView):
-    """The consumer's signing secrets."""
+    """Signing secrets of a consumer."""
 
     scopes = {"POST": WRITE}
 
@@ -288,7 +288,7 @@ class SecretsView(ApiView):
 
 
 def representation(consumer: Consumer) -> dict[str, Any]:
-    """The consumer as the API answers it."""
+    """The consumer as the API shows it."""
     defaults, channel = conf(), consumer.channel
     changed_at = consumer.state_changed_at
     retry = consumer.retry if consumer.retry is not None else channel.default_retry
@@ -325,7 +325,7 @@ def representation(consumer: Consumer) -> dict[str, Any]:
 
 
 def with_secret(done: WriteResult[Consumer]) -> dict[str, Any]:
-    """The consumer, with the secret that was made on the way."""
+    """The consumer, with the secret that was generated, if any."""
     return representation(done.row) | ({"secret": done.secrets[0]} if done.secrets else {})
 
 
@@ -338,7 +338,7 @@ def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
 
 
 class InboundAddressView(DoneView):
-    """The address at which its provider calls back."""
+    """The address at which a consumer's provider calls back."""
 
     @openapi.operation(
         "renewInboundAddress",

@@ -1,4 +1,4 @@
-"""Event types of a channel: what its producers may send, and what a body must look like."""
+"""Serve event types of a channel: what producers may send, and the schema of its body."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ WRITE = ("register",)
 
 
 class EventTypeListView(ApiView):
-    """The catalogue of a channel."""
+    """The event types of a channel."""
 
     scopes = {"GET": READ}
 
@@ -54,7 +54,10 @@ class EventTypeListView(ApiView):
 
 
 class EventTypeView(ApiView):
-    """One event type. Producers write their own catalogue: a team's key only reads it."""
+    """One event type.
+
+    Only a producer's key (or an operator) may write it; a team's key reads it.
+    """
 
     scopes = {
         "GET": READ,
@@ -147,7 +150,7 @@ class EventTypeView(ApiView):
 
 
 def representation(channel: str, event_type: EventType) -> dict[str, Any]:
-    """The event type as the API answers it."""
+    """The event type as the API shows it."""
     return {
         "channel": channel,
         "name": event_type.name,
@@ -157,8 +160,8 @@ def representation(channel: str, event_type: EventType) -> dict[str, Any]:
 
 
 def _writer(caller: Caller, channel: str) -> Writer:
-    # A schema decides what every producer of the channel may send: no business of consumers, nor
-    # of a producer that was not given this channel on purpose.
+    # A schema decides what every producer of the channel may send. So neither consumers nor
+    # producers without an explicit grant of the channel may write it.
     writer = Writer(caller.tenant, caller.producer)
     if caller.may("admin"):
         return writer

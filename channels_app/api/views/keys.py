@@ -1,4 +1,4 @@
-"""API keys of a producer: created, rotated with an overlap, revoked; each text is shown once."""
+"""Serve a producer's API keys: create, rotate with an overlap, revoke. Each is shown once."""
 
 from typing import Any
 
@@ -102,7 +102,7 @@ class KeyView(ApiView):
 
 
 class KeyRotationView(ApiView):
-    """A key's successor."""
+    """Rotation of a key."""
 
     scopes = {"POST": ("admin",)}
 
@@ -129,7 +129,7 @@ class KeyRotationView(ApiView):
 
 
 def representation(key: ApiKey) -> dict[str, Any]:
-    """The key as the API answers it: nothing of its secret."""
+    """The key as the API shows it, without secrets."""
     return {
         "key_id": key.key_id,
         "producer": key.producer.slug if key.producer else None,

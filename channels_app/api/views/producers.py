@@ -1,4 +1,4 @@
-"""Producers: who publishes, within which limits."""
+"""Serve producers and their limits."""
 
 from typing import Any
 
@@ -106,7 +106,7 @@ class ProducerView(ApiView):
 
 
 def representation(producer: Producer) -> dict[str, Any]:
-    """The producer as the API answers it."""
+    """The producer as the API shows it."""
     return {
         "slug": producer.slug,
         **register_producer.describe(producer),

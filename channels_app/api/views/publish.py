@@ -1,4 +1,4 @@
-"""Publish: one request, one message; 2xx means that it is stored (S0-21, S0-26)."""
+"""Publish one message per request; a 2xx response means that it is stored (S0-21, S0-26)."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ PARAMETERS = (
 
 
 class PublishView(ApiView):
-    """The messages of a channel, as their producers see it."""
+    """The messages of a channel, for their producers."""
 
     scopes = {"POST": publishing.SCOPES}
 
@@ -77,7 +77,7 @@ class PublishView(ApiView):
         "publishMessage",
         "Publish a message",
         tag="Messages",
-        # Code generators know no `*/*`: these two stand for every content type.
+        # Code generators do not know `*/*`, so these two stand for every content type.
         body={openapi.JSON: ANY_OBJECT, openapi.BYTES: {"type": "string", "format": "binary"}},
         optional=True,
         answers={202: PUBLISHED, 200: PUBLISHED},
@@ -99,12 +99,12 @@ class PublishView(ApiView):
 
 
 class RefusalView(ApiView):
-    """Tells what was refused on the short way, as every view tells it."""
+    """Responds to a request that the fast path rejected, in the same way as every other view."""
 
     error: Exception = NotImplementedError()
-    """Given to `as_view`, which takes only what the class has already."""
+    """Set through `as_view`, which only accepts existing attributes of the class."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Raises ``error``, once it is known who called."""
+        """Raise ``error`` after authentication."""
         self.perform_authentication(request)
         raise self.error

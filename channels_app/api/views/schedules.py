@@ -1,4 +1,4 @@
-"""Schedules of a channel: messages that are published again and again, by the clock (S4-06)."""
+"""Serve schedules of a channel: messages that are published repeatedly, by the clock (S4-06)."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ READ, WRITE = ("read", "publish"), ("publish",)
 
 
 class ScheduleListView(ApiView):
-    """The schedules of a channel that are the caller's."""
+    """The caller's schedules on a channel."""
 
     scopes = {"GET": READ}
 
@@ -92,10 +92,10 @@ class ScheduleListView(ApiView):
 
 
 class OneScheduleView(ApiView):
-    """Operations on one schedule, which answer with it."""
+    """Base of operations that respond with one schedule."""
 
     def whole(self, schedule: Schedule, *, sent: bool = False) -> dict[str, Any]:
-        """The schedule with what its messages hold, as far as the caller may open that."""
+        """The schedule with the content of its messages, if the caller may view it."""
         return recurring.shown_whole(schedule, clock.now(), self.caller, sent=sent)
 
 
@@ -177,7 +177,7 @@ class ScheduleView(OneScheduleView):
 
 
 class PauseScheduleView(OneScheduleView):
-    """The switch that keeps a schedule from publishing."""
+    """Pause a schedule."""
 
     scopes = {"POST": WRITE}
 
@@ -196,7 +196,7 @@ class PauseScheduleView(OneScheduleView):
 
 
 class ResumeScheduleView(OneScheduleView):
-    """The way back from a pause."""
+    """Resume a schedule."""
 
     scopes = {"POST": WRITE}
 
@@ -215,7 +215,7 @@ class ResumeScheduleView(OneScheduleView):
 
 
 def order_of(caller: Caller, request: Request, channel: str, schedule: str) -> Order:
-    """What the caller asks for: its own schedules alone, and as ``If-Match`` wants them."""
+    """The order of the caller, for its own schedules, with the precondition of ``If-Match``."""
     return Order(
         channel,
         schedule,

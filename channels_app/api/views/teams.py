@@ -1,4 +1,4 @@
-"""Teams: how much of what they publish may wait."""
+"""Serve teams and the quotas of their messages."""
 
 from typing import Any
 
@@ -110,7 +110,7 @@ class TeamView(ApiView):
 
 
 def representation(team: Team) -> dict[str, Any]:
-    """The team as the API answers it."""
+    """The team as the API shows it."""
     quota = team.quota(conf().team_quota)
     effective = {
         "max_waiting_messages": quota.messages or None,

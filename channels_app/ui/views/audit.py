@@ -1,4 +1,4 @@
-"""What people, keys and the broker did to what a team owns."""
+"""Show the audit log of a team."""
 
 import json
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ PAGE = 50
 
 
 class Change(NamedTuple):
-    """One value, as it was and as it became; '' where there was none."""
+    """One value before and after; '' if there was none."""
 
     name: str
     before: str
@@ -25,7 +25,7 @@ class AuditView(TeamView):
     section = "audit"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """A page of them; ``?before=`` is the last one of the page before."""
+        """A page of entries; ``?before=`` is the last id of the previous page."""
         entries = AuditEntry.objects.filter(team_id=request.team.pk).order_by("-id")
         before = request.GET.get("before", "")
         is_further = before.isascii() and before.isdecimal() and len(before) < 19
@@ -39,7 +39,7 @@ class AuditView(TeamView):
 
 
 def changes(entry: AuditEntry) -> list[Change]:
-    """Every value that an entry tells of."""
+    """All changed values of an entry."""
     before, after = entry.before or {}, entry.after or {}
     names = [*before, *(name for name in after if name not in before)]
     told = [Change(name, _shown(before, name), _shown(after, name)) for name in names]

@@ -1,4 +1,4 @@
-"""Where a visit begins: the choice of a team, and a team's first page."""
+"""Show the choice of a team, and a team's start page."""
 
 from collections import Counter as Tally
 
@@ -16,10 +16,10 @@ from channels_app.ui.views.joining import may_found
 
 
 class ChooseView(PersonView):
-    """The person's teams; the only one at once, unless ``?all`` asks for the list."""
+    """The user's teams. A single one is opened at once, unless the URL has ``?all``."""
 
     def get(self, request: PersonRequest) -> HttpResponse:
-        """Which team?"""
+        """List the teams."""
         memberships = list(teams_of(request.user))
         if len(memberships) == 1 and "all" not in request.GET:
             return redirect("portal:home", memberships[0].team.slug)
@@ -28,12 +28,12 @@ class ChooseView(PersonView):
 
 
 class HomeView(TeamView):
-    """What the team has, and what to do next."""
+    """What the team has, and next steps."""
 
     section = "home"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """How many of everything."""
+        """Count the team's objects."""
         webhooks = request.team.consumers.exclude(state=Consumer.State.RETIRED)
         working = Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=clock.now()))
         codes = Tally(row.condition.code for row in webhooks.select_related("health"))

@@ -1,4 +1,4 @@
-"""Ways into a team: by an invitation's link, or by founding one."""
+"""Let people join a team by an invitation, or create one."""
 
 from django.conf import settings
 from django.contrib import messages
@@ -21,10 +21,10 @@ from channels_app.ui.forms import TeamForm, tried
 @method_decorator(never_cache, name="dispatch")
 @method_decorator(sensitive_variables("token"), name="dispatch")
 class JoinView(View):
-    """Where an invitation's link leads: to a question, so that a mere look uses nothing up."""
+    """The page of an invitation's link. It asks first, so that opening it does not use it up."""
 
     def get(self, request: HttpRequest, token: str) -> HttpResponse:
-        """Which team, as what; and an account for who has none yet."""
+        """Show the team and the role; offer to create an account."""
         invitation = teams.waiting_invitation(token)
         context = {"invitation": invitation, "useless": teams.USELESS}
         status = 200 if invitation else 404
@@ -45,20 +45,20 @@ class JoinView(View):
 
 
 class FoundView(PersonView):
-    """A new team, for those who may make one."""
+    """Create a team, if the user may."""
 
     def enter(self, request: PersonRequest, *args: str, **kwargs: str) -> HttpResponseBase:
-        """Refuse those who may not. Raises PermissionDenied."""
+        """Check that the user may create teams. Raises PermissionDenied."""
         if not may_found(request.user):
             raise PermissionDenied("Here the operators make the teams. Ask them for yours.")
         return super().enter(request, *args, **kwargs)
 
     def get(self, request: PersonRequest) -> HttpResponse:
-        """The form."""
+        """Show the form."""
         return self.page("portal/found.html", {"form": TeamForm()})
 
     def post(self, request: PersonRequest) -> HttpResponse:
-        """Make it."""
+        """Create the team."""
         form = TeamForm(request.POST)
         team = tried(
             form,
@@ -70,5 +70,5 @@ class FoundView(PersonView):
 
 
 def may_found(user: User) -> bool:
-    """Everybody where everybody may come, else whom the operators allowed it."""
+    """True for everybody with open sign-up, else for users with the permission."""
     return bool(settings.SIGNUP == "open") or user.has_perm("channels_app.add_team")

@@ -1,4 +1,4 @@
-"""API keys of a team and of its producers: made, shown once, rotated, revoked."""
+"""Manage API keys of a team and of its producers: create, show once, rotate, revoke."""
 
 from typing import Any
 
@@ -17,16 +17,16 @@ from channels_app.ui.access import TeamRequest, TeamView, actor
 from channels_app.ui.forms import KeyForm, RotateForm, tried
 
 MAX_SHOWN = 200
-"""Working keys are always shown; those that are over only as far as this."""
+"""Valid keys are always shown; expired and revoked ones only up to this total."""
 
 
 class KeysView(TeamView):
-    """Keys with what each may do and when it was last used: those that open something first."""
+    """Keys with their rights and last use, valid ones first."""
 
     section = "keys"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The list."""
+        """Show the list."""
         mine = api_keys.keys_of(request.team.slug).select_related("producer", "team")
         keys = list(api_keys.working(mine).order_by("-id"))
         room = max(MAX_SHOWN - len(keys), 0)
@@ -36,13 +36,13 @@ class KeysView(TeamView):
 
 
 class KeyView(TeamView):
-    """What makes a key's text, which then stands on that one answer and nowhere else."""
+    """Base of views that create a key, whose text only this one response contains."""
 
     section = "keys"
     reader = "editor"
 
     def show(self, done: WriteResult[ApiKey], **more: Any) -> HttpResponse:
-        """The text with a line that uses it."""
+        """Show the key's text, with a command that uses it."""
         key, secrets = done.row, api_keys.Shown(*done.secrets)
         context = {
             "key": key,
@@ -55,15 +55,15 @@ class KeyView(TeamView):
 
 
 class NewKeyView(KeyView):
-    """A new key."""
+    """Create a key."""
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The form."""
+        """Show the form."""
         return self.page("portal/key_new.html", {"form": KeyForm(request.team)})
 
     @sensitive_variables()
     def post(self, request: TeamRequest) -> HttpResponse:
-        """Make it."""
+        """Create it."""
         form, team = KeyForm(request.team, request.POST), request.team.slug
         done = tried(
             form,
@@ -77,15 +77,15 @@ class NewKeyView(KeyView):
 
 
 class RotateView(KeyView):
-    """A key's successor."""
+    """Rotate a key."""
 
     def get(self, request: TeamRequest, key_id: str) -> HttpResponse:
-        """How long shall both work?"""
+        """Ask for how long both keys shall work."""
         return self._ask(RotateForm(), self._key(request, key_id))
 
     @sensitive_variables()
     def post(self, request: TeamRequest, key_id: str) -> HttpResponse:
-        """Make it."""
+        """Create the successor."""
         key, form = self._key(request, key_id), RotateForm(request.POST)
         done = tried(
             form,
@@ -108,12 +108,12 @@ class RotateView(KeyView):
 
 
 class RevokeView(TeamView):
-    """A key's end."""
+    """Revoke a key."""
 
     section = "keys"
 
     def post(self, request: TeamRequest, key_id: str) -> HttpResponse:
-        """Make it useless. Raises Http404."""
+        """Revoke it. Raises Http404."""
         try:
             done = api_keys.revoke(key_id, actor=actor(request), team=request.team.slug)
         except NotFound as unknown:
@@ -130,7 +130,7 @@ def state_of(key: ApiKey) -> str:
 
 
 def curl(key: ApiKey, text: str) -> str:
-    """A line that proves the key, ready to be pasted."""
+    """A command that tests the key, ready to be pasted."""
     line = f'curl -H "Authorization: Bearer {text}" {settings.PUBLIC_URL}/api/v1/channels'
     if "publish" not in key.scopes:
         return line

@@ -1,4 +1,4 @@
-"""Who belongs to a team, who is invited, and who may decide that."""
+"""Manage members and invitations of a team."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ from channels_app.ui.forms import InviteForm, RoleForm, tried
 
 
 class MembersView(TeamView):
-    """The team's people with their roles, and the invitations that wait."""
+    """Members with their roles, and open invitations."""
 
     section = "members"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """All of them."""
+        """List them."""
         members = request.team.memberships.select_related("user").order_by("user__username")
         waiting = request.team.invitations.filter(
             accepted_at=None, revoked_at=None, expires_at__gt=clock.now()
@@ -37,18 +37,18 @@ class MembersView(TeamView):
 
 
 class InviteView(TeamView):
-    """A new invitation."""
+    """Invite a person."""
 
     section = "members"
     reader = writer = "owner"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The form."""
+        """Show the form."""
         return self.page("portal/invite.html", {"form": InviteForm()})
 
     @sensitive_variables()
     def post(self, request: TeamRequest) -> HttpResponse:
-        """Make it; its link stands on this one page and nowhere else."""
+        """Create the invitation; only this one page shows its link."""
         form = InviteForm(request.POST)
         done = tried(
             form,
@@ -76,13 +76,13 @@ class InviteView(TeamView):
 
 
 class MemberView(TeamView):
-    """What becomes of one member, decided by an owner."""
+    """Change or remove a member, as an owner."""
 
     section = "members"
     writer = "owner"
 
     def post(self, request: TeamRequest, member: int, action: str) -> HttpResponse:
-        """Another role, or out."""
+        """Change the role, or remove the member."""
         slug, who = request.team.slug, actor(request)
         try:
             if action == "remove":
@@ -98,7 +98,7 @@ class MemberView(TeamView):
 
 
 class LeaveView(TeamView):
-    """The person's own way out, whatever their role."""
+    """Let a member of any role leave the team."""
 
     section = "members"
     writer = "viewer"
@@ -115,13 +115,13 @@ class LeaveView(TeamView):
 
 
 class InvitationView(TeamView):
-    """An invitation that waits."""
+    """Revoke an open invitation."""
 
     section = "members"
     writer = "owner"
 
     def post(self, request: TeamRequest, invitation: int) -> HttpResponse:
-        """Take it back."""
+        """Revoke it."""
         try:
             teams.revoke_invitation(request.team.slug, invitation, actor=actor(request))
         except BrokerError as refused:

@@ -1,4 +1,4 @@
-"""Producers of a team: the systems that publish in its name."""
+"""Manage the producers of a team."""
 
 from django.contrib import messages
 from django.db.models import Count, Q
@@ -14,12 +14,12 @@ from channels_app.ui.forms import NewProducerForm, ProducerForm, initial, tried
 
 
 class ProducersView(TeamView):
-    """All of them, with what each may do."""
+    """All producers, with their number of valid keys."""
 
     section = "producers"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The list."""
+        """Show the list."""
         lasting = Q(keys__expires_at=None) | Q(keys__expires_at__gt=clock.now())
         able = Count("keys", filter=lasting & Q(keys__revoked_at=None))
         mine = request.team.producers.annotate(key_count=able).order_by("slug")
@@ -27,17 +27,17 @@ class ProducersView(TeamView):
 
 
 class NewProducerView(TeamView):
-    """A new one."""
+    """Create a producer."""
 
     section = "producers"
     reader = "editor"
 
     def get(self, request: TeamRequest) -> HttpResponse:
-        """The form."""
+        """Show the form."""
         return self._ask(NewProducerForm(request.team))
 
     def post(self, request: TeamRequest) -> HttpResponse:
-        """Make it."""
+        """Create it."""
         form, team = NewProducerForm(request.team, request.POST), request.team.slug
         done = tried(
             form,
@@ -57,17 +57,17 @@ class NewProducerView(TeamView):
 
 
 class ProducerView(TeamView):
-    """One of them."""
+    """One producer."""
 
     section = "producers"
 
     def get(self, request: TeamRequest, producer: str) -> HttpResponse:
-        """Its settings and limits."""
+        """Show its settings and limits."""
         found = self._find(request, producer)
         return self._ask(ProducerForm(initial=initial(found)), found)
 
     def post(self, request: TeamRequest, producer: str) -> HttpResponse:
-        """Change it, unless somebody else did meanwhile."""
+        """Change it, unless somebody else has changed it meanwhile."""
         found, form = self._find(request, producer), ProducerForm(request.POST)
         seen = request.POST.get("version", "")
         done = tried(
