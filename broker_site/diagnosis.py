@@ -33,9 +33,9 @@ from delivery.runtime import reconciliations, registration
 from delivery.steps import quotas
 
 Level = Literal["error", "warning", "info"]
-MIN_BODIES_VERSION = 200
+MAX_BODIES_CHECKED = 200
 """How many of the oldest bodies are checked for old encryption keys; rotation begins with these."""
-MIN_FACTORS_VERSION = 1000
+MAX_FACTORS_CHECKED = 1000
 """How many second factors are checked; any old one means that rotate_keys was not run."""
 SCHEMAS = 1000
 """How many schemas are checked, oldest first: old ones may exceed today's limits."""
@@ -257,9 +257,9 @@ def encryption() -> Iterable[Finding]:
             typed("When every process has read the new key, run `manage.py rotate_keys`."),
         )
     oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[
-        :MIN_BODIES_VERSION
+        :MAX_BODIES_CHECKED
     ]
-    used = {*oldest, *reencrypt.used_keys(MIN_FACTORS_VERSION)}
+    used = {*oldest, *reencrypt.used_keys(MAX_FACTORS_CHECKED)}
     if old := sorted(used - {"", primary}):
         yield Finding(
             "warning",

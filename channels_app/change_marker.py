@@ -11,7 +11,7 @@ from pathlib import Path
 
 from channels_app.conf import conf
 
-MAX_VERSION = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 
 
 class ChangeMarker:
@@ -27,7 +27,7 @@ class ChangeMarker:
     def make(self) -> None:
         """Announce that configuration changed."""
         with suppress(OSError), open(self._path, "ab") as file:
-            if file.tell() > MAX_VERSION:
+            if file.tell() > MAX_FILE_BYTES:
                 file.truncate(0)
             file.write(b".")
 

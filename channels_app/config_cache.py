@@ -36,7 +36,7 @@ class ConfigCache:
     """The cache. Threads share it. A snapshot is never changed after it is built."""
 
     def __init__(self) -> None:
-        self._lock, self._select_payloads = threading.RLock(), threading.Lock()
+        self._lock, self._query_lock = threading.RLock(), threading.Lock()
         self._again, self._began = threading.Lock(), float("-inf")
         self._number = -1
         self._checked = float("-inf")
@@ -62,7 +62,7 @@ class ConfigCache:
         if not now and self._is_fresh(mark, CHECK_S):
             return self._number
         # One thread queries; the others use the cache while it is recent enough.
-        is_first = self._select_payloads.acquire(blocking=False)
+        is_first = self._query_lock.acquire(blocking=False)
         if not (is_first or now) and self._is_fresh(mark, 2 * CHECK_S):
             return self._number
         try:
@@ -73,7 +73,7 @@ class ConfigCache:
                 return self._learn(number)
         finally:
             if is_first:
-                self._select_payloads.release()
+                self._query_lock.release()
 
     def _learn(self, number: int) -> int:
         with self._lock:
