@@ -70,7 +70,7 @@ class _Common:
         self._held: dict[str, ReceivedMessage] = {}
 
     def _options(self, free: int) -> dict[str, Any]:
-        options = {
+        return {
             "max": min(free, MAX_LEASES),
             "wait": self.wait,
             "lease": self.lease,
@@ -78,8 +78,6 @@ class _Common:
             "resume": self.resume,
             "keys": "sticky" if self.sticky else None,
         }
-        self.resume = False
-        return options
 
     def _leases(self) -> Iterator[list[str]]:
         held = list(self._held)
@@ -175,6 +173,7 @@ class Worker(_Common):
             logger.warning("cannot receive: %s", error)
             self._stopping.wait(AFTER_FAILURE_S)
             return
+        self.resume = False
         if self._stopping.is_set():
             if received:
                 self._say(lambda: self.client.release(received))
@@ -324,6 +323,7 @@ class AsyncWorker(_Common):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stopping.wait(), AFTER_FAILURE_S)
             return
+        self.resume = False
         if stopping.is_set():
             if received:
                 await self._say(self.client.release(received))
