@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Addresses, AWAY_S } from "../../dist/esm/addresses.js";
+import { Addresses, AWAY_S } from "../../dist/cjs/addresses.js";
 
 const [A, B, C] = ["http://127.0.0.1:1", "http://127.0.0.2:1", "http://127.0.0.3:1"];
 

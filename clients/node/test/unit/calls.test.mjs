@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { mayRepeat, waitBeforeRetry } from "../../dist/esm/calls.js";
-import { errorOf, secondsOf } from "../../dist/esm/errors.js";
+import { mayRepeat, waitBeforeRetry } from "../../dist/cjs/calls.js";
+import { errorOf, secondsOf } from "../../dist/cjs/errors.js";
 import * as client from "../../dist/esm/index.js";
 
 const CALL = { method: "POST", path: "/x" };

@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import dns from "node:dns";
 import { test } from "node:test";
 
-import { Addresses } from "../../dist/esm/addresses.js";
+import { Addresses } from "../../dist/cjs/addresses.js";
 import { ConnectionFailed, Hookstation, NotFound, Unavailable } from "../../dist/esm/index.js";
-import { Transport } from "../../dist/esm/transport.js";
+import { Transport } from "../../dist/cjs/transport.js";
 import { ACCEPTED, refusing, serving } from "./support.mjs";
 
 const KEY = { key: "hsk_1" };

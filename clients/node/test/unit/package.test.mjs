@@ -10,7 +10,8 @@ test("require and import find the same names", () => {
   const required = require("hookstation-client");
 
   assert.deepEqual(Object.keys(required).sort(), Object.keys(client).sort());
-  assert.equal(required.sign("whsec_MDEyMw==", "a", 1, "x"), client.sign("whsec_MDEyMw==", "a", 1, "x"));
+  // One copy of the classes: a handler that imports may throw what another module required.
+  assert.ok(new required.Retry() instanceof client.Retry);
 });
 
 test("there is no dependency", () => {
