@@ -351,7 +351,7 @@ def test_many_are_cancelled_each_by_itself(owner: Api) -> None:
 @pytest.mark.trap("a request that costs by the row")
 @pytest.mark.parametrize("path", ["/messages/move", "/messages/cancel"])
 def test_a_hundred_at_once_take_a_few_statements(owner: Api, path: str) -> None:
-    """Statements take the time: 2,400 of them for 200 messages took seconds."""
+    """The statements take the time: 2,400 for 200 messages took seconds."""
     consumer, at = ConsumerFactory.create(), clock.now() + HOUR
     rows = [own(owner, consumer=consumer) for _ in range(100)]
     places = [

@@ -85,7 +85,6 @@ def make() -> World:
     )
     # Each at a different instant, as in production: for rows of one instant, InnoDB reads those
     # that a sweep deleted again and again until they are purged.
-    # moment again and again until its purge comes by.
     Correlation.objects.bulk_create(
         [
             Correlation(id=row.id, delivery_id=row.id, noted_at=now - timedelta(microseconds=place))
