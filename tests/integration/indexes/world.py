@@ -83,8 +83,8 @@ def make() -> World:
             for place, row in enumerate(everything)
         ]
     )
-    # Each at a different instant, as in production: for rows of one instant, InnoDB reads those
-    # that a sweep deleted again and again until they are purged.
+    # Each at a different instant, as in production: InnoDB rereads deleted rows of the same instant
+    # until it has purged them.
     Correlation.objects.bulk_create(
         [
             Correlation(id=row.id, delivery_id=row.id, noted_at=now - timedelta(microseconds=place))
