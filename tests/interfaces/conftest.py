@@ -1,4 +1,4 @@
-"""What tests of the interfaces share."""
+"""Fixtures that tests of the interfaces share."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ Same = Callable[[str, str], None]
 
 @pytest.fixture
 def same(file_regression: Any) -> Same:
-    """Fails unless the text is that of the golden file (``make golden``)."""
+    """Returns a check that a text equals its golden file (``make golden`` rewrites it)."""
 
     def check(name: str, text: str) -> None:
         file_regression.check(text, fullpath=GOLDEN / name)

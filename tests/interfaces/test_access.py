@@ -1,8 +1,8 @@
-"""Every page, action and operation against everybody: the table is in tests/golden/access.txt.
+"""Access of every kind of user to every page, action and operation: tests/golden/access.txt.
 
-Each request is made on real objects and taken back. What a status means: 200 a page, 302 sent
-elsewhere (to sign in, or because it is done), 400 and 422 let in and the empty form refused, 403
-not allowed, 404 not there for this caller.
+Each request is made on real objects and rolled back. The statuses mean: 200 a page, 302 a redirect
+(to sign in, or after success), 400 and 422 allowed but the empty form was refused, 403 not allowed,
+404 not found for this user.
 """
 
 import re
@@ -37,12 +37,12 @@ Callers = dict[str, Callable[..., Any]]
 
 @pytest.fixture(autouse=True)
 def _unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages are not written out: who may see them is decided before."""
+    """Skip rendering: views decide about access before."""
     monkeypatch.setattr(SimpleTemplateResponse, "rendered_content", "")
 
 
 def asked(call: Callable[..., Any], method: str, path: str) -> int:
-    """The status of one request, whose effects are taken back."""
+    """Return the status of one request, whose effects are rolled back."""
     with transaction.atomic():
         status: int = call(method.upper(), path)
         transaction.set_rollback(True)
@@ -50,7 +50,7 @@ def asked(call: Callable[..., Any], method: str, path: str) -> int:
 
 
 def table(title: str, callers: Callers, addresses: Iterator[tuple[str, str, str]]) -> list[str]:
-    """A line for each method of each address, with everybody's status."""
+    """Yield a line for each method of each address, with the status of every user."""
     found = [f"{title}: {' '.join(callers)}"]
     for shown, method, path in addresses:
         statuses = " ".join(str(asked(call, method, path)) for call in callers.values())
@@ -59,7 +59,7 @@ def table(title: str, callers: Callers, addresses: Iterator[tuple[str, str, str]
 
 
 def filled(path: str, values: dict[str, str]) -> str | None:
-    """An address with real names in it; None where one is unknown."""
+    """Return an address with real names; None if one is unknown."""
     names = [first or second for first, second in PARAMETER.findall(path)]
     if not set(names) <= values.keys():
         return None
@@ -70,7 +70,7 @@ def filled(path: str, values: dict[str, str]) -> str | None:
 
 
 def staff() -> dict[str, User]:
-    """Somebody of each kind who may come to the console, or may not."""
+    """Return users of each kind, with and without access to the console."""
     make_roles.ensure()
     people = {"nobody": User.objects.create_user("nobody", is_staff=True)}
     for role in access.ROLES:
@@ -102,7 +102,7 @@ def console_addresses() -> Iterator[tuple[str, str, str]]:
 
 
 def actions(people: dict[str, User]) -> Iterator[str]:
-    """Who is offered each action on selected rows."""
+    """Yield the users who are offered each action on selected rows."""
     for model, page in sorted(admin.site._registry.items(), key=lambda item: item[0]._meta.label):
         offered = {}
         for name, user in people.items():
@@ -118,7 +118,7 @@ def actions(people: dict[str, User]) -> Iterator[str]:
 
 
 def key_holders(team: Team) -> Callers:
-    """A key of each scope that belongs to nobody, one of a team that may all it can, and none."""
+    """Return a key of each scope without an owner, a team's key with all its rights, and no key."""
     holders: dict[str, ApiKey | None] = {"none": None}
     for scope in keys.SCOPES:
         holders[scope] = ApiKeyFactory.create(producer=None, scopes=[scope])
@@ -153,7 +153,7 @@ def api_addresses(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 def members(team: Team) -> Callers:
-    """Somebody of each role in a team, the owner of another one, and a stranger."""
+    """Return a member of each role, the owner of another team, and a visitor."""
     made: Callers = {"stranger": browser(None)}
     other = User.objects.create_user("other")
     Membership.objects.create(team=TeamFactory.create(), user=other, role="owner")
@@ -222,6 +222,6 @@ def test_who_may_what(same: Same) -> None:
 
 
 def _guarded(line: str) -> bool:
-    """What is not for all who come to the console."""
+    """Return whether the page needs a permission of its own."""
     found = re.search(r"/admin/(\w+)/(\w+)/", line)
     return found is not None and found[1] in apps.app_configs

@@ -1,4 +1,4 @@
-"""Documentation that cannot rot: what exists is written down, and what is written down exists."""
+"""The documentation matches the code: all that exists is documented, and the reverse."""
 
 import ast
 import re
@@ -55,7 +55,7 @@ CODE_AT = {
     **dict.fromkeys(("ApiProblem", "PermissionDenied", "AuthenticationFailed"), 1),
     **dict.fromkeys(("document", "answer", "_problem"), 1),
 }
-"""Where the calls that refuse something take their code."""
+"""Position of the code among the arguments of calls that raise a problem."""
 FRAMEWORKS_OWN = {"not_authenticated", "method_not_allowed"}
 
 DOCS = Path(settings.BASE_DIR) / "docs"
@@ -105,7 +105,7 @@ def test_every_metric_is_documented() -> None:
         for metric in REGISTRY.collect()
         if metric.name.startswith("hookstation_")
     }
-    # What is read from the database at each scrape stands in no registry.
+    # Metrics read from the database at each scrape are in no registry.
     scrape = Client().get("/metrics").content.decode()
     found = re.findall(r"^# TYPE (hookstation_\w+) gauge", scrape, re.MULTILINE)
     read = {name for name in found if not name.endswith("_created")}
@@ -231,7 +231,7 @@ def test_every_header_of_a_delivery_is_documented() -> None:
 
 
 def _routes() -> dict[str, Any]:
-    """Views under /api/v1 by path as the documentation writes it: ``/channels/{channel}``."""
+    """Return views under /api/v1 by path as documented: ``/channels/{channel}``."""
     found: dict[str, Any] = {}
     for path, pattern in routes("/api/v1/"):
         view: Any = pattern.callback
@@ -241,7 +241,7 @@ def _routes() -> dict[str, Any]:
 
 
 def _codes() -> Iterator[str]:
-    """Every code that some refusal in the source carries."""
+    """Yield every error code in the source."""
     for app in ("broker_site", "channels_app", "delivery"):
         for path in (Path(settings.BASE_DIR) / app).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -257,6 +257,6 @@ def _codes_of(call: ast.Call) -> Iterator[str]:
     given = [*call.args[CODE_AT[name] : CODE_AT[name] + 1]]
     given += [keyword.value for keyword in call.keywords if keyword.arg == "code"]
     for value in given:
-        # Other calls have these names too; what they are given is no code.
+        # Unrelated calls have these names too; their arguments are no error codes.
         if isinstance(value, ast.Constant) and re.fullmatch(r"[a-z_]+", str(value.value)):
             yield str(value.value)

@@ -1,7 +1,7 @@
-"""What others build on, compared with a recorded copy: a change of it is always on purpose.
+"""Public interfaces equal a recorded copy, so that every change of them is deliberate.
 
-A rename or a new column shows up here as a difference of one file in tests/golden, which the commit
-then carries. ``make golden`` records anew what is true now.
+A rename or a new column changes one file in tests/golden, which belongs to the same commit.
+``make golden`` records the current state.
 """
 
 import json
@@ -33,7 +33,7 @@ OURS = ("broker_site", "channels_app", "delivery")
 
 
 def lines(found: Iterator[str]) -> str:
-    """In order, so that what is declared elsewhere in a file changes nothing."""
+    """Sort the lines, so that the order of declarations does not matter."""
     return "".join(f"{line}\n" for line in sorted(found))
 
 
@@ -94,7 +94,7 @@ def test_settings(same: Same) -> None:
 @pytest.mark.mysql
 @pytest.mark.django_db
 def test_database_schema(same: Same) -> None:
-    """Of our own tables: what Django's and others' hold is theirs to change."""
+    """Only our own tables: those of Django and other packages may change."""
     tables = sorted(
         model._meta.db_table
         for app in apps.get_app_configs()
@@ -117,7 +117,7 @@ def _sqlite_table(table: str) -> str:
 
 
 def _mysql_table(table: str) -> str:
-    """From the information schema: what SHOW CREATE TABLE writes differs between versions."""
+    """Describe a table from the information schema: SHOW CREATE TABLE differs between versions."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT column_name, column_type, is_nullable, column_default, collation_name, extra"
@@ -147,8 +147,8 @@ def _mysql_table(table: str) -> str:
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="a server is asked for its settings too")
 @pytest.mark.django_db
 def test_queries_of_each_page(same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that starts to ask once for each of its rows shows up here."""
-    # A slow machine must not read the keys again between two looks at a page.
+    """A page that starts to query once for each of its rows shows up here."""
+    # A slow machine must not read the keys again between two requests of a page.
     monkeypatch.setattr(keystore, "FRESH_S", float("inf"))
     console.fill()
     team = TeamFactory.create(slug="acme")
@@ -165,7 +165,7 @@ def test_queries_of_each_page(same: Same, monkeypatch: pytest.MonkeyPatch) -> No
 def _counted(
     pages: list[tuple[str, str]], visitors: dict[str, Client], key: ApiKey
 ) -> Iterator[str]:
-    """The second look at each page counts: the first fills what a process remembers."""
+    """Count the second request of each page: the first one fills the caches of the process."""
     for name, address in pages:
         client = visitors[address.split("/")[1]]
         client.get(address, HTTP_AUTHORIZATION=bearer(key))

@@ -1,6 +1,6 @@
-"""A process without an encryption key: whoever asks it for what needs the key is told so.
+"""A process without an encryption key: requests that need the key get an error that says so.
 
-Nothing is half written, and nothing that cannot be opened here is replaced.
+Nothing is half written, and no value that cannot be decrypted here is replaced.
 """
 
 import hmac
@@ -44,7 +44,7 @@ OLD_ID, NEW_ID = (Keyring.from_texts([key]).primary_id for key in (OLD, NEW))
 
 
 def other(keys: list[str]) -> str:
-    """The id of the key that is not among them."""
+    """Return the id of the missing key."""
     return NEW_ID if keys == [OLD] else OLD_ID
 
 
@@ -60,7 +60,7 @@ CONSUMER = {"url": URL, "headers": {"X-Token": "t0ken"}, "ack": ACK}
 
 @pytest.fixture(autouse=True)
 def _hosts() -> None:
-    """What stands in the database was sealed with OLD; by now NEW seals."""
+    """Encrypt the rows with OLD, then let NEW encrypt from now on."""
     with host(OLD):
         channel = ChannelFactory.create(slug="orders", external=True)
         register_consumer.put("orders", "crm", CONSUMER, actor="test")
@@ -74,13 +74,13 @@ def _hosts() -> None:
 
 @pytest.fixture
 def _lasting_codes(settings: Any) -> None:
-    """No code of a second factor ends between its making and its use."""
+    """Keep codes of a second factor valid for the whole test."""
     settings.MFA_TOTP_PERIOD = 10**9
 
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Every row of the broker is afterwards what it was before."""
+    """Check that the block changes no row of the broker."""
     before = _rows()
     yield
     assert _rows() == before
@@ -101,7 +101,7 @@ def _rows() -> dict[str, list[dict[str, Any]]]:
 
 
 def said(answer: Any) -> str:
-    """An answer without its tags."""
+    """Return a response without its tags."""
     return re.sub(r"<[^>]+>", "", answer.content.decode())
 
 
@@ -110,7 +110,7 @@ def crm() -> Consumer:
 
 
 def untouched(client: Client, url: str) -> dict[str, Any]:
-    """What a form of the console would send if nobody touched it."""
+    """Return the values that an unchanged form of the console would send."""
     form = client.get(url).context["adminform"].form
     values = {name: form[name].value() for name in form.fields}
     return {name: value for name, value in values.items() if value not in (None, False)}
@@ -169,7 +169,7 @@ def test_a_form_of_the_console_says_which_key_is_missing(
     [
         ("consumer_rotate", [OLD]),
         ("consumer_renew", [OLD]),
-        # It could seal a new address, and would lose the secret that its provider signs with.
+        # It could encrypt a new address but would lose the provider's signing secret.
         ("consumer_renew", [NEW]),
         ("schedule_run_it", [OLD]),
         ("schedule_run_it", [NEW]),
@@ -187,7 +187,7 @@ def test_a_button_of_the_console_says_which_key_is_missing(name: str, keys: list
     assert f"does not have the encryption key {other(keys)}. Nothing was saved." in told
 
 
-# -- the portal, and the accounts --------------------------------------------------------------
+# -- the portal and the accounts ---------------------------------------------------------------
 
 
 @pytest.mark.trap("a form that fails without its key")
@@ -212,7 +212,7 @@ def test_a_page_of_the_portal_says_which_key_is_missing(
 @pytest.mark.trap("a form that fails without its key")
 @pytest.mark.usefixtures("_lasting_codes")
 def test_a_second_factor_is_neither_made_nor_asked_for_without_its_key() -> None:
-    """Its forms are not the broker's own: a middleware answers for them."""
+    """Its forms are not the broker's own: a middleware responds for them."""
     mia = User.objects.create_user("mia", "mia@example.com", PASSWORD)
     client, door = Client(), Client()
     assert client.post(LOGIN, SIGN_IN).status_code == 302

@@ -1,4 +1,4 @@
-"""Who opened what a message holds stands in the audit log; sensitive channels open to few."""
+"""The audit log records who opened a message's content; sensitive channels restrict it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def _fresh() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A message whose body, header and answer everybody would know again."""
+    """A message with recognizable body, header and response."""
 
     consumer: Consumer
     producer: Producer
@@ -78,7 +78,7 @@ def sensitive(made: Made) -> None:
 
 
 def openings() -> list[tuple[str, str, str, list[str]]]:
-    """Who opened what, from where, and which parts of it."""
+    """Return who opened which object, from where, and which parts of it."""
     found = AuditEntry.objects.filter(action__endswith=".open").order_by("id")
     return [(one.actor, one.target, one.source, (one.after or {})["opened"]) for one in found]
 
@@ -180,7 +180,7 @@ def test_receiving_is_no_opening(is_sensitive: bool) -> None:
 
     (one,) = worker.receive()
     assert one["body"] == "once"
-    # What a worker does with a body that is too large to be handed out.
+    # A worker fetches a body that is too large for the response like this.
     path = f"/messages/{one['id']}/body"
     assert worker.api.get(path).status_code == 200
     assert openings() == []

@@ -1,4 +1,4 @@
-"""Pages, hints and errors name the command that people here type: both ways of starting it."""
+"""Pages, hints and errors name the command as users of this installation type it."""
 
 import io
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ PAGES = (
 
 @pytest.fixture(params=[CHECKOUT, INSTALLED])
 def started(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What the process was started by."""
+    """The command that started the process."""
     program.use(request.param)
     yield request.param
     program.use(CHECKOUT)
 
 
 def check(text: str, started: str, *commands: str) -> None:
-    """These commands are in it as they are typed, and none otherwise."""
+    """Check that the text names these commands as typed here, and in no other way."""
     for command in commands:
         assert f"{started} {command}" in text
     assert text.count("manage.py") == text.count("python manage.py")

@@ -1,4 +1,4 @@
-"""The house holds its own rules where no linter does: import direction, and sizes."""
+"""Architecture rules that no linter checks: import direction, and sizes."""
 
 import ast
 import re
@@ -16,14 +16,14 @@ CLIENT = ROOT / "clients" / "python"
 MAX_MODULE = 800
 MAX_FUNCTION = 60
 MADE_HERE = {"data", "mutants", "node_modules", "staticfiles", "__pycache__"}
-"""Folders that hold nothing of the project, like all hidden ones but the next."""
+"""Folders without source files, like all hidden folders except those below."""
 HIDDEN_SOURCES = {".ci", ".github"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def files(folder: Path = ROOT) -> Iterator[Path]:
-    """All files of the project."""
+    """Yield all files of the project."""
     for path in sorted(folder.iterdir()):
         is_hidden = path.name.startswith(".") and path.name not in HIDDEN_SOURCES
         if path.is_file():
@@ -33,7 +33,7 @@ def files(folder: Path = ROOT) -> Iterator[Path]:
 
 
 def sources(*folders: str) -> list[str]:
-    """The name of each Python module below the folders, migrations excepted."""
+    """Return the path of each Python module below the folders, migrations excepted."""
     return [
         name
         for name in (path.relative_to(ROOT).as_posix() for path in files() if path.suffix == ".py")
@@ -43,7 +43,7 @@ def sources(*folders: str) -> list[str]:
 
 
 def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, Function]]:
-    """Qualified name and node of each function below a node."""
+    """Yield the qualified name and the node of each function below a node."""
     for node in ast.iter_child_nodes(tree):
         name = f"{owner}.{node.name}" if isinstance(node, Function | ast.ClassDef) else owner
         if isinstance(node, Function):
@@ -58,7 +58,7 @@ def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, Function]]:
     ids=["broker", "client"],
 )
 def test_imports_point_one_way(folder: Path, config: Path) -> None:
-    # In a process of its own: it silences every logger of the one it runs in.
+    # In a separate process, since it silences every logger.
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
         [lint, "--no-cache", "--no-logo", "--config", config],
@@ -93,7 +93,7 @@ def test_functions_stay_short() -> None:
 
 
 def test_whoever_overrules_the_type_checker_says_why() -> None:
-    """Behind it, or in a comment over it."""
+    """The reason stands behind the marker or in a comment above it."""
     silent = []
     for name in sources(*CODE, "tests", "manage.py"):
         before = ""
@@ -107,7 +107,7 @@ def test_whoever_overrules_the_type_checker_says_why() -> None:
 
 
 def test_packages_with_code_say_what_they_are() -> None:
-    """The linter asks all other modules."""
+    """The linter checks all other modules."""
     silent = []
     for name in sources(*CODE, "tests"):
         text = (ROOT / name).read_text(encoding="utf-8") if name.endswith("__init__.py") else ""
@@ -118,7 +118,7 @@ def test_packages_with_code_say_what_they_are() -> None:
 
 
 def test_no_file_knows_the_machine_it_was_written_on() -> None:
-    # Written so that the pattern does not find itself.
+    # Written so that the pattern does not match itself.
     place = re.compile(r"(?<![\w.~}])/(?:hom[e]|roo[t]|User[s]|wor[k])/|/tmp/bas[h]_")
     found = []
     for path in files():

@@ -1,4 +1,4 @@
-"""Secrets are compared in constant time: ``==`` ends at the first byte that differs, and tells."""
+"""Secrets are compared in constant time: the time that ``==`` takes reveals matching bytes."""
 
 import ast
 import re
@@ -15,16 +15,16 @@ HARMLESS = {
     "_opened(consumer, row) == adoption.secret": "asked by the operator's own command line",
     "secret == MASK": "whether its owner sends the mask that everybody knows",
 }
-"""Comparisons of what is no secret to who could measure them, and why."""
+"""Comparisons that reveal no secret to a caller who could time them, and why."""
 
 
 def comparisons(source: str) -> Iterator[str]:
-    """Each comparison by ``==``, ``!=`` or ``in`` that has a secret on one side of it."""
+    """Yield each ``==``, ``!=`` or ``in`` that has a secret on one side."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Compare):
             continue
         sides = [node.left, *node.comparators]
-        # A literal is what a program knows by heart: no secret.
+        # A literal in the source is not a secret.
         if any(isinstance(side, ast.Constant | ast.Set | ast.Dict) for side in sides):
             continue
         if any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops) and any(
@@ -34,14 +34,14 @@ def comparisons(source: str) -> Iterator[str]:
 
 
 def names(side: ast.expr) -> Iterator[str]:
-    """Every name in an expression: variables, attributes, functions, keys."""
+    """Yield every name in an expression: variables, attributes, functions, keys."""
     for node in ast.walk(side):
         if isinstance(node, ast.Name):
             yield node.id
         elif isinstance(node, ast.Attribute):
             yield node.attr
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value  # what a mapping is asked for
+            yield node.value  # the key of a mapping
 
 
 @pytest.mark.trap("a comparison that tells")

@@ -1,4 +1,4 @@
-"""The page of traps and the tests that bear their names say the same."""
+"""The traps in docs/traps.md and the tests marked with them agree."""
 
 import ast
 import re
@@ -15,14 +15,14 @@ MARKER = "pytest.mark.trap"
 
 
 def documented() -> dict[str, set[str]]:
-    """Tests by the name of their trap, from the page."""
+    """Return the tests of each trap, from the page."""
     rows = ROW.findall(PAGE.read_text(encoding="utf-8"))
     assert len(rows) == len({name for name, _ in rows}), "a trap stands there twice"
     return {name: set(re.findall(r"`([^`]+)`", tests)) for name, tests in rows}
 
 
 def marked() -> dict[str, set[str]]:
-    """The same from the tests' markers."""
+    """Return the tests of each trap, from their markers."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in TESTS.rglob("test_*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

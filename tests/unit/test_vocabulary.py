@@ -1,4 +1,4 @@
-"""Names that standard terms replaced stay retired (docs/decisions/0032-standard-terms.md)."""
+"""Retired names do not come back (docs/decisions/0032-standard-terms.md)."""
 
 import ast
 from pathlib import Path
@@ -36,7 +36,7 @@ def paths() -> list[Path]:
 
 
 def defined(tree: ast.AST) -> set[str]:
-    """Classes, functions, arguments and variables."""
+    """Return the names of classes, functions, arguments and variables."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

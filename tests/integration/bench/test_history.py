@@ -1,4 +1,4 @@
-"""History made by statements is what the broker itself would have left."""
+"""The benchmark's bulk-made history equals what the broker itself would have stored."""
 
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ URL = "http://127.0.0.1:9/take/1"
 
 
 def quietly(done: int, of: int) -> None:
-    """Nobody looks."""
+    """Ignore the progress report."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The data pipeline's measurements: the month that they are made on, and the page."""
+"""Benchmarks of the data pipeline: the generated month of data, and the results page."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ MACHINE = Machine("A processor", 2, 8.0, "Linux 6", "3.11.7", 35.0, 0.1)
 
 
 def quietly(done: int, of: int) -> None:
-    """Nobody looks."""
+    """Ignore the progress report."""
 
 
 @pytest.mark.django_db(transaction=True)
@@ -63,7 +63,7 @@ def test_the_page_shows_what_was_found() -> None:
     usage = "| usage of 30 days, with latencies | 11,000,000 | 80.0 s | 137,500 | 240.0 s | 3.00 |"
     assert usage in text
     assert "| 9.0 s | 18.0 s | 230.0 s |" in text
-    # Four times as long for five times as much.
+    # Five times as many attempts take four times as long.
     assert "| 20.0 | 80.0 | 0.80 | 100 / 100 | 900 / 1,000 | 800 / 800 |" in text
     assert "| pruning | 6.0 ms | 12.0 ms | 100 | 5,000 |" in text
     assert "failed" not in text

@@ -1,4 +1,4 @@
-"""The cache in the database: values come back, and nothing that runs is opened."""
+"""The database cache returns stored values and never runs code from a stored row."""
 
 import base64
 import pickle
@@ -22,7 +22,7 @@ def _empty() -> None:
 
 
 def change(column: str, value: str | None) -> None:
-    """In every row."""
+    """Set a column in every row."""
     table = connection.ops.quote_name(settings.TRIES_TABLE)
     with connection.cursor() as cursor:
         cursor.execute(f"UPDATE {table} SET {column} = %s", [value])  # noqa: S608 (names of ours)

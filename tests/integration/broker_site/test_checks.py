@@ -1,4 +1,4 @@
-"""System checks: each bad setting is told with the way out, and a good one is silent."""
+"""System checks: each bad setting is reported with a remedy, a good one is not reported."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ from channels_app.rules.encryption import generate_key
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Settings of an installation, changed for one test."""
+    """Changes the installation's settings for one test."""
 
     def change(**values: Any) -> None:
         changed: Environment = dataclasses.replace(settings.ENVIRONMENT, **values)
@@ -32,7 +32,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def ids(found: list[django_checks.CheckMessage]) -> list[str | None]:
-    """What was found; each with a way out."""
+    """Return the ids of what was found, each of which must have a remedy."""
     assert all(message.hint for message in found)
     return [message.id for message in found]
 

@@ -1,4 +1,4 @@
-"""Diagnosis: each trouble of a running installation is found, and a healthy one is silent."""
+"""Diagnosis finds each fault of a running installation and nothing in a healthy one."""
 
 import shutil
 from collections import namedtuple
@@ -44,7 +44,7 @@ def _pump() -> None:
 
 
 def found(look: Callable[[], Iterable[Finding]]) -> list[tuple[str, str]]:
-    """Level and id of what one look finds; troubles come with a way out."""
+    """Return level and id of each finding; every finding must have a remedy."""
     findings = list(look())
     assert all(finding.hint for finding in findings)
     return [(finding.level, finding.id) for finding in findings]
@@ -224,7 +224,7 @@ def test_clocks_that_disagree() -> None:
     assert found(diagnosis.clocks) == []
 
     with connection.cursor() as cursor:
-        # This session's UTC_TIMESTAMP from now on.
+        # Fixes the UTC_TIMESTAMP of this session.
         cursor.execute("SET timestamp = 1000000000")
         assert found(diagnosis.clocks) == [("warning", "clock")]
         cursor.execute("SET timestamp = DEFAULT")

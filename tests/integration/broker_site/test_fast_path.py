@@ -1,4 +1,4 @@
-"""The short way of programs' requests: the same answers as the long one, without its middleware."""
+"""The fast path of API requests gives the same responses as the full middleware stack."""
 
 import gc
 import http.client
@@ -56,7 +56,7 @@ CHANGING = re.compile(rb"msg_\w{13}|\d{4}-\d\d-\d\dT[\d:.]+Z|\d+\.\d s old|\d+ M
 
 @pytest.fixture(autouse=True)
 def _kept_connection() -> Iterator[None]:
-    """The end of a request must not close the connection that the test's transaction is on."""
+    """Keep the connection with the test's transaction open at the end of a request."""
     signals = (request_started, request_finished)
     for signal in signals:
         signal.disconnect(close_old_connections)
@@ -67,7 +67,7 @@ def _kept_connection() -> Iterator[None]:
 
 @pytest.fixture
 def authorization() -> str:
-    """A key that may do everything, on a channel that is there."""
+    """A key with every permission, and a channel to use it on."""
     orders = ChannelFactory.create(slug="orders")
     ConsumerFactory.create(channel=orders, client_id="pulling", pull=True)
     ConsumerFactory.create(channel=orders, client_id="pushed")
@@ -77,7 +77,7 @@ def authorization() -> str:
 def call(
     handler: Any, method: str, path: str, body: bytes, authorization: str = "", **more: str
 ) -> tuple[str, dict[str, str], bytes]:
-    """Status, headers and body of one request, straight into a WSGI handler."""
+    """Send one request directly to a WSGI handler; return status, headers and body."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
         "PATH_INFO": path,
@@ -114,7 +114,7 @@ def test_both_ways_give_the_same_answer(name: str, authorization: str) -> None:
         headers.pop("Location", None)
         headers.pop("Expires", None)
         told = headers.pop("Hookstation-Now", None)
-        # A program learns what time it is here, also when it is refused.
+        # API clients get the server's time even when a request is refused.
         assert told or name not in ("publish", "no key", "unknown channel", "a list")
         assert told is None or abs(times.instant(told) - clock.now()) < timedelta(minutes=1)
     assert short[1] == long[1]
@@ -164,7 +164,8 @@ def test_publishing_reads_no_session(authorization: str) -> None:
 @pytest.mark.parametrize("status", [202, 409])
 def test_an_answered_request_is_forgotten_with_its_body(status: int, authorization: str) -> None:
     def publish(number: int) -> str:
-        """The second one with this key and another body is refused, after its body was read."""
+        """With 409, the second request reuses the key with a different body and is refused after
+        its body was read."""
         body, key = b'{"id": %d}' % number, "again" if status == 409 else f"new-{number}"
         more = {"HTTP_IDEMPOTENCY_KEY": key}
         return call(wsgi.application, "POST", MESSAGES, body, authorization, **more)[0]
@@ -174,7 +175,7 @@ def test_an_answered_request_is_forgotten_with_its_body(status: int, authorizati
     gc.collect()
     gc.disable()
     try:
-        # The console's pages keep the last request that each of them answered.
+        # Each page of the console keeps a reference to the last request that it answered.
         before = requests_alive()
         assert publish(3).startswith(str(status))
         left = [one for one in requests_alive() if not any(one is known for known in before)]
@@ -184,18 +185,18 @@ def test_an_answered_request_is_forgotten_with_its_body(status: int, authorizati
 
 
 def requests_alive() -> list[object]:
-    """Requests, and reasons for refusing one, that nobody has let go."""
+    """Return the requests and API errors that are still referenced."""
     return [one for one in gc.get_objects() if isinstance(one, HttpRequest | Request | ApiProblem)]
 
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A real server that also checks that we keep to WSGI."""
+    """A real server that also validates WSGI compliance."""
     with make_server("127.0.0.1", 0, validator(wsgi.application), handler_class=_Quiet) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""What a process loads: the console's pages only where somebody may open or check them."""
+"""What a process imports: the console only where somebody can open or check its pages."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from django.core.management import load_command_class
 command = load_command_class("delivery", "{name}")
 command.check(tags=command.requires_system_checks)
 """
-"""What a command loads and checks before it begins."""
+"""Loads and checks a command as before its start."""
 
 
 @pytest.mark.slow("starts a process")

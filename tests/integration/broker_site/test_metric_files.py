@@ -1,4 +1,4 @@
-"""Counters of many processes: added up, and never lost when one dies or a merge breaks off."""
+"""Metric files: counters of processes add up, despite dead processes and interrupted merges."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ Histogram("t_seconds", "Time.", buckets=(1, 5)).observe({amount})
 
 
 def count(folder: Path, amount: float) -> int:
-    """A process that counts and dies; returns its number."""
+    """Run a process that counts and exits; return its process id."""
     process = subprocess.Popen(
         [sys.executable, "-c", COUNT.format(amount=amount)],
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
@@ -32,7 +32,7 @@ def count(folder: Path, amount: float) -> int:
 
 
 def shown(folder: Path, *others: Path) -> dict[str, float]:
-    """Samples as they are scraped."""
+    """Return the samples as a scrape shows them."""
     registry = CollectorRegistry()
     registry.register(Files(folder, others))
     lines = generate_latest(registry).decode().splitlines()
@@ -95,7 +95,7 @@ def test_a_merge_that_breaks_off_neither_loses_nor_doubles(
 
 
 def _break_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """The process dies at the n-th change of the folder."""
+    """Interrupt the process at the n-th change of the folder."""
     done = 0
 
     def dying(change: Callable[..., object]) -> Callable[..., object]:
@@ -116,7 +116,7 @@ def _break_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 def test_a_damaged_file_does_not_spoil_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A logger of its own: what libraries under other tests do to the process's must not matter.
+    # A separate logger, so that libraries used by other tests cannot change its configuration.
     own = logging.Logger("metric files", logging.INFO)
     own.addHandler(caplog.handler)
     monkeypatch.setattr(metric_files, "log", own)

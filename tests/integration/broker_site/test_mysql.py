@@ -1,4 +1,4 @@
-"""The connection to MySQL and MariaDB: Django's promises with fewer round trips."""
+"""The connection to MySQL and MariaDB keeps Django's guarantees with fewer round trips."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
 
 
 def questions() -> int:
-    """What the server was asked over this connection so far, pings included."""
+    """Return the number of requests to the server over this connection so far, pings included."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SHOW SESSION STATUS WHERE Variable_name IN ('Questions', 'Com_admin_commands')"
@@ -28,7 +28,7 @@ def questions() -> int:
 
 
 def asked(work: Callable[[], object]) -> int:
-    """Round trips of ``work``."""
+    """Return the number of round trips of ``work``."""
     before = questions()
     work()
     return questions() - before - 1
@@ -46,7 +46,7 @@ def rename() -> None:
 
 @contextmanager
 def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What is sent over this connection, packet by packet."""
+    """Yield a list of the packets that are sent over this connection."""
     sent: list[str] = []
     kind = type(connection.connection)
 
@@ -163,7 +163,7 @@ def test_what_fails_inside_is_undone_and_the_connection_goes_on() -> None:
     store()
     with pytest.raises(IntegrityError):
         store()
-    # Alone again, a statement commits by itself.
+    # Outside a transaction, a statement commits by itself again.
     Team.objects.update(name="There")
     connection.close()
     assert [team.name for team in Team.objects.all()] == ["There"]
@@ -185,7 +185,7 @@ def test_a_healthy_connection_is_not_asked_whether_it_is() -> None:
 
 
 def kill() -> None:
-    """Let the server hang up on us."""
+    """Make the server close our connection."""
     number = connection.connection.thread_id()
     rival = connection.copy()
     with rival.cursor() as cursor:
@@ -199,14 +199,14 @@ def test_a_connection_that_the_server_closed_is_replaced_before_the_next_stateme
     connection.ensure_connection()
     kill()
     assert not connection.is_usable()
-    connection.close_if_unusable_or_obsolete()  # as each request begins
+    connection.close_if_unusable_or_obsolete()  # as at the start of each request
     store()
     assert Team.objects.count() == 1
 
 
 def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
     connection.close_if_unusable_or_obsolete()
-    assert Team.objects.count() == 0  # looks at its health, once for each request
+    assert Team.objects.count() == 0  # checks the connection's health, once for each request
     broken = connection.connection
     kill()
     with pytest.raises(OperationalError):
@@ -222,7 +222,7 @@ def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
     "start",
     [
         "import broker_site.wsgi",
-        # Up to the first question: what it needs for that is missing.
+        # Up to the first query, which fails because something that it needs is missing.
         "django.setup(); from delivery.runtime import cluster; del cluster.task_queue\n"
         "with contextlib.suppress(NameError): cluster.run()",
         "django.setup(); from delivery.management.commands import broker; del broker.Supervisor\n"

@@ -1,4 +1,4 @@
-"""Accept: what is stored, and that callers who share a commit get what they would get alone."""
+"""Accept: what is stored, and that callers in one group commit get the same as alone."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ PATIENCE_S = 120.0
 
 
 class Call:
-    """One caller in a thread and with a connection of its own."""
+    """A caller with its own thread and connection."""
 
     def __init__(self, view: Any, *publications: Publication, producer_id: int | None = None):
         self.results: list[Accepted] = []
@@ -41,7 +41,7 @@ class Call:
             connection.close()
 
     def outcome(self) -> Any:
-        """The only result, or what was raised."""
+        """Return the only result, or the exception that was raised."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "somebody waits for ever"
         return self.error or self.results[0]
@@ -49,7 +49,7 @@ class Call:
 
 @contextmanager
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Call]]:
-    """Callers that begin in here wait for a leader, and are one group when this ends."""
+    """Hold the leader, so that callers started in this block form one group when it ends."""
     go, begun, real = threading.Event(), threading.Event(), transactions.write
 
     def write(statements: Any) -> None:
@@ -80,7 +80,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Call]]:
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the groups that were tried, in order; each that is tried alone counts."""
+    """Sizes of the groups in the order in which they were tried; single retries count too."""
     sizes: list[int] = []
     real = accept._together._work
 
@@ -105,7 +105,7 @@ def body_of(result: Accepted) -> bytes:
 
 
 def defaults(model: type[models.Model], *, but: set[str]) -> dict[str, Any]:
-    """The default of every other column, as the model has it."""
+    """Return the model's defaults of all columns except ``but``."""
     columns = {field.attname: field for field in model._meta.concrete_fields}
     assert but <= set(columns)
     return {name: field.get_default() for name, field in columns.items() if name not in but}
@@ -182,7 +182,7 @@ def test_callers_who_share_a_commit_get_their_own_results(
         assert body_of(result) == b"%d" % n
         assert (row.channel_id, row.producer_id) == (channels[n % 3].id, n)
     assert groups == [1, 9]
-    # The leader's own channel, then each one of the group's once.
+    # The leader's own channel, then each channel of the group once.
     assert dict(woken[1:]) == {
         channel.id: {one.outcome().message_id for n, one in calls if channels[n % 3] == channel}
         for channel in channels
@@ -370,7 +370,7 @@ def test_nothing_counts_as_stored_before_the_commit_was_answered(
     real = cursor_class.nextset
 
     def nextset(cursor: Any) -> Any:
-        # A killed query may take the rest of its packet with it, the commit included.
+        # A killed query may cancel the rest of its packet, including the COMMIT.
         return None if cursor.rowcount == 1 else real(cursor)
 
     monkeypatch.setattr(cursor_class, "nextset", nextset)

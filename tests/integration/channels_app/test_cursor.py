@@ -1,4 +1,4 @@
-"""Cursors: signed, bound to their list, carrying the filters; every row once, whatever is added."""
+"""Cursors are signed, bound to their list and filters, and return every row exactly once."""
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def page(query: str = "", *, path: str = "/list", parts: int = 1) -> Any:
-    """One page of the channels, in ``parts`` disjoint slices."""
+    """Return one page of the channels, in ``parts`` disjoint slices."""
     read = cursor.read(Request(requests.get(f"{path}?{query}")))
     slices = [Channel.objects.filter(retention_days=part) for part in range(1, parts + 1)]
     return read.answer(slices, lambda row: {"slug": row.slug})

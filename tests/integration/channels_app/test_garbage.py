@@ -1,4 +1,4 @@
-"""What a process has loaded costs it no pause later."""
+"""Objects loaded at startup are excluded from garbage collection."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 from django.conf import settings
 
 LOADED = 50_000
-"""Objects; the site has more than twice as many."""
+"""Minimum number of excluded objects; the site loads more than twice as many."""
 SCRIPT = (
     "import gc, {module}; assert gc.isenabled();"
     " print(gc.get_freeze_count(), len(gc.get_objects()))"
@@ -16,7 +16,7 @@ SCRIPT = (
 
 
 def counts(module: str) -> tuple[int, int]:
-    """Objects that collections pass over, and those that they look at, in a fresh process."""
+    """Return how many objects the collector excludes and scans in a fresh process."""
     printed = subprocess.check_output(
         [sys.executable, "-c", SCRIPT.format(module=module)],
         cwd=settings.BASE_DIR,

@@ -1,4 +1,4 @@
-"""Group commit, with real threads: everybody gets their own result, whatever becomes of others."""
+"""Group commit with real threads: each caller gets its own result, whatever others get."""
 
 import random
 import threading
@@ -17,7 +17,7 @@ PATIENCE_S = 120.0
 
 
 class Storage:
-    """Work that can be held, and remembers the groups it was given."""
+    """Work that can be held, and that records the groups it was given."""
 
     def __init__(self) -> None:
         self.groups: list[list[Any]] = []
@@ -38,7 +38,7 @@ class Storage:
 
 
 class Call:
-    """One caller in a thread of its own."""
+    """A caller in its own thread."""
 
     def __init__(self, group: GroupCommit[Any, Any], order: Any, size: int = 1) -> None:
         self.result: Any = None
@@ -53,7 +53,7 @@ class Call:
             self.error = error
 
     def outcome(self) -> Any:
-        """Its result, or what it raised."""
+        """Return the caller's result, or the exception that it raised."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "somebody waits for ever"
         return self.error or self.result
@@ -82,7 +82,7 @@ def until(done: Callable[[], bool]) -> None:
 def queue(
     group: GroupCommit[Any, Any], storage: Storage, orders: Sequence[Any], size: int = 1
 ) -> list[Call]:
-    """A leader that is held at its work, and one waiting caller for each of the other orders."""
+    """Start a leader, held at its work, and a waiting caller for each of the other orders."""
     storage.open.clear()
     calls = [Call(group, orders[0], size)]
     until(lambda: bool(storage.groups))
@@ -154,14 +154,14 @@ def test_an_error_that_is_everybodys_is_not_tried_again(storage: Storage) -> Non
     errors = [call.outcome() for call in calls]
 
     assert [str(error) for error in errors] == [str(storage.failure)] * 4
-    # Each raises its own: a traceback belongs to one thread.
+    # Each caller raises its own exception: a traceback belongs to one thread.
     assert len({id(error) for error in errors[1:]}) == 3
     assert storage.groups == [["a"], ["b", "c", "d"]]
 
 
 @pytest.mark.trap("a minute before the minute")
 def test_nobody_waits_long_for_a_commit_that_does_not_come(storage: Storage) -> None:
-    """Who waits behind it would wait for its own as long again."""
+    """Later callers would otherwise wait for the stuck commit and then for their own."""
     group = make(storage, patience_s=0.5)
     first, *behind = queue(group, storage, "abc")
     errors = [call.outcome() for call in behind]

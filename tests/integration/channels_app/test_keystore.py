@@ -1,4 +1,4 @@
-"""Which key seals and which ones sign: the database says so to all processes alike."""
+"""The database determines for all processes which key encrypts and which ones sign."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -19,7 +19,7 @@ OLD, NEW = generate_key(), generate_key()
 
 
 def made_earlier(by: timedelta) -> None:
-    """Let all signing keys be older."""
+    """Make all signing keys older."""
     for row in SigningKey.objects.all():
         SigningKey.objects.filter(id=row.id).update(created_at=row.created_at - by)
     keystore.forget()
@@ -60,7 +60,7 @@ def test_asking_whether_keys_fit_writes_nothing() -> None:
 
 
 class Undone(Exception):
-    """Takes a transaction back."""
+    """Raised to roll a transaction back."""
 
 
 def test_a_key_that_was_undone_with_its_transaction_is_forgotten() -> None:

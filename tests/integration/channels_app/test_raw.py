@@ -1,4 +1,4 @@
-"""Statements that go to the database as they are."""
+"""Statements that go to the database without Django's ORM."""
 
 from datetime import UTC, datetime
 
@@ -42,7 +42,7 @@ def test_a_statement_has_so_many_rows_and_bytes_at_most() -> None:
     insert = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_id"))
     half = b"x" * (raw.MAX_BYTES // 2)
     rows = [((number,), (half, "k")) for number in range(5)]
-    # Two values of each: what is long goes to the driver as it is.
+    # Two values of each row count: long values go to the driver unchanged.
     assert [len(values) for _, values in insert.statements(rows)] == [4, 4, 2]
     rows = [((number,), (b"", "k")) for number in range(raw.MAX_ROWS + 1)]
     assert [len(values) for _, values in insert.statements(rows)] == [raw.MAX_ROWS, 1]
@@ -120,7 +120,7 @@ def test_statements_that_the_server_left_out_are_not_committed_without(
     statements = [
         (f"UPDATE {table} SET slug = %s WHERE id = {channel.id}", [slug]) for slug in ("a", "b")
     ]
-    # A killed query may take the rest of its packet with it, and no error says so.
+    # A killed query may cancel the rest of its packet without any error.
     monkeypatch.setattr(type(connection.cursor().cursor), "nextset", lambda cursor: None)
     with pytest.raises(OperationalError), transaction.atomic():
         raw.execute_all(statements)

@@ -1,4 +1,4 @@
-"""Registering as commands and pages do it: by an operator, with a reason, and no request around."""
+"""Registering as commands and pages do it: by an operator, with a reason, without a request."""
 
 from collections.abc import Callable
 from typing import Any
@@ -91,7 +91,7 @@ def test_what_moves_to_another_team_is_in_the_books_of_both() -> None:
         ("producer.update", "producer:shop"),
     ]
     for entry in lost:
-        # Where it went, and to what address, is no longer theirs to know.
+        # The former team may not learn the new team or address.
         assert (entry.before, entry.after) == ({"team": "former"}, None)
     got = moved.get(team_id=new.id)
     assert got.after == {"url": f"{HOOK}/other", "team": "new"}

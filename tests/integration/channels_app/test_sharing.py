@@ -1,4 +1,4 @@
-"""What threads of one process share is asked for by one of them, and stale for none of them."""
+"""Threads of one process share a query for configuration, and none of them gets stale data."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ PATIENCE_S = 120.0
 
 
 class Slow:
-    """An answer of the database that takes until it is let go; counts who asked."""
+    """A database query that blocks until it is released and counts its calls."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -38,7 +38,7 @@ class Slow:
         return self.answer
 
     def asked_by(self, work: Callable[[], object]) -> threading.Thread:
-        """A thread that is being answered."""
+        """Start a thread that runs ``work`` and is blocked in the query."""
 
         def run() -> None:
             work()
@@ -52,7 +52,7 @@ class Slow:
 
 @pytest.fixture
 def numbers(monkeypatch: pytest.MonkeyPatch) -> Slow:
-    """The directory's version numbers, slow to come."""
+    """The version numbers of the configuration, slow to arrive."""
     slow = Slow(1)
     monkeypatch.setattr(config_cache_module, "CHECK_S", 0.4)
     monkeypatch.setattr(DirectoryVersion, "current", slow)
@@ -60,7 +60,7 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> Slow:
 
 
 def known(numbers: Slow, *, age_s: float) -> ConfigCache:
-    """A directory that was up to date some time ago, when its number was 1."""
+    """Return a cache that was up to date ``age_s`` seconds ago, at version 1."""
     config_cache = ConfigCache()
     numbers.go.set()
     assert config_cache.refresh() == 1
@@ -102,7 +102,7 @@ def test_consumers_are_put_together_once_for_all_who_ask_until_something_changes
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> ConfigCache:
-    """What a process on another host knows: nobody tells it of changes."""
+    """The cache of a process on another host, which is not notified of changes."""
     monkeypatch.setattr(config_cache_module, "CHECK_S", 60.0)
     monkeypatch.setattr(change_marker, "mark", lambda: (0, 0))
     other = ConfigCache()

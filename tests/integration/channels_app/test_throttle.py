@@ -1,4 +1,4 @@
-"""A producer's rate: exact with many at once, and one producer's limit is no other's."""
+"""A producer's rate limit: exact under concurrency, and separate for each producer."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from tests.support.factories import ProducerFactory
 
 
 class Watch:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until the test moves it."""
 
     def __init__(self) -> None:
         self.instant = datetime(2026, 6, 1, tzinfo=UTC)
@@ -27,7 +27,7 @@ class Watch:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Stands in for the database's clock."""
+    """Replaces the database's clock."""
     watch = Watch()
     monkeypatch.setattr(clock, "now", watch)
     return watch

@@ -1,4 +1,4 @@
-"""The wait for acknowledgements as the pump learns it from the tables (S3-30)."""
+"""The adaptive acknowledgement timeout, as the pump learns it from the tables (S3-30)."""
 
 from datetime import timedelta
 from typing import Any
@@ -26,7 +26,7 @@ def bounds(low: int = 10, high: int = 60_000) -> acks.Bounds:
 
 
 def past(consumer: Consumer, count: int, took_ms: int, reason: str = "acknowledged") -> None:
-    """Deliveries that were answered after 40 ms and acknowledged so long after that."""
+    """Create deliveries that were answered after 40 ms and acknowledged ``took_ms`` later."""
     now = clock.now()
     for row in make_deliveries(consumer, count):
         started = now - timedelta(minutes=1)

@@ -1,4 +1,4 @@
-"""Acknowledgement by a later call, or by time alone, over real HTTP (S3-05, S3-27, S3-38)."""
+"""Acknowledgement by a later call or by a timeout, over real HTTP (S3-05, S3-27, S3-38)."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ def short(on_timeout: str) -> dict[str, Any]:
 
 
 def say_it(request: Request, status: str | None = None) -> str:
-    """Call back as the consumer; what it was heard as."""
+    """Call back as the consumer; return the result that the broker reports."""
     url = request.header("Hookstation-Ack-Url")
     assert url is not None
     path = urlsplit(url).path
@@ -47,7 +47,7 @@ def say_it(request: Request, status: str | None = None) -> str:
 
 
 def are(*states: str) -> Callable[[], bool]:
-    """Whether the deliveries, oldest message first, are in these states."""
+    """Return a check that the deliveries, oldest message first, are in these states."""
     rows = Delivery.objects.order_by("message_id")
     return lambda: list(rows.values_list("state", flat=True)) == list(states)
 
@@ -175,7 +175,7 @@ def test_time_alone_paces_a_key(receiver: Receiver) -> None:
     check()
 
 
-# -- words that come when nobody waits for them -------------------------------------------------
+# -- early, late and repeated acknowledgements --------------------------------------------------
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def taken(consumer: Consumer, now: datetime) -> ClaimedDelivery:
 
 
 def answered(row: ClaimedDelivery, now: datetime) -> None:
-    """A 2xx is recorded."""
+    """Record a 2xx response."""
     mode = acks.mode_of(LONG)
     assert mode is not None
     result = Result(row, mode.answered, Outcome.DELIVERED, now, "test")
@@ -239,7 +239,7 @@ def test_a_failure_before_the_answer_goes_before_it(consumer: Consumer, now: dat
 
 
 def killed(row: ClaimedDelivery, how: str, now: datetime) -> datetime:
-    """The pump dies; when somebody looks again."""
+    """Let the pump die; return the time of the next claim."""
     if how == "released":
         assert release.release_owner(1, now=now, slot=0) == 1
         return now
@@ -254,7 +254,7 @@ def test_a_word_before_a_kill_spares_the_next_try(
     row = taken(consumer, now)
     acknowledge.acknowledge(row.id, ok=True, now=now)
     later = killed(row, how, now)
-    # What ends a lapsed one finds out that the next one may go.
+    # The claim that ends a lapsed lease also finds out that the next message may go.
     went = take(consumer, later) + take(consumer, later)
     assert [one.event_type for one in went] == ["A2"]
     done = Delivery.objects.get(id=row.id)

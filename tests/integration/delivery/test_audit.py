@@ -1,4 +1,4 @@
-"""The audit of the books: clean on what the broker did by itself, red for every broken row."""
+"""Reconciliation: clean after normal operation, and a finding for every broken row."""
 
 import json
 from collections.abc import Callable
@@ -46,7 +46,7 @@ NOWHERE = "http://127.0.0.1:9/"
 
 
 def audit(*arguments: str) -> dict[str, Any]:
-    """The report, which must fit the exit code."""
+    """Return the report, which must match the exit code."""
     out, failed = StringIO(), False
     try:
         call_command("reconcile", "--json", "--grace", "0s", *arguments, stdout=out)
@@ -58,12 +58,12 @@ def audit(*arguments: str) -> dict[str, Any]:
 
 
 def found(*arguments: str) -> dict[str, tuple[int, list[str]]]:
-    """Findings by check: how many rows, and which."""
+    """Return count and ids of the findings of each check."""
     return {it["check"]: (it["count"], it["ids"]) for it in audit(*arguments)["findings"]}
 
 
 def lived_in(receiver: Receiver) -> tuple[Channel, Consumer]:
-    """Delivered, retried, dead, replayed, cancelled, paused and retired: all by the broker."""
+    """Let the broker deliver, retry, end, replay, cancel, pause and retire."""
     channel = make_channel()
     well = make_consumer(channel, receiver.url("/well"))
     make_consumer(channel, receiver.url("/status/500"), event_types=["order.*"])
@@ -162,7 +162,7 @@ def test_a_lost_delivery_is_found_twice(lived: tuple[Channel, Consumer]) -> None
 def test_a_fan_out_that_forgot_a_consumer_is_found(lived: tuple[Channel, Consumer]) -> None:
     channel, well = lived
     (message_id,) = publish(channel, b"6")
-    # As if dispatch had not known the consumer: it wrote down what it made.
+    # As if the fan-out had not known the consumer: it recorded the number of deliveries it made.
     Message.objects.filter(id=message_id).update(state="dispatched", consumer_count=0)
     findings = audit()["findings"]
     assert {it["check"] for it in findings} == {"missing"}
@@ -188,7 +188,7 @@ def keyed(lived: tuple[Channel, Consumer]) -> tuple[Channel, int]:
 
 
 def lose(message_id: int) -> str:
-    """With all that it had."""
+    """Delete a message with all its rows."""
     for row in Delivery.objects.filter(message_id=message_id):
         Delivery.objects.filter(id=row.id)._raw_delete("default")
         Counter.add({(row.consumer_id, row.state): -1, (row.consumer_id, "made"): -1}, 0)
@@ -215,7 +215,8 @@ def test_a_message_that_is_lost_is_told_of_once_whatever_windows_channels_have(
         make_channel(idempotency_window_s=hours * 3600)
     name = lose(keyed[1])
     assert found("--since", "3h") == {"lost": (1, [name])}
-    # A key of the same channel from before its window was changed: only an audit of all sees it.
+    # This key is older than the change of the channel's window: only a full reconciliation
+    # finds it.
     keyed[0].idempotency_window_s = 86_400
     keyed[0].save()
     IdempotencyRecord.objects.update(expires_at=clock.now() + timedelta(days=20))
@@ -307,7 +308,7 @@ def test_the_attempt_in_flight_is_not_in_the_history_yet(
 
 def test_counters_that_lie_are_found_and_mended(lived: tuple[Channel, Consumer]) -> None:
     _, well = lived
-    # They add up all the same: the sweep that looks at the sum alone does not see it.
+    # The sum stays correct, so the sweep that checks only the sum does not see it.
     Counter.add({(well.id, "delivered"): 1, (well.id, "queued"): -1}, 3)
     assert found() == {"counters": (2, ["delivered -1", "queued +1"])}
     call_command("repair_counters", stdout=StringIO())
@@ -315,7 +316,7 @@ def test_counters_that_lie_are_found_and_mended(lived: tuple[Channel, Consumer])
 
 
 def hold(row: Delivery, until: timedelta) -> None:
-    """As a worker does that took it."""
+    """Lease a delivery as a worker does that claims it."""
     Delivery.objects.filter(id=row.id).update(
         state="in_flight", attempt_count=1, due_at=clock.now() + until
     )
@@ -331,7 +332,7 @@ def test_a_lease_that_nobody_ends_is_found(lived: tuple[Channel, Consumer], minu
 
 
 def long_due(channel: Channel, consumer: Consumer) -> Delivery:
-    """A delivery that should have been taken ten minutes ago, of a consumer that is as it was."""
+    """Return a delivery that was due ten minutes ago, of a consumer that did not change since."""
     then = clock.now() - timedelta(minutes=10)
     Channel.objects.filter(id=channel.id).update(updated_at=then)
     Consumer.objects.filter(id=consumer.id).update(updated_at=then)
@@ -386,7 +387,7 @@ def is_busy(consumer: Consumer) -> None:
 
 
 def is_served(consumer: Consumer) -> None:
-    """By pumps that began a moment ago."""
+    """Only pumps that started a moment ago serve the consumer."""
     now = clock.now()
     PumpSlot.objects.create(
         cluster="x", ordinal=0, generation=1, host="h", pid=1, started_at=now, heartbeat_at=now
@@ -509,7 +510,7 @@ def test_stretches_of_any_size_come_to_the_same(
 
 
 def test_queues_and_lapsed_leases_of_pull_consumers_are_in_order() -> None:
-    """One consumer gets each message, and who asks for them may stay away."""
+    """Each message goes to one consumer, and a consumer may stop receiving."""
     channel = make_channel(kind="queue")
     for _ in range(3):
         make_consumer(channel, "", mode="pull")

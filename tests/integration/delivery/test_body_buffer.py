@@ -1,4 +1,4 @@
-"""Large bodies: a pump has only so many bytes on their way, and of one consumer only its share."""
+"""Large bodies: a pump limits the bytes in flight, in total and for each consumer."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 LARGE = b"x" * 100_000
 MOST = 1_600_000
-"""A consumer's share is two large bodies."""
+"""Bytes that a pump may have in flight; a consumer's share is two large bodies."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def on_their_way(pump: Pump) -> int:
 
 
 def watched(pump: Pump, done: Callable[[], bool]) -> int:
-    """Most bytes that were on their way at the end of a round until ``done``."""
+    """Return the most bytes in flight at the end of a round until ``done``."""
     most = [0]
 
     def look() -> bool:
@@ -81,7 +81,7 @@ def test_many_consumers_together_stay_within_the_pumps_bytes(receiver: Receiver)
     publish(channel, LARGE, LARGE, LARGE)
     with pumping.pumping() as pump:
         most = watched(pump, all_finished)
-    # Beyond what fits, each consumer may have a single one.
+    # Beyond the limit, each consumer may have one body in flight.
     assert most <= MOST + 20 * len(LARGE)
     assert len(receiver.requests()) == 60
 

@@ -1,4 +1,4 @@
-"""Cancel and reschedule: only what waits, with true counters, and a trace of who did it."""
+"""Cancel and reschedule: only queued deliveries, with correct counters and an audit entry."""
 
 from collections import Counter as Tally
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Claiming: in index order, under a lease, fenced, and blind to what it may not take."""
+"""Claims: in index order, under a lease, fenced, and without ineligible deliveries."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -162,7 +162,7 @@ def test_a_key_that_another_process_made_too_is_replaced(
 
 
 class _Colliding:
-    """Makes one key that exists already, then real ones."""
+    """Generates the ``first`` keys, which exist already, then new ones."""
 
     def __init__(self, first: object) -> None:
         self._first = iter(first)  # type: ignore[call-overload]  # what has a first one
@@ -219,5 +219,5 @@ def test_the_database_serves_each_claim_in_index_order(consumer: Consumer) -> No
     assert {row["key"] for row in reads} == {"delivery_claim"}
     assert {row["type"] for row in reads} <= {"range", "ref"}
     assert not any("filesort" in (row["Extra"] or "") for row in reads)
-    # Read one after the other, and not stored first.
+    # The ranges are read one after the other, without a temporary table.
     assert not any((row["table"] or "").startswith("<derived") for row in plan)

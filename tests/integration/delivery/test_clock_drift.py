@@ -1,4 +1,4 @@
-"""A host whose clock is far from the database's takes no deliveries, and operators hear of it."""
+"""A host whose clock differs too much from the database's claims nothing and is reported."""
 
 import json
 import time
@@ -31,7 +31,7 @@ Drift = Callable[[float], None]
 
 @pytest.fixture
 def drift(monkeypatch: pytest.MonkeyPatch) -> Drift:
-    """This host's clock is so many seconds ahead of the database's from now on."""
+    """Sets how many seconds this host's clock is ahead of the database's."""
 
     def drift(seconds: float) -> None:
         monkeypatch.setattr(clock, "drift_s", lambda: seconds)
@@ -91,7 +91,7 @@ def test_a_database_whose_clock_is_wrong_is_noticed_at_the_next_look(receiver: R
         with pumping.pumping() as pump, connection.cursor() as cursor:
             publish(channel, b"1")
             assert abs(clock.drift_s()) < 1
-            # This session's UTC_TIMESTAMP from now on.
+            # Fixes the UTC_TIMESTAMP of this session.
             cursor.execute("SET timestamp = %s", [time.time() + 3600])
             clock.sync()
             assert -3602 < clock.drift_s() < -3598

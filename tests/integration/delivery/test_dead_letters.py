@@ -1,4 +1,4 @@
-"""Dead-letter channels: each death is published once, and says where it comes from (S0-77)."""
+"""Dead-letter channels: each dead delivery is published once, with its origin (S0-77)."""
 
 import itertools
 from collections.abc import Callable
@@ -32,18 +32,18 @@ CALLBACK = {"mode": "callback", "timeout_ms": 60_000, "on_timeout": "dead"}
 
 @pytest.fixture
 def dead(db: None) -> Channel:
-    """Where dead letters go."""
+    """A channel that receives dead letters."""
     return make_channel()
 
 
 def forward() -> None:
-    """As the sweep does."""
+    """Forward dead letters as the sweep does."""
     while dead_letters.forward():
         pass
 
 
 def published(channel: Channel) -> list[tuple[bytes, dict[str, str]]]:
-    """Bodies and headers of a channel's messages, oldest first."""
+    """Return bodies and headers of a channel's messages, oldest first."""
     rows = Message.objects.filter(channel=channel).order_by("id")
     bodies = [MessageBody.objects.get(message=row) for row in rows]
     return [
@@ -81,7 +81,7 @@ def wear_out(consumer: Consumer) -> None:
 
 
 def _as_push(consumer: Consumer) -> Delivery:
-    """It waits for a word."""
+    """Make the delivery a pushed one that waits for its acknowledgement."""
     consumer.mode, consumer.url, consumer.ack = "push", URL, CALLBACK
     consumer.save()
     due_at = clock.now() - timedelta(seconds=1)
@@ -254,7 +254,7 @@ def registered(api: Api, channel: Channel, target: str | None, client_id: str = 
 
 
 def fault(answer: Any) -> str:
-    """What is said against the field."""
+    """Return the error of the field."""
     assert answer.status_code == 422, answer.content
     (found,) = answer.json()["errors"]
     assert found["field"] == "dead_letter_channel"
@@ -287,7 +287,7 @@ def test_who_registers_must_be_allowed_to_publish_there() -> None:
         (both, "nowhere"),
     ):
         assert "that you may publish on" in fault(registered(api, origin, slug, "two"))
-    # What stands there already is no wish.
+    # The existing value is not a new request.
     weaker = Api(team=team, scopes=["register"])
     path = f"/channels/{origin.slug}/consumers/one"
     changed = weaker.patch(path, {"dead_letter_channel": target.slug, "description": "mine"})

@@ -1,4 +1,4 @@
-"""The horizon: each consumer's earliest due instant, asked for without disturbing anybody."""
+"""Due times: each consumer's earliest due delivery, read without locking rows."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -41,7 +41,7 @@ def test_finished_rows_are_no_horizon_whatever_waits_elsewhere() -> None:
 def test_a_pump_asks_for_a_few_consumers_at_a_time_and_for_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those that are new come first, however often the configuration changes."""
+    """New consumers come first, however often the configuration changes."""
     monkeypatch.setattr(assignment, "DISCOVER_AT_ONCE", 2)
     asked: list[int] = []
 
@@ -54,7 +54,7 @@ def test_a_pump_asks_for_a_few_consumers_at_a_time_and_for_all_of_them(
     ids = [make_consumer(channel, NOWHERE).id for _ in range(5)]
     known = assignment.Assignment(1)
     known.refresh()
-    assert known.discover(60.0) < 60.0  # the others have their turn soon
+    assert known.discover(60.0) < 60.0  # the others are queried soon
     new = make_consumer(channel, NOWHERE).id
     known.refresh()
     known.discover(60.0)

@@ -1,4 +1,4 @@
-"""The fan-out, and what a pump takes of it as it is made."""
+"""The fan-out, and what a pump claims of it directly."""
 
 import threading
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def consumer() -> Consumer:
 
 
 def claimer(limit: int = 100, *, only: int | None = None, **values: Any) -> DirectClaim:
-    """One that takes so many of each consumer, or of one alone."""
+    """Return a direct claim of up to ``limit`` deliveries of each consumer, or only of one."""
 
     def leave(counts: Mapping[int, int]) -> dict[int, ClaimAllowance]:
         return {key: ClaimAllowance(limit, LEASE_MS) for key in counts if only in (None, key)}
@@ -154,11 +154,11 @@ def test_what_was_told_of_and_is_done_is_no_reason_to_look_again(consumer: Consu
 def test_who_registered_before_a_message_gets_it_whatever_a_pump_knew(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory's number is read behind the lock, and what is known is as new as that."""
+    """The fan-out reads the configuration version after locking and refreshes an older cache."""
     publish(consumer.channel, b"1")
     fanout.fan_out(10, 0)
     view = view_of(consumer.channel)
-    # As on another host: nobody announces anything here, and the last question was a moment ago.
+    # As on another host: changes are not announced, and the last check was a moment ago.
     monkeypatch.setattr(config_cache, "_is_fresh", lambda *_: True)
     monkeypatch.setattr(DirectoryVersion, "current", lambda: pytest.fail("asked once more"))
     second = make_consumer(consumer.channel, NOWHERE)
@@ -174,7 +174,7 @@ def test_what_was_told_of_is_locked_found_and_counted_in_one_round_trip(
     publish(consumer.channel, b"1")
     fanout.fan_out(10, 0)
     notified = publish(consumer.channel, b"2")
-    with django_assert_num_queries(3):  # BEGIN is told of, too; COMMIT comes with the last
+    with django_assert_num_queries(3):  # BEGIN counts as a query; COMMIT is sent with the last one
         made = fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads)
     assert [row[0] for row in made.along] == notified
     assert len(made.claimed) == 1
@@ -199,7 +199,7 @@ def test_fan_outs_side_by_side_do_not_wait_for_each_other(consumer: Consumer) ->
         counts.extend(fanout.fan_out(10, slot=1).message_count for _ in range(3))
         connection.close()
 
-    fanout.fan_out(5, slot=1)  # both have their counters
+    fanout.fan_out(5, slot=1)  # so that both slots have their counters
     with transaction.atomic():
         counts.append(fanout.fan_out(10, slot=0).message_count)
         thread = threading.Thread(target=other)
@@ -211,7 +211,7 @@ def test_fan_outs_side_by_side_do_not_wait_for_each_other(consumer: Consumer) ->
 
 
 class Killed(BaseException):
-    """As if the process had been killed."""
+    """Simulates that the process was killed."""
 
 
 def test_what_a_pump_took_at_birth_before_it_was_killed_is_delivered_by_the_next(
@@ -235,7 +235,7 @@ def test_what_a_pump_took_at_birth_before_it_was_killed_is_delivered_by_the_next
         assert held == {("in_flight", 1, dead)}
         assert Counter.totals() == pumping.recounted()
         assert receiver.requests() == []
-        pump.claimed.clear()  # nobody knows of them any more
+        pump.claimed.clear()  # the killed pump's memory is gone
     with pumping.pumping() as pump:
         assert release.release_owner(dead, now=clock.now(), slot=0) == 5
         pump_until(pump, all_finished)
@@ -295,7 +295,7 @@ def test_two_pumps_get_their_share_and_no_delivery_is_taken_twice(
     channel = make_channel()
     with pumping.pumping() as one, pumping.pumping() as other:
         consumers = [make_consumer(channel, receiver.url("/0"))]
-        # Which pump gets a consumer follows from its id: add some until both have one.
+        # The pump of a consumer follows from its id: add consumers until both pumps have one.
         while len(consumers) < 8 or not (one.assignment.queues and other.assignment.queues):
             consumers.append(make_consumer(channel, receiver.url(f"/{len(consumers)}")))
             for pump in (one, other):

@@ -1,4 +1,4 @@
-"""What was answered is true: nothing begins any more by what was before a change."""
+"""A confirmed change holds: no delivery starts with the configuration before it."""
 
 import socket
 import time
@@ -56,7 +56,7 @@ def move(consumer: Consumer, url: str) -> object:
 
 @pytest.fixture
 def pump(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
-    """A pump that hears of changes, in the moment in which whoever made one waits for it."""
+    """A pump that learns of each change while the caller waits for confirmation."""
     with pumping.pumping() as made:
         pump_until(made, lambda: not registration.behind(DirectoryVersion.current()))
         monkeypatch.setattr(wakeup_sender, "changed", made._beat)
@@ -65,7 +65,7 @@ def pump(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
 
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
-    """A pump on another host that stands still, and a fence that does not take long."""
+    """A stopped pump on another host, and a short fence."""
     monkeypatch.setattr(confirmation, "FENCE_S", 0.1)
     monkeypatch.setattr(membership, "FENCE_S", 0.1)
     monkeypatch.setattr(config_cache_module, "CHECK_S", 60.0)
@@ -75,7 +75,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
 
 
 def taken(pump: Pump, consumer: Consumer, count: int) -> None:
-    """The pump holds so many deliveries, none of which has begun."""
+    """Let the pump claim deliveries, of which none has started."""
     publish(consumer.channel, *[b"x"] * count, ordering_key="A" if consumer.ordering else "")
     pump._beat()
     pump.next_poll = 0.0
@@ -84,7 +84,7 @@ def taken(pump: Pump, consumer: Consumer, count: int) -> None:
 
 
 def go_on(pump: Pump) -> None:
-    """From where it stood, which may be in the middle of a round."""
+    """Continue where the pump stopped, possibly in the middle of a round."""
     pump._send_claimed()
     for _ in range(3):
         pump._wait(0.02)
@@ -132,7 +132,7 @@ def test_a_new_address_and_a_new_secret_hold_for_all_that_begins(
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """The address of a port where connections are begun and never made."""
+    """The address of a port on which connections start but are never established."""
     with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as listener:
         place = listener.getsockname()
         with ExitStack() as fillers:
@@ -219,7 +219,7 @@ def test_a_transaction_that_changes_many_waits_once(
 
 
 def join(first: Pump, second: Pump) -> None:
-    """Rounds of both, until the second one has had time to take what is its own."""
+    """Run rounds of both pumps until the second one has had time to take over its consumers."""
     rounds = 10
     while rounds:
         for pump in (first, second):

@@ -1,4 +1,4 @@
-"""Channels that keep the order of all their messages, or make keys of what the bodies say."""
+"""Channels that keep all messages in order, or derive ordering keys from bodies."""
 
 import json
 import random
@@ -20,7 +20,7 @@ from tests.support.receiver import Receiver, Reply
 pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
 MANY = 100
-"""The requirement says 1,000: the same, and ten times as long."""
+"""The requirement says 1,000, which tests the same but takes ten times as long."""
 
 
 @pytest.mark.slow("pumps one message after the other")

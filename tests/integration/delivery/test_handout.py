@@ -1,4 +1,4 @@
-"""Handout: workers that ask and settle at the same time share transactions, and nothing else."""
+"""Workers that receive and settle at the same time share transactions and nothing else."""
 
 import threading
 from collections.abc import Callable
@@ -84,7 +84,8 @@ def test_rows_behind_make_up_for_those_that_others_hold() -> None:
     finally:
         over.set()
         holder.join(60)
-    # Three were wanted, two of them are another's: two of those behind come instead, no more.
+    # Three were requested; two of them are locked by another session. The claim takes two later
+    # ones instead, and no more.
     assert [row.id for row in taken.rows] == rows[2:5]
     assert oldest(consumer) == rows[:2] + rows[5:]
     assert taken.drained == set()
@@ -92,7 +93,7 @@ def test_rows_behind_make_up_for_those_that_others_hold() -> None:
 
 
 def together(*works: Callable[[], T]) -> list[T]:
-    """What each returns, run in a thread with a connection of its own."""
+    """Run each in its own thread and connection; return their results."""
 
     def run(work: Callable[[], T]) -> T:
         try:
@@ -105,7 +106,7 @@ def together(*works: Callable[[], T]) -> list[T]:
 
 
 def test_of_two_words_about_one_lease_said_at_once_one_counts() -> None:
-    """Who said the same hears that it is done, who said otherwise that it is not."""
+    """Calls with the winning outcome get confirmation; the others are told that it failed."""
     consumer = waiting(b"x", b"y")
     worker = Worker(consumer)
     lease, other = (leasing.lease_of(one["lease"]) for one in worker.receive())
@@ -115,7 +116,7 @@ def test_of_two_words_about_one_lease_said_at_once_one_counts() -> None:
     ends = [partial(leasing.end, [lease], word) for word in words]
     with ThreadPoolExecutor(2) as pool:
         with transaction.atomic():
-            # The first waits for this row, and the others for the first.
+            # The first call waits for this row, and the others wait for the first call.
             Delivery.objects.filter(id=other.delivery_id).update(event_type="held")
             first = pool.submit(together, partial(leasing.end, [other], Outcome.DELIVERED))
             wait_until(lambda: leasing._together._has_leader, 60, "nobody leads")

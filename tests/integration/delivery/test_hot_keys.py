@@ -1,4 +1,4 @@
-"""Hot keys: one that gets more than can go is told of by name, once; the others go on (S3-32)."""
+"""Hot keys: an overloaded key is reported once by name, and other keys go on (S3-32)."""
 
 import dataclasses
 import threading
@@ -32,7 +32,7 @@ Allow = Callable[..., None]
 
 @pytest.fixture(autouse=True)
 def allow(monkeypatch: pytest.MonkeyPatch) -> Allow:
-    """Changes the installation's two limits; at first five may wait, however long."""
+    """Changes the two limits; by default five may wait, for any time."""
 
     def change(waiting: int = 5, after: timedelta = timedelta()) -> None:
         new = dataclasses.replace(conf(), hot_key_waiting=waiting, hot_key_after=after)
@@ -59,7 +59,7 @@ def crowd(consumer: Consumer, text: str) -> None:
 
 
 def look(now: datetime) -> list[str]:
-    """What one more look has to tell."""
+    """Return the reasons of the notifications that one more check creates."""
     before = Notice.objects.count()
     assert sum(hot_keys.look(now)) == Notice.objects.count() - before
     return list(Notice.objects.order_by("id").values_list("reason", flat=True)[before:])
@@ -171,7 +171,7 @@ def test_of_several_that_look_at_once_one_tells(
     gate, errors, of = threading.Barrier(4), list[BaseException](), Standing.of
 
     def together(consumer: Consumer) -> Standing:
-        """Nobody writes before all have read."""
+        """Let nobody write before all have read."""
         known = of(consumer)
         gate.wait(30)
         return known

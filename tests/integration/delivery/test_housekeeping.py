@@ -1,4 +1,4 @@
-"""Retention, recounting, sweeps and slots: what keeps the house in order while nobody looks."""
+"""Retention, counter repair, sweeps, and the slots of pumps."""
 
 import itertools
 import time
@@ -37,7 +37,7 @@ NOWHERE = "http://127.0.0.1:9/"
 
 
 def age(delivery: Delivery, days: int, state: str = "delivered") -> None:
-    """Make a delivery, and its message, as old as if it had been accepted days ago."""
+    """Make a delivery and its message look as if accepted ``days`` days ago."""
     then = clock.now() - timedelta(days=days)
     old = ids.first_id_at(int(then.timestamp() * 1000))
     message = Message.objects.get(id=delivery.message_id)
@@ -50,7 +50,7 @@ def age(delivery: Delivery, days: int, state: str = "delivered") -> None:
 
 
 def ripen(rows: list[Delivery], then: datetime) -> None:
-    """Give deliveries the keys that they would have been given at an instant."""
+    """Give deliveries the ids that they would have got at an instant."""
     for row in rows:
         Delivery.objects.filter(id=row.id).update(id=key_at(then))
 
@@ -90,12 +90,12 @@ def test_a_channels_own_retention_counts() -> None:
 
 @pytest.mark.trap("a clean-up that never ends")
 def test_each_old_message_is_looked_at_once() -> None:
-    """What a dead letter holds goes with it; until then no run reads it again."""
+    """A dead letter's message is deleted with it; until then no run reads the message again."""
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
     then = clock.now() - timedelta(days=40)
     held = make_deliveries(consumer, 7, accepted_at=then, finished_at=then)
-    make_messages(consumer, 3, accepted_at=then)  # nobody wanted them
+    make_messages(consumer, 3, accepted_at=then)  # no consumer subscribed to these
     ripen(held, then)
     assert sum(retention.prune(clock.now(), slot=0)) == 3
     with CaptureQueriesContext(connection) as captured:
@@ -108,12 +108,12 @@ def test_each_old_message_is_looked_at_once() -> None:
 
 
 def test_a_longer_retention_does_not_keep_messages_for_ever() -> None:
-    """Dead letters may go before their messages: those are looked at when their own time comes."""
+    """Dead letters may be deleted before their messages, which are checked on their own expiry."""
     channel = make_channel(retention_days=10, dead_retention_days=20)
     consumer = make_consumer(channel, NOWHERE)
     then = clock.now() - timedelta(days=15)
     ripen(make_deliveries(consumer, 2, accepted_at=then, finished_at=then), then)
-    assert sum(retention.prune(clock.now(), slot=0)) == 0  # dead letters hold them
+    assert sum(retention.prune(clock.now(), slot=0)) == 0  # dead letters still reference them
     Channel.objects.update(retention_days=30)
     assert sum(retention.prune(clock.now(), slot=0)) == 0
     assert sum(retention.prune(clock.now() + timedelta(days=6), slot=0)) == 2
@@ -165,7 +165,7 @@ def test_the_sweep_fans_out_what_nobody_took() -> None:
     channel = make_channel()
     make_consumer(channel, NOWHERE)
     publish(channel, *[b"x"] * 3)
-    assert sweeps.not_fanned_out() == 0  # too young: the pumps have them
+    assert sweeps.not_fanned_out() == 0  # too recent: the pumps handle them
     Message.objects.update(accepted_at=clock.now() - timedelta(seconds=5))
     assert sweeps.not_fanned_out() == 3
     assert Delivery.objects.filter(state="queued").count() == 3
@@ -189,7 +189,7 @@ def test_the_orphans_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyP
     assert held is not None
     want = ClaimRequest(consumer.id, 10, 30_000, held.generation)
     claim.claim([want], now=clock.now(), slot=0)
-    assert sweeps.orphans() == 0  # it beats
+    assert sweeps.orphans() == 0  # its pump still sends heartbeats
     PumpSlot.objects.update(
         heartbeat_at=clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1)
     )
@@ -201,8 +201,8 @@ def test_the_orphans_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyP
 
 def test_a_sweep_runs_once_per_rhythm_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.now()
-    monkeypatch.setattr(clock, "now", lambda: now)  # the shortest rhythm is half a second
-    sweeps.run_due()  # makes the clocks
+    monkeypatch.setattr(clock, "now", lambda: now)  # the shortest interval is half a second
+    sweeps.run_due()  # creates the rows that hold the clocks
     first = sweeps.run_due()
     assert first == len(sweeps.SWEEPS)
     assert sweeps.run_due() == 0
@@ -224,7 +224,7 @@ def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_i
     mine = sweep_scheduler.SweepScheduler(
         [sweep_scheduler.Sweep("quick", 0.0, step, has_work=lambda: work[0])]
     )
-    for _ in range(4):  # the first one makes its row
+    for _ in range(4):  # the first turn creates the sweep's row
         mine.turn()
     assert len(begun) == 1
     work[0] = True
@@ -237,7 +237,7 @@ def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_i
 
 
 def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that waited longest goes first; a failing one holds nobody up."""
+    """The sweep that waited longest goes first; a failing one delays no other."""
     done: list[str] = []
 
     def long() -> Iterator[int]:
@@ -258,7 +258,7 @@ def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPat
         [sweep_scheduler.Sweep(name, 60.0, work) for name, work in works.items()]
     )
     monkeypatch.setattr(sweep_scheduler, "SLICE_S", 0.0)
-    mine.turn()  # makes the clocks
+    mine.turn()  # creates the rows that hold the clocks
     assert mine.turn() == 3
     assert mine.is_busy
     assert mine.rest_s() == 0.0
@@ -274,7 +274,7 @@ def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPat
 
 
 def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
-    """Each still once: a rival who comes at that moment finds their clocks moved."""
+    """Each still runs once: a rival at that moment finds their clocks already moved."""
     names = ("now", "soon", "later")
     some = [sweep_scheduler.Sweep(name, 60.0, lambda: iter([0])) for name in names]
     for name, seconds in zip(names, (0.0, sweep_scheduler.SOON_S, 5.0), strict=True):
@@ -288,7 +288,7 @@ def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
 
 
 def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its clock is moved on for as long as it runs."""
+    """Its clock is moved forward for as long as it runs."""
     monkeypatch.setattr(sweep_scheduler, "SLICE_S", 0.0)
     endless = sweep_scheduler.Sweep("long", 0.2, lambda: itertools.repeat(1))
     mine, rival = (
@@ -345,7 +345,7 @@ def test_the_watch_notices_missing_pumps(
     assert watch()
     assert held is not None
     registration.leave(held)
-    assert watch()  # a gap between two pumps
+    assert watch()  # a short gap between two pumps
     monkeypatch.setattr(registration, "STALLED_AFTER_S", 0.0)
     assert not watch()
 
@@ -357,7 +357,7 @@ def test_the_watch_notices_a_queue_that_runs_no_tasks() -> None:
     watch._started_at -= registration.STALLED_AFTER_S + 1
     assert not watch()
     tasks.sweep()
-    registration.beat(held, 0)  # the sweeps may have taken longer than a pump may be silent
+    registration.beat(held, 0)  # the sweeps may have taken longer than the heartbeat timeout
     assert watch()
 
 

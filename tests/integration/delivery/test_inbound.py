@@ -58,7 +58,7 @@ def path_of(consumer: Consumer) -> str:
 
 
 def statuses(*told: tuple[str, str]) -> bytes:
-    """What WhatsApp's Cloud API sends: the shape of Meta's own examples."""
+    """Return a callback of WhatsApp's Cloud API, in the shape of Meta's own examples."""
     entries = [
         {
             "id": provider_id,
@@ -91,7 +91,7 @@ def heard(consumer: Consumer, *told: tuple[str, str]) -> Any:
 
 
 def sent(provider_id: str) -> Reply:
-    """WhatsApp's answer to a message."""
+    """Return WhatsApp's response to a message."""
     body = {
         "messaging_product": "whatsapp",
         "contacts": [{"input": "+16505551234", "wa_id": "16505551234"}],
@@ -136,7 +136,7 @@ def test_a_failure_is_tried_again_and_gets_another_id(receiver: Receiver) -> Non
     check()
 
 
-# -- who may be heard ---------------------------------------------------------------------------
+# -- authentication -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_the_console_shows_where_it_is_called_back(consumer: Consumer) -> None:
     assert SECRET not in page
 
 
-# -- words that come when nobody waits for them -------------------------------------------------
+# -- early, late and repeated callbacks ---------------------------------------------------------
 
 
 def taken(consumer: Consumer, now: datetime, said: str = "A1 A2") -> list[ClaimedDelivery]:
@@ -268,7 +268,7 @@ def words_heard(name: str) -> float:
 
 
 def note(row: ClaimedDelivery, provider_id: str, now: datetime) -> None:
-    """A 2xx that names an id is recorded."""
+    """Record a 2xx response that contains a provider id."""
     mode = acks.mode_of(WHATSAPP)
     assert mode is not None
     result = Result(row, mode.answered, Outcome.DELIVERED, now, "test", provider_id=provider_id)
@@ -276,7 +276,7 @@ def note(row: ClaimedDelivery, provider_id: str, now: datetime) -> None:
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
-    """Started, on a connection of its own that is closed at the end."""
+    """Start a thread that closes its own connection at the end."""
 
     def run() -> None:
         try:
@@ -318,7 +318,7 @@ def test_a_callback_before_the_answer_is_kept_until_then(
 def test_a_callback_from_before_the_message_is_not_about_it(
     consumer: Consumer, now: datetime
 ) -> None:
-    """Whose the id was then nobody knows: another system's on the same account, or a guess."""
+    """The id's owner is unknown then: another system on the same account, or a guess."""
     before = {name: words_heard(name) for name in ("early", "foreign")}
     assert (
         correlate.find(consumer.id, [ProviderStatus("wamid.1", ok=True)], now)[0].heard == "early"
@@ -350,7 +350,7 @@ def test_a_callback_counts_when_somebody_knows_what_it_is_about(
 
 
 def test_an_early_failure_counts_once(consumer: Consumer, now: datetime) -> None:
-    """A provider that knows our webhook-id again gives the same id again."""
+    """A provider that recognizes our webhook-id returns the same id again."""
     (row,) = taken(consumer, now)
     heard(consumer, ("wamid.1", "failed"))
     note(row, "wamid.1", now)
@@ -365,7 +365,7 @@ def test_an_early_failure_counts_once(consumer: Consumer, now: datetime) -> None
 def test_a_late_callback_lets_nobody_go(consumer: Consumer, now: datetime) -> None:
     row = answered(consumer, "wamid.1", now)
     assert acknowledge.acknowledge(row.id, ok=True, now=now).heard == "on_time"
-    Delivery.objects.filter(id=row.id).update(reason="ack_timeout")  # as with proceed
+    Delivery.objects.filter(id=row.id).update(reason="ack_timeout")  # as with on_timeout: proceed
     (second,) = take(consumer, now)
     note(second, "wamid.2", now)
     assert heard(consumer, ("wamid.1", "failed"), ("wamid.1", "read")) == {"late": 2}
@@ -398,7 +398,7 @@ def test_ids_are_forgotten_after_two_days(consumer: Consumer, now: datetime) -> 
 def test_a_word_that_meets_the_answer_is_about_its_delivery(
     consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is recorded between our look and our write; SQLite has one writer at a time."""
+    """The response is recorded between our read and write; SQLite has only one writer at a time."""
     (row,) = taken(consumer, now)
     create = Correlation.objects.create
     rivals = iter([lambda: note(row, "wamid.1", now)])

@@ -1,4 +1,4 @@
-"""A body that somebody changed in the database is not sent: pushed, pulled or replayed."""
+"""A body that was changed in the database is not sent by push, pull or replay."""
 
 import html
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def one_letter(row: MessageBody) -> None:
 
 
 def without_protection(row: MessageBody) -> None:
-    """As bodies were stored before there were digests."""
+    """Store the body as it was stored before digests existed."""
     row.data = b"\0" + EVIL
 
 

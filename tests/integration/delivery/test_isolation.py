@@ -1,4 +1,4 @@
-"""However many consumers hang, one that answers gets its messages."""
+"""Consumers that hang do not keep others from getting their messages."""
 
 import time
 from dataclasses import replace
@@ -32,7 +32,7 @@ def _few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.trap("one slow consumer holds up all")
 def test_consumers_that_hang_do_not_take_the_last_requests(receiver: Receiver) -> None:
-    """More of them than a pump has requests, and one that answers, known to do so or not."""
+    """More consumers hang than a pump has requests; one answers, as a known or a new one."""
     known, broken = make_channel(), make_channel()
     make_consumer(known, receiver.url("/ok"))
     with pumping.pumping() as pump:
@@ -65,7 +65,7 @@ def test_one_that_is_new_beside_a_few_that_hang_is_tried(receiver: Receiver) -> 
 def test_consumers_that_begin_to_hang_leave_room_before_their_breakers_open(
     receiver: Receiver,
 ) -> None:
-    """All of them answered so far: nothing but their open requests says that they hang."""
+    """All of them answered so far: only their open requests show that they hang."""
     channels, healthy = [make_channel() for _ in range(8)], make_channel()
     for n, channel in enumerate(channels):
         make_consumer(channel, receiver.url(f"/turns-{n}"))
@@ -99,7 +99,7 @@ def _is_called_again(receiver: Receiver, path: str) -> bool:
 
 
 def deliver(pump: Pump, channel: Channel, count: int, *, consumers: int = 1) -> None:
-    """Publish so many, and have them delivered."""
+    """Publish ``count`` messages and wait until they are delivered."""
     mine = Delivery.objects.filter(channel=channel, state="delivered")
     wanted = mine.count() + count * consumers
     publish(channel, *[b"y"] * count)

@@ -1,4 +1,4 @@
-"""Ordered keys: the next delivery of a key goes when the one before it has ended (S3)."""
+"""Ordering keys: the next delivery of a key goes when the one before it has ended (S3)."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ def consumer() -> Consumer:
 
 @pytest.fixture
 def now() -> datetime:
-    # Later than anything a test publishes, on a slow machine too.
+    # Later than anything that a test publishes, even on a slow machine.
     return times.floor_ms(clock.now()) + timedelta(minutes=5)
 
 
@@ -56,7 +56,7 @@ def fan_out() -> None:
 
 
 def deliver_all(consumer: Consumer, now: datetime) -> list[str]:
-    """What was claimed in each round until nothing was left."""
+    """Return what was claimed in each round until nothing was left."""
     rounds = []
     while rows := take(consumer, now):
         rounds.append(words(rows))
@@ -297,7 +297,7 @@ def test_those_that_expired_while_they_waited_are_passed_over(
 def test_one_claim_ends_a_batch_of_those_that_expired(
     consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heads, and behind them as many as it may look at; what lives stays in its place."""
+    """Expired heads end, and as many expired messages behind them as fit the limit."""
     monkeypatch.setattr(expired, "MAX_ROWS", 6)
     say(consumer, "A1 A2 A3 B1 B2 C1", expires_at=now)
     say(consumer, "A4 B3")
@@ -348,7 +348,7 @@ def test_one_behind_may_be_moved_and_keeps_its_place(consumer: Consumer, now: da
 def test_one_behind_that_is_moved_while_the_head_ends_keeps_the_new_instant(
     consumer: Consumer, now: datetime
 ) -> None:
-    """Though the move is not committed yet when the next one of the key is looked for."""
+    """The move is not yet committed when the next message of the key is looked up."""
     say(consumer, "A1")
     say(consumer, "A2", due_at=now + timedelta(hours=1))
     fan_out()
@@ -360,7 +360,7 @@ def test_one_behind_that_is_moved_while_the_head_ends_keeps_the_new_instant(
         with transaction.atomic():
             reschedule.reschedule(second.message_id, ALICE, now=now, due_at=now)
             moved.set()
-            time.sleep(1.0)  # whoever ends the head has to wait for this
+            time.sleep(1.0)  # settling the head has to wait for this transaction
         connection.close()
 
     mover = threading.Thread(target=move)
@@ -530,7 +530,7 @@ def test_a_paused_key_is_not_tried_again(consumer: Consumer, now: datetime, how:
     lanes.pause(key, ALICE, now=now)
     if how == "retry":
         end(rows, "retry", now)
-    later = now + timedelta(minutes=2)  # the retry is due, or the lease is over
+    later = now + timedelta(minutes=2)  # the retry is due, or the lease has expired
     assert not take(consumer, later)
     check()
     assert set(Delivery.objects.values_list("state", "due_at")) == {("queued", BEHIND)}
@@ -544,7 +544,7 @@ def test_a_paused_key_is_not_tried_again(consumer: Consumer, now: datetime, how:
 
 
 def beside_a_held_beginning(other: Callable[[], None]) -> None:
-    """Run it on a connection of its own, while the first two messages are in somebody's hands."""
+    """Run it on its own connection while another transaction fans out the first two messages."""
     with transaction.atomic():
         assert fanout.fan_out(2, slot=0).message_count == 2
         thread = threading.Thread(target=other)
@@ -558,7 +558,7 @@ def beside_a_held_beginning(other: Callable[[], None]) -> None:
 def test_two_who_fan_out_keep_the_order_of_acceptance(
     consumer: Consumer, now: datetime, told_of: int
 ) -> None:
-    """Whoever meets the second message while somebody else holds the first one leaves it."""
+    """A fan-out skips later messages of a key whose first message another one holds."""
     say(consumer, "A1 B1 A2 C1 A3")
     notified = Message.objects.order_by("-id").values_list("id", flat=True)[:told_of]
     made: list[int] = []
@@ -600,7 +600,7 @@ def test_behind_a_crowd_of_a_held_key_nobody_looks_for_ever(
 def test_who_joins_a_lane_waits_for_who_takes_its_head_away(
     consumer: Consumer, now: datetime
 ) -> None:
-    """Else the lane would end with one behind it that nobody ever lets go."""
+    """Otherwise the key's row would be deleted while a delivery waits behind it forever."""
     say(consumer, "A1")
     fan_out()
     rows = take(consumer, now)

@@ -1,4 +1,4 @@
-"""Receivers that wait: in turn, without queries, and told of by datagrams between processes."""
+"""Long polls: served in turn, without queries, and woken by datagrams between processes."""
 
 import threading
 from collections import Counter as Tally
@@ -36,7 +36,7 @@ def _no_scans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Principal:
-    """A request that waits without a thread, and what it was answered."""
+    """A request that waits without a thread, and the answers that it got."""
 
     def __init__(self, view: ConsumerConfig, wait_s: float, *, is_there: bool = True) -> None:
         self.answers: list[list[int]] = []
@@ -61,13 +61,13 @@ def view_of(consumer: Consumer) -> ConsumerConfig:
 
 
 def another(consumer: Consumer) -> Consumer:
-    """Of the same channel: then a receiver cannot fan out what comes."""
+    """Add a consumer to the channel, so that a receiver cannot fan out its messages."""
     return waiting(channel=consumer.channel)
 
 
 @pytest.mark.slow("waits longer than pumps are not told who waits")
 def test_nobody_asks_the_tables_for_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in the whole time that fifty of them wait, in no thread."""
+    """While fifty receivers wait, no thread queries the database."""
     view = view_of(waiting())
     asked: Tally[str] = Tally()
 
@@ -79,7 +79,7 @@ def test_nobody_asks_the_tables_for_those_who_wait(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(CursorWrapper, "execute", count)
     askers = [Principal(view, 1.5) for _ in range(50)]
     assert long_polls.waiting() == {view.id: 50}
-    assert asked  # by each before it waits
+    assert asked  # each queries once before it waits
     asked.clear()
     wait_until(
         lambda: all(principal.answers for principal in askers), PATIENCE_S, "they still wait"
@@ -127,7 +127,7 @@ def test_what_nobody_takes_goes_to_the_next() -> None:
 
 
 def test_a_message_beside_a_receiver_reaches_all_consumers() -> None:
-    """One that registered after the receiver began to wait, and had itself for the only one."""
+    """A second consumer registers after the receiver began to wait as the only one."""
     consumer = waiting()
     principal = Principal(view_of(consumer), PATIENCE_S)
     later = another(consumer)
@@ -159,11 +159,11 @@ def test_a_pump_tells_where_receivers_wait() -> None:
 
 
 def test_a_message_goes_where_a_receiver_takes_it() -> None:
-    """In another web process; and back to a pump where nobody waits any more."""
+    """In another web process, and back to a pump where no receiver waits any more."""
     consumer = waiting()
     elsewhere = Listener()
     assert registration.acquire("here", PumpSlot.Kind.WEB, 1, long_polls.start())
-    wakeup_sender.due([])  # who reads who there is
+    wakeup_sender.due([])  # learn which processes listen
     wakeup_sender.taking(elsewhere, [consumer.channel_id])
     channel_id, found = consumer.channel_id, list[int]()
 

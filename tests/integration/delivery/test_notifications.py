@@ -1,4 +1,4 @@
-"""Notices: owners hear of each change of a consumer's health once, however many look."""
+"""Notifications: each change of a consumer's health is reported to its owners once."""
 
 import json
 import socket
@@ -37,7 +37,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def team() -> Team:
-    """A team with an owner, an editor, a viewer, one who left and one without an address."""
+    """A team of owner, editor, viewer, a deactivated owner and an owner without an e-mail."""
     team = TeamFactory.create(slug="shop")
     for name, role, address in (
         ("olga", "owner", "olga@example.com"),
@@ -53,12 +53,12 @@ def team() -> Team:
 
 @pytest.fixture
 def consumer(team: Team) -> Consumer:
-    """A consumer of that team, at an address where nobody listens."""
+    """A consumer of that team, at an address where no server listens."""
     return make_consumer(make_channel(exposure="external"), "http://127.0.0.1:9/", team=team)
 
 
 def fails(consumer: Consumer, at: datetime, *, count: int = 20, circuit: str = "open") -> None:
-    """What the pump saves of a consumer that answers with failures."""
+    """Store what the pump stores of a consumer that responds with failures."""
     ConsumerHealth.objects.update_or_create(
         consumer=consumer,
         defaults={
@@ -72,7 +72,7 @@ def fails(consumer: Consumer, at: datetime, *, count: int = 20, circuit: str = "
 
 
 def works(consumer: Consumer, at: datetime) -> None:
-    """What the pump saves of a consumer that took a message."""
+    """Store what the pump stores of a consumer that took a message."""
     ConsumerHealth.objects.update_or_create(
         consumer=consumer,
         defaults={
@@ -86,7 +86,7 @@ def works(consumer: Consumer, at: datetime) -> None:
 
 
 def look(now: datetime) -> list[str]:
-    """The notices that one more look makes."""
+    """Return the kinds of notifications that one more check creates."""
     before = Notice.objects.count()
     assert sum(health_monitor.watch(now)) == Notice.objects.count() - before
     return list(Notice.objects.order_by("id").values_list("kind", flat=True)[before:])
@@ -103,7 +103,7 @@ def test_each_change_is_told_once(consumer: Consumer) -> None:
         fails(consumer, now + minute * MINUTE)
         assert look(now + minute * MINUTE) == []
     works(consumer, now + 29.5 * MINUTE)
-    assert look(now + 29.5 * MINUTE) == []  # it may be a lucky hit
+    assert look(now + 29.5 * MINUTE) == []  # a single success is not yet a recovery
     assert look(now + 31 * MINUTE) == ["recovered"]
     assert look(now + 32 * MINUTE) == []
     fails(consumer, now + 40 * MINUTE)
@@ -132,7 +132,7 @@ def test_a_consumer_that_answers_gone_is_told_of_as_disabled_only(
     assert look(now) == ["disabled"]
     assert look(now + 2 * MINUTE) == []
     assert Notice.objects.get().reason == "It answered 410 Gone."
-    # What was held against it is no news after somebody switched it on again.
+    # Earlier failures are not reported again after somebody resumed the consumer.
     switch_consumer.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
     assert look(clock.now() + MINUTE) == []
     works(consumer, clock.now() + 2 * MINUTE)
@@ -157,13 +157,13 @@ def test_a_dead_letter_is_told_of_once_a_day(consumer: Consumer) -> None:
     assert str(first) in Notice.objects.get().reason
     dies(now + 2 * MINUTE)
     assert look(now + 5 * MINUTE) == []
-    # After a day the next one is news, and not those that are there.
+    # After a day a new dead letter is reported, but not the existing ones.
     day = timedelta(days=1, minutes=2)
     assert look(now + day) == []
     assert look(now + day + 2 * MINUTE) == []
     dies(now + day + 3 * MINUTE)
     assert look(now + day + 4 * MINUTE) == ["dead_letter"]
-    # When all were dealt with, too.
+    # So is one after all earlier ones were replayed.
     for row in Delivery.objects.filter(state="dead"):
         replay.replay_one(row.id, Principal("user:olga"), now=clock.now())
     assert look(now + day + 8 * MINUTE) == []
@@ -187,7 +187,7 @@ def test_of_several_that_look_at_once_one_tells(consumer: Consumer) -> None:
             connection.close()
 
     channel = ChannelFactory.create(slug=notifications.CHANNEL)
-    # Opened here, so that the system channel is known to every thread.
+    # Accessed here, so that every thread knows the system channel.
     assert channel.exposure == Channel.Exposure.INTERNAL
     threads = [threading.Thread(target=race) for _ in range(4)]
     for thread in threads:
@@ -221,7 +221,7 @@ def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> 
 
 @pytest.mark.parametrize("exposure", ["external", None])
 def test_teams_never_hear_of_each_other(consumer: Consumer, exposure: str | None) -> None:
-    """A channel that teams can register on is not published to; one that is missing is no error."""
+    """Nothing is published to an external channel; a missing channel is no error."""
     if exposure:
         ChannelFactory.create(slug=notifications.CHANNEL, exposure=exposure)
     fails(consumer, clock.now())
@@ -273,7 +273,7 @@ def test_a_mail_server_that_is_away_is_asked_again(consumer: Consumer, settings:
 
 
 def due(consumer: Consumer, count: int) -> list[Notice]:
-    """Notices whose e-mail is due."""
+    """Create notifications whose e-mail is due."""
     at = clock.now() - MINUTE
     rows = [Notice(consumer=consumer, kind="failing", at=at, mail_due_at=at) for _ in range(count)]
     return Notice.objects.bulk_create(rows)

@@ -1,4 +1,4 @@
-"""Order from outside: configuration alone, and one sender for each room."""
+"""Ordering from the outside: configuration alone, and one pump for each key."""
 
 import time
 from collections import defaultdict
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.seed("S3-12", "S3-40")
 def test_an_ordered_chat_sender_is_configuration(receiver: Receiver) -> None:
-    """A channel, a consumer that says `ordering`, a header at each message: no code of its own."""
+    """A channel, a consumer with `ordering` and a header on each message are enough."""
     admin, publisher = Api(admin=True), Api(scopes=["publish"])
     assert admin.call("PUT", "/channels/chat", {}).status_code == 201
     sender = {"url": receiver.url("/flaky"), "ordering": True, "retry": [0.01]}
@@ -49,12 +49,12 @@ def test_an_ordered_chat_sender_is_configuration(receiver: Receiver) -> None:
 def test_all_of_a_room_is_sent_by_one_pump_while_the_pumps_stay(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Both live in this process and would have one name.
+    # Both pumps run in this process and would otherwise have the same name.
     monkeypatch.setattr(
         PumpRegistration, "worker", property(lambda held: f"pump {held.generation}")
     )
     channel = make_channel()
-    consumers = 20  # so many that it is no chance that both pumps have some
+    consumers = 20  # enough that both pumps surely get some
     for _ in range(consumers):
         make_consumer(channel, receiver.url("/ok"), ordering=True)
     with pumping.pumping() as one, pumping.pumping() as other:

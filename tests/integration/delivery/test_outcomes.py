@@ -1,4 +1,4 @@
-"""Everything a consumer can do to an attempt, and how the delivery ends (S0-13)."""
+"""Every response of a consumer to an attempt, and how the delivery ends (S0-13)."""
 
 import dataclasses
 import socket
@@ -52,7 +52,7 @@ def is_dead_of(delivery: Delivery, attempts: list[Attempt], outcome: str) -> Non
 @pytest.mark.parametrize("path", FAILURES)
 def test_a_failure_ends_dead_after_exactly_its_attempts(receiver: Receiver, path: str) -> None:
     outcome, status = FAILURES[path]
-    # Short where the time has to run out, and long where an answer has to arrive.
+    # Short where the timeout has to expire, long where a response has to arrive.
     timeout_ms = 400 if outcome == "timeout" else 10_000
     delivery, attempts = deliver(receiver.url(path), timeout_ms=timeout_ms)
     is_dead_of(delivery, attempts, outcome)
@@ -161,7 +161,7 @@ def no_private_targets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_private_address_is_not_called_whatever_name_led_to_it(
     receiver: Receiver, host: str
 ) -> None:
-    """The name passed registration once; what counts is the address when the socket opens."""
+    """The name passed registration; what counts is the address when the socket opens."""
     delivery, attempts = deliver(receiver.url("/ok", host=host))
     is_dead_of(delivery, attempts, "blocked_address")
     assert receiver.requests() == []
@@ -181,11 +181,11 @@ def test_a_circuit_opens_probes_and_closes(
     publish(channel, *[b"x"] * 30)
     with pumping.pumping() as pump:
         pump_until(pump, lambda: ConsumerHealth.objects.filter(circuit="open").exists())
-        assert len(receiver.requests()) <= 6  # three, and what was on its way by then
+        assert len(receiver.requests()) <= 6  # three, and those in flight by then
         pump_until(pump, all_finished)
     times = [request.at for request in receiver.requests()]
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert sum(gap >= 0.25 for gap in gaps) >= 2  # one probe after another
+    assert sum(gap >= 0.25 for gap in gaps) >= 2  # probes, one at a time
     health = ConsumerHealth.objects.get()
     assert (health.circuit, health.consecutive_failures) == ("closed", 0)
     assert Delivery.objects.filter(state="delivered").count() == 30

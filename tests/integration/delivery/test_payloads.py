@@ -1,4 +1,4 @@
-"""Contents are read once for a message, large ones only when asked for, and few are kept."""
+"""Payloads are read once for a message, large ones only when needed, and few are cached."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -40,7 +40,7 @@ def test_what_was_read_already_is_not_read_again(django_assert_num_queries: Quer
     once, twice, never = a_message(b"1"), a_message(b"2"), a_message(b"3")
     large = a_message(b"x" * (SMALL_BYTES + 1))
     shelf = PayloadCache()
-    for _ in range(2):  # what is there already has its uses
+    for _ in range(2):  # a cached payload keeps its remaining uses
         shelf.stock(
             raw.read(*payloads.select_payloads([once, twice, never, large])),
             {once: 1, twice: 2, large: 1},

@@ -1,4 +1,4 @@
-"""Runs of the pipeline: asked for, begun once in a process of their own, ended when it is gone."""
+"""Pipeline runs: requested, started once in their own process, ended when it is gone."""
 
 import shutil
 import threading
@@ -36,7 +36,7 @@ def state_of(run: PipelineRun) -> str:
 
 @pytest.fixture
 def python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
-    """Stands in for the pipeline's interpreter; what it was told is in the file returned."""
+    """Replaces the pipeline's interpreter; returns the file that its arguments are written to."""
 
     def make(script: str) -> Path:
         path, told = tmp_path / "python", tmp_path / "told"
@@ -54,7 +54,7 @@ def join(watchers: list[threading.Thread]) -> None:
         assert not watcher.is_alive()
 
 
-# -- Asking ----------------------------------------------------------------------------------------
+# -- Requests --------------------------------------------------------------------------------------
 
 
 def test_what_is_asked_for_waits_and_is_in_the_books() -> None:
@@ -96,7 +96,7 @@ def test_what_waits_is_stopped_at_once_and_what_works_is_asked_to() -> None:
     assert AuditEntry.objects.filter(action="pipeline.cancel").count() == 2
 
 
-# -- The clock -------------------------------------------------------------------------------------
+# -- Schedules -------------------------------------------------------------------------------------
 
 
 def test_without_a_lake_nothing_runs_by_itself() -> None:
@@ -113,7 +113,7 @@ def test_with_a_lake_each_job_runs_in_its_rhythm_and_never_twice_at_once() -> No
         (job, "schedule") for job in jobs
     }
     later = now + timedelta(days=2)
-    assert pipeline_runs.ask_due(later, has_lake=True) == 0  # they all wait still
+    assert pipeline_runs.ask_due(later, has_lake=True) == 0  # all of them are still queued
     PipelineRun.objects.update(state=State.FINISHED)
     soon = now + timedelta(minutes=59)
     assert pipeline_runs.ask_due(soon, has_lake=True) == 0
@@ -147,7 +147,7 @@ def test_a_run_gets_one_process_with_its_number(
     run = ask("usage")
 
     first = pipeline.start()
-    second = pipeline.start()  # the process has not said a word yet
+    second = pipeline.start()  # the process has not reported yet
     asked_twice.touch()
     join(first + second)
 
@@ -202,7 +202,7 @@ def test_the_next_of_a_job_begins_when_the_one_before_has_ended(
     waiting, other = ask("usage"), ask("health")
 
     join(pipeline.start())
-    assert state_of(other) == "failed"  # begun at once
+    assert state_of(other) == "failed"  # it was started at once
     assert state_of(waiting) == "queued"
 
     PipelineRun.objects.filter(pk=working.pk).update(state=State.FINISHED)

@@ -1,4 +1,4 @@
-"""Of all deliveries that may be sent now the highest priority goes first, across consumers."""
+"""The eligible delivery with the highest priority goes first, across consumers."""
 
 import select
 from dataclasses import replace
@@ -32,14 +32,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def _one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pump that sends one after the other: what it sends next is what it chose."""
+    """Limit pumps to one request, so that the order of requests shows their choices."""
     one = replace(conf_module.conf(), pump_in_flight=1)
     for module in (capacity, pump_module):
         monkeypatch.setattr(module, "conf", lambda: one)
 
 
 def fan_out() -> None:
-    """All that was accepted, by nobody who takes any of it."""
+    """Fan out all accepted messages without claiming any."""
     while fanout.fan_out(1_000, slot=0).more:
         pass
 
@@ -72,13 +72,13 @@ def test_the_highest_priority_goes_first_across_consumers(receiver: Receiver) ->
 def test_what_is_urgent_goes_between_two_steps(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, step: str, priority: int, is_sent: bool
 ) -> None:
-    """In the round in which it was accepted, also to a consumer that has a backlog."""
+    """In the round in which it was accepted, even to a consumer with a backlog."""
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/"))
     publish(channel, *[b"low"] * 20, priority=0)
     fan_out()
     with pumping.pumping() as pump:
-        wakeup_sender.close()  # it may know the pumps of another test
+        wakeup_sender.close()  # it may still know the pumps of another test
         pump_rounds(pump, 1)
         whole, accepted = getattr(pump, step), list[int]()
 
@@ -99,7 +99,7 @@ def test_what_is_urgent_goes_between_two_steps(
 
 @pytest.mark.trap("a bulk load that holds up what is urgent")
 def test_what_is_urgent_is_fanned_out_before_a_backlog(receiver: Receiver) -> None:
-    """Two fan-outs and claims at most go before it: one was the starvation guard's."""
+    """At most two fan-outs and claims go before it: one was the starvation guard's."""
     low, high = make_channel(), make_channel()
     make_consumer(low, receiver.url("/low"), max_in_flight=5)
     urgent = make_consumer(high, receiver.url("/high"))
@@ -111,7 +111,7 @@ def test_what_is_urgent_is_fanned_out_before_a_backlog(receiver: Receiver) -> No
 
 
 def test_the_oldest_of_a_backlog_is_fanned_out_beside_what_is_urgent() -> None:
-    """The starvation guard of the fan-out, as a pump asks for it."""
+    """The starvation guard of the fan-out, as a pump requests it."""
     channel = make_channel()
     make_consumer(channel, "http://127.0.0.1:9/")
     (oldest,) = publish(channel, b"low", priority=0)
@@ -124,7 +124,7 @@ def test_the_oldest_of_a_backlog_is_fanned_out_beside_what_is_urgent() -> None:
 
 @pytest.mark.usefixtures("_one_request")
 def test_the_guard_takes_its_turn_among_fan_outs(receiver: Receiver) -> None:
-    """However much is urgent, what is not is fanned out in the end."""
+    """Low priorities are fanned out eventually, however much urgent work arrives."""
     channel = make_channel()
     low = make_consumer(channel, receiver.url("/low"), event_types=["low"])
     make_consumer(channel, receiver.url("/high"), event_types=["high"])
@@ -140,7 +140,7 @@ def test_the_guard_takes_its_turn_among_fan_outs(receiver: Receiver) -> None:
 
 
 def test_a_key_keeps_its_order_in_a_backlog_of_mixed_priorities() -> None:
-    """What is urgent of a key does not come before what was accepted earlier."""
+    """An urgent message of a key does not overtake messages accepted earlier."""
     channel = make_channel()
     consumer = make_consumer(channel, "http://127.0.0.1:9/", ordering=True)
     first = publish(channel, *[b"x"] * 30, priority=0, ordering_key="room")

@@ -1,4 +1,4 @@
-"""Probe: one signed sample on a real connection, and the consumer's answer as it came."""
+"""Probe: one signed sample over a real connection, and the consumer's unmodified response."""
 
 import json
 import threading
@@ -118,7 +118,7 @@ def test_the_sample_is_the_example_of_a_type_that_the_consumer_wants(
 
 @contextmanager
 def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[probe.Probed]]:
-    """Tries of these teams, under way at once at an address that does not answer."""
+    """Run concurrent probes of these teams at an address that does not answer."""
     view = view_of(ConsumerFactory.create(url=receiver.url("/hang")))
     channel = config_cache.channel(view.channel_slug)
     assert channel is not None
@@ -139,7 +139,7 @@ def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[probe.
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long for an answer."""
+    """Shorten the time that a probe waits for a response."""
     monkeypatch.setattr(probe, "MAX_MS", 1500)
 
 

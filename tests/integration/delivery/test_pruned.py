@@ -1,4 +1,4 @@
-"""What audits cannot expect to find: noted for several channels in a few statements."""
+"""Retention marks of several channels are written in a few statements."""
 
 import pytest
 from django.db import connection
@@ -26,5 +26,5 @@ def test_each_mark_is_made_raised_and_never_lowered() -> None:
     ) as asked:
         Pruned.note_each({1: 16, 2: 21, 3: 31})
     assert marks() == {1: 16, 2: 21, 3: 31, 9: 90}
-    # However many channels: one look, one change, and its savepoint.
+    # Independent of the number of channels: one SELECT, one UPDATE, and the savepoint.
     assert len(asked) <= 4

@@ -168,7 +168,7 @@ def test_410_disables_the_consumer_and_keeps_the_rest(receiver: Receiver) -> Non
     assert "410" in consumer.state_reason
     states = sorted(Delivery.objects.values_list("state", "reason"))
     assert states[0] == ("dead", "gone")
-    assert states[1][0] in ("queued", "dead")  # one more may have been on its way
+    assert states[1][0] in ("queued", "dead")  # one more may have been in flight
 
 
 def test_a_full_consumer_is_not_sent_more_than_its_cap(receiver: Receiver) -> None:
@@ -191,7 +191,7 @@ def test_a_rate_limit_holds(receiver: Receiver) -> None:
     times = sorted(request.at for request in receiver.requests())
     assert len(times) == 15
     for first, later in zip(times, times[10:], strict=False):
-        assert later - first > 0.4  # ten more in less would be over 20 a second
+        assert later - first > 0.4  # ten more in less time would exceed 20 per second
 
 
 def test_an_unreadable_body_is_dead_and_says_so(receiver: Receiver) -> None:

@@ -104,7 +104,7 @@ def test_one_that_fails_is_left_out_until_it_is_tried_again(
 
 
 def switch(consumer: Consumer | str, state: str) -> None:
-    """By its row or its name; every process knows it at once."""
+    """Set the state of a consumer, given as row or name; every process knows it at once."""
     name = consumer if isinstance(consumer, str) else consumer.client_id
     row = Consumer.objects.get(client_id=name)
     row.state = state
@@ -118,7 +118,7 @@ def sweep() -> int:
 @pytest.mark.trap("a queue's message that stays with one that is away")
 @pytest.mark.parametrize("what", ["paused", "disabled", "retired"])
 def test_what_waits_for_one_that_is_switched_off_goes_to_the_others(what: str) -> None:
-    """Of 300 messages nothing stays behind."""
+    """None of 300 messages stays behind."""
     channel = make_channel(kind="queue")
     a, *_ = (waiting(channel=channel, client_id=name) for name in "abc")
     bring(a, *[b"x"] * 300)
@@ -158,7 +158,7 @@ def test_what_waits_where_nobody_asks_goes_to_others_and_new_ones_pass_it_over()
 
 
 def test_what_a_failing_one_tried_goes_to_its_team_with_its_budget() -> None:
-    """Who sees a delivery sees what was answered: that is for the consumer's team alone."""
+    """Who sees a delivery sees its responses, which only the consumer's team may."""
     channel = make_channel(kind="queue")
     mine, yours = TeamFactory.create(), TeamFactory.create()
     failing = make_consumer(channel, NOWHERE, client_id="failing", team=mine)
@@ -195,7 +195,7 @@ def test_keys_stay_with_a_consumer_until_it_is_removed() -> None:
     assert set(dealt(channel)) == {"a", "b"} - {owner}
     rows = Delivery.objects.filter(channel=channel).order_by("id")
     assert [row.is_behind for row in rows] == [False, True, True, True]
-    sum(lanes.repair(clock.now()))  # ends the lane that is left
+    sum(lanes.repair(clock.now()))  # deletes the row of the remaining key
     check()
 
 
@@ -230,7 +230,7 @@ def test_what_it_is_cannot_be_changed_once_it_has_messages() -> None:
     assert api.call("PUT", "/channels/chores", {"kind": "queue"}).status_code == 201
     assert api.patch("/channels/chores", {"kind": "topic"}).status_code == 200
     assert api.patch("/channels/chores", {"kind": "queue"}).status_code == 200
-    # A service that says at each start what it needs does not turn it into a topic.
+    # A service that registers at each start without a kind does not turn it into a topic.
     assert api.call("PUT", "/channels/chores", {}).json()["kind"] == "queue"
     ConsumerFactory.create(channel=Channel.objects.get(slug="chores"), pull=True)
     ConsumerFactory.create(channel=Channel.objects.get(slug="chores"), pull=True)
@@ -254,4 +254,4 @@ def test_what_waited_for_a_removed_consumer_is_brought_to_another() -> None:
     worker = Worker(staying)
     worker.say("ack", *(one["lease"] for one in worker.receive()))
     answer = api.post(f"{Worker(staying).path}/backfill", {"dry_run": True})
-    assert answer.json()["matched_count"] == 3  # and not what it has had itself
+    assert answer.json()["matched_count"] == 3  # without those that it already had

@@ -1,4 +1,4 @@
-"""Quotas between processes: maintenance counts, and every process that accepts reads the count."""
+"""Quotas across processes: maintenance counts, and every accepting process reads the count."""
 
 import json
 from contextlib import nullcontext
@@ -48,7 +48,7 @@ SWEEP = next(sweep for sweep in sweeps.SWEEPS if sweep.name == "quotas")
 
 
 def count() -> None:
-    """One run of the maintenance process's sweep."""
+    """Run the maintenance process's sweep once."""
     SweepRun.objects.update_or_create(name="quotas", defaults={"next_at": clock.now()})
     rounds = SweepScheduler([SWEEP])
     assert rounds.turn() == 1
@@ -57,13 +57,13 @@ def count() -> None:
 
 
 class Process:
-    """What one web process knows of what waits."""
+    """The quota state of one web process."""
 
     def __init__(self) -> None:
         self.quotas = quotas.Quotas()
 
     def accept(self, monkeypatch: pytest.MonkeyPatch, channel: Channel, number: int) -> int:
-        """Publish until refused; how many were taken."""
+        """Publish until refused; return the number accepted."""
         with monkeypatch.context() as patch:
             for name in ("take", "give_back"):
                 patch.setattr(quotas, name, getattr(self.quotas, name))
@@ -87,7 +87,7 @@ def test_processes_together_go_over_by_what_the_others_took_since_the_count(
     make_consumer(channel, "http://127.0.0.1:9/")
     one, other = Process(), Process()
     assert one.accept(monkeypatch, channel, 6) == 6
-    # The other one has not heard of those: it has the whole limit to itself, and no more.
+    # The other process does not know of those yet: it has the whole limit, and no more.
     assert other.accept(monkeypatch, channel, 20) == 10
     count()
     monkeypatch.setattr(quotas, "READ_S", 0.0)
@@ -106,7 +106,7 @@ def test_what_was_accepted_after_the_count_began_is_not_forgotten(
     assert mine.accept(monkeypatch, channel, 2) == 2
     for _ in began:
         pass
-    QuotaUsage.objects.update(messages=0)  # as if it had been counted before
+    QuotaUsage.objects.update(messages=0)  # as if the count had been taken earlier
     assert mine.accept(monkeypatch, channel, 1) == 0
 
 
@@ -137,7 +137,7 @@ def test_room_is_there_again_when_what_waited_has_ended() -> None:
 def test_acknowledgements_are_heard_while_publishing_is_refused(
     reason: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each makes room: what is acknowledged waits no more."""
+    """Acknowledgements make room: an acknowledged delivery no longer waits."""
     is_quota = reason == "channel_over_quota"
     channel = make_channel(max_waiting_messages=3 if is_quota else None)
     settings = {"mode": "callback", "timeout_ms": 60_000, "on_timeout": "retry"}
@@ -200,7 +200,7 @@ def test_a_long_count_goes_on_in_short_steps(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def levels() -> list[tuple[str, str]]:
-    """What people were told, in order."""
+    """Return the notifications, oldest first."""
     return list(Notice.objects.order_by("id").values_list("limit", "kind"))
 
 
@@ -218,7 +218,7 @@ def test_people_hear_before_a_limit_is_reached_and_once_for_each_change() -> Non
         accept.accept(view, producer.pk, [Publication(b"x")] * number)
         for _ in range(2):
             count()
-        quotas.forget()  # else what this process accepted just now counts twice
+        quotas.forget()  # otherwise this process counts recent messages twice
 
     accept_more(7)
     assert levels() == []
@@ -259,5 +259,5 @@ def test_of_a_team_that_was_removed_nothing_is_told() -> None:
     producer.save()
     team.delete()
     count()
-    assert levels() == []  # gone with the team
+    assert levels() == []  # deleted with the team
     assert not QuotaUsage.objects.filter(scope="team").exists()

@@ -1,4 +1,4 @@
-"""What may happen between two steps: a database that goes away, clocks that jump, pumps that go."""
+"""Failures between two steps: database outages, jumping clocks, and pumps that stop."""
 
 import threading
 import time
@@ -43,7 +43,7 @@ NOWHERE = "http://127.0.0.1:9/"
 
 @contextmanager
 def database_away(matching: str = "") -> Iterator[None]:
-    """Statements that contain the text fail as they do when the server is gone."""
+    """Make statements that contain the text fail as during an outage."""
 
     def refuse(execute: Callable[..., Any], sql: str, *more: Any) -> Any:
         if matching in sql:
@@ -56,7 +56,7 @@ def database_away(matching: str = "") -> Iterator[None]:
 
 @contextmanager
 def clock_ahead(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
-    """The database's clock, set forward or back."""
+    """Set the database's clock forward or back."""
     real = clock.now
     with monkeypatch.context() as patch:
         patch.setattr(clock, "now", lambda: real() + timedelta(seconds=seconds))
@@ -64,7 +64,7 @@ def clock_ahead(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[Non
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
-    """Started, on a connection of its own that is closed at the end."""
+    """Start a thread that closes its own connection at the end."""
 
     def run() -> None:
         try:
@@ -77,7 +77,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-# -- a pump that goes ----------------------------------------------------------------------------
+# -- pumps that stop -----------------------------------------------------------------------------
 
 
 def test_a_pump_that_waits_for_its_last_answers_is_not_taken_for_dead(
@@ -121,7 +121,7 @@ def test_a_pump_that_could_not_beat_for_a_while_is_not_dead(
     monkeypatch.setattr(registration, "QUIET_S", 0.1)
     held = registration.acquire("stalled", "pump", 1)
     assert held is not None
-    # All processes stood still, perhaps with the database; the maintenance process writes first.
+    # All processes stalled, perhaps with the database; the maintenance process writes first.
     PumpSlot.objects.update(
         heartbeat_at=clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1)
     )
@@ -138,7 +138,7 @@ def test_a_process_of_another_container_with_our_host_name_is_not_dead(
     monkeypatch.setattr(registration, "QUIET_S", 0.5)
     held = registration.acquire("elsewhere", "pump", 1)
     assert held is not None
-    PumpSlot.objects.update(pid=2**22 + 1)  # no process here can have that number
+    PumpSlot.objects.update(pid=2**22 + 1)  # no process here has this number
     for _ in range(7):
         assert registration.beat(held, 0)
         time.sleep(0.1)
@@ -204,7 +204,7 @@ def test_what_a_pump_remembers_of_the_future_does_not_grow() -> None:
         assert len(ready_consumers._asleep) < MAX_SCANNED + 10
 
 
-# -- a database that goes away -------------------------------------------------------------------
+# -- database outages ----------------------------------------------------------------------------
 
 
 def test_answers_are_kept_when_the_clock_cannot_ask_the_database(
@@ -216,7 +216,7 @@ def test_answers_are_kept_when_the_clock_cannot_ask_the_database(
     with pumping.pumping() as pump:
         pump_until(pump, lambda: len(pump.open) == 3)
         for _ in range(6):
-            pump._wait(0.05)  # the answers are here, and nobody has taken them
+            pump._wait(0.05)  # the responses have arrived but are not yet read
         with monkeypatch.context() as patch:
 
             def away() -> datetime:
@@ -245,7 +245,7 @@ def test_an_answer_that_comes_while_the_database_is_away_keeps_no_pump_busy(
     assert held is not None
     pump, failures = Pump(held, listener), list[float]()
     pump_until(pump, lambda: len(pump.open) == 1)
-    pump.membership.fence_at = 0.0  # for long it could not look at the configuration
+    pump.membership.fence_at = 0.0  # it could not read the configuration for a long time
 
     def fail() -> None:
         failures.append(time.monotonic())
@@ -279,7 +279,7 @@ def test_a_consumer_that_was_deleted_does_not_stop_the_pump(receiver: Receiver) 
     publish(channel, b"1")
     with pumping.pumping() as pump:
         pump_until(pump, all_finished)
-        publish(channel, b"2")  # its news waits for its turn
+        publish(channel, b"2")  # its health update is still pending
         pump_until(pump, all_finished)
         pump_until(pump, lambda: bool(pump.assignment._news))
         ConsumerHealth.objects.all().delete()
@@ -331,7 +331,7 @@ def test_sweeps_go_on_after_the_clock_was_set_back(monkeypatch: pytest.MonkeyPat
         assert set(SweepRun.objects.filter(next_at__gt=before)) == set()
 
 
-# -- rows that nobody would take -----------------------------------------------------------------
+# -- rows that would never be claimed ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", ["retired", "paused", "disabled"])
@@ -354,7 +354,7 @@ def test_a_lapsed_lease_of_a_consumer_that_is_switched_off_is_given_back(state: 
     assert Counter.totals() == pumping.recounted()
 
 
-# -- amounts -------------------------------------------------------------------------------------
+# -- large amounts -------------------------------------------------------------------------------
 
 
 @pytest.mark.mariadb
@@ -376,7 +376,7 @@ def test_a_wide_fan_out_fits_into_the_servers_packets() -> None:
 @pytest.mark.mariadb
 def test_a_batch_of_the_largest_size_fits_into_the_servers_packets() -> None:
     view = view_of(make_channel(encrypt_bodies=False))
-    body = b"\0" * (1 << 20)  # twice as long once it is quoted
+    body = b"\0" * (1 << 20)  # twice as long after quoting
     stored = accept.accept(view, None, [Publication(body=body) for _ in range(16)])
     assert len(stored) == Message.objects.count() == 16
 
@@ -439,14 +439,14 @@ def test_one_channels_retention_does_not_keep_the_next_ones_waiting(
     served = set[int]()
     for _ in range(40):
         before = set(Message.objects.values_list("id", "channel_id"))
-        # Whoever runs it ends after the first step that finds something.
+        # The caller stops after the first step that deletes something.
         assert next(count for count in retention.prune(clock.now(), slot=0) if count) == 1
         ((_, channel_id),) = before - set(Message.objects.values_list("id", "channel_id"))
         served.add(channel_id)
     assert len(served) == 3
 
 
-# -- books ---------------------------------------------------------------------------------------
+# -- counters ------------------------------------------------------------------------------------
 
 
 @pytest.mark.mariadb
@@ -463,7 +463,7 @@ def test_a_fan_out_during_a_recount_is_counted_once() -> None:
         answer = execute(sql, *more)
         if not threads and "delivery_counter" in sql and "SELECT" in sql:
             threads.append(in_thread(lambda: fanout.fan_out(10, slot=3)))
-            threads[0].join(2.0)  # waits for us, or is done
+            threads[0].join(2.0)  # it waits for our transaction, or is done
         return answer
 
     with connection.execute_wrapper(in_between):
@@ -472,7 +472,7 @@ def test_a_fan_out_during_a_recount_is_counted_once() -> None:
     assert Counter.totals() == pumping.recounted()
 
 
-# -- consumers that are switched on again --------------------------------------------------------
+# -- resumed consumers ---------------------------------------------------------------------------
 
 
 def test_days_of_failure_before_it_was_switched_on_again_do_not_count(receiver: Receiver) -> None:

@@ -1,4 +1,4 @@
-"""Pull consumers over the API: receive, acknowledge, reject, extend and give back, by leases."""
+"""Pull consumers over the API: receive, acknowledge, reject, extend and release leases."""
 
 import threading
 from datetime import datetime, timedelta
@@ -39,13 +39,13 @@ SOON = timedelta(seconds=5)
 
 @pytest.fixture(params=["short", "long"], autouse=True)
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Receiving has a short way around its views; all of this holds on both."""
+    """Run every test on the fast path and on the full path of the views."""
     if request.param == "short":
         monkeypatch.setattr(calling, "Client", LeanClient)
 
 
 def until(row: Delivery) -> timedelta:
-    """How long it is until it may be taken."""
+    """Return the time until the delivery may be claimed."""
     assert row.due_at is not None
     return row.due_at - clock.now()
 
@@ -92,7 +92,7 @@ def test_what_is_no_text_comes_in_base64_and_what_is_too_large_by_its_address(
     assert binary["body_base64"] == "/wA="
     assert fits["body"] == "a" * 100_000
     assert "body" not in other
-    # Who may receive may fetch what it was given.
+    # A key that may receive may also fetch the bodies of its messages.
     path = other["body_url"].partition("/api/v1")[2]
     key = ApiKeyFactory.create(scopes=["receive"], producer=None)
     fetched = Api(key).get(path)
@@ -129,7 +129,7 @@ def test_nothing_is_an_answer_too() -> None:
 
 
 def arrived(consumer: Consumer, *bodies: str, **options: Any) -> None:
-    """Accepted, and fanned out by nobody."""
+    """Accept messages without fanning them out."""
     publish(consumer.channel, *(body.encode() for body in bodies), **options)
 
 
@@ -297,7 +297,7 @@ def test_who_did_not_hear_the_answer_says_it_again() -> None:
         for _ in range(2):
             assert worker.say(what, lease) == ([lease], {})
     assert Attempt.objects.count() == 3
-    # But a different word comes too late.
+    # A different outcome comes too late.
     assert worker.say("nack", a) == ([], {a: "expired"})
     assert worker.say("extend", a) == ([], {a: "expired"})
     assert_counters_are_true()
@@ -309,7 +309,7 @@ def test_each_lease_has_its_own_result() -> None:
     mine, late, _ = (one["lease"] for one in worker.receive())
     second = Delivery.objects.order_by("id")[1]
     Delivery.objects.filter(id=second.id).update(due_at=clock.now() - timedelta(seconds=1))
-    assert len(Worker(consumer).receive()) == 1  # somebody else has it now
+    assert len(Worker(consumer).receive()) == 1  # another worker holds it now
     forged = mine[:-4] + ("aaaa" if not mine.endswith("aaaa") else "bbbb")
     done, failed = worker.say("ack", mine, late, forged, "lse_", "msg_1", "lse_é")
     assert done == [mine]
@@ -363,7 +363,7 @@ def test_what_it_holds_counts_and_what_lapsed_is_taken_anew() -> None:
 @pytest.mark.trap("a former self that still settles")
 @pytest.mark.parametrize("what", ["ack", "nack", "release", "extend"])
 def test_who_is_back_settles_alone(what: str) -> None:
-    """A process that only seemed dead shares the name of the one that was started for it."""
+    """A process that only seemed dead has the same name as its replacement."""
     consumer = waiting(b"1")
     worker = Worker(consumer)
     (before,) = worker.receive(worker_id="w1")
@@ -390,7 +390,7 @@ def test_a_message_that_ends_every_worker_does_not_come_back_for_ever() -> None:
 
 @pytest.mark.trap("a repeat that says it is the first try")
 def test_each_receipt_has_a_number_of_its_own() -> None:
-    """Lapsed, given back, rejected: a number is never handed out twice."""
+    """Lapsed, released or rejected: an attempt number is never handed out twice."""
     consumer = waiting(b"x", retry=[0])
     worker = Worker(consumer)
     numbers = []
@@ -414,7 +414,7 @@ def test_a_lapsed_lease_comes_back_to_whoever_asks() -> None:
     lapse(consumer)
     (again,) = second.receive()
     assert (again["id"], again["attempt"]) == (one["id"], 2)
-    # The first one has lost it, and can do no harm.
+    # The first worker has lost the lease and cannot change anything.
     for what in ("ack", "nack", "extend", "release"):
         assert first.say(what, one["lease"]) == ([], {one["lease"]: "expired"})
     row = row_of(consumer)
@@ -449,7 +449,7 @@ def test_a_sweep_leaves_a_lapsed_lease_to_its_holder_unless_the_consumer_is_off(
 
 
 def test_what_lapses_again_and_again_is_dead_in_the_end() -> None:
-    """A message that ends every worker must not go round for ever."""
+    """A message that kills every worker must not be retried forever."""
     consumer = waiting(b"x")
     worker = Worker(consumer)
     for _ in range(FREE_ATTEMPTS + 1):
@@ -657,11 +657,11 @@ def test_at_most_once_is_settled_before_it_is_handed_out() -> None:
     assert_counters_are_true()
 
 
-# -- from one kind to the other ----------------------------------------------------------------
+# -- changes between push and pull -------------------------------------------------------------
 
 
 def test_what_waits_goes_along_when_a_consumer_is_switched(receiver: Any) -> None:
-    """Nothing is lost and nothing comes twice; a lease that is out is settled all the same."""
+    """Nothing is lost or delivered twice; an open lease can still be settled."""
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/ok"))
     consumer.state = Consumer.State.PAUSED
@@ -678,7 +678,7 @@ def test_what_waits_goes_along_when_a_consumer_is_switched(receiver: Any) -> Non
     assert problem(worker.api.post(f"{path}/receive", {}))[1] == "not_pull"
     with pumping() as pump:
         pump_until(pump, lambda: Counter.read([consumer.id])[consumer.id]["delivered"] == 1)
-        # What is out is the worker's until its lease ends.
+        # A leased delivery is the worker's until its lease ends.
         assert worker.say("ack", held["lease"])[0] == [held["lease"]]
         lapse(consumer)
         pump_until(pump, lambda: Counter.read([consumer.id])[consumer.id]["delivered"] == 3)
@@ -703,7 +703,7 @@ def test_what_a_pump_holds_is_not_received_until_it_is_given_back(receiver: Any)
     assert_counters_are_true()
 
 
-# -- waiting -----------------------------------------------------------------------------------
+# -- long polling ------------------------------------------------------------------------------
 
 
 def test_who_finds_no_place_to_wait_is_told_when_to_come_again(
@@ -715,7 +715,7 @@ def test_who_finds_no_place_to_wait_is_told_when_to_come_again(
     answer = Api(scopes=["receive"]).post(path, {"wait_s": 5})
     assert problem(answer) == (503, "too_many_polls", "")
     assert int(answer.headers["Retry-After"]) >= 1
-    assert Worker(consumer).receive() == []  # without waiting it goes on
+    assert Worker(consumer).receive() == []  # receiving without waiting still works
     bring(consumer, b"x")
     assert len(Worker(consumer).receive(wait_s=5)) == 1
 
@@ -773,7 +773,7 @@ def test_who_waits_for_what_will_never_come_gives_the_place_back(method: str, ch
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.seed("S2-04")
 def test_workers_of_one_consumer_share_its_messages() -> None:
-    """Each message goes to exactly one of them."""
+    """Each message goes to exactly one of the workers."""
     consumer = waiting(*[str(n).encode() for n in range(60)])
     got: list[list[str]] = [[] for _ in range(4)]
 
@@ -790,7 +790,7 @@ def test_workers_of_one_consumer_share_its_messages() -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    # Who finds only rows that others hold gives up early: the rest is this one's.
+    # A worker that finds only locked rows stops early: receive the rest here.
     work(got[0])
     assert sorted(int(body) for mine in got for body in mine) == list(range(60))
     assert Counter.read([consumer.id])[consumer.id]["delivered"] == 60

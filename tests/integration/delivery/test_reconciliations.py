@@ -1,4 +1,4 @@
-"""The audits that the broker makes by itself: when, what is kept, and who hears of it."""
+"""Automatic reconciliations: when they run, what is stored, and who is notified."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ NOWHERE = "http://127.0.0.1:9/"
 
 @pytest.fixture(autouse=True)
 def _pump() -> None:
-    """One that has been running for a while."""
+    """A pump that has been running for a while."""
     beats(clock.now() - timedelta(minutes=6))
 
 
@@ -39,7 +39,7 @@ def beats(since: datetime) -> None:
 
 
 def lose_one() -> Delivery:
-    """A delivery of two goes, with its count."""
+    """Delete one of two deliveries, and reduce its counters."""
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
     publish(channel, b"1", b"2", delay_ms=3_600_000)

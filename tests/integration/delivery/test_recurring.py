@@ -1,4 +1,4 @@
-"""Recurring messages: each occurrence is one message, whoever fires it and whoever dies."""
+"""Recurring messages: each occurrence is fired exactly once, even when processes die."""
 
 import threading
 from collections.abc import Callable
@@ -59,14 +59,14 @@ SECOND = timedelta(seconds=1)
 
 
 def due(late_s: float = 0.5, **values: Any) -> Schedule:
-    """A schedule whose next occurrence was so long ago, to the millisecond."""
+    """Create a schedule whose next occurrence was ``late_s`` ago, to the millisecond."""
     at = clock.now() - timedelta(seconds=late_s)
     at = at.replace(microsecond=at.microsecond // 1000 * 1000)
     return ScheduleFactory.create(start_at=at, next_at=at, **values)
 
 
 def order(schedule: Schedule, actor: str = "test", reason: str = "") -> Order:
-    """A call on it."""
+    """Return a call on the schedule."""
     return Order(schedule.channel.slug, schedule.name, actor, reason=reason)
 
 
@@ -77,12 +77,12 @@ def all_fired() -> None:
 
 
 def fresh(schedule: Schedule) -> Schedule:
-    """As it is stored now."""
+    """Return the schedule as it is stored now."""
     return Schedule.objects.get(pk=schedule.pk)
 
 
 def keys() -> list[str]:
-    """Of all messages, in their order."""
+    """Return the idempotency keys of all messages, in order of acceptance."""
     return list(Message.objects.order_by("id").values_list("idempotency_key", flat=True))
 
 
@@ -155,11 +155,11 @@ def test_overlap() -> None:
     consumer = ConsumerFactory.create(channel=schedule.channel)
     assert recurring.fire_due() == 1
     first = Message.objects.get()
-    assert recurring.fire_due() == 1  # not fanned out yet
+    assert recurring.fire_due() == 1  # the first message is not fanned out yet
     assert fresh(schedule).recent[0]["result"] == "overlapped"
     Message.objects.update(state="dispatched")
     delivery = DeliveryFactory.create(consumer=consumer, message=first)
-    assert recurring.fire_due() == 1  # not delivered yet
+    assert recurring.fire_due() == 1  # it is not delivered yet
     assert (Message.objects.count(), fresh(schedule).skipped_count) == (1, 2)
     Delivery.objects.filter(pk=delivery.pk).update(state="dead", due_at=None)
     Schedule.objects.update(next_at=clock.now())
@@ -228,7 +228,7 @@ def test_what_the_channel_would_refuse_by_now_is_not_published(
 
 
 def fill(schedule: Schedule, scope: str) -> None:
-    """Let one message wait, and no more be allowed to."""
+    """Set a limit of one waiting message, and let one wait."""
     team = TeamFactory.create()
     limited: Channel | Team = schedule.channel if scope == "channel" else team
     limited.max_waiting_messages = 1
@@ -240,14 +240,14 @@ def fill(schedule: Schedule, scope: str) -> None:
 
 
 def counted() -> None:
-    """Have the maintenance process count what waits, and this process hear of it."""
+    """Run the count of the maintenance process and make this process read it."""
     for _ in counting.count(clock.now()):
         pass
     quotas.forget()
 
 
 def refusals(reason: str) -> tuple[float, float]:
-    """Occurrences and messages that were refused."""
+    """Return the metrics of refused occurrences and messages."""
     names = ("hookstation_schedule_occurrences_total", {"result": "refused"})
     messages = ("hookstation_publish_refused_total", {"reason": reason})
     occurrences, refused = (REGISTRY.get_sample_value(*it) or 0.0 for it in (names, messages))
@@ -283,7 +283,7 @@ def test_over_a_limit_an_occurrence_is_refused_and_the_next_one_is_tried(
     assert refusals(reason) == (occurrences + 1, messages + 2)
     assert Message.objects.count() == waiting
     assert not AuditEntry.objects.filter(action="schedule.run").exists()
-    Message.objects.update(state="dispatched")  # to nobody: nothing waits any more
+    Message.objects.update(state="dispatched")  # without deliveries: nothing waits any more
     counted()
     Schedule.objects.update(next_at=clock.now())
     assert recurring.fire_due() == 1
@@ -341,7 +341,7 @@ def test_a_paused_channel_takes_messages_and_a_paused_schedule_makes_none() -> N
     register_schedule.resume(order(schedule))
     next_at = fresh(schedule).next_at
     assert next_at is not None
-    assert next_at > clock.now()  # what the pause took is gone
+    assert next_at > clock.now()  # occurrences during the pause are gone
 
 
 def test_a_channel_takes_its_schedules_along() -> None:
@@ -368,7 +368,7 @@ def test_by_hand() -> None:
 
 
 def test_whoever_changes_it_meanwhile_wins() -> None:
-    """The fence: a round that was judged by other settings is not kept."""
+    """The fence: a round that was computed with other settings is not stored."""
     schedule = due()
     Schedule.objects.update(version=99)
     with pytest.raises(occurrences.Lost):
@@ -377,7 +377,7 @@ def test_whoever_changes_it_meanwhile_wins() -> None:
 
 
 def rivals(number: int, work: Callable[[], object]) -> None:
-    """The same work in so many threads with a connection of each."""
+    """Run the same work in several threads, each with its own connection."""
     barrier = threading.Barrier(number)
     failed: list[BaseException] = []
 
@@ -430,7 +430,7 @@ def test_rivals_fire_each_occurrence_once() -> None:
 @pytest.mark.mariadb
 @pytest.mark.seed("S4-06")
 def test_two_clockworks_fire_at_the_instant_each_once() -> None:
-    """As two nodes have them; the lateness is that of a machine that has much else to do."""
+    """As on two nodes. The lateness is that of a busy machine."""
     start = clock.now() + SECOND
     start = start.replace(microsecond=0)
     schedule = ScheduleFactory.create(every_ms=200, start_at=start, next_at=start, limit=15)
@@ -445,7 +445,7 @@ def test_two_clockworks_fire_at_the_instant_each_once() -> None:
     assert len(keys()) == len(set(keys())) == 15
     for message in Message.objects.all():
         occurrence = int(message.idempotency_key.rpartition(":")[2]) / 1000
-        assert message.accepted_at.timestamp() >= occurrence  # never before
+        assert message.accepted_at.timestamp() >= occurrence  # never early
 
 
 @pytest.mark.mariadb

@@ -1,4 +1,4 @@
-"""Replay: each matching delivery once, in bounded slices, whatever happens on the way."""
+"""Replay: each matching delivery once, in bounded slices, despite concurrent changes."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def of(consumer: Consumer, **more: Any) -> dict[str, Any]:
 
 
 def run(job: Replay, budget: int = 1000) -> int:
-    """Slices until it has ended; returns how many deliveries were queued."""
+    """Run slices until the replay ends; return the number of queued deliveries."""
     total = 0
     while True:
         total += replay.run_slice(job, clock.now(), budget)
@@ -63,7 +63,7 @@ def queued(consumer: Consumer) -> int:
     return Delivery.objects.filter(consumer=consumer, state="queued").count()
 
 
-# -- one row -----------------------------------------------------------------------------------
+# -- single deliveries -------------------------------------------------------------------------
 
 
 @pytest.mark.trap("dead letters that are counted wrong or slowly")
@@ -118,7 +118,7 @@ def test_nothing_is_replayed_to_a_removed_consumer_or_after_the_last_instant() -
         replay.replay_one(new_id(), ALICE, now=now)
 
 
-# -- many rows ---------------------------------------------------------------------------------
+# -- several deliveries ------------------------------------------------------------------------
 
 
 @pytest.mark.slow("makes five thousand rows")
@@ -412,7 +412,7 @@ def test_a_rate_spreads_the_rows_on_the_timeline_and_no_farther_than_a_minute() 
 
     later = now + timedelta(seconds=30)
     assert replay.run_slice(job, later, 1000) == 60
-    # Nobody ran it for an hour: it goes on at its pace and does not catch up.
+    # After an hour without a run it continues at its rate and does not catch up.
     much_later = now + timedelta(hours=1)
     assert replay.run_slice(job, much_later, 1000) == 119
     newest = Delivery.objects.filter(state="queued").latest("due_at").due_at
@@ -608,7 +608,7 @@ def test_counts_stop_looking_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None
         found = replay.count(wanted, replay.consumers_of(wanted), now)
         return found.number, found.exact
 
-    assert count() == (47, False)  # by the counters
+    assert count() == (47, False)  # estimated from the counters
     assert count(outcomes=["timeout"]) == (5 + 16, False)
     assert count(consumer=small.client_id, outcomes=["timeout"]) == (5, True)
     assert count(consumer=large.client_id, outcomes=["gone"]) == (0, False)

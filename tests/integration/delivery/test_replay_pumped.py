@@ -1,4 +1,4 @@
-"""Replayed and back-filled deliveries all the way to a real consumer, and what it is told."""
+"""Replayed and backfilled deliveries reach a real consumer, with the right headers."""
 
 import pytest
 

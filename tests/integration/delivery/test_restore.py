@@ -1,4 +1,4 @@
-"""What the broker does with messages that the pipeline brings out of the lake."""
+"""The broker admits messages that the pipeline restores from the lake."""
 
 import json
 from contextlib import suppress
@@ -35,7 +35,7 @@ OPERATOR = Principal("user:olga", "enough")
 
 
 def lived(receiver: Receiver, number: int = 3) -> Consumer:
-    """Messages that were delivered."""
+    """Publish messages and wait until they are delivered."""
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/hook"))
     publish(
@@ -55,7 +55,7 @@ def keys() -> list[int]:
 
 
 def books_are_in_order() -> None:
-    """But that nobody pumps."""
+    """Check that reconciliation finds nothing, except late deliveries, since no pump runs."""
     assert_counters_are_true()
     out = StringIO()
     with suppress(SystemExit):

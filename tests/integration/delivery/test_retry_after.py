@@ -1,4 +1,4 @@
-"""Whatever a consumer writes into ``Retry-After``, on the wire and in the tables."""
+"""Any ``Retry-After`` header of a consumer, on the wire and in the tables."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -56,7 +56,7 @@ def test_each_delivery_waits_as_long_as_it_may_be_asked_to(wishes: list[str]) ->
         wish_s = parse_retry_after(asked[row.consumer_id], begin) or 0.0
         assert (row.state, row.reason, row.outcome) == ("queued", "retry", "unavailable")
         assert row.due_at is not None
-        # What a date asks for shrinks while the request is on its way.
+        # The delay to a date shrinks while the request is in flight.
         shortest = max(SHORTEST_S, wish_s - (end - begin).total_seconds())
         assert begin + timedelta(seconds=shortest) <= row.due_at
         assert row.due_at <= end + timedelta(seconds=max(MAX_S, wish_s))

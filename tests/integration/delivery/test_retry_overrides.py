@@ -1,4 +1,4 @@
-"""Retry settings of some event types hold on each path that decides what follows a failure."""
+"""Retry settings by event type apply on every path that handles a failure."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,7 +29,7 @@ OVERRIDES = [
     {"event_types": ["invoice.*"], "retry": [3600], "max_attempts": 5},
 ]
 ALLOWED = {"hint.seen": 1, "hint.urgent": 2, "invoice.paid": 5, "other": 2, "": 2}
-"""Attempts by event type."""
+"""Allowed attempts by event type."""
 WAITS_S = {"hint.urgent": 600, "invoice.paid": 3600, "other": 60, "": 60}
 ACK = {"mode": "callback", "timeout_ms": 60_000, "on_timeout": "retry"}
 
@@ -40,7 +40,7 @@ def bring_all(consumer: Consumer) -> None:
 
 
 def answered(rows: list[ClaimedDelivery], now: datetime) -> None:
-    """A 2xx to each is recorded."""
+    """Record a 2xx response for each delivery."""
     mode = acks.mode_of(ACK)
     assert mode is not None
     settle.settle(
@@ -51,9 +51,9 @@ def answered(rows: list[ClaimedDelivery], now: datetime) -> None:
 
 
 def assert_each_follows_its_own(since: datetime | None = None, *, waits: bool = True) -> None:
-    """After one failure of each: who is dead, and how long after ``since`` the others come again.
+    """Check after one failure of each which are dead, and when the others are due after ``since``.
 
-    A lease that was charged comes again at once: no ``waits``.
+    A charged lease is due again at once, without ``waits``.
     """
     rows = {row.event_type: row for row in Delivery.objects.all()}
     assert rows.keys() == ALLOWED.keys()
@@ -112,7 +112,7 @@ def test_what_a_worker_rejects() -> None:
 
 
 def test_a_rejection_follows_what_holds_when_it_is_said() -> None:
-    """A token says nothing of the event type: it was written before somebody thought of one."""
+    """A lease token does not contain the event type, so current settings apply."""
     consumer = waiting(**OWN)
     bring_all(consumer)
     worker = Worker(consumer)
@@ -126,7 +126,7 @@ def test_a_rejection_follows_what_holds_when_it_is_said() -> None:
 
 @pytest.mark.parametrize("how", ["release", "claim", "sweep"])
 def test_leases_that_are_charged(how: str) -> None:
-    """Given back by the worker; found by the next one who asks; of a consumer that is off."""
+    """Leases released by the worker, found lapsed by a claim, or swept for a paused consumer."""
     consumer = waiting(lapsed_leases="charged", retry_overrides=OVERRIDES, **OWN)
     bring_all(consumer)
     worker = Worker(consumer)
@@ -155,7 +155,7 @@ def test_leases_that_are_charged(how: str) -> None:
 
 @pytest.fixture
 def awaited() -> Consumer:
-    """One that acknowledges later, with a delivery of each event type."""
+    """A consumer that acknowledges later, with a delivery of each event type."""
     consumer = make_consumer(
         make_channel(), "http://127.0.0.1:9/", ack=ACK, retry_overrides=OVERRIDES, **OWN
     )

@@ -1,4 +1,4 @@
-"""When a pump looks, at whom, and when it writes."""
+"""When a pump polls, which consumers it polls, and when it writes."""
 
 import itertools
 import time

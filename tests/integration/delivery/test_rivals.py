@@ -1,4 +1,4 @@
-"""Rivals in real threads on one database: whoever is first decides, and nobody half."""
+"""Concurrent threads on one database: the first one wins, and nothing is half done."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ REVOKED_S = 1.0
 
 
 def at_once(*works: Callable[[], object]) -> None:
-    """Run each in a thread with a connection of its own, all from the same moment on."""
+    """Run each in its own thread and connection, all starting at the same moment."""
     barrier = threading.Barrier(len(works))
     failed: list[BaseException] = []
 
@@ -180,7 +180,7 @@ def test_a_replay_of_one_row_that_several_ask_for_happens_once(consumer: Consume
 
 @pytest.fixture
 def webs(tmp_path: Path) -> Iterator[tuple[Web, Web]]:
-    """Two web servers that share a database and no folder, as on two hosts."""
+    """Two web servers that share a database but no folder, as on two hosts."""
     with fresh_database(tmp_path) as url:
         webs = []
         for name in ("one", "other"):

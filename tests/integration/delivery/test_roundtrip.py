@@ -1,4 +1,4 @@
-"""The roundtrip of a delivery over real HTTP: its five instants agree with the consumer's clock."""
+"""The round trip of a delivery over real HTTP: five instants, checked by the consumer's clock."""
 
 import time
 from datetime import UTC, datetime
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ANSWER_MS = 200
 LATER_S = 0.5
 CLOCK_S = 0.05
-"""The database's clock is followed to so much, and rounded."""
+"""Tolerance in seconds for rounding and the tracking of the database's clock."""
 INSTANTS = ("accepted_at", "leased_at", "sent_at", "responded_at", "acknowledged_at")
 PARTS = ("waited_ms", "reached_ms", "answered_ms", "acknowledged_ms")
 
 
 def shown() -> Any:
-    """The only delivery, as the API shows it."""
+    """Return the only delivery, as the API shows it."""
     row = Delivery.objects.get()
     return Api(scopes=["read"]).get(f"/deliveries/{ids.to_public(ids.DELIVERY, row.id)}").json()
 
@@ -35,7 +35,7 @@ def unix(text: str) -> float:
 
 
 def heard(request: Request) -> float:
-    """When the consumer had the request, in Unix time."""
+    """Return when the consumer received the request, in Unix time."""
     return request.at + time.time() - time.monotonic()
 
 

@@ -1,4 +1,4 @@
-"""Where bodies are sealed, no table says what they hold: neither answers nor forwarded headers."""
+"""With encrypted bodies, responses and forwarded headers are stored encrypted too."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ ECHO = (
 
 
 def stored_values() -> Iterator[tuple[str, bytes]]:
-    """Every value of every table, as bytes."""
+    """Yield every value of every table, as bytes."""
     with connection.cursor() as cursor:
         for table in connection.introspection.table_names(cursor):
             cursor.execute(f"SELECT * FROM {connection.ops.quote_name(table)}")  # noqa: S608 (ours)
@@ -50,7 +50,7 @@ def test_no_table_shows_a_sealed_body_that_the_consumer_repeated(receiver: Recei
 
     assert tables_with(SECRET) == set()
 
-    # Everybody who may see them still does.
+    # Authorized readers still see the plain values.
     first, last = receiver.requests("/echo")
     assert first.header("X-Customer") == last.header("X-Customer") == SECRET.decode()
     failed, booked = Attempt.objects.order_by("number")
@@ -94,7 +94,7 @@ def test_where_bodies_are_plain_answers_and_headers_are(receiver: Receiver) -> N
     assert Message.objects.get().headers == {"X-Customer": SECRET.decode()}
     failed, booked = Attempt.objects.order_by("number")
     assert bytes(failed.answer_excerpt) == failed.answer.body == b"cannot book: " + SECRET
-    # It begins as an envelope does, and is none.
+    # It begins like an envelope but is not one.
     assert booked.answer.body == b"\x01booked: " + SECRET
 
 

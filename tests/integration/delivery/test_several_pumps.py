@@ -1,4 +1,4 @@
-"""One consumer that several pumps serve: all of them work, and its limits hold in total."""
+"""One consumer served by several pumps: all of them send, and its limits hold in total."""
 
 import select
 from collections import defaultdict
@@ -28,7 +28,7 @@ SHARED = {"max_pumps": 2, "max_in_flight": 5}
 
 @contextmanager
 def two_pumps() -> Iterator[tuple[Pump, Pump]]:
-    """Both know of each other, and each serves what is its own."""
+    """Two pumps that know of each other and serve their shares."""
     with pumping.pumping() as one, pumping.pumping() as other:
         for _ in range(3):
             rounds(one, other)
@@ -38,13 +38,13 @@ def two_pumps() -> Iterator[tuple[Pump, Pump]]:
 
 
 def rounds(*pumps: Pump) -> None:
-    """One round of each, which polls and follows the configuration."""
+    """Run one round of each pump, with polling and a configuration refresh."""
     for pump in pumps:
         pumping.pump_rounds(pump, 1)
 
 
 def until(done: Callable[[], bool], *pumps: Pump) -> None:
-    """Rounds of all pumps in turns."""
+    """Run rounds of all pumps in turn until ``done``."""
     for _ in range(500):
         if done():
             return
@@ -153,7 +153,7 @@ def test_each_claims_its_own_and_others_only_where_it_has_none(receiver: Receive
     own = {key for key in looked_at if key % 2 == 1}
     claimed = claim.claim([want], now=clock.now(), slot=0)
     assert len(claimed.rows) == 10
-    # One row more than is wanted is compared with them, and may be older than the last.
+    # The claim reads one row more than requested, which may be older than the last.
     assert len(own.intersection(row.id for row in claimed.rows)) >= min(10, len(own)) - 1
     assert claimed.left
     rest = claim.claim([replace(want, limit=40)], now=clock.now(), slot=0)

@@ -1,4 +1,4 @@
-"""Keys that stay with one worker of a pull consumer, and go to others when it is gone (S2-66)."""
+"""Sticky keys: a key stays with one worker of a pull consumer until that is gone (S2-66)."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -32,7 +32,7 @@ def consumer() -> Consumer:
 
 
 def bring_all(consumer: Consumer, text: bytes) -> None:
-    """A message of each key."""
+    """Publish and fan out a message of each key."""
     for key in KEYS:
         publish(consumer.channel, text, ordering_key=key)
     while fanout.fan_out(100, slot=0).message_count:
@@ -40,7 +40,7 @@ def bring_all(consumer: Consumer, text: bytes) -> None:
 
 
 def take(consumer: Consumer, name: str, **asked: object) -> set[str]:
-    """Keys of which a worker got something; it acknowledges."""
+    """Receive and acknowledge as a worker; return the keys that it got."""
     worker = Worker(consumer)
     got = worker.receive(**{"worker_id": name, "keys": "sticky", "max": 100} | asked)
     if got:
@@ -49,7 +49,7 @@ def take(consumer: Consumer, name: str, **asked: object) -> set[str]:
 
 
 def leave(name: str) -> None:
-    """It has not asked for so long that nobody waits for it."""
+    """Make a worker absent for so long that its keys are given to others."""
     PullWorker.objects.filter(name=name).update(keys_until=clock.now())
     circles.forget()
 
@@ -95,7 +95,7 @@ def test_keys_of_one_that_is_gone_go_to_the_others_at_once(consumer: Consumer) -
 
 
 def test_a_key_in_the_hands_of_one_that_left_waits_for_it(consumer: Consumer) -> None:
-    """Order before all: who takes a key over begins behind what its former worker still has."""
+    """A new worker of a key starts after its former worker's leases have ended."""
     take(consumer, "a")
     for text in (b"1", b"2"):
         bring(consumer, text, ordering_key="room")

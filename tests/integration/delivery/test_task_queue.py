@@ -1,4 +1,4 @@
-"""The queue of background tasks: only what is registered runs, whatever django-q2's tables say."""
+"""The queue of background tasks runs only registered tasks, whatever its tables contain."""
 
 import json
 import pickle
@@ -29,7 +29,7 @@ CALLS_A_SHELL = {"func": "os.system", "schedule_type": Schedule.ONCE}
 
 @pytest.fixture
 def stop(monkeypatch: pytest.MonkeyPatch) -> Stop:
-    """The cluster's, which is not set."""
+    """The stop event of the cluster, not set."""
     made = Stop()
     monkeypatch.setattr(task_queue, "stopping", made)
     monkeypatch.setattr(Conf, "POLL", 60)
@@ -42,22 +42,22 @@ def broker(stop: Stop) -> TaskBroker:
 
 
 def refused() -> float:
-    """How many tasks were refused so far."""
+    """Return the number of tasks refused so far."""
     return float(metrics.TASKS_REFUSED._value.get())
 
 
 def queued() -> list[str]:
-    """Payloads of the queue."""
+    """Return the payloads in the queue."""
     return list(OrmQ.objects.values_list("payload", flat=True))
 
 
 def taken(broker: TaskBroker) -> list[dict[str, Any]]:
-    """What a worker gets of the queue now."""
+    """Return what a worker dequeues now."""
     time.sleep(0.01)  # a task is due after the instant at which it was queued
     return [SignedPackage.loads(package) for _, package in broker.dequeue() or ()]
 
 
-# -- What is registered ----------------------------------------------------------------------------
+# -- Registered tasks ------------------------------------------------------------------------------
 
 
 def test_a_registered_task_reaches_a_worker_once(broker: TaskBroker, stop: Stop) -> None:
@@ -92,7 +92,7 @@ def test_dequeue_that_waits_returns_when_the_cluster_stops(broker: TaskBroker, s
     assert not waiting.is_alive()
 
 
-# -- What is not -----------------------------------------------------------------------------------
+# -- Unregistered tasks ----------------------------------------------------------------------------
 
 
 @pytest.mark.trap("code in a row of the task tables")
@@ -185,7 +185,7 @@ def test_a_row_of_the_queue_that_names_no_task_goes_unopened(
 ) -> None:
     witness = tmp_path / "ran"
     payload = {
-        # Whoever knows SECRET_KEY signs as django-q2 would.
+        # A signature as django-q2 makes it, which anyone with SECRET_KEY can make.
         "pickle": signed_by_django_q2(Bomb(witness), settings.SECRET_KEY),
         "name": json.dumps({"task": "os.system"}),
         "more": json.dumps({"task": task_queue.SWEEP, "hook": "os.system"}),
@@ -211,7 +211,7 @@ def test_packages_are_signed_with_a_key_of_this_process() -> None:
         SignedPackage.loads(package)
 
 
-# -- What failed -----------------------------------------------------------------------------------
+# -- Failed tasks ----------------------------------------------------------------------------------
 
 
 def test_what_a_failed_task_said_is_read_without_unpickling(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_what_a_failed_task_said_is_read_without_unpickling(tmp_path: Path) -> N
     assert str(witness) in task_queue.text_of(stored(Bomb(witness)))
     assert not witness.exists()
     pickle.loads(pickle.dumps(Bomb(witness)))  # noqa: S301 - that is the point
-    assert witness.exists()  # it would have
+    assert witness.exists()  # the pickle does run code
 
 
 @pytest.mark.parametrize("text", ["", "%", "gASV", "AAAA"])

@@ -1,4 +1,4 @@
-"""The future of a channel: listed in the order of its time, counted, moved and taken back."""
+"""The timeline of a channel: listed in order, counted, moved and cancelled."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -49,7 +49,7 @@ def later(consumer: Consumer, *delays_s: float) -> list[Message]:
 
 
 def walk(api: Api, path: str) -> list[list[str]]:
-    """The ids of every page."""
+    """Return the ids of every page."""
     pages, answer = [], api.get(path)
     while True:
         assert answer.status_code == 200, answer.content
@@ -351,7 +351,7 @@ def test_many_are_cancelled_each_by_itself(owner: Api) -> None:
 @pytest.mark.trap("a request that costs by the row")
 @pytest.mark.parametrize("path", ["/messages/move", "/messages/cancel"])
 def test_a_hundred_at_once_take_a_few_statements(owner: Api, path: str) -> None:
-    """What takes time is a statement: 2,400 for 200 messages took seconds."""
+    """The statements take the time: 2,400 for 200 messages took seconds."""
     consumer, at = ConsumerFactory.create(), clock.now() + HOUR
     rows = [own(owner, consumer=consumer) for _ in range(100)]
     places = [
@@ -423,7 +423,7 @@ def test_the_step_moves_what_waits_and_the_timeline_shows_it(reader: Api) -> Non
     assert item["due_at"] == times.text(at)
 
 
-# -- publishing into the future ----------------------------------------------------------------
+# -- publishing with a due time ----------------------------------------------------------------
 
 
 @pytest.mark.seed("S4-40")

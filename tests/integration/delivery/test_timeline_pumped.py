@@ -1,4 +1,4 @@
-"""Messages that are due later, carried by a real pump: at their time, and never at an old one."""
+"""Scheduled messages sent by a real pump: at their current time, never at a former one."""
 
 import time
 from collections import Counter as Tally
@@ -35,7 +35,7 @@ HOUR = timedelta(hours=1)
 
 
 def run(pump: Pump) -> None:
-    """Rounds as the pump itself makes them, waiting as long as it likes, until all is finished."""
+    """Run rounds as the pump itself does, with its own waits, until all is finished."""
     end = time.monotonic() + 120.0
     while not all_finished():
         assert time.monotonic() < end
@@ -84,7 +84,7 @@ def test_a_pump_knows_when_the_next_one_is_due_without_asking_again(
             )
             pump.accepted_hint = True
         pump.round()
-        # From here on nobody looks at the tables but at the instants that are known.
+        # From here on the pump relies on the due times that it knows, without polling.
         monkeypatch.setattr(pump.assignment, "discover", lambda poll_s: 60.0)
         pump.next_poll = time.monotonic() + 60.0
         run(pump)
@@ -107,7 +107,7 @@ def test_what_is_held_before_its_time_is_sent_by_nobody_else(receiver: Receiver)
     assert early.rows == []
     held = claim.claim(wants, now=at - AHEAD / 2, slot=0, ahead=AHEAD)
     assert [row.due_at for row in held.rows] == [at]
-    # A lease that ends in a moment has not ended yet.
+    # A lease that is about to end has not ended yet.
     lease_end = held.rows[0].lease_until
     for now, count in ((lease_end - AHEAD / 2, 0), (lease_end, 1)):
         assert len(claim.claim(others, now=now, slot=0, ahead=AHEAD).rows) == count
@@ -169,7 +169,7 @@ def test_a_moved_or_cancelled_message_is_never_sent_at_its_old_time(
                     if done.cancelled_count:
                         continue
             except Conflict:
-                pass  # too late: it is being sent at the time that it has
+                pass  # too late: it is already being sent
             kept.add(name)
         run(pump)
     heard = Tally(request.body for request in receiver.requests())

@@ -1,4 +1,4 @@
-"""The timeline from outside: who may do what, and what a lease, a body and a crowd do to it."""
+"""The timeline from the outside: permissions, leases, body sizes and many messages."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -40,7 +40,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.mark.seed("S4-02")
 def test_a_consumer_that_comes_after_the_message_gets_it_at_its_time(receiver: Receiver) -> None:
-    """Whoever published it is long gone; the newcomer asks once for what it is too late for."""
+    """The producer is gone; the new consumer requests a backfill of what it missed."""
     channel = make_channel()
     at = clock.now() + timedelta(seconds=1)
     (message_id,) = publish(channel, b"later", due_at=at)
@@ -117,7 +117,7 @@ def test_a_crowd_of_one_instant_keeps_nobody_else_waiting(receiver: Receiver) ->
 
 @pytest.mark.seed("S4-43")
 def test_claims_moves_and_cancellations_never_meet_a_body() -> None:
-    """So what they cost cannot depend on its size."""
+    """Their cost therefore cannot depend on the size of a body."""
     channel = make_channel()
     consumer = make_consumer(channel, "http://127.0.0.1:9/")
     waiting_ids = bring(consumer, b"x" * 1_000_000, b"y", b"z", due_at=clock.now() + HOUR)
@@ -132,7 +132,7 @@ def test_claims_moves_and_cancellations_never_meet_a_body() -> None:
     assert not [one for one in sql if MessageBody._meta.db_table in one]
 
 
-# -- who may do what ---------------------------------------------------------------------------
+# -- permissions -------------------------------------------------------------------------------
 
 OWNER, RIVAL, STRANGER = "its producer", "a producer of the same team", "another team's producer"
 HOLDER, NEIGHBOUR = "the worker that holds it", "another team's worker"

@@ -1,4 +1,4 @@
-"""Traffic: what passed is folded into minutes and hours once, whatever happens on the way."""
+"""Traffic statistics: attempts are aggregated by minute and hour exactly once."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +23,7 @@ NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 def passed(
     consumer: Consumer, at: datetime, outcome: str = "delivered", *, count: int = 1, ms: int = 0
 ) -> None:
-    """Attempts that ended at an instant, ``ms`` after their messages were accepted."""
+    """Create attempts that ended at an instant, ``ms`` after their messages were accepted."""
     state = {"delivered": "delivered", "timeout": "queued", "gone": "dead"}[outcome]
     rows = make_deliveries(
         consumer,
@@ -42,12 +42,12 @@ def passed(
 
 
 def fold(now: datetime) -> None:
-    """As the maintenance process does."""
+    """Aggregate as the maintenance process does."""
     assert not any(traffic.fold(now))
 
 
 def totals(now: datetime, consumer_id: int = ALL) -> tuple[int, ...]:
-    """Accepted, delivered, failed, dead of the last hours."""
+    """Return the accepted, delivered, failed and dead of the last three hours."""
     spans = traffic.series(now, hours=3, step_s=HOUR_S, consumer_id=consumer_id)
     return tuple(
         sum(getattr(span, name) for span in spans)
@@ -115,7 +115,7 @@ def test_two_stewards_count_the_same_once(monkeypatch: pytest.MonkeyPatch) -> No
     def overtaken(mark: TrafficMark, then: datetime) -> object:
         seen = look(mark, then)
         monkeypatch.setattr(traffic, "_scan", look)
-        fold(then)  # the rival, between our reading and our writing
+        fold(then)  # a rival aggregates between our read and write
         return seen
 
     monkeypatch.setattr(traffic, "_scan", overtaken)
@@ -152,7 +152,7 @@ def test_many_rows_are_changed_few_at_once(monkeypatch: pytest.MonkeyPatch) -> N
             fold(NOON + timedelta(minutes=minute, seconds=30))
 
     table = connection.ops.quote_name(Traffic._meta.db_table)
-    # An hour of each consumer and one of all; their minute is new.
+    # Updates the hours of each consumer and of the total; the rows of the minute are new.
     changes = [one for one in queries if one["sql"].startswith(f"UPDATE {table}")]
     assert len(changes) == 3
     assert totals(NOON) == (8, 8, 0, 0)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @contextmanager
 def losing_the_connection(after: int) -> Iterator[None]:
-    """The database is gone after so many statements of a fan-out."""
+    """Lose the connection after some statements of a fan-out."""
     left = [after]
 
     def refuse(execute: Callable[..., Any], sql: str, *more: Any) -> Any:
@@ -41,7 +41,7 @@ def losing_the_connection(after: int) -> Iterator[None]:
 
 @pytest.mark.trap("repeat of a message that never set out")
 def test_what_a_repeat_is_told_to_be_stored_is_delivered(receiver: Receiver) -> None:
-    """The process that stored it died before the fan-out: the repeat stores nothing, it arrives."""
+    """The process died after storing the message: the repeat stores nothing, the sweep fans out."""
     channel = ChannelFactory.create(slug="orders")
     make_consumer(channel, receiver.url("/ok"))
     api = Api(ApiKeyFactory.create(scopes=["publish"]))
@@ -148,7 +148,7 @@ def test_sweeps_make_no_copies_of_what_waits() -> None:
     publish(consumer.channel, *[b"x"] * 200)
     fanout.fan_out(1000, slot=0)
     before = list(Delivery.objects.values_list("id", "due_at"))
-    sweeps.run_due()  # makes the clocks
+    sweeps.run_due()  # creates the rows that hold the clocks
     for _ in range(5):
         SweepRun.objects.update(next_at=clock.now() - timedelta(seconds=1))
         assert sweeps.run_due() == len(sweeps.SWEEPS)

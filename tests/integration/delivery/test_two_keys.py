@@ -1,4 +1,4 @@
-"""Two hosts of which one lacks a key: it leaves what it cannot open, and nothing dies of it."""
+"""Two hosts, one without a key: it leaves what it cannot decrypt, and nothing becomes dead."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ MESSAGES = [b"%d" % number for number in range(5)]
 
 
 def untouched(count: int) -> None:
-    """So many deliveries wait as if nobody had ever taken one, for the reason that is true."""
+    """Check that all deliveries wait without a single attempt."""
     rows = Delivery.objects.filter(state="queued", failure_count=0, interruption_count=0)
     assert rows.filter(attempt_count=0).count() == Delivery.objects.count() == count
     assert not Attempt.objects.exists()
@@ -43,7 +43,7 @@ def untouched(count: int) -> None:
 
 
 def delivered_at_first(count: int) -> None:
-    """So many deliveries arrived with their first attempt."""
+    """Check that all deliveries arrived with their first attempt."""
     rows = Delivery.objects.filter(state="delivered", attempt_count=1, failure_count=0)
     assert rows.filter(interruption_count=0).count() == Delivery.objects.count() == count
     assert Attempt.objects.count() == count
@@ -51,17 +51,17 @@ def delivered_at_first(count: int) -> None:
 
 
 def id_of(key: str) -> str:
-    """Its fingerprint."""
+    """Return the key's fingerprint."""
     return Keyring.from_texts([key]).primary_id
 
 
 def let_due() -> None:
-    """What waits for a key is due now."""
+    """Make deliveries that wait for a key due now."""
     Delivery.objects.filter(state="queued").update(due_at=clock.now() - timedelta(seconds=1))
 
 
 def encrypted_with(keys: Sequence[str], receiver: Receiver, consumers: int) -> Channel:
-    """Messages on such a host, for consumers whose secrets the same key sealed."""
+    """Create messages and consumers, all encrypted on a host with these keys."""
     with host(*keys):
         channel = make_channel()
         for _ in range(consumers):
@@ -72,7 +72,7 @@ def encrypted_with(keys: Sequence[str], receiver: Receiver, consumers: int) -> C
 
 @contextmanager
 def former_key_dropped_early(receiver: Receiver) -> Iterator[Channel]:
-    """Bodies that OLD sealed, secrets that NEW did: a host that has NEW alone sends nothing."""
+    """Bodies encrypted with OLD, secrets with NEW: a host with NEW alone can send nothing."""
     channel = encrypted_with([OLD], receiver, 0)
     with host(NEW, OLD) as both:
         keystore.activate(both.primary_id)
@@ -124,7 +124,7 @@ def test_a_key_that_nobody_has_wears_nothing_out(
 
 
 def waits() -> list[float]:
-    """Seconds until each waiting delivery is due."""
+    """Return the seconds until each waiting delivery is due."""
     rows = Delivery.objects.filter(state="queued").values_list("due_at", flat=True)
     return [(due_at - clock.now()).total_seconds() for due_at in rows if due_at]
 
@@ -208,7 +208,7 @@ def test_a_web_process_says_which_keys_it_has_and_which_it_lacks() -> None:
         assert holder.keys == wrong.ids
         assert holder.lacks(keystore.encrypting_key_id())
         assert holder.missing == {keystore.encrypting_key_id()}
-        PumpSlot.objects.all().delete()  # it stood still, and was buried
+        PumpSlot.objects.all().delete()  # it stopped, and its registration was deleted
         change_marker.beat()
         (holder,) = registration.holders()
         assert holder.missing == {keystore.encrypting_key_id()}

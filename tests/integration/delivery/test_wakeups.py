@@ -1,4 +1,4 @@
-"""Wake-ups: they reach the pump that owns the work, and nothing depends on them."""
+"""Wake-ups reach the pump that owns the work, and nothing depends on them."""
 
 import select
 import socket

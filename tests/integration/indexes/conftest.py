@@ -1,4 +1,4 @@
-"""The rows and the bounds that all tests of this folder share."""
+"""The rows and limits that all tests of this folder share."""
 
 import pickle
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ from tests.integration.indexes.world import World
 
 
 class Filled:
-    """Full tables, made once and copied back for each test: to make them takes seconds."""
+    """Full tables, created once in seconds and then copied back for each test."""
 
     def __init__(self, folder: Path) -> None:
         self._snapshot = Snapshot(folder)
         self._world = b""
 
     def world(self) -> World:
-        """The tables are full afterwards, and the database knows how full."""
+        """Fill the tables and update the database's statistics."""
         if not self._world:
             made = world.make()
             self._snapshot.save()
@@ -52,7 +52,7 @@ def filled(
     django_db_blocker: DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Filled]:
-    """What all tests of this folder begin with."""
+    """The full tables with which each test of this folder begins."""
     made = Filled(tmp_path_factory.mktemp("snapshot"))
     yield made
     with django_db_blocker.unblock():
@@ -61,8 +61,8 @@ def filled(
 
 @pytest.fixture
 def large(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Full tables. What a look without an index may read at most is made small beside them."""
-    # One by one, so that each is judged.
+    """Full tables, with limits of unindexed scans that are small compared with them."""
+    # One statement at a time, so that each is judged.
     monkeypatch.setattr(raw, "fit_together", lambda statements: False)
     for module, name, value in (
         (pages, "SCAN_ROWS", (40, 40, 40)),
@@ -74,7 +74,7 @@ def large(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> World:
         (retention, "BATCH", 40),
         (correlate, "BATCH", 40),
         (traffic, "SLICE", 40),
-        # Rows of this very moment are looked at too.
+        # Include rows of the current instant.
         (traffic, "LAG", timedelta(minutes=-1)),
         (sweeps, "BATCH", 40),
         (health_monitor, "SCAN_ROWS", 40),

@@ -1,4 +1,4 @@
-"""Catches the queries of a block and judges them by their plan and by the rows that they read."""
+"""Checks the queries of a block by their plans and the number of rows that they read."""
 
 import re
 import time
@@ -20,26 +20,26 @@ LARGE = {
     "delivery_replay",
 }
 FACTOR = 4
-"""Rows read for each row returned and each value or term in the statement. A list that names the
-channel, producer and consumer of each row reads four of them for one."""
+"""Rows read per returned row and per value or term in the statement. A list that shows the channel,
+producer and consumer of each row reads four rows for one."""
 CONSTANT = 200
-"""Rows that any statement may read besides. The large tables hold thousands."""
+"""Rows that any statement may read in addition. The large tables hold thousands."""
 PATIENCE_S = 30.0
-"""For the server to take deleted rows out of its indexes; it takes a moment, unless it is busy.
-Whoever else has a transaction open may hold that up for ever."""
+"""Seconds to wait until the server has purged deleted rows from its indexes. That is usually quick,
+unless the server is busy; an open transaction of another session can delay it forever."""
 _NUMBER = re.compile(r"\b\d+\b")
 
 
 @dataclass(slots=True)
 class Judge:
-    """What was wrong, and how many statements on large tables were looked at."""
+    """The faults found, and the number of statements on large tables that were checked."""
 
     where: str = ""
-    """What is being asked for at the moment."""
+    """Name of the current request, for messages."""
     faults: list[str] = field(default_factory=list)
     seen: int = 0
     is_patient: bool = True
-    """Until it has waited in vain: then what is wrong is not what the server has yet to purge."""
+    """False once waiting did not help: rows that await the purge do not explain the fault."""
 
     def __call__(
         self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
@@ -60,7 +60,7 @@ class Judge:
             too_many = count > FACTOR * (rows + asked) + CONSTANT
             if not too_many or purged or time.monotonic() > end:
                 break
-            # A row that was deleted stays in the indexes, and is read, until the purge was there.
+            # A deleted row stays in the indexes and is read until the server has purged it.
             purged = is_purged()
             time.sleep(0.02)
         if too_many:
@@ -74,55 +74,55 @@ class Judge:
         return answer
 
     def accept(self) -> None:
-        """Fails with everything that was wrong."""
+        """Fail with all faults."""
         assert self.seen
         assert not self.faults, "\n\n".join(dict.fromkeys(self.faults))
 
 
 @contextmanager
 def judging() -> Iterator[Judge]:
-    """Judges every statement of the block; call ``accept`` behind it."""
+    """Judge every statement of the block; call ``accept`` after it."""
     judge = Judge()
     with connection.execute_wrapper(judge):
         yield judge
 
 
 def is_judged(sql: str) -> bool:
-    """Whether it reads one of the large tables."""
+    """Return whether the statement reads one of the large tables."""
     words = set(re.findall(r"\w+", sql))
     return bool(words & LARGE) and sql.lstrip().startswith(("SELECT", "UPDATE", "DELETE", "WITH"))
 
 
 def plan_faults(sql: str, params: Any) -> Iterator[str]:
-    """What the database means to do that it should not."""
+    """Yield the faults of the database's query plan."""
     if connection.vendor != "mysql":
         for detail in _explained(f"EXPLAIN QUERY PLAN {sql}", params):
             text = str(detail["detail"])
-            # Without a limit all that is sorted is returned.
+            # Without a limit every sorted row is returned.
             if "USE TEMP B-TREE" in text and "LIMIT" in sql and not _sorts_little(sql):
                 yield text
-            # In the order of an index and up to a limit it is no scan of the whole.
+            # In index order and with a limit it is not a full scan.
             if text.startswith("SCAN") and _table(text) in LARGE and "LIMIT" not in sql:
                 yield text
         return
     for row in _explained(f"EXPLAIN {sql}", params):
         extra, table = row["Extra"] or "", row["table"] or ""
         if table.startswith("<"):
-            continue  # rows that ranges have found, merged; how many says what was read
-        # What a DELETE has left of a table may be less than the keys that it is given.
+            continue  # merged rows of ranges; the number of rows read is checked separately
+        # A table from which most rows were deleted may be smaller than the list of keys.
         scans = row["type"] == "ALL" and table in LARGE and not sql.startswith("DELETE")
         if "filesort" in extra or "temporary" in extra or scans:
             yield f"{row['type']} of {table} by {row['key']}, {extra}"
 
 
 def reads() -> int:
-    """Rows that this session has read so far, from tables and indexes; 0 where nobody counts."""
+    """Return the rows that this session has read so far, 0 on databases without such a counter."""
     if connection.vendor != "mysql":
         return 0
     connection.ensure_connection()
     assert connection.connection is not None
     with connection.connection.cursor() as cursor:
-        # What is read and refused inside the storage engine is counted by a name of its own.
+        # Rows rejected by an index condition have a counter of their own.
         cursor.execute(
             "SHOW SESSION STATUS WHERE Variable_name LIKE 'Handler_read%' "
             "OR Variable_name = 'Handler_icp_attempts'"
@@ -132,7 +132,7 @@ def reads() -> int:
 
 
 def is_purged() -> bool:
-    """Whether the server has nothing left to take out of its indexes."""
+    """Return whether the server has purged all deleted rows from its indexes."""
     if connection.vendor != "mysql":
         return True
     assert connection.connection is not None
@@ -144,7 +144,7 @@ def is_purged() -> bool:
 def _explained(sql: str, params: Any) -> list[dict[str, Any]]:
     connection.ensure_connection()
     assert connection.connection is not None
-    # Underneath Django's cursor: else this would be judged too.
+    # Bypasses Django's cursor: otherwise this statement would be judged too.
     cursor = connection.connection.cursor()
     if connection.vendor == "mysql":
         cursor.execute(sql, params)
@@ -158,8 +158,10 @@ def _explained(sql: str, params: Any) -> list[dict[str, Any]]:
 
 
 def _sorts_little(sql: str) -> bool:
-    """Whether what is sorted was cut to a limit before: merged ranges, the only one of them, or a
-    slice that is added up."""
+    """Return whether a limit applies before the sort.
+
+    That is true of merged ranges, of a single range, and of a slice that is aggregated.
+    """
     cut = r"LIMIT %s\s*\) AS (?:slice\s+(?:LEFT JOIN [^()]+\s)?GROUP BY|t0 )"
     return "UNION ALL" in sql or re.search(cut, sql) is not None
 

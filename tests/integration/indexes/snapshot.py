@@ -1,4 +1,4 @@
-"""Keeps the rows of a full database beside it, so that the next test need not make them again."""
+"""Keeps a copy of a filled database, so that the next test need not create its rows again."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ APPS = ("channels_app_", "delivery_")
 
 
 class Snapshot:
-    """A copy of our own tables: in a file beside SQLite, in a database of its own on MariaDB."""
+    """A copy of our own tables: in a file with SQLite, in a separate database with MariaDB."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "snapshot.sqlite3"
@@ -33,7 +33,7 @@ class Snapshot:
                 self._run(f"CREATE TABLE {self._place}.{name} AS SELECT * FROM {name}")
 
     def restore(self) -> None:
-        """Put those rows, and no others, into the tables."""
+        """Replace the rows of the tables with those of the copy."""
         with (
             self._attached(),
             connection.constraint_checks_disabled(),
@@ -44,13 +44,13 @@ class Snapshot:
                 self._run(f"INSERT INTO {name} SELECT * FROM {self._place}.{name}")
 
     def drop(self) -> None:
-        """Remove the copy from the server; the file goes with its folder."""
+        """Remove the copy from the server; the file is deleted with its folder."""
         if connection.vendor == "mysql":
             self._run(f"DROP DATABASE IF EXISTS {self._place}")
 
     @contextmanager
     def _attached(self) -> Iterator[None]:
-        """SQLite reaches another file only while it is attached to the connection."""
+        """Attach the SQLite file, without which its tables cannot be reached."""
         if connection.vendor == "mysql":
             yield
             return

@@ -1,4 +1,4 @@
-"""Every list and page of the API, with each filter, forwards and backwards."""
+"""Query plans of every list and page of the API, with each filter, in both directions."""
 
 import itertools
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from tests.support.factories import (
     TeamFactory,
 )
 
-# Statistics are committed: a rollback would leave the rows to other tests.
+# ANALYZE commits implicitly: a rollback would leave the rows for other tests.
 pytestmark = pytest.mark.django_db(transaction=True)
 
 MOMENTS = ["2026-01-01T00:00:00Z", "2099-01-01T00:00:00Z"]
@@ -39,7 +39,7 @@ VALUES: dict[str, list[str]] = {
     "ordering_key": ["room-7"],
     "idempotency_key": ["order-7"],
 }
-"""What filters are tried with. A new filter fails here until it has values too."""
+"""Values to try for each filter. A new filter fails here until it has values too."""
 STATES = {
     "channels/{channel}/consumers": ["active", "retired"],
     "channels/{channel}/consumers/{client_id}/deliveries": list(SHOWN_STATES),
@@ -55,7 +55,7 @@ STATES = {
     "replays": ["running", "finished", "cancelled"],
 }
 TURNS = 3
-"""Pages that are turned forwards, and then back."""
+"""Number of pages to go forward, and then back."""
 
 
 @pytest.mark.slow("explains every statement of the API")
@@ -69,13 +69,13 @@ def test_every_address_that_is_read(large: World) -> None:
             assert answer.status_code == 200, (judge.where, answer.content)
             if answer.headers["Content-Type"] == "application/json" and "next" in answer.json():
                 turn_pages(operator, judge.where, answer.json())
-            # What a key without a team sees is another query.
+            # A key without a team uses a different query.
             assert reader.get(judge.where).status_code in {200, 403, 404}
     judge.accept()
 
 
 def requests(large: World) -> Iterator[tuple[str, str]]:
-    """Every documented GET without a filter, with each of its filters, and with two of them."""
+    """Yield every documented GET without a filter, with each filter, and with pairs of filters."""
     for template, operations in sorted(document()["paths"].items()):
         if "get" not in operations:
             continue
@@ -97,18 +97,18 @@ def requests(large: World) -> Iterator[tuple[str, str]]:
 
 
 def values(large: World, path: str, name: str) -> list[str]:
-    """What to ask a filter for."""
+    """Return the values to try for a filter."""
     if name == "state":
         return STATES[path.lstrip("/")]
     if name == "after":
         return [ids.to_public(ids.MESSAGE, large.rows["dead"][0].message_id), "msg_0000000000000"]
     if path.endswith("/histogram") and name == "to":
-        return [times.text(clock.now() + timedelta(hours=10))]  # farther needs wider stretches
+        return [times.text(clock.now() + timedelta(hours=10))]  # longer needs a larger width_s
     return VALUES[name]
 
 
 def turn_pages(api: Api, address: str, found: dict[str, Any]) -> None:
-    """A few pages on, and the way back."""
+    """Go a few pages forward and back."""
     place = address.partition("?")[0]
     for direction in ("next", "previous"):
         for _ in range(TURNS):
@@ -118,7 +118,7 @@ def turn_pages(api: Api, address: str, found: dict[str, Any]) -> None:
 
 
 def addresses_of(large: World, api: Api) -> dict[str, str]:
-    """An object for each word of an address; the delivery is the one with most attempts."""
+    """Return an object for each path parameter; the delivery is the one with most attempts."""
     assert api.key is not None
     producer = api.key.producer or ProducerFactory.create()
     dead, channel = large.rows["dead"][0], large.consumer.channel

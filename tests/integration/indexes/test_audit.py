@@ -1,4 +1,4 @@
-"""The audit: stretches are served by indexes, and what is fetched does not grow with tables."""
+"""Query plans of a reconciliation: key ranges use indexes, fetched rows stay bounded."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(key_ranges, "SLICE", SLICE)
     with judging() as judge:
         for judge.where, wanted in (
-            # All rows of a consumer are counted at once, in its index: that has a test of its own.
+            # Counting reads all rows of a consumer from its index; another test covers that.
             ("everything", Wanted(counters=False)),
             ("one channel", Wanted(channel=large.consumer.channel, counters=False)),
             ("one consumer", Wanted(consumers=(large.consumer,), counters=False)),
@@ -36,7 +36,7 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
         Delivery.objects.filter(state="queued").update(due_at=clock.now())
         place = Place(large.consumer.channel_id, large.consumer.id)
         reconcile.late.due(reconciler.result, place, clock.now())
-    # A history is read whole, in its index, however many attempts it has.
+    # All attempts of a delivery are read from its index, however many there are.
     judge.faults = [
         fault for fault in judge.faults if ": read " not in fault or "one_attempt" not in fault
     ]
@@ -62,12 +62,12 @@ def test_what_is_fetched_does_not_grow_with_the_tables(
         return rows
 
     monkeypatch.setattr(raw, "read", counting)
-    # No finding, whose rows are counted one by one.
+    # Avoids findings, whose rows are counted one by one.
     Consumer.objects.filter(id=large.consumer.id).update(event_types=[])
     reconciler = Reconciler(Wanted(counters=False), now=clock.now(), most_ids=3)
     for _ in reconciler.steps():
         pass
     assert reconciler.result.looked["messages"] > 20 * SLICE
-    # Sums are few; of rows that are off no more than a stretch has are in hand at once.
+    # There are few sums; of wrong rows, at most one key range is fetched at a time.
     assert max(fetched) <= max(2 * SLICE, 1000)
     assert all(len(off.ids) <= 3 for off in reconciler.result.off.values())

@@ -1,4 +1,4 @@
-"""Every page of the console: lists with each filter, search and order, and a row of each table."""
+"""Query plans of every console page: lists with each filter, search and order, and one row each."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ from tests.support.counts import public
 
 pytestmark = pytest.mark.django_db(transaction=True)
 CHOICES = 4
-"""Tried of each filter."""
+"""Number of choices to try of each filter."""
 
 
 @pytest.mark.slow("explains every statement of the console")
@@ -35,7 +35,7 @@ def test_every_list_and_every_row(large: World) -> None:
                 queries += [{"o": f"-{place}"} for place in range(1, len(page.list_display) + 1)]
             for query in queries:
                 judge.where = list_url(model, f"?{urlencode(query)}")
-                # Past the last page, and where a list cannot be sorted, it leads back.
+                # A page after the last one, or an order that a list lacks, redirects back.
                 assert client.get(judge.where).status_code in {200, 302}, judge.where
             row = model._default_manager.order_by("-pk").first()
             if row is not None:
@@ -49,7 +49,7 @@ def test_every_list_and_every_row(large: World) -> None:
 
 
 def pages_of_several_tables(large: World) -> list[str]:
-    """The first page, the pages of a delivery and its message, and filters together."""
+    """Return the first page, the pages of a delivery and its message, and combined filters."""
     dead = large.rows["dead"][0]
     return [
         reverse("admin:index"),
@@ -74,7 +74,7 @@ def pages_of_several_tables(large: World) -> list[str]:
 
 
 def pages_of_a_queue(large: World) -> list[str]:
-    """The largest consumer as a dead-letter queue, and the preview of a move out of it."""
+    """Return pages of the largest consumer as a dead-letter queue, and of a move out of it."""
     queue = large.consumer
     Consumer.objects.filter(pk=queue.pk).update(mode="pull")
     Consumer.objects.filter(pk=large.others[1].pk).update(dead_letter_channel=queue.channel)
@@ -86,7 +86,7 @@ def pages_of_a_queue(large: World) -> list[str]:
 
 
 def filters(changes: Any) -> Iterator[dict[str, str]]:
-    """Some choices of each filter of a list."""
+    """Yield some choices of each filter of a list."""
     for spec in changes.filter_specs:
         found: list[dict[str, str]] = []
         name = getattr(spec, "parameter_name", None)

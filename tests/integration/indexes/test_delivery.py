@@ -1,4 +1,4 @@
-"""What the pump, the repairs of people, replays and the operators' pages ask the tables."""
+"""Query plans of the pump, repairs, replays and the operators' pages."""
 
 from datetime import timedelta
 
@@ -53,7 +53,7 @@ ASKER = Principal("command", "test")
 
 @pytest.mark.slow("explains every statement of a delivery")
 def test_the_path_of_a_message(large: World) -> None:
-    """Fan-out, horizon, claim of one, forty and a hundred consumers, contents, results, release."""
+    """Fan-out, due times, claims for 1, 40 and 100 consumers, payloads, results and release."""
     now = clock.now()
     many = [large.consumer.id, *(_waiting(large) for _ in range(99))]
     analyze()
@@ -133,7 +133,7 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_pull_consumers_ask(large: World) -> None:
-    """The claim is that of the pumps; here is what comes with it."""
+    """What receiving does beside the claim, which is the same as the pumps'."""
     now = clock.now()
     want = ClaimRequest(large.consumer.id, 20, 30_000, owner=-7)
     rows = claim.claim([want], now=now + timedelta(hours=2), slot=0).rows
@@ -173,7 +173,7 @@ def test_what_people_repair(large: World) -> None:
         replay.replay_one(dead[0].id, ASKER, now=now)
         judge.where = "census"
         erase.census(large.consumer.channel)
-    # The one that counts every message says so; it is asked for before a channel is deleted.
+    # The census counts every message on purpose; it runs only before a channel is deleted.
     judge.faults = [fault for fault in judge.faults if not fault.startswith("census:")]
     judge.accept()
 
@@ -187,7 +187,7 @@ FORMS: list[dict[str, object]] = [
     {"states": ["dead", "delivered"]},
     {},
 ]
-"""Those that take least come first: they find what the others will have queued."""
+"""Filters that match fewest rows come first, so that they find what later ones queue."""
 
 
 @pytest.mark.slow("explains every statement of replays")
@@ -202,13 +202,13 @@ def test_replays(large: World) -> None:
             if kind:
                 wanted = replay.parse({}, kind="missing").within(*names.values())
             look_and_leap(judge, wanted)
-    # Somebody looks before they leap: what a count may look at, the sample may sort.
+    # A preview limits its count, and its sample may sort.
     judge.faults = [fault for fault in judge.faults if not _sorts_sample(fault)]
     judge.accept()
 
 
 def look_and_leap(judge: Judge, wanted: replay.ReplayFilter) -> None:
-    """All that a person or a program does with one filter."""
+    """Run all that a person or a program does with one filter."""
     now = clock.now()
     consumers = replay.consumers_of(wanted)
     judge.where = "count"
@@ -249,7 +249,7 @@ def test_what_operators_scrape(large: World) -> None:
 
 
 def _waiting(large: World) -> int:
-    """A further consumer with a few rows that are due."""
+    """Add a consumer with a few due rows; return its id."""
     consumer: Consumer = ConsumerFactory.create(channel=large.others[1].channel)
     rows = make_deliveries(
         consumer,

@@ -1,4 +1,4 @@
-"""What the judge waits for before it speaks of a fault."""
+"""The judge waits for the purge of deleted rows before it reports a fault."""
 
 from datetime import timedelta
 from threading import Timer
@@ -15,7 +15,7 @@ NUMBER = 10 * CONSTANT
 
 
 def somebody(*statements: str) -> None:
-    """Run these in a session that goes on, and ends after a second."""
+    """Run these in a session that stays open for a second."""
     other = connection.get_new_connection(connection.get_connection_params())
     Timer(1.0, other.close).start()
     for statement in statements:
@@ -31,7 +31,7 @@ def test_a_row_that_was_deleted_is_no_fault_while_it_waits_for_the_purge() -> No
     Correlation.objects.bulk_create(
         Correlation(id=key, delivery_id=key, noted_at=now) for key in range(1, NUMBER)
     )
-    # One holds the purge up; that the other one writes has everybody look twice at young rows.
+    # The first session delays the purge; the second one's write makes reads check young rows twice.
     somebody(
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
         "START TRANSACTION WITH CONSISTENT SNAPSHOT",

@@ -1,4 +1,4 @@
-"""The portal's pages of webhooks, on full tables: each statement reads what it returns."""
+"""Query plans of the portal's webhook pages: statements read only the rows that they return."""
 
 import pytest
 from django.test import Client
@@ -26,7 +26,7 @@ QUERIES = (
 
 @pytest.fixture
 def owner(large: World, monkeypatch: pytest.MonkeyPatch) -> Client:
-    """Somebody to whose team all of it belongs."""
+    """A member of the team that owns all of it."""
     monkeypatch.setattr(pages, "SCAN_ROWS", (40,) * 4)
     monkeypatch.setattr(charts, "SAMPLE", 10)
     team: Team = TeamFactory.create(slug="acme")

@@ -1,4 +1,4 @@
-"""Which schedules are due is one short range, however many wait, are paused or have ended."""
+"""Due schedules are found in one short index range, however many wait, are paused or ended."""
 
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ MANY = 1500
 
 @pytest.fixture
 def channel() -> Channel:
-    """Thousands that are not due."""
+    """A channel with thousands of schedules that are not due."""
     channel, later = ChannelFactory.create(), clock.now() + timedelta(days=1)
     rows = [
         Schedule(
@@ -45,7 +45,7 @@ def test_what_is_due(channel: Channel, number: int, monkeypatch: pytest.MonkeyPa
     ]
     before = reads()
     with judging() as judge:
-        # In index order, and up to the limit.
+        # In index order, up to the limit.
         assert [row.pk for row in occurrences.take(clock.now(), 10)] == wanted[:10]
         occurrences.next_at()
     judge.accept()

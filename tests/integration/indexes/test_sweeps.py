@@ -1,4 +1,4 @@
-"""The sweeps, on full tables with much to do and with nothing to do."""
+"""Query plans of the sweeps, on full tables, with much work and with none."""
 
 from datetime import timedelta
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.slow("explains every statement of the sweeps")
 def test_every_sweep(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Now, and in three months, when most of it has become old."""
-    # The sums of a count: however few rows they are, they read no more than one step's.
+    """Run every sweep now, and in 100 days, when most rows are old."""
+    # Aggregates return few rows, so one slice must stay within what the judge allows.
     monkeypatch.setattr(quotas, "SLICE", 20)
     for sweep in sweeps.SWEEPS:
         SweepRun.objects.create(name=sweep.name, next_at=clock.now())

@@ -1,4 +1,4 @@
-"""Some thousand rows in every large table, most of them of one consumer and one state."""
+"""Creates some thousand rows in every large table, most of one consumer and one state."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,23 +15,23 @@ from tests.support.factories import ConsumerFactory, ProducerFactory
 
 _minutes = count(1)
 MOST = 1500
-"""Of one consumer and state: far more than any statement may read in vain."""
+"""Rows of one consumer and state: far more than any statement may read in vain."""
 SHARES = {"delivered": MOST, "dead": 800, "cancelled": 100, "queued": 800, "in_flight": 30}
 
 
 @dataclass(slots=True)
 class World:
-    """What addresses and steps are tried with."""
+    """Objects for addresses and steps."""
 
     consumer: Consumer
-    """The one that has most of it."""
+    """The consumer that has most rows."""
     others: list[Consumer]
     rows: dict[str, list[Delivery]] = field(default_factory=dict)
-    """The consumer's deliveries by state."""
+    """The deliveries of ``consumer`` by state."""
 
 
 def make() -> World:
-    """Fills the tables and tells the database how full they are."""
+    """Fill the tables and update the database's statistics."""
     now = clock.now()
     consumer = ConsumerFactory.create()
     channel = consumer.channel
@@ -83,8 +83,8 @@ def make() -> World:
             for place, row in enumerate(everything)
         ]
     )
-    # Each at a moment of its own, as in real life: InnoDB reads what a sweep has deleted of one
-    # moment again and again until its purge comes by.
+    # Each at a different instant, as in production: InnoDB rereads deleted rows of the same instant
+    # until it has purged them.
     Correlation.objects.bulk_create(
         [
             Correlation(id=row.id, delivery_id=row.id, noted_at=now - timedelta(microseconds=place))
@@ -104,12 +104,12 @@ def make() -> World:
 
 
 def earlier() -> datetime:
-    """Another minute each time: keys made in bulk take the numbers of several milliseconds."""
+    """Return another minute each time: keys made in bulk cover several milliseconds."""
     return clock.now() - timedelta(minutes=next(_minutes))
 
 
 def analyze() -> None:
-    """Statistics as they are after some time."""
+    """Update the statistics, as the database does over time."""
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
             tables = sorted({*LARGE, LaneWaiter._meta.db_table})

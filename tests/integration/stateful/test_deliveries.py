@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the tables say what docs/states.md says."""
+"""After any sequence of steps, the tables agree with docs/states.md."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable
@@ -51,7 +51,7 @@ ENDS = [
     Outcome.INTERRUPTED,
 ]
 PICK = st.integers(0, 1 << 16)
-"""Which of those that there are, by what is left of a division."""
+"""Picks one of the existing objects, modulo their number."""
 OWNER = st.sampled_from([1, 2])
 State = Consumer.State
 Switch: TypeAlias = tuple[Callable[..., object], State, dict[State, type[BrokerError]]]
@@ -64,15 +64,15 @@ SWITCHES: dict[str, Switch] = {
     "resume": (switch_consumer.resume, State.ACTIVE, {State.RETIRED: NotFound}),
     "retire": (switch_consumer.retire, State.RETIRED, {State.RETIRED: NotFound}),
 }
-"""What a switch does, where it leads, and which states refuse it."""
+"""The step of each switch, the state that it leads to, and the states that refuse it."""
 
 
 class Deliveries(RuleBasedStateMachine):
-    """Real steps on the real database, beside a model of what they should do."""
+    """Real steps on the real database, beside a model of their expected effects."""
 
     @initialize()
     def begin(self) -> None:
-        """Two consumers with work waiting; what other runs left behind is not looked at."""
+        """Create two consumers with deliveries; rows of other runs are ignored."""
         self.channel = make_channel()
         self.consumers = [make_consumer(self.channel, NOWHERE) for _ in range(2)]
         self.states = {consumer.id: State.ACTIVE for consumer in self.consumers}
@@ -80,12 +80,12 @@ class Deliveries(RuleBasedStateMachine):
         self.accepted: dict[int, datetime | None] = {}
         self.messages: list[int] = []
         self.held: list[ClaimedDelivery] = []
-        """All that was ever claimed: who holds it may come back at any time."""
+        """All deliveries ever claimed: their workers may return at any time."""
         self.now = clock.now() + timedelta(seconds=1)
         self.accept(3, None)
         self.fan_out()
 
-    # -- what happens --------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     @rule(seconds=st.sampled_from([1, 4, AFTER_THE_LEASE_S, 60]))
     def time_passes(self, seconds: int) -> None:
@@ -132,7 +132,7 @@ class Deliveries(RuleBasedStateMachine):
     def a_slow_worker_comes_back(
         self, pick: int, owner: int, outcome: Outcome, is_forgotten: bool
     ) -> None:
-        """Its lease lapsed and another has the row, whether or not the tables know of its try."""
+        """Settle a lapsed lease that another worker took over, with or without its attempt row."""
         self.claim(pick, 3, owner)
         self.time_passes(AFTER_THE_LEASE_S)
         self.claim(pick, 3, 3 - owner)
@@ -148,7 +148,7 @@ class Deliveries(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(picks=st.lists(PICK, min_size=1, max_size=3), outcome=st.sampled_from(ENDS))
     def settle(self, picks: list[int], outcome: Outcome) -> None:
-        """In time or late, together with others, and perhaps for the second time."""
+        """Settle some claims, in time or late, together, and perhaps twice."""
         chosen: dict[int, ClaimedDelivery] = {}
         for pick in picks:
             some = self.held[-4:] if pick % 4 else self.held
@@ -159,7 +159,7 @@ class Deliveries(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(pick=PICK, seconds=st.sampled_from([1, 30]))
     def a_pull_consumer_extends_its_lease(self, pick: int, seconds: int) -> None:
-        """In time or late: it holds what nobody has taken since."""
+        """Extend a lease, in time or late: it holds unless another worker claimed the delivery."""
         held = self.held[pick % len(self.held)]
         lease = Lease(
             *(held.id, held.consumer_id, held.attempt, held.failure_count),
@@ -174,7 +174,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @rule(owner=OWNER)
     def a_pump_catches_up(self, owner: int) -> None:
-        """What is due is delivered: the consumers that may be called are at rest."""
+        """Deliver all that is due to active consumers."""
         known = len(self.held)
         for place in range(len(self._active())):
             self.claim(place, 100, owner)
@@ -182,7 +182,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @rule(pick=PICK, owner=OWNER, is_fanned_out=st.booleans())
     def a_message_expires(self, pick: int, owner: int, is_fanned_out: bool) -> None:
-        """This very instant was its last: nobody may take it any more."""
+        """Expire a message at this instant: it may not be claimed any more."""
         self.accept(1, 5)
         if is_fanned_out:
             self.fan_out()
@@ -217,7 +217,7 @@ class Deliveries(RuleBasedStateMachine):
                 row.give_back(self.now, interrupted=False)
         cancel.cancel_retired(self.now, slot=6, batch=1000)
 
-    # -- what people do ------------------------------------------------------------------------
+    # -- actions of people ---------------------------------------------------------------------
 
     @precondition(lambda self: self.books.rows)
     @rule(pick=PICK)
@@ -269,7 +269,7 @@ class Deliveries(RuleBasedStateMachine):
         consumer = self.consumers[pick % 2]
         state = self.states[consumer.id]
         if what == "retire" and self._in(State.RETIRED) - {consumer.id}:
-            return  # with nobody left nothing more would happen
+            return  # without a remaining consumer nothing more would happen
         if what == "disable":
             disabled = health.disable(consumer.id, reason="gone", now=self.now)
             assert disabled is (state is State.ACTIVE)
@@ -283,7 +283,7 @@ class Deliveries(RuleBasedStateMachine):
         step(self.channel.slug, consumer.client_id, actor="user:alice")
         self.states[consumer.id] = to
 
-    # -- what must be true ---------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------
 
     @invariant()
     def rows_are_as_they_should_be(self) -> None:
@@ -338,7 +338,7 @@ class Deliveries(RuleBasedStateMachine):
         assert settle.settle(results, now=self.now, slot=3) == ours
 
     def _learn(self, claimed: list[ClaimedDelivery], owner: int = 0) -> None:
-        """Every accepted message has one row for each consumer now, and no other message has."""
+        """Check that exactly the accepted messages have one row per consumer, and add these."""
         found = {
             (message, consumer): (key, accepted_at)
             for key, message, consumer, accepted_at in Delivery.objects.filter(
@@ -379,7 +379,7 @@ def test_the_tables_agree_with_the_model_whatever_happens() -> None:
             max_examples=EXAMPLES,
             stateful_step_count=40,
             deadline=None,
-            # To make a failure small takes minutes on a database; 40 steps can be read.
+            # Shrinking a failure takes minutes with a database; 40 steps are readable.
             phases=[Phase.explicit, Phase.reuse, Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),

@@ -1,4 +1,4 @@
-"""A machine that does anything in any order to ordered keys: one goes, and in its turn (S3-33)."""
+"""After any sequence of steps, one delivery of an ordering key goes at a time, in order (S3-33)."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,7 +34,7 @@ KEYS = st.sampled_from(["", "A", "B"])
 
 
 class Lanes(RuleBasedStateMachine):
-    """Real steps on the real database. Sweeps are part of it, and are never waited for."""
+    """Real steps on the real database. Sweeps are included, but never needed."""
 
     @initialize(head_of_line=st.sampled_from(["skip", "block"]))
     def begin(self, head_of_line: str) -> None:
@@ -71,7 +71,7 @@ class Lanes(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(picks=st.lists(PICK, min_size=1, max_size=3), how=st.sampled_from(sorted(ENDS)))
     def settle(self, picks: list[int], how: str) -> None:
-        """In time or late, and perhaps for the second time."""
+        """Settle some claims, in time or late, and perhaps twice."""
         rows = {row.id: row for row in (self.held[pick % len(self.held)] for pick in picks)}
         end(rows.values(), how, self.now)
 
@@ -112,7 +112,7 @@ class Lanes(RuleBasedStateMachine):
         check()
 
     def _took(self, rows: list[ClaimedDelivery]) -> None:
-        """Those that go for the first time go in the order in which they were accepted."""
+        """Check that first attempts go in the order of acceptance."""
         self.held += rows
         for row in rows:
             if row.ordering_key and row.attempt == 1 and not row.replayed:
@@ -120,7 +120,7 @@ class Lanes(RuleBasedStateMachine):
                 self.last[row.ordering_key] = row.message_id
 
     def teardown(self) -> None:
-        """At rest all is delivered but what a person holds."""
+        """Check that in the end all is delivered except what a person holds."""
         if not hasattr(self, "now"):
             return
         for lane in Lane.objects.all():

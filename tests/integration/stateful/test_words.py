@@ -1,4 +1,4 @@
-"""Whatever is said of a delivery, and whenever: it is heard once, and nothing goes out after it."""
+"""After any sequence of steps, an acknowledgement counts once and nothing is sent after it."""
 
 from datetime import timedelta
 from unittest.mock import patch
@@ -52,7 +52,7 @@ HEARD = {AckResult.ON_TIME, AckResult.EARLY}
 
 
 class Words(RuleBasedStateMachine):
-    """A consumer that is called and acknowledges later, and one that asks for its messages."""
+    """A push consumer that acknowledges later, and a pull consumer."""
 
     @initialize()
     def begin(self) -> None:
@@ -65,23 +65,23 @@ class Words(RuleBasedStateMachine):
         self.pull = ConsumerFactory.create(channel=channel, pull=True, **plenty)
         self.channel = channel
         self.held: list[ClaimedDelivery] = []
-        """All that a pump ever took."""
+        """All deliveries that pumps ever claimed."""
         self.received_message: list[ReceivedMessage] = []
-        """All that a worker ever received."""
+        """All messages that workers ever received."""
         self.numbers: dict[int, int] = {}
-        """The last number under which each delivery was handed out."""
+        """The last attempt number of each delivery."""
         self.confirmed: set[int] = set()
-        """Deliveries of which the broker knows that the consumer has them."""
+        """Deliveries that the consumer has acknowledged."""
         self.foreign = 0
         self.kept: set[str] = set()
-        """Ids about which something good was said before anybody knew them."""
+        """Provider ids with a successful callback before the broker knew them."""
         self.messages_come()
 
     def teardown(self) -> None:
         if hasattr(self, "clock"):
             self.clock.stop()
 
-    # -- what happens --------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     @rule(seconds=st.sampled_from([1, 11, 31]))
     def time_passes(self, seconds: int) -> None:
@@ -102,7 +102,7 @@ class Words(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(pick=PICK, outcome=st.sampled_from([Outcome.DELIVERED, Outcome.TIMEOUT]))
     def the_consumer_answers(self, pick: int, outcome: Outcome) -> None:
-        """With an id of the provider's; perhaps too late to matter."""
+        """Respond with a provider id, perhaps too late."""
         row = self.held[-1 - pick % min(len(self.held), 3)]
         mode = acks.mode_of(ACK)
         assert mode is not None
@@ -127,7 +127,7 @@ class Words(RuleBasedStateMachine):
 
     @rule(ok=st.booleans(), is_released=st.booleans())
     def a_pump_is_killed_after_an_early_word(self, ok: bool, is_released: bool) -> None:
-        """A sweep gives back what it held, or its lease lapses; and somebody else looks."""
+        """Acknowledge before the response; the pump's lease is released or lapses; claim again."""
         self.messages_come()
         self.a_pump_takes(1)
         self.the_consumer_says(0, ok)
@@ -151,7 +151,7 @@ class Words(RuleBasedStateMachine):
 
     @rule()
     def a_foreign_callback_comes_before_its_delivery(self) -> None:
-        """Somebody calls back about an id that the provider gives to a later message."""
+        """A callback comes for an id that the provider gives to a later message."""
         self.foreign += 1
         name = f"foreign.{self.foreign}"
         before = _early_words()
@@ -177,7 +177,7 @@ class Words(RuleBasedStateMachine):
     @precondition(lambda self: self.received_message)
     @rule(pick=PICK, outcome=st.sampled_from([Outcome.DELIVERED, Outcome.REJECTED]))
     def a_worker_settles(self, pick: int, outcome: Outcome) -> None:
-        """By the lease that it has, or by one that it had before."""
+        """Settle with the current lease or with a former one."""
         one = self.received_message[-1 - pick % min(len(self.received_message), 6)]
         lease = leasing.lease_of(one.token)
         assert lease is not None
@@ -200,7 +200,7 @@ class Words(RuleBasedStateMachine):
         self.a_worker_receives(worker, resume=True)
         self.a_worker_settles(len(self.received_message) - held, outcome)
 
-    # -- what must be true ---------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------
 
     @invariant()
     def counters_are_true(self) -> None:
@@ -252,7 +252,7 @@ def test_nothing_goes_out_after_it_was_acknowledged_and_no_number_twice() -> Non
             max_examples=examples(few=8, many=40),
             stateful_step_count=40,
             deadline=None,
-            # To make a failure small takes minutes on a database; 40 steps can be read.
+            # Shrinking a failure takes minutes with a database; 40 steps are readable.
             phases=[Phase.explicit, Phase.reuse, Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),

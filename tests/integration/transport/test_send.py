@@ -1,4 +1,4 @@
-"""What the sender puts on the wire, and what it makes of the answers."""
+"""What the sender puts on the wire, and how it interprets responses."""
 
 import gzip
 import os
@@ -23,7 +23,7 @@ def loop() -> Iterator[Loop]:
         yield made
 
 
-# -- what goes out ---------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------
 
 
 def test_the_exact_body_and_headers_arrive(loop: Loop, receiver: Receiver) -> None:
@@ -151,7 +151,7 @@ def test_the_proxies_of_the_environment_are_ignored(
     assert len(receiver.requests()) == 1
 
 
-# -- what comes back -------------------------------------------------------------------------------
+# -- responses -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_retry_after_in_seconds_and_as_a_date(loop: Loop, receiver: Receiver) ->
 def test_a_date_is_read_by_the_databases_clock(
     loop: Loop, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait is counted by that clock; the machine's own may be an hour off."""
+    """The delay is computed with the database's clock; the machine's own may be an hour off."""
     databases = datetime.now(UTC) - timedelta(hours=1)
     monkeypatch.setattr(clock, "now", lambda: databases)
     then = format_datetime(databases + timedelta(seconds=120), usegmt=True)
@@ -284,7 +284,7 @@ def test_an_oversized_answer_is_cut_and_judged_by_its_status(
 @pytest.mark.trap("compressed bombs")
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "gzip, gzip", "br"])
 def test_a_compressed_answer_is_not_opened(loop: Loop, receiver: Receiver, coding: str) -> None:
-    """Twenty megabytes fit into twenty kilobytes: only what came over the wire is looked at."""
+    """20 MB compress to 20 kB: only the bytes on the wire are looked at."""
     bomb = (gzip if "gzip" in coding else zlib).compress(bytes(20_000_000))[:MAX_ANSWER_BYTES]
     receiver.script("/bomb", [Reply(200, bomb, headers=(("Content-Encoding", coding),))])
 

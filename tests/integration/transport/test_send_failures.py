@@ -1,4 +1,4 @@
-"""Every way a POST can fail, over plain HTTP, TLS and HTTP/2."""
+"""Every way in which a POST can fail, over plain HTTP, TLS and HTTP/2."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ def tls_receiver() -> Iterator[Receiver]:
         yield made
 
 
-# -- what goes wrong -------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def test_no_answer_in_time(loop: Loop, receiver: Receiver) -> None:
@@ -66,7 +66,7 @@ def test_a_hanging_consumer_holds_up_nobody(loop: Loop, receiver: Receiver) -> N
 
 @pytest.mark.parametrize("limit", ["connect_timeout_ms", "timeout_ms"])
 def test_no_connection_in_time(loop: Loop, limit: str) -> None:
-    # The kernel takes the connection, but nobody ever speaks TLS on it.
+    # The kernel accepts the connection, but no TLS handshake follows.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         answer = loop.post(f"https://127.0.0.1:{silent.getsockname()[1]}/", **{limit: 200})
 
@@ -177,7 +177,8 @@ def test_http2_carries_many_calls_on_one_connection() -> None:
 def test_a_tls_consumer_without_http2_gets_as_many_connections_as_calls(
     tls_receiver: Receiver,
 ) -> None:
-    # They wait for the first handshake, which tells that none can be shared, and for no answer.
+    # The calls wait for the first handshake, which shows that connections cannot be shared, but
+    # not for a response.
     with closing(Loop(ca_file=tls_receiver.ca_file)) as loop:
         for _ in range(64):
             loop.sender.start(a_call(tls_receiver.url("/hang")))

@@ -1,4 +1,4 @@
-"""The address guard: which addresses a socket is opened to."""
+"""The address guard: the addresses to which a socket may be opened."""
 
 import re
 import socket
@@ -15,9 +15,9 @@ from tests.support.sending import Loop, a_call
 from tests.unit.channels_app.test_addresses import INNER_HOSTS
 
 SOON = {"timeout_ms": 2000, "connect_timeout_ms": 1000}
-"""Nothing waits for long where the guard should let something through."""
+"""Short timeouts, in case the guard lets something through."""
 NAMES = (".local", ".internal", "0x")
-"""Hosts that are looked up; no digit follows the last one's."""
+"""Endings of hosts that would be looked up, since their last label is no number."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_of_a_names_addresses_only_the_allowed_ones_are_tried() -> None:
     with Receiver() as consumer, closing(Loop(allowed=parse_networks("127.0.0.1"))) as loop:
         answer = loop.post(consumer.url(host="both.localhost"))
 
-    # The name also leads to ::1, which is not allowed here.
+    # The name also resolves to ::1, which is not allowed here.
     assert (answer.outcome, answer.remote_address) == (Outcome.DELIVERED, "127.0.0.1")
 
 
@@ -74,7 +74,7 @@ def test_the_guard_judges_each_sender_by_its_own_networks() -> None:
 
 @pytest.mark.trap("a webhook into the inner network")
 def test_no_spelling_of_an_inner_host_is_connected_to() -> None:
-    """What registration refuses, for rules may be younger than what they let in."""
+    """Hosts that registration refuses are blocked again: older consumers may predate its rules."""
     hosts = [host for host in INNER_HOSTS if not host.rstrip(".").endswith(NAMES)]
     with closing(Loop(allowed=())) as loop:
         answers = loop.run(*(a_call(f"http://{host}:9/", **SOON) for host in hosts))
@@ -85,7 +85,7 @@ def test_no_spelling_of_an_inner_host_is_connected_to() -> None:
 
 @pytest.mark.trap("a webhook into the inner network")
 def test_no_name_leads_to_an_inner_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever owns a name decides where it leads, today and at the next attempt."""
+    """The owner of a name decides where it resolves, now and at the next attempt."""
     inner = [
         host.strip("[]")
         for host in INNER_HOSTS

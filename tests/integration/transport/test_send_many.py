@@ -1,4 +1,4 @@
-"""Many calls at a time, connections that are kept, and the end of a sender."""
+"""Many calls at a time, kept connections, and the closing of a sender."""
 
 import os
 import resource
@@ -51,7 +51,7 @@ def test_a_call_that_waits_for_its_answer_costs_nothing(loop: Loop, receiver: Re
 def test_a_kept_connection_that_the_consumer_closed_is_replaced(
     loop: Loop, receiver: Receiver
 ) -> None:
-    # The answer promises to keep the connection, and the receiver closes it all the same.
+    # The response promises keep-alive, but the receiver closes the connection.
     receiver.script("/x", [Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")])
 
     answers = [loop.post(receiver.url("/x")) for _ in range(5)]
@@ -113,7 +113,7 @@ def test_close_leaves_no_descriptors(receiver: Receiver) -> None:
 
     loop.close()
 
-    receiver.close()  # the other ends, and the listening socket
+    receiver.close()  # closes the other ends and the listening socket
     assert len(fds()) <= len(before) - 1
 
 

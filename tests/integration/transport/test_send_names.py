@@ -1,4 +1,4 @@
-"""Names: looked up once, renewed in time, and a dead one holds up only its own calls.
+"""Names are resolved once and renewed in time; a dead name delays only its own calls.
 
 The machine's resolver cannot be made to hang at will, so the lookup itself is scripted here; the
 calls, their sockets and the receiver are real.
@@ -24,7 +24,7 @@ Answers = dict[str, list[str]]
 
 
 class Resolver:
-    """Stands in for `getaddrinfo`; names that it does not know hang until it closes."""
+    """Replaces `getaddrinfo`; names that it does not know hang until it closes."""
 
     def __init__(self) -> None:
         self.answers: Answers = {}
@@ -118,7 +118,7 @@ def test_a_blocked_address_hides_no_failure_of_the_others(loop: Loop, resolver: 
 def test_no_call_goes_back_to_where_a_name_led_before(
     loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Two calls are given up when they were about to tell libcurl the first address.
+    # Two calls are cancelled just before they tell libcurl the first address.
     monkeypatch.setattr(dns, "FRESH_S", 0.0)
     resolver.answers["hook.test"] = ["127.0.0.1"]
     url = receiver.url(host="hook.test")
@@ -174,10 +174,10 @@ def test_a_name_that_moves_inside_later_is_blocked(
     allowed = parse_networks("127.0.0.1")
     with Receiver() as outside, closing(Loop(allowed=allowed)) as loop:
         first = loop.post(outside.url(host="rebound.test"))
-        outside.close()  # so that the kept connection is of no use
+        outside.close()  # so that the kept connection cannot be used
         resolver.answers["rebound.test"] = ["::1"]
         url = outside.url(host="rebound.test")
-        loop.post(url)  # still by the old knowledge, and has it renewed
+        loop.post(url)  # uses the former address and starts its renewal
         wait(lambda: loop.turn() == [] and loop.post(url).remote_address == "::1")
         moved = loop.post(url)
 

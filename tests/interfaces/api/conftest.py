@@ -1,4 +1,4 @@
-"""Callers that the API's tests share."""
+"""API clients that the API's tests share."""
 
 import pytest
 
@@ -8,11 +8,11 @@ from tests.support.factories import ApiKeyFactory
 
 @pytest.fixture
 def admin(db: None) -> Api:
-    """An operator's key."""
+    """A client with an operator's key."""
     return Api(ApiKeyFactory.create(admin=True))
 
 
 @pytest.fixture
 def nobody(db: None) -> Api:
-    """No key at all."""
+    """A client without a key."""
     return Api()

@@ -1,4 +1,4 @@
-"""Keys: only a live one with the right scope and grant opens anything; revoked is useless."""
+"""API keys: only a live key with the right scope and grant is accepted; a revoked one is not."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -99,7 +99,7 @@ def test_a_deleted_key_is_unknown() -> None:
 def test_no_request_waits_for_the_note_of_its_keys_use() -> None:
     key = ApiKeyFactory.create()
     header = bearer(key)
-    authentication.identify(header)  # the directory is read
+    authentication.identify(header)  # fills the configuration cache
     authentication._noted.clear()
     authentication._uses.clear()
     with CaptureQueriesContext(connection) as captured:
@@ -123,7 +123,7 @@ def test_last_use_is_noted_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch
 
     first, version = use(), key.version
     assert (use(), key.version) == (first, version)
-    # Another process, whose memory is empty, finds the note of this one.
+    # Another process, whose memory is empty, reads the time that this one stored.
     monkeypatch.setattr(authentication, "_noted", {})
     assert use() == first
     ApiKey.objects.filter(id=key.id).update(last_used_at=first - timedelta(minutes=2))
@@ -172,13 +172,13 @@ def test_a_team_publishes_with_its_own_key() -> None:
 
 
 def signing(**wishes: object) -> tuple[ApiKey, api_keys.Shown]:
-    """A key for SQS clients, and what its owner is shown."""
+    """Create a key for SQS clients; return it with what its owner is shown."""
     done = api_keys.create({"all_channels": True, "sigv4": True, **wishes}, actor="test")
     return done.row, api_keys.Shown(*done.secrets)
 
 
 def verified(shown: api_keys.Shown) -> str | None:
-    """The secret that a signature with this access key id is verified with."""
+    """Return the secret with which a signature of this access key id is verified."""
     assert shown.access_key_id is not None
     found = authentication.sigv4_secret(shown.access_key_id)
     return found[1] if found else None

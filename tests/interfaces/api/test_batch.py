@@ -1,4 +1,4 @@
-"""Batches: a result for each item in order, the valid ones stored together."""
+"""Batches: one result per item, in order; valid items are stored together."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ def _channel(db: None) -> None:
 
 @pytest.fixture
 def producer() -> Api:
-    """The key of a producer."""
+    """A client with a producer's key."""
     return Api(ApiKeyFactory.create())
 
 

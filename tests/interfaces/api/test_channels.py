@@ -1,4 +1,4 @@
-"""Channels: PUT twice is one channel, its version guards it, and nothing odd gets in."""
+"""Channels: PUT is idempotent, versions guard writes, and invalid values are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Consumers: PUT at each start is one registration, secrets are shown once, tenants do not meet."""
+"""Consumers: PUT at each start is one registration, secrets are shown once, teams are isolated."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def _channel(db: None) -> None:
 
 @pytest.fixture
 def service() -> Api:
-    """The key of a service without a team."""
+    """A client with the key of a service without a team."""
     return Api(ApiKeyFactory.create(scopes=["register", "read"]))
 
 
@@ -292,7 +292,7 @@ def test_a_consumer_carries_the_health_that_console_and_portal_show(
         (listed,) = service.get(f"channels/{CHANNEL}/consumers").json["items"]
         page = console.look(operator, console.list_url(Consumer))
         labels = re.findall(r'hs-label hs-\w+">([^<]+)<', page)
-        return one, listed["health"], labels[1]  # behind its state
+        return one, listed["health"], labels[1]  # after the label of its state
 
     assert told() == ("untried", "untried", "nothing sent yet")
     now = clock.now()
@@ -315,7 +315,7 @@ def test_a_change_of_health_is_no_304(service: Api) -> None:
 
     answer = service.get(url, If_None_Match=seen)
     assert (answer.status, answer.json["health"]) == (200, "failing")
-    # For a write the version counts, and that is as it was.
+    # A write compares the version, which has not changed.
     assert service.patch(url, {"description": "mine"}, If_Match=seen).status == 200
 
 
@@ -354,7 +354,7 @@ BAD = [
     ("url", "http://example.com/\x00"),
     ("url", "http://exa\ud800mple.com/"),
     ("url", ["http://example.com/"]),
-    ("mode", "pull"),  # with the address that the test sends along
+    ("mode", "pull"),  # together with the URL that the test sends
     ("mode", "poll"),
     ("mode", 1),
     ("team", "nobody"),

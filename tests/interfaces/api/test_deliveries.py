@@ -1,4 +1,4 @@
-"""Deliveries over HTTP: one with its attempts, lists, dead letters, comparing notes, repair."""
+"""Deliveries over HTTP: details with attempts, lists, dead letters, reconciling, and repair."""
 
 import base64
 import random
@@ -119,7 +119,7 @@ def test_a_delivery_that_is_not_there_is_not_found(reader: Api) -> None:
     assert problem(reader.get(f"/deliveries/{text}")) == (404, "unknown_delivery", "")
 
 
-# -- who may -----------------------------------------------------------------------------------
+# -- permissions -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -406,11 +406,11 @@ def test_filtered_pages_hold_every_row_once_in_both_directions(
     assert ids_of(follow(middle, "next")) == ids_of(forward[len(forward) // 2 :])
 
 
-# -- comparing notes ---------------------------------------------------------------------------
+# -- a consumer's messages, for reconciling ----------------------------------------------------
 
 
 def aged(consumer: Consumer, number: int, seconds: float = 60.0, **traits: Any) -> list[Delivery]:
-    """Deliveries made some time ago."""
+    """Create deliveries that are some seconds old."""
     instant = clock.now() - timedelta(seconds=seconds)
     rows = make_deliveries(consumer, number, accepted_at=instant, **traits)
     for row in rows:

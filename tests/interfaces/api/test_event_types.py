@@ -1,4 +1,4 @@
-"""Event types: a catalogue that producers keep, with schemas that can be applied."""
+"""Event types: a catalogue that producers maintain, with schemas that can be enforced."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def _channel(db: None) -> None:
 
 @pytest.fixture
 def service() -> Api:
-    """A producer's key that may register, on this channel."""
+    """A client with a producer's key that may register on this channel."""
     return Api(ApiKeyFactory.create(scopes=["register"], channels=["orders", "nowhere"]))
 
 

@@ -1,6 +1,6 @@
-"""The examples of the OpenAPI document: recorded from real answers, and held against its schemas.
+"""The examples of the OpenAPI document are recorded responses that fit its schemas.
 
-Where an answer changes on purpose, ``make golden`` records it anew.
+When a response changes on purpose, ``make golden`` records it anew.
 """
 
 import json
@@ -35,7 +35,7 @@ REASON = "The printer was out of paper."
 
 
 def bodies(made: World) -> dict[str, Any]:
-    """What is sent to each operation whose body may hold anything."""
+    """Return request bodies for the operations whose schema allows any."""
     lease = {"leases": [made.lease]}
     channel, message = made.parameters["channel"], made.parameters["message_id"]
     return {
@@ -98,7 +98,7 @@ QUERIES = {
     "getTimelineHistogram": "?from=2030-01-01T08:00:00Z&to=2030-01-01T10:00:00Z&width_s=3600"
 }
 PROBLEMS = (("getChannel", 404), ("putConsumer", 422))
-"""Those that stand for all."""
+"""Errors recorded as examples for all operations."""
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def receiver() -> Any:
 def test_examples_are_what_is_answered(
     file_regression: Any, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
 ) -> None:
-    # What was made a moment ago is meant, too.
+    # Include deliveries from a moment ago.
     monkeypatch.setattr(deliveries, "SETTLED_S", -60.0)
     made, key = world.make(TeamFactory.create(name="Acme")), ApiKeyFactory.create(admin=True)
     DeliveryFactory.create(consumer=made.pull)
@@ -150,7 +150,7 @@ def test_examples_are_what_is_answered(
 
 
 def played(operation: Operation, status: int, made: World, key: Any) -> tuple[Request, Any]:
-    """A request that is answered so, and the JSON of the answer; None where it has none."""
+    """Send a request that gets this status; return it and the response's JSON, None without any."""
     with undone():
         sent = request(operation, made, key)
         if operation.kinds:
@@ -165,7 +165,7 @@ def played(operation: Operation, status: int, made: World, key: Any) -> tuple[Re
 
 
 def renamed(text: str, made: World, receiver: Receiver) -> str:
-    """The same with the names, ids and instants that the documentation uses."""
+    """Replace generated names, ids and times by those that the documentation uses."""
     world_ = made.parameters
     names = {
         world_["channel"]: "orders",
@@ -195,11 +195,11 @@ KNOWN = {
     r'"remote_address": "[^"]+"': '"remote_address": "203.0.113.9:443"',
     r"http://127\.0\.0\.1:8000": "https://broker.example.com",
 }
-"""What differs from one recording to the next, or says nothing to a reader."""
+"""Values that differ between recordings, or mean nothing to a reader."""
 
 
 def described_operations() -> dict[str, dict[str, Any]]:
-    """What the document says of each operation."""
+    """Return each operation's description by its id."""
     return {
         described["operationId"]: described
         for methods in document()["paths"].values()
@@ -235,7 +235,7 @@ def test_problems_have_examples_that_fit() -> None:
 
 
 def fits(schema: dict[str, Any], value: object) -> list[str]:
-    """What of a value the schema does not allow."""
+    """Return the parts of a value that the schema does not allow."""
     validator = Draft202012Validator(
         schema | {"components": document()["components"]}, format_checker=FormatChecker()
     )
@@ -243,12 +243,12 @@ def fits(schema: dict[str, Any], value: object) -> list[str]:
 
 
 def undocumented(schema: dict[str, Any], value: object, at: str = "$") -> list[str]:
-    """Members of an answer that its schema does not name, and would allow all the same."""
+    """Return members of a response that its schema allows without naming them."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return undocumented(document()["components"]["schemas"][name], value, at)
     for choice in (*schema.get("oneOf", ()), *schema.get("anyOf", ())):
-        # A choice may also be a mere condition on what stands beside it.
+        # A choice may also be a mere condition on other members.
         if ("type" in choice or "$ref" in choice) and fits(choice, value) == []:
             return undocumented(choice, value, at)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The API against what a fuzzer makes of its own OpenAPI document: no request breaks it."""
+"""A fuzzer sends requests made from the OpenAPI document: none may break an operation."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ from tests.support.factories import ApiKeyFactory, bearer
 from tests.support.properties import examples
 
 EXAMPLES = examples(few=6, many=16)
-"""Requests per operation. The same ones in each run: a finding must not depend on luck."""
+"""Requests per operation, the same in each run, so that failures can be reproduced."""
 CHECKS = [
     not_a_server_error,
     checks.status_code_conformance,
@@ -37,7 +37,7 @@ CHECKS = [
 ]
 ITEM = ("content_type", "event_type", "ordering_key", "headers")
 OPAQUE = "getMessageBody"
-"""Answers what a producer sent, whatever its content type says."""
+"""Returns a producer's bytes, whatever their content type says."""
 FOR_PUBLISHERS = {
     "publishMessage",
     "publishBatch",
@@ -58,7 +58,7 @@ FOR_PUBLISHERS = {
     "resumeSchedule",
     "runSchedule",
 }
-"""What a key that may publish may do; the catalogue is what it publishes from."""
+"""Operations of a key with the scope publish, including reading the catalogue."""
 
 Operation = APIOperation[Any, Any, Any, Any]
 Request = Case[Any]
@@ -67,7 +67,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def document() -> dict[str, Any]:
-    """The document without its security, so that no request is wasted on made-up keys."""
+    """Return the document without its security, so that no request uses a made-up key."""
     found: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # it has no types
     for operations in found["paths"].values():
         for operation in operations.values():
@@ -79,7 +79,7 @@ DOCUMENT = document()
 
 
 def operations() -> dict[str, Operation]:
-    """Every operation of the document by its name."""
+    """Return every operation of the document by its id."""
     found = [one.ok() for one in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()]  # type: ignore[union-attr]  # all can be read
     return {one.definition.raw["operationId"]: one for one in found}
 
@@ -88,7 +88,7 @@ OPERATIONS = operations()
 
 
 def tag_of(operation: Operation) -> str:
-    """Under which heading it stands."""
+    """Return the first tag of an operation."""
     return (operation.tags or [""])[0]
 
 
@@ -96,7 +96,7 @@ def tag_of(operation: Operation) -> str:
 @pytest.mark.trap("what a fuzzer makes up")
 @pytest.mark.parametrize("tag", sorted({tag_of(one) for one in OPERATIONS.values()}))
 def test_no_request_breaks_an_operation(tag: str) -> None:
-    """Documented statuses, types, headers and bodies only, and never a 5xx."""
+    """Responses have documented statuses, types, headers and bodies only, and never a 5xx."""
     key = ApiKeyFactory.create(admin=True)
     for name, operation in OPERATIONS.items():
         if tag_of(operation) == tag:
@@ -137,7 +137,7 @@ def test_no_wrong_type_breaks_an_operation() -> None:
 
 
 def json_fields(operation: Operation) -> list[str] | None:
-    """The fields of an operation's JSON body; None where it takes none."""
+    """Return the fields of an operation's JSON body; None if it takes none."""
     body = operation.definition.raw.get("requestBody", {}).get("content", {})
     if "application/json" not in body:
         return None
@@ -170,8 +170,8 @@ def test_nobody_gets_anything() -> None:
 def fuzz(
     operation: Operation, key: ApiKey | None, examples: int, made: world.World
 ) -> Counter[int]:
-    """Requests to one operation, on real objects and on others, right ones and wrong ones."""
-    # Each tenant has a limited number under way.
+    """Send valid and invalid requests to one operation, on real objects and on others."""
+    # Each team may have only a few running replays.
     Replay.objects.exclude(id=made.replay.id).delete()
     headers = {"Authorization": bearer(key)} if key else {}
     chosen = [check for check in CHECKS if operation.definition.raw["operationId"] != OPAQUE]
@@ -182,7 +182,7 @@ def fuzz(
         deadline=None,
         derandomize=True,
         database=None,
-        # No shrinking: the objects are not the same ones at the second try.
+        # No shrinking: a second run would use different objects.
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
@@ -198,7 +198,7 @@ def fuzz(
 
 
 def cases(operation: Operation, made: world.World) -> st.SearchStrategy[Request]:
-    """Requests as documented and not as documented, to what exists and to what does not."""
+    """Return valid and invalid requests, for existing and missing objects."""
     real = {name.name: made.parameters[name.name] for name in operation.path_parameters}
     if operation.path.endswith("/cancel") and "delivery_id" in real:
         real["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
@@ -216,14 +216,14 @@ def cases(operation: Operation, made: world.World) -> st.SearchStrategy[Request]
 
 
 def at_once(case: Request) -> Request:
-    """The same request, answered without waiting for messages."""
+    """Return the same request without long polling."""
     if isinstance(case.body, dict) and case.body.get("wait_s"):
         case.body["wait_s"] = 0
     return case
 
 
 def usable(case: Request, made: world.World) -> Request:
-    """The same request with what no document can say: what exists, what may be called."""
+    """Fill in what the document cannot express: existing objects, and allowed URLs."""
     for name in ("If-Match", "If-None-Match"):
         case.headers.pop(name, None)
     if not isinstance(case.body, dict):
@@ -234,14 +234,14 @@ def usable(case: Request, made: world.World) -> Request:
         case.body |= {"channels": [made.parameters["channel"]], "all_channels": False}
         case.body |= {"scopes": ["publish"]}
     if case.path.endswith("/skip"):
-        case.body.pop("head", None)  # whichever it is
+        case.body.pop("head", None)  # skip any head
     if "leases" in case.body:
         case.body["leases"] = [made.lease]
     if case.path.endswith("/schedules/{schedule}"):
         case.body |= {"cron": None, "every_ms": 60_000, "timezone": "UTC", "end_at": None}
         case.body |= {"body": "x", "body_base64": None} | dict.fromkeys(ITEM)
     if "due_at" in case.body:
-        case.body["due_at"] = "2026-01-01T00:00:00Z"  # means now; far away is refused
+        case.body["due_at"] = "2026-01-01T00:00:00Z"  # means now; a far future is refused
     if isinstance(wanted := case.body.get("filter"), dict):
         wanted |= {"channel": made.parameters["channel"], "consumer": made.consumer.client_id}
     return case
@@ -249,7 +249,7 @@ def usable(case: Request, made: world.World) -> Request:
 
 @contextmanager
 def bugs() -> Iterator[None]:
-    """Raises what the answer 500 hides."""
+    """Raise the exception behind a 500."""
     found: list[BaseException | None] = []
 
     def note(**_: Any) -> None:

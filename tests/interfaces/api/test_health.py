@@ -1,4 +1,4 @@
-"""/livez, /readyz and /metrics: what load balancers, operators and Prometheus are told."""
+"""/livez, /readyz and /metrics, as load balancers, operators and Prometheus see them."""
 
 import json
 from collections.abc import Iterator
@@ -49,11 +49,11 @@ NAMES = {
     "hookstation_pumps",
     "hookstation_reconciliation_gap",
 }
-"""What api.md promises; dashboards and alerts of other people are built on it."""
+"""Metrics that api.md documents; dashboards and alerts of users depend on them."""
 
 
 def scrape(client: Client) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-    """Samples by name and labels."""
+    """Return samples by name and labels."""
     answer = client.get("/metrics")
     assert answer.status_code == 200
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
@@ -73,13 +73,13 @@ def scrape(client: Client) -> dict[str, dict[tuple[tuple[str, str], ...], float]
         ("10.0.0.7", {}, 401),
         ("203.0.113.9", {}, 401),
         ("", {}, 401),
-        # A proxy on this machine asks for somebody.
+        # A proxy on this machine forwards the request of another client.
         ("127.0.0.1", {"X-Forwarded-For": "203.0.113.9"}, 401),
         ("127.0.0.1", {"X-Forwarded-For": "127.0.0.1"}, 401),
         ("127.0.0.1", {"Forwarded": "for=203.0.113.9"}, 401),
         ("127.0.0.1", {"X-Real-IP": "203.0.113.9"}, 401),
         ("127.0.0.1", {"Via": "1.1 proxy"}, 401),
-        # A page elsewhere had its own name lead here.
+        # DNS rebinding: a page on another site resolves its own name to this machine.
         ("127.0.0.1", {"Host": "evil.example:8000"}, 400),
         ("127.0.0.1", {"Host": "localhost:8000"}, 200),
         ("127.0.0.1", {"Host": "[::1]:8000"}, 200),
@@ -96,7 +96,7 @@ def test_without_a_token_metrics_are_for_this_machine(
 
 @pytest.mark.parametrize("host", ["[", "]", "", "[::1", "a b", "evil.example"])
 def test_a_host_that_is_none_of_ours_gets_no_metrics(host: str, rf: RequestFactory) -> None:
-    """The short way for programs does not look at it before."""
+    """The fast path does not check the Host header before."""
     assert health.metrics(rf.get("/metrics", HTTP_HOST=host)).status_code == 401
 
 
@@ -121,13 +121,13 @@ def test_with_a_token_metrics_are_for_who_has_it(
 
 
 def ready(client: Client, query: str = "") -> tuple[int, dict[str, Any]]:
-    """Status and body of /readyz."""
+    """Return status and body of /readyz."""
     answer = client.get(f"/readyz{query}")
     return answer.status_code, json.loads(answer.content)
 
 
 def a_living_pump(**values: Any) -> PumpSlot:
-    """A pump that had a heartbeat just now."""
+    """Create a pump with a heartbeat just now."""
     now = timezone.now()
     defaults = {
         **{"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1},
@@ -137,12 +137,12 @@ def a_living_pump(**values: Any) -> PumpSlot:
 
 
 def overdue(**values: Any) -> Any:
-    """A delivery that should have gone out two minutes ago."""
+    """Create a delivery that has been due for two minutes."""
     return DeliveryFactory.create(due_at=timezone.now() - timedelta(minutes=2), **values)
 
 
 class Gone:
-    """A database that does not answer."""
+    """A database that does not respond."""
 
     def __call__(self, execute: Any, sql: str, *args: Any) -> Any:
         raise OperationalError(2003, "Can't connect to server on 'db.internal' for 'hooker'")
@@ -387,7 +387,7 @@ def test_nobody_writes_to_them(client: Client) -> None:
 
 @contextmanager
 def read_only() -> Iterator[None]:
-    """A database that answers questions and stores nothing."""
+    """A database that can be read but not written."""
     statement = {
         "sqlite": ("PRAGMA query_only = ON", "PRAGMA query_only = OFF"),
         "mysql": ("SET SESSION TRANSACTION READ ONLY", "SET SESSION TRANSACTION READ WRITE"),
@@ -433,8 +433,8 @@ def test_a_database_that_may_not_grow_is_not_ready_and_says_that_it_is_full(
     ChannelFactory.create(slug="orders")
     producer = Api(ApiKeyFactory.create())
     with connection.cursor() as cursor:
-        cursor.execute("VACUUM")  # what other tests left free would be room
-        cursor.execute("PRAGMA max_page_count = 1")  # as many as it has
+        cursor.execute("VACUUM")  # frees the space that other tests left
+        cursor.execute("PRAGMA max_page_count = 1")  # raised to the current size
         try:
             storage.forget()
             answer = producer.post("channels/orders/messages", b"x" * 1_000_000)

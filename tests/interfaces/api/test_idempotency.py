@@ -1,4 +1,4 @@
-"""What an idempotency key stands for and for how long, whoever publishes what in which order."""
+"""Idempotency keys: which message a key refers to and for how long, after any sequence of calls."""
 
 import json
 from collections.abc import Iterator
@@ -26,23 +26,23 @@ START = datetime(2035, 1, 1, tzinfo=UTC)
 MOMENT = timedelta(microseconds=1)
 NEAR, FAR = (timedelta(seconds=window) for window in WINDOWS_S)
 PAUSES = [timedelta(0), MOMENT, NEAR - MOMENT, NEAR, NEAR + MOMENT, FAR - NEAR, FAR]
-"""The ends of both windows are met exactly, and missed by as little as a database can tell."""
+"""Steps exactly at the end of both windows, and a microsecond to either side."""
 WAYS = ["short", "long", "array", "lines"]
 KEYS = ["k", "K", "k%", "None:k"]
 _numbers = count(1)
 
 
 class Step(NamedTuple):
-    """What happens next."""
+    """One publish request, after a pause."""
 
     pause: timedelta
     is_swept: bool
-    """Whether the maintenance process comes by before."""
+    """Whether the maintenance process deletes expired keys before."""
     channel: int
     caller: int
     way: str
     items: list[tuple[str, str]]
-    """Keys and bodies."""
+    """Idempotency keys and bodies."""
 
 
 STEPS = st.lists(
@@ -65,12 +65,12 @@ STEPS = st.lists(
 
 
 def at_the_end(pause: timedelta, way: str) -> Step:
-    """The same message again: what is met by chance too rarely."""
+    """Return a repeat of the same message, which random steps contain too rarely."""
     return Step(pause if way == "short" else timedelta(0), False, 0, 0, way, [("k", "one")])
 
 
 class Kept(NamedTuple):
-    """What a key stands for."""
+    """The message that a key refers to."""
 
     id: str
     body: str
@@ -78,7 +78,7 @@ class Kept(NamedTuple):
 
 
 class World:
-    """Two channels, two producers and an operator, and what their keys should stand for."""
+    """Two channels, two producers, an operator, and the messages that their keys refer to."""
 
     def __init__(self) -> None:
         number = next(_numbers)
@@ -91,10 +91,10 @@ class World:
         self.now = START
         self.kept: dict[tuple[int, int, str], Kept] = {}
         self.stored: dict[str, str] = {}
-        """Bodies of the messages that there should be."""
+        """Expected bodies by message id."""
 
     def take(self, step: Step) -> None:
-        """Let it happen, and compare each answer with what it should be."""
+        """Publish, and compare each response with the expected one."""
         self.now += step.pause
         if step.is_swept:
             assert all(retention.delete_idempotency_keys(self.now))
@@ -132,7 +132,7 @@ class World:
         yield from answer.json["items"]
 
     def check(self) -> None:
-        """What is stored is what was acknowledged as new, with the body that came first."""
+        """Check that the stored messages are those acknowledged as new, with their first bodies."""
         bodies = MessageBody.objects.filter(
             message_id__in=Message.objects.filter(channel__in=self.channels).values("id")
         )
@@ -163,7 +163,7 @@ def test_a_key_stands_for_one_message_until_its_window_closes(steps: list[Step])
 
 @contextmanager
 def database_ahead(seconds: int) -> Iterator[None]:
-    """The server's clock is ahead of this machine's, for this connection."""
+    """Set the server's clock ahead of this machine's for this connection."""
     with connection.cursor() as cursor:
         cursor.execute("SET timestamp = UNIX_TIMESTAMP(NOW(6)) + %s", [seconds])
         clock.sync()
@@ -177,7 +177,7 @@ def database_ahead(seconds: int) -> Iterator[None]:
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
 def test_the_window_closes_by_the_databases_clock() -> None:
-    """Whatever this machine's own clock says: several machines share one window."""
+    """Hosts with different clocks share one window."""
     ChannelFactory.create(slug="window", idempotency_window_s=60)
     producer = Api(ApiKeyFactory.create())
 

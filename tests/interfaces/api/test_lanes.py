@@ -1,4 +1,4 @@
-"""Ordering keys over the API: looked at, paused, resumed and skipped, with an audit trail."""
+"""Ordering keys over the API: listed, paused, resumed and skipped, with audit entries."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What a team learns of a channel: nobody else's producer, and nothing from before it came."""
+"""What a team sees of a channel: only its own producers, and no message from before its grant."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,14 +36,14 @@ def at(consumer: Consumer) -> str:
 
 
 def looked(api: Api, consumer: Consumer, **body: Any) -> tuple[int, int]:
-    """How many a backfill would send, and how many a sample shows."""
+    """Return how many messages a backfill would send, and how many its sample shows."""
     answer = api.post(at(consumer), {"dry_run": True, **body})
     assert answer.status_code == 200, answer.json()
     return answer.json()["matched_count"], len(answer.json()["sample"])
 
 
 def keyed(team: Team, *channels: str, since: float, until: float | None = None) -> ApiKey:
-    """A key of the team from then on, in days before now."""
+    """Create a key of the team that is valid for a period, in days before now."""
     ends = None if until is None else ago(until)
     return ApiKeyFactory.create(
         team=team, scopes=SCOPES, channels=list(channels), created_at=ago(since), expires_at=ends
@@ -51,7 +51,7 @@ def keyed(team: Team, *channels: str, since: float, until: float | None = None) 
 
 
 def consumer_of(team: Team, channel: Channel) -> Consumer:
-    """A consumer of the team, with a message of each of the last ten days behind it."""
+    """Create a consumer of the team, with one earlier message for each of the last ten days."""
     consumer = ConsumerFactory.create(team=team, channel=channel)
     for days in range(10):
         make_messages(consumer, 1, accepted_at=ago(days + 0.5))

@@ -1,4 +1,4 @@
-"""Messages over HTTP: reading, the exact body, moving, cancelling, and who may do what."""
+"""Messages over HTTP: reading, exact bodies, moving, cancelling, and permissions."""
 
 from datetime import timedelta
 from typing import Any
@@ -83,7 +83,7 @@ def test_a_message_is_out_for_delivery_until_each_delivery_has_ended(reader: Api
     )
 
     def answers() -> set[tuple[str, ...]]:
-        """What the message itself, the list and the lists by state say."""
+        """Return the state from the message itself, from the list and from the lists by state."""
         one = reader.get(f"/messages/{number}").json()["state"]
         (in_list,) = reader.get(f"/channels/{slug}/messages").json()["items"]
         by_state = [
@@ -97,7 +97,7 @@ def test_a_message_is_out_for_delivery_until_each_delivery_has_ended(reader: Api
         assert answers() == {("Out-for-delivery",)}
     Delivery.objects.filter(pk=last.pk).update(state="dead", due_at=None)
     assert answers() == {("Finished",)}
-    # A replay makes it open again.
+    # A replay makes the message unfinished again.
     Delivery.objects.filter(pk=last.pk).update(state="queued", due_at=clock.now())
     assert answers() == {("Out-for-delivery",)}
 
@@ -158,7 +158,7 @@ def test_the_list_needs_read_and_the_channels_grant() -> None:
     assert Api(scopes=["read"], channels=[channel.slug]).get(path).status_code == 200
 
 
-# -- walls -------------------------------------------------------------------------------------
+# -- isolation of teams ------------------------------------------------------------------------
 
 
 def test_a_channel_that_was_not_granted_hides_its_messages() -> None:

@@ -1,4 +1,4 @@
-"""The description is complete, and true: what it promises is what is read and answered."""
+"""The OpenAPI document is complete and matches what the API accepts and returns."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from tests.support.factories import (
 
 @pytest.fixture(scope="module")
 def document() -> Any:
-    """The description, generated once."""
+    """The document, generated once."""
     return SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # it has no types
 
 
@@ -120,7 +120,7 @@ def test_what_is_answered_fits_the_description(document: Any, admin: Api) -> Non
         _check(document, name, answer.json)
 
 
-# Beyond a schema: what it means, what exists, and what belongs together.
+# Rules beyond a schema: meaning, existence, and combinations of fields.
 DEEPER = {
     *("url", "team", "headers", "schema", "example", "channels", "expires_at", "event_types"),
     "ordering_key_path",

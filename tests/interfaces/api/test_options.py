@@ -1,4 +1,4 @@
-"""What an operation does not know among its headers and parameters is refused by its name."""
+"""Unknown headers and parameters of an operation are refused by name."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def _channel() -> None:
 
 
 def operations() -> list[Any]:
-    """Path, method, and the handler of every operation of the API that needs a key."""
+    """Return path, method and handler of every operation of the API that needs a key."""
     found = []
     for path, pattern in routes():
         view: Any = getattr(pattern.callback, "view_class", None)
@@ -99,7 +99,7 @@ def test_headers_to_be_forwarded_may_have_any_name(admin: Api) -> None:
 
 
 def test_a_broker_may_deliver_to_another_ones_channel(admin: Api) -> None:
-    """What it sends with each delivery is no option, and published like anything else."""
+    """Headers that a broker sends with deliveries are no options and are accepted."""
     sent = envelope.build(
         Envelope(
             message_id="msg_1",

@@ -1,4 +1,4 @@
-"""Problems: complete, JSON everywhere below /api/, and silent about what is inside."""
+"""Problem responses: complete, JSON everywhere below /api/, and without internal details."""
 
 import pytest
 from django.db import InterfaceError, OperationalError

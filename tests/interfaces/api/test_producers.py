@@ -1,4 +1,4 @@
-"""Producers and their keys: operators make them, each text is shown once, revoked means useless."""
+"""Producers and keys: operators create them, each key is shown once, revoked keys are refused."""
 
 import pytest
 
@@ -41,7 +41,7 @@ BAD = [
     ("default_priority", -1),
     ("default_priority", True),
     ("default_priority", "4"),
-    ("max_priority", 3),  # below the default
+    ("max_priority", 3),  # lower than the default priority
     ("max_priority", 4.5),
     ("rate_limit", {"per_second": -1}),
     ("rate_limit", [5]),

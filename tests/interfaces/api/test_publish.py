@@ -1,4 +1,4 @@
-"""Publish: 2xx means stored byte for byte, anything else means that nothing was."""
+"""Publish: 2xx means stored byte for byte, any other status means nothing was stored."""
 
 import io
 import json
@@ -33,7 +33,7 @@ def _channel(db: None) -> None:
 
 @pytest.fixture(params=["short", "long"], autouse=True)
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Publishing has a short way around its view; all of this holds on both."""
+    """Run every test on the fast path and on the full path of the view."""
     if request.param == "long":
         monkeypatch.setattr(fast_path, "SHORT", ())
 
@@ -45,7 +45,7 @@ def key() -> ApiKey:
 
 @pytest.fixture
 def producer(key: ApiKey) -> Api:
-    """The key of a producer."""
+    """A client with a producer's key."""
     return Api(key)
 
 
@@ -60,7 +60,7 @@ def body_of(message: Message) -> bytes:
 
 
 def refused(answer: Answer, status: int, field: str = "") -> None:
-    """The answer is a problem, names the header, and nothing was stored."""
+    """Check that the response is a problem that names the header, and that nothing was stored."""
     assert (answer.status, answer.json.get("field", "")) == (status, field), answer.body
     assert answer.is_problem
     assert not Message.objects.exists()
@@ -373,7 +373,7 @@ def test_a_body_without_a_length_is_411(key: ApiKey) -> None:
 
 
 def _raw(key: ApiKey, body: bytes, **environ: Any) -> Answer:
-    """A request whose WSGI environment says what it wants."""
+    """Send a request with additional WSGI variables."""
     extra = {"wsgi.input": io.BytesIO(body), "HTTP_AUTHORIZATION": bearer(key), **environ}
     return Answer(LeanClient().generic("POST", f"/api/v1/{URL}", b"", "text/plain", **extra))
 

@@ -1,4 +1,4 @@
-"""Quotas and the disk's reserve: what is refused, what goes on, what producers are told."""
+"""Quotas and the disk reserve: which requests are refused, which go on, and the responses."""
 
 import errno
 from dataclasses import replace
@@ -41,7 +41,7 @@ def producer(channel: Channel) -> Api:
 
 
 def counted() -> None:
-    """Have the maintenance process count, and this process hear of it."""
+    """Run the count of the maintenance process and make this process read it."""
     for _ in counting.count(clock.now()):
         pass
     quotas.forget()
@@ -116,7 +116,7 @@ def test_a_team_has_a_limit_over_all_channels(channel: Channel) -> None:
     for _ in range(2):
         refused(mine.post(URL, b"{}"), "team_over_quota")
         counted()
-    # What others publish is no business of that team's.
+    # Messages of other producers do not count for that team.
     assert Api(ApiKeyFactory.create()).post(URL, b"{}").status == 202
 
 

@@ -1,4 +1,4 @@
-"""Replays and backfills over HTTP: dry runs, progress, cancellation, walls and strict reading."""
+"""Replays and backfills over HTTP: dry runs, progress, cancellation, isolation and validation."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,7 +31,7 @@ def at(consumer: Consumer) -> str:
     return f"/channels/{consumer.channel.slug}/consumers/{consumer.client_id}/backfill"
 
 
-# -- asking ------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------
 
 
 def test_a_dry_run_counts_and_changes_nothing(api: Api) -> None:
@@ -70,7 +70,7 @@ def test_a_replay_is_a_resource_with_progress(api: Api) -> None:
     path = f"/replays/{body['id']}"
     assert api.get(path).json() == body
 
-    assert replay.run_due(clock.now(), 0) == 4  # a minute's worth
+    assert replay.run_due(clock.now(), 0) == 4  # as many as a minute allows
     shown = api.get(path)
     assert (shown.json()["replayed_count"], shown.headers["ETag"]) == (4, '"2"')
     assert api.get(path, if_none_match='"2"').status_code == 304
@@ -209,7 +209,7 @@ def test_too_many_replays_at_a_time_are_refused(api: Api) -> None:
     assert api.post("/replays", {**wanted, "dry_run": True}).status_code == 200
 
 
-# -- who may -----------------------------------------------------------------------------------
+# -- permissions -------------------------------------------------------------------------------
 
 
 def test_a_key_needs_the_scope() -> None:

@@ -1,4 +1,4 @@
-"""Schedules through the API: registered like all configuration, shown with what comes next."""
+"""Schedules through the API: registered like other configuration, with their next occurrences."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -25,12 +25,12 @@ def _channel(db: None) -> None:
 
 
 CONTENT = ("body", "body_base64", "headers")
-"""What its messages hold: no list shows it."""
+"""Fields with the message's content, which lists leave out."""
 
 
 @pytest.fixture
 def publisher() -> Api:
-    """A producer's key that may publish."""
+    """A client with a producer's key that may publish."""
     return Api(ApiKeyFactory.create(scopes=["publish"]))
 
 
@@ -141,7 +141,7 @@ def test_pause_and_resume(publisher: Api) -> None:
     assert (paused.status, paused.json["state"], paused.json["next"]) == (200, "paused", [])
     assert Schedule.objects.get().next_at is None
     assert publisher.post(f"{URL}/pause").etag == paused.etag
-    # A service that registers again at its start does not end a pause.
+    # A service that registers again at its start does not resume the schedule.
     assert publisher.put(URL, NINE | {"limit": 9}).json["state"] == "paused"
     assert publisher.post(f"{URL}/resume", If_Match=paused.etag).status == 412
     resumed = publisher.post(f"{URL}/resume")
@@ -162,7 +162,7 @@ def test_the_body_is_sealed_at_rest(publisher: Api) -> None:
     publisher.put("channels/open/schedules/daily", NINE)
     plain = ScheduleBody.objects.get(schedule__channel__slug="open")
     assert b"report" in bytes(plain.data)
-    assert plain.key_id == row.key_id  # of its digest
+    assert plain.key_id == row.key_id  # the key of the body's digest
     ScheduleBody.objects.update(data=bytes(plain.data).replace(b"report", b"REPORT"))
     answer = publisher.patch("channels/open/schedules/daily", {"limit": 1})
     assert answer.json["code"] == "body_unreadable"
@@ -176,7 +176,7 @@ def test_bytes_that_are_no_text(publisher: Api) -> None:
 
 
 def test_one_that_has_ended_may_be_registered_again(publisher: Api) -> None:
-    """A service calls PUT at each start, also when its campaign is over."""
+    """A service calls PUT at each start, even when its campaign is over."""
     past = times.text(datetime.now(UTC) - timedelta(days=1))
     shown = publisher.put(URL, NINE | {"end_at": past})
     assert (shown.status, shown.json["state"], shown.json["next"]) == (201, "ended", [])
@@ -211,7 +211,7 @@ def test_start_at_is_kept_as_an_instant(publisher: Api) -> None:
         ({"misfire": "sometimes"}, 422, "misfire"),
         ({"overlap": "never"}, 422, "overlap"),
         ({"nonsense": 1}, 422, "nonsense"),
-        # What the message's own rules refuse.
+        # Refused by the rules for messages.
         ({"body": None}, 422, "body"),
         ({"body_base64": "eA=="}, 422, "body"),
         ({"body": {"a": 1}}, 422, "body"),

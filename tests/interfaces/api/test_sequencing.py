@@ -1,4 +1,4 @@
-"""Numbers of producers: stored in their order, whichever request comes first (S2-65)."""
+"""Sequence numbers: messages are stored in order, whichever request comes first (S2-65)."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 URL = "channels/orders/messages"
 PATIENCE_S = 30.0
 LONG = 5_000
-"""A window that nobody waits for the end of."""
+"""A reorder window so long that no test waits for its end."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def key(channel: Channel) -> ApiKey:
 
 @pytest.fixture(params=["short", "long"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Publishing has a short way around its view."""
+    """Run the test on the fast path and on the full path of the view."""
     if request.param == "long":
         monkeypatch.setattr(fast_path, "SHORT", ())
 
@@ -51,7 +51,7 @@ def send(key: ApiKey, number: int, ordering_key: str = "A", **headers: str) -> A
 
 
 class Sent:
-    """A request in a thread of its own, which is known to wait where it is early."""
+    """A request in its own thread."""
 
     def __init__(self, key: ApiKey, number: int, **headers: str) -> None:
         self._answer: Answer | None = None
@@ -86,7 +86,7 @@ def until(done: Callable[[], bool]) -> None:
 
 
 def stored() -> list[str]:
-    """Bodies in the order of acceptance."""
+    """Return the bodies in order of acceptance."""
     rows = Message.objects.select_related("body").order_by("id")
     return [data_encryption.decrypt_body(row.id, bytes(row.body.data)).decode() for row in rows]
 
@@ -178,7 +178,7 @@ def test_zero_begins_anew_and_whoever_waits_is_refused(key: ApiKey) -> None:
 def test_of_those_that_wait_the_lowest_goes_first(channel: Channel, key: ApiKey) -> None:
     window(channel, 3000)
     fifth = early(key, 5)
-    time.sleep(0.5)  # its time ends first
+    time.sleep(0.5)  # its window ends first
     third = early(key, 3)
     assert [one.answer().status for one in (fifth, third)] == [202, 202]
     assert stored() == ["3", "5"]

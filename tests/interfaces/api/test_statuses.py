@@ -1,4 +1,4 @@
-"""Every status that the OpenAPI document promises, provoked on every operation that promises it."""
+"""Every documented status of every operation in the OpenAPI document can be provoked."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What the document says of one operation."""
+    """An operation as the document describes it."""
 
     name: str
     method: str
@@ -44,12 +44,12 @@ class Operation:
 
     @property
     def kinds(self) -> set[str]:
-        """Content types of the body; none where it takes none."""
+        """Content types of the body; empty if the operation takes none."""
         return set(self.described.get("requestBody", {}).get("content", {}))
 
 
 def operations() -> list[Operation]:
-    """All of them."""
+    """Return all operations."""
     document: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # it has no types
     return [
         Operation(described["operationId"], method.upper(), path, described)
@@ -64,7 +64,7 @@ STATUSES = sorted(set.union(*(operation.statuses for operation in OPERATIONS)))
 
 @dataclass(slots=True)
 class Request:
-    """One request, right as it stands; each recipe spoils it in one way."""
+    """A valid request, which each recipe breaks in one way."""
 
     operation: Operation
     made: World
@@ -100,11 +100,11 @@ BODIES: dict[str, Callable[[World], object]] = {
     ),
     "createReplay": lambda made: {"filter": {"channel": made.parameters["channel"]}},
 }
-"""Where {} is not enough."""
+"""Request bodies where {} is not enough."""
 
 
 def request(operation: Operation, made: World, key: ApiKey) -> Request:
-    """One that works, on a copy of the world that a recipe may change."""
+    """Return a valid request, with its own copy of the parameters for recipes to change."""
     made = deepcopy(made)
     if operation.name == "cancelDelivery":
         made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
@@ -121,32 +121,32 @@ def request(operation: Operation, made: World, key: ApiKey) -> Request:
 
 
 def as_new(wanted: Request) -> None:
-    """A name that nobody has taken."""
+    """Use a name that does not exist yet."""
     last = re.findall(r"{(\w+)}", wanted.operation.path)[-1]
     wanted.made.parameters[last] = "brand_new"
 
 
 def repeated(wanted: Request) -> None:
-    """The same message a second time."""
+    """Send the same message a second time."""
     wanted.headers["Idempotency_Key"] = "once"
     assert wanted.send().status == 202
 
 
 def looking(wanted: Request) -> None:
-    """Only a look."""
+    """Request a dry run."""
     assert isinstance(wanted.body, dict)
     wanted.body |= {"dry_run": True}
 
 
 def malformed(wanted: Request) -> None:
-    """Half of it."""
+    """Send an incomplete body."""
     wanted.body = b"{"
     if wanted.operation.name == "publishMessage":
         wanted.headers["Content_Length"] = "two"
 
 
 def unknown(wanted: Request) -> None:
-    """Names of what never was."""
+    """Use names that never existed."""
     if wanted.operation.name == "createReplay":
         wanted.body = {"filter": {"channel": "never_was"}}
     for name in wanted.made.parameters:
@@ -154,33 +154,33 @@ def unknown(wanted: Request) -> None:
 
 
 def keyless(wanted: Request) -> None:
-    """No key."""
+    """Send no key."""
     wanted.key = None
 
 
 def scopeless(wanted: Request) -> None:
-    """A key that may nothing."""
+    """Use a key without any permission."""
     wanted.key = ApiKeyFactory.create(scopes=["nothing"])
 
 
 def chunked(wanted: Request) -> None:
-    """A body whose length nobody said."""
+    """Send a body without Content-Length."""
     wanted.body = None
     wanted.headers["Transfer_Encoding"] = "chunked"
 
 
 def stale(wanted: Request) -> None:
-    """For a version that is long gone."""
+    """Require a version that is not current."""
     wanted.headers["If_Match"] = '"999999"'
 
 
 def large(wanted: Request) -> None:
-    """More than anybody may send."""
+    """Announce a body that is too large."""
     wanted.headers["Content_Length"] = "99999999999"
 
 
 def other_kind(wanted: Request) -> None:
-    """A content type or an encoding that is not accepted."""
+    """Use a content type or an encoding that is not accepted."""
     if wanted.operation.name == "publishMessage":
         wanted.headers["Content_Encoding"] = "gzip"
     else:
@@ -188,7 +188,7 @@ def other_kind(wanted: Request) -> None:
 
 
 def invalid(wanted: Request) -> None:
-    """A field, a parameter or a header that there is not."""
+    """Use an unknown or invalid field, parameter or header."""
     if wanted.operation.name == "publishMessage":
         wanted.headers["Hookstation_Priority"] = "urgent"
     elif wanted.operation.name == "publishBatch":
@@ -202,16 +202,16 @@ def invalid(wanted: Request) -> None:
 
 
 def known(wanted: Request) -> None:
-    """The version that the caller has already."""
+    """Use If-None-Match, so that the known version gets 304."""
     wanted.headers["If_None_Match"] = "*"
 
 
 def nothing(wanted: Request) -> None:
-    """Right as it is."""
+    """Change nothing."""
 
 
 def without_storage(wanted: Request) -> None:
-    """Every statement fails, from now to the end of the test."""
+    """Make every statement fail until the end of the test."""
 
     def fail(*_: object) -> None:
         raise OperationalError(2006, "MySQL server has gone away")
@@ -220,13 +220,13 @@ def without_storage(wanted: Request) -> None:
 
 
 def without_room(wanted: Request) -> None:
-    """The disk is nearly full, to the end of the test."""
+    """Make the disk appear full until the end of the test."""
     storage.disks._short = storage.Room(Path("/"), 0, 0)
     storage.disks._looked_at = float("inf")
 
 
 def over_quota(wanted: Request) -> None:
-    """More than may wait in its channel."""
+    """Exceed the limit of waiting bytes in the channel."""
     wanted.made.consumer.channel.max_waiting_bytes = 1
     wanted.made.consumer.channel.save()
 
@@ -247,14 +247,14 @@ RECIPES: dict[int, Callable[[Request], None]] = {
     413: large,
     415: other_kind,
     422: invalid,
-    429: nothing,  # it is the test that lets nobody in then
+    429: nothing,  # the test itself sets the limits
     503: without_storage,
     507: without_room,
 }
 
 
 def conflicting(wanted: Request) -> None:
-    """Another state than the operation needs."""
+    """Put the object into a state that conflicts with the operation."""
     made, name = wanted.made, wanted.operation.name
     match name:
         case "publishMessage":

@@ -1,4 +1,4 @@
-"""Every route, walked without a key, with a key that may nothing, and from another team."""
+"""Every route of the API without a key, with a key without permissions, and from another team."""
 
 import pytest
 from django.db.models import Model
@@ -44,7 +44,7 @@ ROUTES = sorted({path for path, _ in routes("/api/v1/")})
 
 @pytest.fixture
 def addresses(db: None) -> dict[str, str]:
-    """Objects of one team; each route's parameters point at them."""
+    """Objects of one team, by the names of the routes' parameters."""
     team = TeamFactory.create()
     key = ApiKeyFactory.create(producer=ProducerFactory.create(team=team))
     consumer = ConsumerFactory.create(channel__external=True, team=team)
@@ -78,7 +78,7 @@ def _address(route: str, addresses: dict[str, str]) -> str:
 
 
 def _ignoring_use(key: ApiKey) -> ApiKey:
-    # The first use of a key is noted on it: have that behind us.
+    # The first use of a key updates last_used_at: do that before the comparison.
     Api(key).get("/api/v1/nothing-here")
     Api(key).get("channels")
     return key

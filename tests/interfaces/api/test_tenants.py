@@ -1,4 +1,4 @@
-"""Every route of the API, walked by keys whose business it is not: they find and change nothing."""
+"""Every route of the API with keys of others: they find and change nothing."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -30,7 +30,7 @@ from tests.support.world import World
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 SCOPES = ["publish", "register", "receive", "read", "replay"]
-"""All but admin, which sees across the walls."""
+"""All scopes but admin, which is not limited to a team."""
 TABLES: list[type[Model]] = [
     *(ApiKey, Attempt, Channel, Consumer, ConsumerSecret, Delivery, EventType),
     *(Lane, Message, MessageBody, Producer, Replay, Schedule, ScheduleBody),
@@ -42,7 +42,7 @@ ROUTES = sorted({path for path, _ in routes("/api/v1/")})
 
 
 def requests(made: World) -> Iterator[tuple[str, str, str, object]]:
-    """Route, method, address and body of everything that could be asked of somebody's objects."""
+    """Yield route, method, address and body of every request on a team's objects."""
     for route in ROUTES:
         address = route
         for name, value in made.parameters.items():
@@ -54,7 +54,7 @@ def requests(made: World) -> Iterator[tuple[str, str, str, object]]:
 
 
 def bodies(route: str, method: str, made: World) -> list[object]:
-    """What would do harm there."""
+    """Return bodies that would change the object."""
     if method in {"GET", "HEAD", "DELETE"}:
         return [None]
     if route.endswith("/replays"):
@@ -80,7 +80,7 @@ def bodies(route: str, method: str, made: World) -> list[object]:
 
 
 def private(made: World) -> set[str]:
-    """Words that only our own side may read."""
+    """Return texts that only the owning team may read."""
     named = {name: made.parameters[name] for name in made.parameters if name != "name"}
     del named["channel"]
     return {*named.values(), made.consumer.url, "private answer", made.key.key_id}
@@ -88,14 +88,14 @@ def private(made: World) -> set[str]:
 
 @pytest.mark.slow("walks every route")
 def test_everything_is_there_for_those_who_may() -> None:
-    """The walk below means something only if the same requests work for an operator."""
+    """The tests below prove something only if the same requests work for an operator."""
     made = world.make(TeamFactory.create())
     api = Api(ApiKeyFactory.create(admin=True))
     done: dict[str, set[int]] = {}
     for route, method, address, body in requests(made):
         with undone():
             done.setdefault(route, set()).add(api.call(method, address, body).status)
-    # 409: what is dead cannot be cancelled.
+    # 409: a dead delivery cannot be cancelled.
     worked = {200, 201, 202, 204, 207, 409}
     assert {route: statuses for route, statuses in done.items() if not statuses & worked} == {}
     assert set(chain(*done.values())) <= {*worked, 405, 415, 422}
@@ -132,13 +132,13 @@ def of_nobodys_producer(ours: Team) -> ApiKey:
     "stranger", [of_another_team, of_another_teams_producer, of_nobodys_producer]
 )
 def test_another_tenant_finds_and_changes_nothing(stranger: Callable[[Team], ApiKey]) -> None:
-    """On a channel that both may use: its own messages and consumers are all that it has there."""
+    """On a channel that both may use, each sees only its own messages and consumers."""
     ours = TeamFactory.create()
     made = world.make(ours)
     api = Api(stranger(ours))
     objects = {"client_id", "message_id", "delivery_id", "replay_id", "producer", "key_id"}
     objects |= {"schedule", "team"}
-    # A channel's catalogue belongs to all of its producers.
+    # All producers of a channel share its catalogue.
     kept = [table for table in TABLES if table is not EventType]
     before = rows(kept, but="last_used_at")
     for route, method, address, body in requests(made):
@@ -171,7 +171,7 @@ def strangers_key_granted_elsewhere(ours: Team) -> ApiKey:
     "stranger", [granted_elsewhere, teams_key_granted_elsewhere, strangers_key_granted_elsewhere]
 )
 def test_a_key_for_another_channel_opens_nothing_here(stranger: Callable[[Team], ApiKey]) -> None:
-    """Even within one team: the grant is what counts."""
+    """The grant decides, even within one team."""
     ours = TeamFactory.create()
     made = world.make(ours)
     api = Api(stranger(ours))
@@ -184,7 +184,7 @@ def test_a_key_for_another_channel_opens_nothing_here(stranger: Callable[[Team],
             answer = api.call(method, address, body)
             if not own_side:
                 check(answer, made, method, address, body)
-            if answer.status == 207:  # each of many is refused by itself
+            if answer.status == 207:  # each item is refused on its own
                 assert {item["status"] for item in answer.json["items"]} <= {403, 404}
             elif (
                 (route not in elsewhere and "/leases/" not in route) or "channel" in str(body)
@@ -195,7 +195,7 @@ def test_a_key_for_another_channel_opens_nothing_here(stranger: Callable[[Team],
 
 @pytest.mark.slow("walks every route and compares the tables after each request")
 def test_an_internal_channel_is_nowhere_for_a_team_that_was_not_granted_it() -> None:
-    """Nor can its name be guessed: the answers are those for a name that never was."""
+    """Its name cannot be guessed: responses are the same as for a name that never existed."""
     made = world.make(exposure="internal")
     team = TeamFactory.create()
     api = Api(of_another_team(team))
@@ -216,7 +216,7 @@ def test_an_internal_channel_is_nowhere_for_a_team_that_was_not_granted_it() -> 
 
 
 def check(answer: Answer, made: World, method: str, address: str, body: object) -> None:
-    """Nothing of ours is in the answer, but what the request itself named."""
+    """Check that the response contains nothing private beyond what the request itself named."""
     assert answer.status < 500
     text = answer.body.decode()
     leaked = [word for word in private(made) if word in text and word not in f"{address} {body}"]

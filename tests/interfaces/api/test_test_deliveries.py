@@ -1,4 +1,4 @@
-"""The test button over HTTP: what a consumer answers to a sample, shown as it is."""
+"""Test deliveries over HTTP: the consumer's response to a sample is returned unchanged."""
 
 from typing import Any
 

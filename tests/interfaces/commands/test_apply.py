@@ -1,4 +1,4 @@
-"""``manage.py apply``: the same file twice changes nothing, a bad one changes nothing at all."""
+"""``manage.py apply``: idempotent, and a file with an error changes nothing."""
 
 from collections import Counter
 from io import StringIO
@@ -74,7 +74,7 @@ def rows() -> list[int]:
 
 
 def secrets() -> list[bytes]:
-    """The current signing secrets of the one consumer."""
+    """Return the current signing secrets of the only consumer."""
     consumer = Consumer.objects.get()
     return [
         data_encryption.decrypt_for_consumer(
@@ -85,7 +85,7 @@ def secrets() -> list[bytes]:
 
 
 def many(count: int, path: str = "hook", secret: bool = False) -> str:
-    """A file with so many consumers."""
+    """Return a file with ``count`` consumers."""
     head = '[[channels]]\nslug = "orders"\n'
     return head + "".join(
         f'[[consumers]]\nchannel = "orders"\nclient_id = "c{number}"\n'
@@ -97,7 +97,7 @@ def many(count: int, path: str = "hook", secret: bool = False) -> str:
 
 @pytest.mark.trap("a request that costs by the row")
 def test_a_hundred_consumers_take_a_few_statements(file: Path) -> None:
-    """What takes time is a statement: eleven for each of 3,000 consumers took most of a minute."""
+    """The statements take the time: eleven for each of 3,000 consumers took most of a minute."""
     with CaptureQueriesContext(connection) as dry:
         assert "101 new" in apply(file, many(100), dry_run=True)
     assert not Consumer.objects.exists()
@@ -276,14 +276,14 @@ def test_a_chosen_secret_signs_and_is_not_printed(file: Path, how: str) -> None:
 
     assert "~ consumer orders/billing\n    secret  changed\n" in said
     assert secrets() == [decode_secret(other)]
-    assert ConsumerSecret.objects.count() == 2  # the former one signs on for a day
+    assert ConsumerSecret.objects.count() == 2  # the former secret still signs for a day
 
 
 @pytest.mark.parametrize("text", [FILE, FILE + f'secret = "{new_secret()}"'], ids=["new", "chosen"])
 def test_a_process_without_the_key_applies_nothing(file: Path, text: str) -> None:
     with host(generate_key()) as former:
         if text == FILE:
-            keystore.encrypting_key()  # the installation's first
+            keystore.encrypting_key()  # creates the installation's first key
         else:
             apply(file, FILE)
         before = rows()
@@ -488,7 +488,7 @@ def test_a_team_is_made_before_what_belongs_to_it(file: Path) -> None:
 
 
 def test_a_team_is_changed_and_keeps_its_people_and_its_name(file: Path) -> None:
-    """A file says nothing of people: who belongs to a team is not given by whoever writes files."""
+    """A file does not list members: whoever writes files does not decide who belongs to a team."""
     apply(file, TEAM)
     member = User.objects.create_user("olga")
     Membership.objects.create(team=Team.objects.get(), user=member, role="owner")

@@ -1,4 +1,4 @@
-"""``manage.py create_api_key``: the key on stdout, and it works."""
+"""``manage.py create_api_key``: prints a key to stdout that works."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def create(producer: str, **options: Any) -> tuple[str, str]:
-    """What went to stdout and to stderr."""
+    """Return the output on stdout and on stderr."""
     out, err = StringIO(), StringIO()
     call_command("create_api_key", producer, stdout=out, stderr=err, **options)
     return out.getvalue(), err.getvalue()

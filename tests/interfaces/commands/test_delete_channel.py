@@ -1,4 +1,4 @@
-"""``manage.py delete_channel``: asks, deletes everything of one channel, and nothing of another."""
+"""``manage.py delete_channel``: asks first, then deletes all of one channel and no other."""
 
 from collections.abc import Iterator
 from io import StringIO
@@ -46,7 +46,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_channel(slug: str, messages: int = 3) -> Channel:
-    """A channel of two consumers whose every message was delivered once and waits once."""
+    """Create a channel whose messages are delivered to one consumer and queued for another."""
     channel = Channel.objects.create(slug=slug)
     EventType.objects.create(channel=channel, name="order.created")
     consumers = [Consumer.objects.create(channel=channel, client_id=f"c{n}") for n in range(2)]

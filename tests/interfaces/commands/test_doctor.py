@@ -1,4 +1,4 @@
-"""``manage.py doctor``: every ailment has its sentence, its remedy and the right exit code."""
+"""``manage.py doctor``: every fault has its sentence, its remedy and the right exit code."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""``manage.py estimate_ordering``: formulas with given figures, and with those of a consumer."""
+"""``manage.py estimate_ordering``: with given figures, and with those of a consumer."""
 
 from datetime import timedelta
 from io import StringIO
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def told(*arguments: str) -> dict[str, list[str]]:
-    """The lines of its table by their first word, and what stands around it."""
+    """Return the words of each output line, by their first word."""
     out = StringIO()
     call_command("estimate_ordering", *arguments, stdout=out)
     return {line.split()[0]: line.split() for line in out.getvalue().splitlines() if line}

@@ -1,4 +1,4 @@
-"""Every command of ours explains itself, in 80 columns, to somebody who has set nothing up."""
+"""Every command has a help text that fits 80 columns and needs no configuration."""
 
 import os
 import pkgutil

@@ -1,4 +1,4 @@
-"""``manage.py publish``: every line is stored once or told by its number."""
+"""``manage.py publish``: every line is stored once or reported by its number."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ def write(file: Path, *items: object) -> None:
 
 
 class Said:
-    """What the command printed, and how it ended."""
+    """Output and exit status of the command."""
 
     def __init__(self, *arguments: str, **options: Any) -> None:
         out, err = StringIO(), StringIO()
@@ -68,7 +68,7 @@ def publish(file: Path, broker: Receiver, **options: Any) -> Said:
 
 
 def answer(*statuses: int) -> Reply:
-    """The batch endpoint's answer with these results."""
+    """Return a response of the batch endpoint with these results."""
     items = [
         {"status": status, "duplicate": status == 200}
         if status < 300
@@ -88,7 +88,7 @@ def stored() -> list[tuple[str, str, bytes]]:
     ]
 
 
-# -- Reading ---------------------------------------------------------------------------------------
+# -- Reading the file ------------------------------------------------------------------------------
 
 
 def read(*lines: str, **options: Any) -> list[Any]:
@@ -321,7 +321,7 @@ def test_options_that_do_not_go(options: dict[str, Any], told: str) -> None:
         Said("-", channel="orders", **options)
 
 
-# -- Direct ----------------------------------------------------------------------------------------
+# -- Directly to the database ----------------------------------------------------------------------
 
 
 @pytest.mark.django_db
@@ -350,7 +350,7 @@ def test_the_same_file_twice_is_stored_once(file: Path) -> None:
     assert (first.status, second.status) == (0, 0)
     assert "stored before" not in first.out
     assert "3 of them stored before." in second.out
-    assert Message.objects.count() == 3  # the third is another message, though it reads alike
+    assert Message.objects.count() == 3  # the repeated line is a separate message
 
 
 @pytest.mark.django_db
@@ -386,7 +386,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Message.objects.count() == 1
 
 
-# -- Refusals, by a real broker --------------------------------------------------------------------
+# -- Refusals by a real broker ---------------------------------------------------------------------
 
 
 @pytest.fixture(params=["direct", "http"])
@@ -396,7 +396,7 @@ def way(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> dict[str, Any]:
-    """Options of both ways into the tables."""
+    """Options for publishing directly or over HTTP."""
     monkeypatch.setattr(outlets.Api, "__init__", _impatient(outlets.Api.__init__))
     if request.param == "direct":
         return {"channel": "orders", "direct": True}

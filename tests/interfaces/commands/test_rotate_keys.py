@@ -1,4 +1,4 @@
-"""``manage.py generate_encryption_key`` and ``rotate_keys``: all know a key before it seals."""
+"""``manage.py generate_encryption_key`` and ``rotate_keys``: a key encrypts once all know it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -38,14 +38,14 @@ Install = Callable[..., Keyring]
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install encryption keys, the first of them to seal after a rotation."""
+    """Install encryption keys, of which the first one encrypts after a rotation."""
     monkeypatch.setattr(keystore, "FRESH_S", 0.0)
     with ExitStack() as hosts:
         yield lambda *keys: hosts.enter_context(host(*keys))
 
 
 def a_process(*keys: str, **values: Any) -> PumpSlot:
-    """Another process of the installation that lives, and has read these keys."""
+    """Register another live process of the installation that has read these keys."""
     with host(*keys):
         held = registration.acquire(str(new_id()), PumpSlot.Kind.PUMP, 1, "127.0.0.1 1")
     assert held is not None

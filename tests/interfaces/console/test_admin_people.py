@@ -1,4 +1,4 @@
-"""What the console does to people stands in the audit log, but for their passwords."""
+"""The audit log records the console's changes to users, but not their passwords."""
 
 import pytest
 from allauth.account.models import EmailAddress
@@ -71,13 +71,13 @@ def test_a_new_password_and_an_end_are_written_down(operator: Client) -> None:
 
 
 def written() -> list[tuple[str, str, str]]:
-    """Who did what to what, in order."""
+    """Return actor, action and target of each entry, oldest first."""
     entries = AuditEntry.objects.order_by("id")
     return list(entries.values_list("actor", "action", "target"))
 
 
 def test_an_address_that_is_redirected_is_written_down(operator: Client) -> None:
-    """Whoever has somebody's address can ask for a new password."""
+    """Whoever controls a user's e-mail address can request a new password."""
     nina = User.objects.create_user("nina", "nina@example.com")
     row = EmailAddress.objects.create(user=nina, email="nina@example.com", primary=True)
     page = reverse("admin:account_emailaddress_change", args=[row.pk])

@@ -1,4 +1,4 @@
-"""The console's page of the archive: what the lake has of each day, and each segment."""
+"""The console's page of the archive: the lake's contents by day, and each segment."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""django-q2's tables in the console: everybody only looks, and looking opens no pickle."""
+"""django-q2's tables in the console are read-only, and viewing them unpickles nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def task(success: bool, **pickled: Any) -> Task:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> dict[str, Any]:
-    """One of each kind, with a bomb wherever django-q2 keeps a pickle."""
+    """One row of each kind, with code in every pickle that django-q2 stores."""
     bomb = Bomb(tmp_path / "ran")
     payload = signed_by_django_q2(bomb, settings.SECRET_KEY)
     pickles = dict.fromkeys(("args", "kwargs", "result"), stored(bomb))
@@ -62,7 +62,7 @@ def test_looking_at_background_tasks_opens_no_pickle(
     assert not (tmp_path / "ran").exists()
     if kind in ("success", "failure"):
         assert rows[kind].__class__.objects.get(pk=rows[kind].pk).result == 0
-        assert (tmp_path / "ran").exists()  # django-q2's own page would have done this
+        assert (tmp_path / "ran").exists()  # the original page of django-q2 would have run it
 
 
 @pytest.mark.trap("code in a row of the task tables")

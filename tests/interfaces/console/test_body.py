@@ -1,4 +1,4 @@
-"""How the console shows a body, and the command that sends it once more."""
+"""How the console shows a body, and the command that repeats its request."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""The console's pages of configuration and messages: all there, read-only where history is."""
+"""The console's pages of configuration and messages: complete, and read-only for history."""
 
 import json
 import re
@@ -58,17 +58,17 @@ def operator() -> Client:
 
 
 def audited(action: str) -> AuditEntry:
-    """The one entry of an action."""
+    """Return the only entry of an action."""
     return AuditEntry.objects.get(action=action)
 
 
 def statements(captured: CaptureQueriesContext) -> list[str]:
-    """SQL in one spelling for both databases."""
+    """Return the SQL with the same quotes for both databases."""
     return [query["sql"].replace("`", '"') for query in captured]
 
 
 def values_of(client: Client, url: str) -> dict[str, Any]:
-    """What a form would send if nobody touched it."""
+    """Return the values that an unchanged form would send."""
     form = client.get(url).context["adminform"].form
     values = {name: form[name].value() for name in form.fields}
     return {name: value for name, value in values.items() if value not in (None, False)}
@@ -247,7 +247,7 @@ def test_filters_find_what_they_say(operator: Client) -> None:
         assert (str(mine) in text) is there, query
 
 
-# -- Configuration, written through the steps ------------------------------------------------------
+# -- Changes of configuration ----------------------------------------------------------------------
 
 
 def test_a_channel_is_made_and_changed_by_its_step(operator: Client) -> None:
@@ -658,7 +658,7 @@ def test_a_key_is_rotated_and_revoked_never_edited(operator: Client) -> None:
     revoke = reverse("admin:channels_app_apikey_revoke", args=[key.pk])
 
     answer = operator.post(rotate, {"_form_submitted": "True", "overlap_s": "0"})
-    assert answer.content.decode().count("hsk_") == 2  # the title names the old one
+    assert answer.content.decode().count("hsk_") == 2  # the title contains the old one
     operator.post(revoke, {"_form_submitted": "True", "reason": "leaked"})
 
     key.refresh_from_db()
@@ -690,7 +690,7 @@ def test_teams_and_memberships_are_audited(operator: Client) -> None:
     ]
 
 
-# -- The frame -------------------------------------------------------------------------------------
+# -- The page layout -------------------------------------------------------------------------------
 
 
 def test_the_first_page_shows_where_everything_stands(operator: Client) -> None:

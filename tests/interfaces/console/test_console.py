@@ -1,4 +1,4 @@
-"""The console's frame: ways around, and lists whose cost does not grow with what they show."""
+"""The console's layout: navigation, and lists whose cost does not grow with their rows."""
 
 import re
 import sys
@@ -38,7 +38,7 @@ def operator() -> Client:
     return console.operator()
 
 
-# -- Ways around -----------------------------------------------------------------------------------
+# -- Navigation ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_list_resolves_few_addresses(operator: Client) -> None:
 
 
 class Calls:
-    """Counts the calls of a function while it is entered."""
+    """Counts the calls of a function while the context is active."""
 
     def __init__(self, code: CodeType) -> None:
         self.code = code

@@ -1,4 +1,4 @@
-"""A consumer's page in the console tells how it does: its circuit, and its deliveries by state."""
+"""A consumer's page in the console shows its health, circuit and deliveries by state."""
 
 import re
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ def operator() -> Client:
 
 
 def part(page: str) -> str:
-    """What stands over the form."""
+    """Return the health section above the form."""
     return page.partition('id="health"')[2].partition("</section>")[0]
 
 

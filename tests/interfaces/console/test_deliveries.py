@@ -1,4 +1,4 @@
-"""The console's pages of deliveries: all there, read-only, in index order, repaired by steps."""
+"""The console's pages of deliveries: complete, read-only, in index order, with repairs."""
 
 import shlex
 from typing import Any
@@ -28,7 +28,7 @@ from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFac
 pytestmark = pytest.mark.django_db
 
 SHOWN_ELSEWHERE = {Queue, MoveTask}
-"""They stand on the page of the pull consumer that is the queue (test_queues.py)."""
+"""Shown on the page of the queue's pull consumer, which test_queues.py covers."""
 MODELS = [model for model in console.models_of("delivery") if model not in SHOWN_ELSEWHERE]
 
 
@@ -38,7 +38,7 @@ def operator() -> Client:
 
 
 def shown(client: Client, query: str) -> set[str]:
-    """Public ids of the deliveries that a list shows."""
+    """Return the public ids of the deliveries that a list shows."""
     url = console.list_url(Delivery, query)
     console.look(client, url)
     return {str(row) for row in client.get(url).context["cl"].result_list}
@@ -72,7 +72,7 @@ def test_history_refuses_even_the_operator(model: type[Model], operator: Client)
     assert model._default_manager.filter(pk=row.pk).exists()
 
 
-# -- Finding ---------------------------------------------------------------------------------------
+# -- Lists -----------------------------------------------------------------------------------------
 
 
 def test_a_page_reads_no_further_than_it_shows(operator: Client) -> None:
@@ -201,7 +201,7 @@ def test_a_list_ends_where_reading_on_would_cost_too_much(operator: Client, quer
     assert operator.get(console.list_url(Delivery, query)).status_code == 302
 
 
-# -- Reading ---------------------------------------------------------------------------------------
+# -- Details ---------------------------------------------------------------------------------------
 
 
 def test_a_delivery_reads_as_a_timeline(operator: Client) -> None:
@@ -219,7 +219,7 @@ def test_a_delivery_reads_as_a_timeline(operator: Client) -> None:
 
     text = console.look(operator, console.page_url(delivery))
 
-    assert f">{delivery}</a>" in text  # an id keeps its letters, in the heading too
+    assert f">{delivery}</a>" in text  # an id keeps its letter case, even in the heading
     assert text.index("Accepted") < text.index("Attempt 1") < text.index("Attempt 2")
     assert "connect 3 ms, total 41 ms" in text
     assert "The consumer answered 500." in text
@@ -307,7 +307,7 @@ def test_attempts_are_found_by_their_delivery(operator: Client) -> None:
         assert str(other) not in text
 
 
-# -- Repairing -------------------------------------------------------------------------------------
+# -- Repairs ---------------------------------------------------------------------------------------
 
 
 def test_one_click_replays_a_dead_delivery(operator: Client) -> None:

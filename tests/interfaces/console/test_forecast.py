@@ -1,4 +1,4 @@
-"""The console's page of the forecast: the strip, what stands out, and what is not known."""
+"""The console's page of the forecast: the hourly strip, the peaks, and missing data."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -32,7 +32,7 @@ def test_the_strip_shows_each_hour_and_marks_the_peak(operator: Client) -> None:
     channel = ChannelFactory.create()
     console.forecast(channel.pk, timezone.now())
     rate = {"rate_per_second": 600.0, "rate_source": "docs/performance.md"}
-    # The last one did not look how far off it was.
+    # The last run did not measure its error.
     for more in ({"error_percent": 12.5, "mean_error_percent": 20.0}, {}):
         PipelineRun.objects.create(
             job="forecast",

@@ -1,4 +1,4 @@
-"""Nobody gives what they do not have, and nobody takes over whoever has more."""
+"""Users cannot grant rights that they lack, nor take over users with more rights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ Made = Callable[..., tuple[Client, User]]
 
 
 def person(name: str, *permissions: str, groups: tuple[str, ...] = (), **values: Any) -> User:
-    """Somebody on the staff with these permissions and groups."""
+    """Create a staff user with these permissions and groups."""
     made = User.objects.create_user(name, f"{name}@example.com", is_staff=True, **values)
     codes = [permission.partition(".")[2] for permission in permissions]
     made.user_permissions.set(Permission.objects.filter(codename__in=codes))
@@ -44,7 +44,7 @@ def _roles() -> None:
 
 
 def fields_of(user: User, **changes: Any) -> dict[str, Any]:
-    """The form of a person, as the page sends it."""
+    """Return a user's form as the page sends it."""
     joined = user.date_joined
     return {
         "username": user.username,
@@ -168,7 +168,7 @@ def test_the_successor_of_a_stronger_key_is_shown_to_nobody_weaker() -> None:
 
 @pytest.fixture
 def manager() -> Client:
-    """Somebody who may change people, and nothing else."""
+    """A user who may change users and nothing else."""
     people = ("auth.view_user", "auth.add_user", "auth.change_user", "auth.delete_user")
     more = ("account.change_emailaddress", "account.add_emailaddress", "account.view_emailaddress")
     factors = ("mfa.view_authenticator", "mfa.delete_authenticator")
@@ -295,7 +295,7 @@ def test_whoever_may_not_take_over_an_owner_does_not_remove_one_first() -> None:
 
 
 def test_an_operator_gives_no_team_a_producer() -> None:
-    """A team makes keys of its producers, and sees them."""
+    """A team creates keys for its producers, and sees them."""
     otto = person("otto", groups=("Operator",))
     team = TeamFactory.create()
     Membership.objects.create(team=team, user=otto, role="owner")

@@ -1,4 +1,4 @@
-"""The page Health: the worst first, why, and the way to them."""
+"""The page Health: the worst consumers and hosts first, with reasons and links."""
 
 from datetime import date, timedelta
 from typing import Any
@@ -35,7 +35,7 @@ def judge(consumer: Consumer | None, *, ago: int = 0, **values: Any) -> HealthDa
 
 
 def names(client: Client, query: str = "") -> list[list[str]]:
-    """Of consumers and of hosts."""
+    """Return the names of consumers and of hosts."""
     return [[line.name for line in lines] for _, lines in client.get(PAGE + query).context["parts"]]
 
 

@@ -1,4 +1,4 @@
-"""The console's page of ordering keys: found by their consumer, paused, resumed and skipped."""
+"""The console's page of ordering keys: found by consumer, paused, resumed and skipped."""
 
 import re
 from datetime import timedelta
@@ -32,7 +32,7 @@ def consumer() -> Consumer:
 
 
 def press(operator: Client, lane: Lane, button: str) -> None:
-    """Ask what the button asks, and say yes."""
+    """Open the dialog of a button and confirm it."""
     url = reverse(f"admin:delivery_lane_{button}", args=[lane.pk])
     hidden = re.findall(r'name="head" value="(\d+)"', operator.get(url).content.decode())
     typed = {"_form_submitted": "True", "reason": "a test", "head": "".join(hidden)}
@@ -85,7 +85,7 @@ def test_only_the_head_that_was_seen_is_passed_over(operator: Client, consumer: 
     lane = lane_of(consumer, "A")
     url = reverse("admin:delivery_lane_skip", args=[lane.pk])
     assert f'value="{lane.head_id}"' in operator.get(url).content.decode()
-    press(operator, lane, "skip")  # somebody else is faster
+    press(operator, lane, "skip")  # another operator is faster
     operator.post(url, {"_form_submitted": "True", "reason": "", "head": str(lane.head_id)})
     assert Delivery.objects.filter(state="cancelled").count() == 1
     assert lane_of(consumer, "A").waiting_count == 1

@@ -1,4 +1,4 @@
-"""The console's view of leases: who holds what of a pull consumer, and taking it back."""
+"""The console's view of leases: which worker holds which delivery, and revoking a lease."""
 
 import pytest
 from django.test import Client
@@ -20,7 +20,7 @@ def operator() -> Client:
 
 
 def part(page: str) -> str:
-    """The leases of a consumer's page."""
+    """Return the leases section of a consumer's page."""
     return page.partition('id="leases"')[2].partition("</section>")[0]
 
 

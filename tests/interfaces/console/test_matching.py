@@ -1,4 +1,4 @@
-"""The console's replay by filter: it counts, does exactly that, and shows how far it is."""
+"""The console's replay by filter: it counts, replays exactly that, and shows the progress."""
 
 import json
 from typing import Any

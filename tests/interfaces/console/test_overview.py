@@ -1,4 +1,4 @@
-"""The first page: figures that lead to what is behind them, charts, and what a new house says."""
+"""The start page: figures with links to their details, charts, and hints for a new installation."""
 
 import re
 from datetime import timedelta
@@ -33,7 +33,7 @@ def operator() -> Client:
 def passed(
     consumer_id: int = ALL, *, span_s: int = MINUTE_S, ago_s: int = 300, **amounts: int
 ) -> None:
-    """What a maintenance process would have written down."""
+    """Create a traffic row as the maintenance process does."""
     begins_at = (clock.now() - timedelta(seconds=ago_s)).replace(second=0, microsecond=0)
     latency = [0] * BUCKETS
     latency[4] = amounts.get("delivered", 0)
@@ -43,7 +43,7 @@ def passed(
 
 
 def figures(client: Client, query: str = "") -> dict[str, str]:
-    """Values of the cards by their titles."""
+    """Return the values of the cards by their titles."""
     groups = client.get(PAGE + query).context["groups"]
     return {card["title"]: str(card["value"]) for _, cards in groups for card in cards}
 

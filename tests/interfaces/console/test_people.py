@@ -1,4 +1,4 @@
-"""What a browser is told to keep for us and to keep to: cookies, forgery, content policies."""
+"""Browser security: cookies, CSRF protection and content security policies."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ POLICIES = {
 
 
 def owner_and_operator(**more: Any) -> Client:
-    """Somebody who is both, so that every page is there."""
+    """Return a client of a user who is both, so that every page exists."""
     people.person("olga", TeamFactory.create(slug="acme"), "owner")
     User.objects.update(is_staff=True, is_superuser=True)
     client = Client(**more)
@@ -91,7 +91,7 @@ def test_a_form_that_another_site_wrote_is_refused(path: str) -> None:
         client.post(path, {"slug": "stolen", "csrfmiddlewaretoken": "a" * 64}),
     ]
     assert [answer.status_code for answer in forged] == [403, 403]
-    # Even with the token: over TLS the browser says whose page the form was on.
+    # Even with a valid token: over TLS the Referer must be a page of this site.
     token = client.cookies["csrftoken"].value if "csrftoken" in client.cookies else "a" * 32
     elsewhere = client.post(
         path, {"csrfmiddlewaretoken": token}, secure=True, HTTP_REFERER="https://evil.example/"

@@ -1,4 +1,4 @@
-"""The console's pages of the pipeline: how it stands, a run live, start and stop by operators."""
+"""The console's pages of the pipeline: its state, live runs, and start and stop by operators."""
 
 import re
 
@@ -104,7 +104,7 @@ def test_a_link_fills_in_what_to_look_at_and_agrees_to_nothing(operator: Client)
 
 def test_pages_lead_to_the_form_of_their_job(operator: Client, onlooker: Client) -> None:
     for page, job in (
-        (console.list_url(Segment), ""),  # without a lake there is nothing to begin
+        (console.list_url(Segment), ""),  # without a lake there is nothing to start
         (console.list_url(LakeAudit), "audit"),
         (console.list_url(Restore), "replay"),
         (console.list_url(Erasure), "erase"),

@@ -1,4 +1,4 @@
-"""The console's view of queues: what waits, dead-letter queues both ways, and moving back."""
+"""The console's view of queues: waiting messages, dead-letter queues, and moving messages back."""
 
 from datetime import timedelta
 from typing import Any
@@ -34,7 +34,7 @@ def operator() -> Client:
 
 
 def dead_letter_queue(*bodies: bytes, **values: Any) -> Consumer:
-    """A queue that gets the dead letters of the queue ``jobs``, with these messages."""
+    """Create a queue with these messages that gets the dead letters of the queue ``jobs``."""
     consumer = waiting(channel=ChannelFactory.create(slug="jobs.dead"), client_id="sqs", **values)
     source = ChannelFactory.create(slug="jobs", kind="queue")
     ConsumerFactory.create(
@@ -62,7 +62,7 @@ def part(page: str, name: str = "queue") -> str:
 
 
 def role(name: str) -> Client:
-    """Somebody of one of the three groups."""
+    """Return a client of a user in one of the three groups."""
     make_roles.ensure()
     user = User.objects.create_user(name, is_staff=True)
     user.groups.add(Group.objects.get(name=name))
@@ -71,7 +71,7 @@ def role(name: str) -> Client:
     return client
 
 
-# -- Looking ---------------------------------------------------------------------------------------
+# -- Views -----------------------------------------------------------------------------------------
 
 
 def test_the_list_of_queues_says_how_much_waits_in_each(operator: Client) -> None:

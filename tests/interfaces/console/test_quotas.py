@@ -1,4 +1,4 @@
-"""How much waits, of what may: a bar on the pages of a channel and of a team."""
+"""Quota usage: a bar on the pages of a channel and of a team."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.django_db
 
 
 def used(scope: str, row: Channel | Team) -> None:
-    """Three quarters of four messages wait."""
+    """Store that three of the four allowed messages wait."""
     QuotaUsage.objects.create(
         scope=scope, owner_id=row.pk, messages=3, bytes=1536, counted_at=clock.now()
     )

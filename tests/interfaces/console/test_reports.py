@@ -1,4 +1,4 @@
-"""Pages of what the pipeline found: before its first run, and when the last one failed."""
+"""Report pages of the pipeline: before its first run, and after the last run failed."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The console's pages of schedules: made by a form, seen ahead, paused, resumed and run."""
+"""The console's pages of schedules: created by a form, previewed, paused, resumed and run."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def operator() -> Client:
 
 
 def form(**values: Any) -> dict[str, Any]:
-    """What a browser sends."""
+    """Return the form as a browser sends it."""
     empty = ("description", "every_ms", "limit", "content_type", "event_type", "priority")
     return {
         **dict.fromkeys((*empty, "ordering_key", "producer", "reason", "headers"), ""),
@@ -71,7 +71,7 @@ def test_a_form_makes_one_and_changes_it(operator: Client) -> None:
     assert (schedule.cron, schedule.every_ms) == ("", 500)
     entry = AuditEntry.objects.latest("id")
     assert (entry.action, entry.actor, entry.reason) == ("schedule.update", "user:olga", "faster")
-    # Who saw an older version changes nothing.
+    # A form based on an older version changes nothing.
     stale = operator.post(url, changed | {"every_ms": "900"})
     assert "has changed since" in stale.content.decode()
 
@@ -122,7 +122,7 @@ def test_pause_resume_and_run(operator: Client) -> None:
     schedule = ScheduleFactory.create()
     for name, state in (("pause", "paused"), ("resume", "active")):
         url = reverse(f"admin:channels_app_schedule_{name}", args=[schedule.pk])
-        assert operator.get(url).status_code == 200  # only asks
+        assert operator.get(url).status_code == 200  # only shows the dialog
         operator.post(url, {"_form_submitted": "True", "reason": "night"})
         schedule.refresh_from_db()
         assert schedule.state == state

@@ -1,4 +1,4 @@
-"""The console's pages of numbered keys: what is expected, who waits, and the way between them."""
+"""The console's pages of sequences: the expected number, waiting requests, and their links."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The system page: what runs here, without a secret."""
+"""The system page shows the running installation without any secret."""
 
 import pytest
 from django.conf import settings

@@ -1,4 +1,4 @@
-"""The console's page of a minute or an hour: how long deliveries took, told and drawn."""
+"""The console's page of a minute or an hour: delivery latencies as text and as a chart."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The console's page of triage: numbers, stories, and a way to the replay of each kind."""
+"""The console's page of triage: counts, descriptions, and a link to the replay of each kind."""
 
 import pytest
 from django.contrib.auth.models import Permission, User

@@ -1,4 +1,4 @@
-"""The console's timeline: a picture of what is coming, the next ones, and what is done to them."""
+"""The console's timeline: a chart, the next messages, and actions on them."""
 
 import re
 from datetime import timedelta
@@ -37,7 +37,7 @@ def test_what_is_coming_stands_in_the_order_of_its_time(operator: Client) -> Non
     places = [text.index(str(message)) for message in (first, second, third)]
     assert places == sorted(places)
     assert str(gone) not in text
-    assert text.count("<rect") == 2  # the day's; the third one is due tomorrow
+    assert text.count("<rect") == 2  # those of the day; the third one is due tomorrow
     assert "2, at most 1 in 20 minutes" in text
     of_one = console.look(operator, f"{PAGE}?channel={second.channel_id}&span=hour")
     assert str(second) in of_one

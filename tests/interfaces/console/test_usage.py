@@ -1,4 +1,4 @@
-"""The page Usage: a month in numbers, pictures and a file, for those who may see it."""
+"""The page Usage: a month in numbers, charts and a file, for users who may see it."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ def operator() -> Client:
 
 @pytest.fixture
 def crm() -> Consumer:
-    """With two hours of use on one day and one on another; and an hour of December."""
+    """A consumer with two hours of use on one day, one on another, and one in December."""
     crm = ConsumerFactory.create(client_id="crm")
     shop = ProducerFactory.create(slug="shop")
     for day, hour in ((3, 4), (3, 5), (20, 23)):

@@ -1,4 +1,4 @@
-"""The console's view of what is scheduled: moved, sent now and taken back by the steps."""
+"""The console's view of scheduled messages: moved, sent now and cancelled."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The team that most tests are about, and somebody who may change what it owns."""
+"""The team of most tests, and a member who may change its objects."""
 
 import pytest
 from django.test import Client

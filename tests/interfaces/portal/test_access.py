@@ -1,4 +1,4 @@
-"""Who gets through which door of the portal: on every address, whichever is added."""
+"""Access to every route of the portal, including routes added later."""
 
 import re
 
@@ -21,13 +21,13 @@ STRICT = (
 )
 
 FOR_ALL = ["/portal/-/join/<str:token>/"]
-"""Where somebody without an account may look."""
+"""Routes that need no account."""
 OWN_BUSINESS = ["/portal/<str:team>/members/leave/"]
-"""What each member may do, whatever the role."""
+"""Routes that every member may use, whatever the role."""
 
 
 def filled(path: str, team: str) -> str:
-    """The address of a route, with something in each of its places."""
+    """Return the address of a route, with a value for each parameter."""
     path = path.replace("<str:team>", team)
     return re.sub(r"<(?:(\w+):)?\w+>", lambda place: "1" if place[1] == "int" else "x", path)
 

@@ -1,4 +1,4 @@
-"""The door for people: one for all, with a limit of tries, and a way back for who forgot."""
+"""Signing in: one page for all users, with a limit of attempts and a password reset."""
 
 import re
 from typing import Any
@@ -188,7 +188,7 @@ def test_a_forgotten_password_is_replaced_by_a_link_that_works_once(settings: An
 
 @pytest.fixture
 def _lasting_codes(settings: Any) -> None:
-    """No code of a second factor ends between its making and its use."""
+    """Keep codes of a second factor valid for the whole test."""
     settings.MFA_TOTP_PERIOD = 10**9
 
 

@@ -1,4 +1,4 @@
-"""The audit log of a team: everything that was done to what is its own, and nothing else."""
+"""The audit log of a team: all actions on its own objects, and no others."""
 
 import re
 from typing import Any
@@ -40,7 +40,7 @@ def viewer(team: Team) -> Client:
 
 
 def told(client: Client, query: str = "") -> list[str]:
-    """What was done, newest first, as the page shows it."""
+    """Return the actions that the page shows, newest first."""
     html = client.get(f"/portal/acme/audit/{query}").content.decode()
     return re.findall(r'data-label="Did"[^>]*>([\w.]+)<', html)
 
@@ -131,7 +131,7 @@ def test_pages_follow_each_other_in_index_order(
     assert told(viewer, "?before=nonsense") == ["act.n4", "act.n3"]
 
 
-@pytest.mark.django_db(transaction=True)  # MariaDB commits what was open when it analyses
+@pytest.mark.django_db(transaction=True)  # ANALYZE commits on MariaDB
 def test_the_list_is_served_by_its_index(team: Team) -> None:
     AuditEntry.objects.bulk_create(
         AuditEntry(actor="a", action="b", target="c", team_id=number % 50) for number in range(2000)

@@ -1,4 +1,4 @@
-"""Keys in the portal: no more rights than the team has, shown once, dead when revoked."""
+"""Keys in the portal: no more rights than the team has, shown once, refused when revoked."""
 
 import re
 from datetime import timedelta
@@ -33,7 +33,7 @@ def orders() -> Channel:
 
 @pytest.fixture
 def shop(team: Team) -> Producer:
-    """A producer that an operator let publish on one channel."""
+    """A producer that an operator allowed to publish on one channel."""
     producer = ProducerFactory.create(slug="shop", team=team)
     ApiKeyFactory.create(producer=producer, label="granted", channels=["orders"])
     return producer
@@ -49,7 +49,7 @@ def newest() -> ApiKey:
 
 
 def made(answer: Any) -> str:
-    """The text of a key that was just made."""
+    """Return the text of the key that a response shows."""
     html = answer.content.decode()
     assert answer.status_code == 200, html
     found = TEXT.findall(html)
@@ -59,7 +59,7 @@ def made(answer: Any) -> str:
 
 
 def ticked(html: str) -> set[str]:
-    """The channels that are chosen in the form."""
+    """Return the channels that are selected in the form."""
     boxes = re.findall(r'<input[^>]*name="channels"[^>]*>', html)
     assert boxes
     return {box.split('value="')[1].split('"')[0] for box in boxes if " checked" in box}

@@ -1,4 +1,4 @@
-"""What belongs to others: a member who puts their names into addresses finds nothing there."""
+"""Objects of other teams: a member who uses their names in addresses gets 404."""
 
 import re
 from collections.abc import Iterator
@@ -20,14 +20,15 @@ FOR_EVERYBODY = {
     "/portal/<str:team>/webhooks/-/catalogue/<str:channel>/",
     "/portal/<str:team>/webhooks/-/new/<str:channel>/",
 }
-"""An external channel is every team's to look at and to register with."""
+"""Every team may view an external channel and register on it."""
 FORGIVING = ("<int:member>", "<int:invitation>")
-"""Two owners may act at once: who is gone already is told of in the list of members, not by 404."""
+"""A second owner may be faster: an object that is gone leads to a message in the list of members,
+not to 404."""
 NOBODY = "987654321"
 
 
 def belongings(team: Team) -> dict[str, str]:
-    """By the names of the addresses: one of everything that a team has."""
+    """Create one object of every kind for a team; return them by the names of route parameters."""
     made = world.make(team)
     queued = DeliveryFactory.create(consumer=made.consumer)
     people.person("somebody", team, "viewer")
@@ -46,7 +47,7 @@ def belongings(team: Team) -> dict[str, str]:
 
 
 def addresses(team: str, found: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Route, method and address of each route that leads to an object, with these for objects."""
+    """Yield route, method and address of each route with objects, filled with these objects."""
     for path, view in people.team_routes():
         names = re.findall(r"<\w+:(\w+)>", path)
         if names == ["team"] or path in FOR_EVERYBODY:
@@ -62,7 +63,7 @@ def addresses(team: str, found: dict[str, str]) -> Iterator[tuple[str, str, str]
 
 
 def test_the_same_addresses_lead_their_owners_somewhere() -> None:
-    """Without this the walks below would prove nothing."""
+    """Without this, the tests below would prove nothing."""
     team = TeamFactory.create(slug="theirs")
     found = belongings(team)
     owner = people.person("olga", team, "owner")
@@ -93,14 +94,14 @@ def test_what_is_anothers_is_nowhere_among_my_teams_addresses() -> None:
 
 
 def told(client: Client, address: str) -> list[str]:
-    """What the list of members says of it afterwards."""
+    """Return the messages that the list of members shows afterwards."""
     answer = client.post(address, {"role": "editor"}, follow=True)
     return [str(message) for message in answer.context["messages"]]
 
 
 @pytest.mark.trap("another tenant's object by its number")
 def test_what_is_anothers_is_not_reached_through_my_webhook() -> None:
-    """Deliveries and replays are named below a webhook: mine does not open theirs."""
+    """Deliveries and replays are addressed below a webhook: mine gives no access to theirs."""
     theirs = belongings(TeamFactory.create(slug="theirs"))
     mine = TeamFactory.create(slug="mine")
     me = people.person("mia", mine, "owner")

@@ -1,4 +1,4 @@
-"""Producers in the portal: a team makes its own, which may do nothing until an operator says so."""
+"""Producers in the portal: a team creates its own, which need an operator's grant."""
 
 from typing import Any
 

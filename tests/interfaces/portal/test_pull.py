@@ -1,4 +1,4 @@
-"""Pull consumers in the portal: registered by form, with the code that receives."""
+"""Pull consumers in the portal: registered by form, with example code that receives."""
 
 import pytest
 from django.test import Client
@@ -50,7 +50,7 @@ def test_a_pull_consumer_is_registered_and_shown_how_to_receive(
     shown = text(owner.get(detail))
     assert "Attempt 1: delivered" in shown
     assert "curl -isSg" not in shown
-    assert "webhook-signature" not in shown  # nothing is sent to it
+    assert "webhook-signature" not in shown  # nothing is sent to a pull consumer
 
 
 @pytest.mark.parametrize(

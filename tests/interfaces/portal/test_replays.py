@@ -84,13 +84,13 @@ def test_what_is_due_later_stands_in_the_order_of_its_time(
 
 
 def run_sweeps() -> None:
-    """Replays are worked off by the maintenance process."""
+    """Run the replays as the maintenance process does."""
     while replay.run_due(clock.now(), slot=0):
         pass
 
 
 def die(webhook: Consumer, receiver: Receiver, count: int) -> list[Delivery]:
-    """Really failed deliveries; from then on the consumer takes everything."""
+    """Let deliveries fail for real; afterwards the consumer accepts everything."""
     receiver.script("/hook", [Reply(500, b"no")])
     Consumer.objects.filter(id=webhook.id).update(retry="once")
     publish(webhook.channel, *[b"%d" % n for n in range(count)], event_type="order.paid")
@@ -109,7 +109,7 @@ def test_dead_letters_are_counted_first_then_sent_again(
     start = f"{root(webhook)}/dead/replay/?outcome=server_error"
     assert "This will send 5 messages again" in text(owner.get(start))
     assert not Replay.objects.exists()
-    assert owner.post(start, {"reason": ""}).status_code == 422  # a reason is needed
+    assert owner.post(start, {"reason": ""}).status_code == 422  # a reason is required
 
     answer = owner.post(start, {"reason": "it was down"})
 
@@ -253,7 +253,7 @@ def test_one_is_sent_again_or_taken_back(
 
 
 def make_history(webhook: Consumer) -> list[Delivery]:
-    """Sixty deliveries, one a minute, in several states; newest last."""
+    """Create sixty deliveries, one a minute, in several states; newest last."""
     now, rows = clock.now(), []
     for place in range(60):
         at = now - timedelta(minutes=60 - place)
@@ -278,7 +278,7 @@ def make_history(webhook: Consumer) -> list[Delivery]:
 
 
 def walk(owner: Client, address: str, query: str = "") -> list[str]:
-    """Ids of all pages from the newest to the oldest, and back again to the same first page."""
+    """Return the ids on all pages, newest first, and check that going back ends on page one."""
     first = page = text(owner.get(address + query))
     seen = re.findall(r'href="[^"]*/deliveries/(dlv_\w+)/"', page)
     while link := re.search(r'rel="next" href="([^"]+)"', page):
@@ -296,7 +296,7 @@ def walk(owner: Client, address: str, query: str = "") -> list[str]:
 def test_every_page_holds_what_its_filter_says_in_order_and_once(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch, looks: tuple[int, ...]
 ) -> None:
-    """Also when the look breaks off long before it has found a page full."""
+    """Even when the scan stops before it has filled a page."""
     monkeypatch.setattr(pages, "SCAN_ROWS", looks)
     rows = make_history(webhook)
     wanted: dict[str, Callable[[Delivery], bool]] = {
@@ -333,7 +333,7 @@ def test_the_health_page_says_how_messages_fared(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = make_history(webhook)
-    monkeypatch.setattr(charts, "SAMPLE", 5)  # wherever the bars' edges are just now
+    monkeypatch.setattr(charts, "SAMPLE", 5)  # independent of the current edges of the bars
     assert "A sample:" in text(owner.get(f"{root(webhook)}/health/?span=7d"))
     monkeypatch.setattr(charts, "SAMPLE", 100)
     taken = sum(row.state == "delivered" for row in rows)
@@ -381,12 +381,12 @@ def test_a_week_of_health_asks_as_often_as_a_day(owner: Client, webhook: Consume
 
 
 def test_pages_ask_no_more_the_more_there_is(owner: Client, webhook: Consumer) -> None:
-    """The number of queries does not grow with rows on a page."""
+    """The number of queries does not grow with the rows on a page."""
 
     def count(path: str) -> int:
         with CaptureQueriesContext(connection) as captured:
             assert owner.get(f"{root(webhook)}/{path}").status_code == 200
-        # The clock asks for the database's time now and then.
+        # The clock queries the database's time now and then.
         return sum("UTC_TIMESTAMP" not in query["sql"] for query in captured.captured_queries)
 
     for state in ("delivered", "dead", "retrying"):

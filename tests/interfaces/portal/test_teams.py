@@ -1,4 +1,4 @@
-"""Teams: founding one, inviting, joining, changing roles, leaving; and never without an owner."""
+"""Teams: creating, inviting, joining, changing roles, leaving; always with an owner."""
 
 import io
 import logging
@@ -33,7 +33,7 @@ def owner(team: Team) -> Client:
 
 
 def link_of(owner: Client, **values: Any) -> str:
-    """The path of a fresh invitation, as it is shown once."""
+    """Return the path of a new invitation, which is shown once."""
     form = {"role": "editor", "days": "7", "email": "", **values}
     html = owner.post("/portal/acme/members/invite/", form).content.decode()
     found = re.search(r"http://[^/]+(/portal/-/join/[\w-]{43}/)", html)
@@ -400,7 +400,7 @@ def test_who_joins_by_two_links_at_once_is_a_member_once() -> None:
         target=together, args=[lambda token=token: join(token) for token in tokens]
     )
     with transaction.atomic():
-        # A new member needs the team's row: both have looked before either can write.
+        # Adding a member locks the team's row: both have read it before either can write.
         Team.objects.select_for_update().get()
         joining.start()
         time.sleep(0.5)
@@ -412,7 +412,7 @@ def test_who_joins_by_two_links_at_once_is_a_member_once() -> None:
 
 
 def together(*works: Any) -> None:
-    """Run the works at the same moment; what one of them refuses is what the test is about."""
+    """Run the calls at the same moment; refusals are part of the test."""
     barrier = threading.Barrier(len(works))
 
     def run(work: Any) -> None:

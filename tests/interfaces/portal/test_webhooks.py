@@ -1,4 +1,4 @@
-"""Webhooks in the portal: from the catalogue to the first delivery, and what may go wrong."""
+"""Webhooks in the portal: from the catalogue to the first delivery, and possible errors."""
 
 import re
 from typing import Any
@@ -38,7 +38,7 @@ def owner(team: Team) -> Client:
 
 @pytest.fixture
 def orders() -> Channel:
-    """A channel that teams see, with one described event type."""
+    """An external channel with one described event type."""
     channel = ChannelFactory.create(slug="orders", external=True, description="All orders.")
     EventTypeFactory.create(
         channel=channel,
@@ -256,7 +256,7 @@ def test_a_viewer_sees_every_page_and_no_button(
         main = text(answer).partition("<main")[2]
         assert 'method="post"' not in main, path
         assert secret_of(webhook) not in main
-    # What a consumer would take for ours is nothing for somebody who may only look.
+    # A viewer may not see what would authenticate a request as ours.
     detail = text(viewer.get(f"{ROOT}/orders/mine/deliveries/{row}/"))
     assert re.search(r"webhook-signature: v1,[\w+/]{6}\.\.\.", detail)
     assert viewer.get(f"{ROOT}/orders/mine/dead/replay/").status_code == 403

@@ -1,4 +1,4 @@
-"""CPU time and memory of processes."""
+"""The benchmark measures CPU time and memory of processes."""
 
 import os
 import subprocess

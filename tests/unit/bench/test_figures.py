@@ -1,4 +1,4 @@
-"""Figures: how values are judged."""
+"""Benchmark figures: how a value is judged against its targets."""
 
 import pytest
 

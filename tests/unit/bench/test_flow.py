@@ -1,4 +1,4 @@
-"""The books: what is lost, delivered twice, refused or broken off does not go unnoticed."""
+"""The benchmark's counts: lost, duplicate, refused and broken-off messages are noticed."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ CONSUMER = 7
 
 @pytest.fixture
 def log() -> Iterator[Log]:
-    """The books of a sink that the test keeps itself."""
+    """The log of a sink, written by the test itself."""
     log = Log.create()
     yield log
     log.remove()
@@ -65,13 +65,13 @@ def test_each_consumer_has_to_get_each_message(receiver: Receiver, log: Log) -> 
         receiver.wait_for(COUNT)
         arrive(log, *range(100, 120))
         arrive(log, *range(100, 118), consumer=8)
-        arrive(log, *range(100, 120), consumer=9)  # nobody that is watched
+        arrive(log, *range(100, 120), consumer=9)  # a consumer that is not followed
         with pytest.raises(BenchError, match="LOST: 2 deliveries"):
             following.finish(patience_s=1)
 
 
 def test_what_arrives_twice_is_counted(receiver: Receiver, log: Log) -> None:
-    arrive(log, 100)  # from before; not ours
+    arrive(log, 100)  # from an earlier run
     with Following(plan(receiver), log, [CONSUMER]) as following:
         receiver.wait_for(COUNT)
         arrive(log, *range(100, 120), 100, 119, 99, 120)
@@ -131,7 +131,7 @@ def test_an_open_loop_keeps_its_rate_whatever_the_answers_do(receiver: Receiver,
 
     sent = sorted(flow.sent.values())
     gaps = [(later - earlier) / 1e9 for earlier, later in pairwise(sent)]
-    # None waited for an answer, which would have taken 300 ms; how busy we are decides the rest.
+    # Waiting for an answer takes 300 ms. The bound leaves room for a busy machine.
     assert sum(gaps) / len(gaps) < 0.1
 
 

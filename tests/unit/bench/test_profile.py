@@ -1,4 +1,4 @@
-"""The profile: stacks that running processes write down, and which room each belongs to."""
+"""The profiler: running processes write stacks, and each stack is assigned to a component."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ os.wait()
 
 
 def stack(*frames: tuple[str, int]) -> str:
-    """As faulthandler writes one, innermost frame first."""
+    """Return a stack as faulthandler writes it, innermost frame first."""
     lines = [f'  File "{file}", line {number} in work' for file, number in frames]
     return "\n".join([f"Current thread 0x1 {profile.SAMPLE}", *lines, ""])
 

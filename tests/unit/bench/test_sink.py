@@ -1,4 +1,4 @@
-"""The sink: answers by path, and writes down what came."""
+"""The benchmark's sink: it answers by path and logs what it receives."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""The table: what a reader sees of values, runs, verdicts, failures and another broker."""
+"""The results table: values, runs, verdicts, failures and the comparison with another broker."""
 
 import io
 from pathlib import Path
@@ -53,7 +53,7 @@ def result(database: str = "mariadb", run: int = 1, ours: bool = True, **values:
 
 
 def cells(text: str, figure: str) -> list[str]:
-    """The cells of one line of the Markdown table."""
+    """Return the cells of one line of the Markdown table."""
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {figure} |")]
     return [cell.strip() for cell in line.split("|")[1:-1]]
 

@@ -1,4 +1,4 @@
-"""Charts: round marks, lines that break off where nothing is known, words for those who hear."""
+"""Charts: round axis marks, lines with gaps where data is missing, text for screen readers."""
 
 import pytest
 

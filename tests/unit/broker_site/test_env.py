@@ -1,4 +1,4 @@
-"""The environment: what an installation may choose, and how the README's own one begins."""
+"""The environment: settings that are refused, and safe settings in the README's example."""
 
 import re
 

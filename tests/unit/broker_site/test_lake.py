@@ -1,4 +1,4 @@
-"""The archive's folder: broker and pipeline take the same texts and refuse the same."""
+"""The archive folder setting: broker and pipeline accept and refuse the same values."""
 
 from pathlib import Path
 

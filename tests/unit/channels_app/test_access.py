@@ -1,4 +1,4 @@
-"""Who may touch what: the wall between teams, and the roles within one."""
+"""Authorization: teams are isolated from each other, and roles limit members within a team."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""No spelling of an inner address gets past the two checks, and no public one is refused."""
+"""The two checks of outbound addresses refuse internal ones in every spelling, no public one."""
 
 import socket
 from ipaddress import IPv4Address, IPv6Address
@@ -43,7 +43,7 @@ PUBLIC_HOSTS = [
 ]
 
 INNER_HOSTS = [
-    # loopback, every way a resolver reads it
+    # loopback, in every spelling that a resolver accepts
     "127.0.0.1",
     "127.0.0.1.",
     "127.1",
@@ -81,7 +81,7 @@ INNER_HOSTS = [
     "0251.0376.0251.0376",
     "168.63.129.16",
     "192.0.0.192",
-    # assigned to nobody one could call
+    # documentation, multicast, reserved, broadcast
     "192.0.2.1",
     "198.18.0.1",
     "198.51.100.1",
@@ -125,7 +125,7 @@ INNER_HOSTS = [
     "[2002:808:808::1]",
     "[2001:0:a9fe:a9fe::]",
     "[2001:0:4136:e378:8000:63bf:3fff:fdd2]",
-    # names of the inner network
+    # internal host names
     "localhost",
     "localhost.",
     "LocalHost",
@@ -186,7 +186,7 @@ MALFORMED = [
     "http://\u0661\u0662\u0667.0.0.1/",
     "http://127\u30020.0.1/",
     "http://loc\u017falhost/",
-    # hosts that are none
+    # invalid host names
     "http://./",
     "http://../",
     "http://a..example/",
@@ -199,7 +199,7 @@ MALFORMED = [
     "http://%31%32%37.0.0.1/",
     "http://" + "a" * 64 + ".example/",
     "http://" + "a." * 130 + "example/",
-    # numbers that are no address
+    # invalid IPv4 addresses
     "http://256.1.1.1/",
     "http://1.2.3.4.5/",
     "http://1.2.3.4.0/",

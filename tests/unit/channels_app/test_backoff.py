@@ -1,4 +1,4 @@
-"""Delays stay within their bounds, grow, and add up to what people are told."""
+"""Retry delays stay within their bounds, grow, and add up to the total that users are shown."""
 
 import re
 

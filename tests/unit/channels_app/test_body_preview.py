@@ -1,4 +1,4 @@
-"""Bodies as people see them: nothing a producer can send breaks a page."""
+"""Body previews: no body that a producer sends breaks a page."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Places: shares that leave something for others, and how long somebody waits for one."""
+"""The concurrency limit: how many slots each owner gets, and how long a request waits for one."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +9,7 @@ from channels_app.api.concurrency import ConcurrencyLimit
 
 
 def fill(some: ConcurrencyLimit, owner: str) -> int:
-    """Take what there is for this owner; how many that were."""
+    """Take every slot that this owner may have; return their number."""
     count = 0
     while some.take(owner, waits=False):
         count += 1
@@ -34,7 +34,7 @@ def test_what_is_given_back_can_be_taken_by_anybody() -> None:
 
 
 def test_who_sits_on_his_places_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And so is who comes when nobody has moved for long."""
+    """Requests are also refused at once when no slot was released for a long time."""
     monkeypatch.setattr(concurrency, "MAX_WAIT_S", 0.0)
     monkeypatch.setattr(concurrency, "PAUSES_S", (600.0,))
     some = ConcurrencyLimit(2)

@@ -1,4 +1,4 @@
-"""How a consumer is doing, in a word: one rule for console, portal and lists."""
+"""The one-word health status of a consumer, the same in the console, portal and lists."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"ever_succeeded": True, "ever_failed": True}, "healthy", "good"),
     ({"ever_succeeded": True, "ever_failed": True, "is_failing": True}, "unsteady", "wait"),
     ({"ever_succeeded": True, "ever_failed": True, "is_open": True}, "failing", "bad"),
-    # One that never succeeded is no healthy one, also while its circuit is closed.
+    # A consumer that never succeeded is not healthy, even while its circuit is closed.
     ({"ever_failed": True}, "failing", "bad"),
     ({"ever_failed": True, "is_failing": True}, "failing", "bad"),
 ]

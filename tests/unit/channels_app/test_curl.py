@@ -1,4 +1,4 @@
-"""The line for a shell, run in a shell: exactly the same request comes out."""
+"""The generated curl command, run in a shell, sends exactly the same request."""
 
 import shutil
 import subprocess

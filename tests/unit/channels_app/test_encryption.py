@@ -1,4 +1,4 @@
-"""What is sealed opens in its own row with its own key, and nowhere else."""
+"""An encrypted value can be decrypted only in its own row and with its own key."""
 
 import base64
 import hashlib
@@ -55,7 +55,7 @@ def test_what_names_a_row_does_not_run_on_into_the_data() -> None:
 @given(st.binary(max_size=100), st.booleans(), st.data())
 def test_one_changed_bit_is_noticed(plain: bytes, sealed: bool, data: st.DataObject) -> None:
     envelope = bytearray((RING.encrypt if sealed else RING.digested)(plain, ROW))
-    # All but the one that makes it a plain envelope: of that the row's key id tells.
+    # Except the bit that makes it a plain envelope: the row's key id reveals that change.
     bit = data.draw(st.integers(0, len(envelope) * 8 - 1).filter(lambda bit: bit != 1 - sealed))
     envelope[bit // 8] ^= 1 << bit % 8
     with pytest.raises(Unreadable):
@@ -138,7 +138,7 @@ def test_a_ring_needs_whole_keys() -> None:
 
 
 def test_two_keys_with_one_id_are_refused() -> None:
-    # Found by search: their SHA-256 begin with the same four bytes.
+    # Found by search: the SHA-256 digests of these keys begin with the same four bytes.
     twins = [number.to_bytes(32, "big") for number in (50_323, 54_260)]
     with pytest.raises(ValueError, match="the same id"):
         Keyring(twins)

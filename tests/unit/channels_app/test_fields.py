@@ -1,4 +1,4 @@
-"""Readers: whatever JSON can say, either comes out clean or is refused with a sentence."""
+"""Field readers: any JSON value is either cleaned or refused with a sentence."""
 
 import json
 from typing import Any
@@ -45,7 +45,8 @@ def test_a_reader_gives_a_clean_value_or_a_sentence(name: str, value: Any) -> No
         clean = reader(value)
     except ValueError:
         return
-    # What was let through can be stored by any database, read again, and is described truly.
+    # Any database can store an accepted value, reading it again does not change it, and the
+    # schema allows it.
     json.dumps(clean, allow_nan=False, ensure_ascii=False).encode()
     assert reader(clean) == clean
     Draft202012Validator(fields.schema_of(reader)).validate(value)

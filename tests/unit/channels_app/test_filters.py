@@ -1,4 +1,4 @@
-"""A consumer hears what it asked for, and nothing that only looks like it."""
+"""Filters: a consumer gets the event types that it subscribed to, and no similar ones."""
 
 import pytest
 from hypothesis import given

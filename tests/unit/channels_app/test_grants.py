@@ -1,4 +1,4 @@
-"""What a team may put into a key, case by case."""
+"""Grants: which rights a team may give to an API key."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -170,13 +170,13 @@ TODAY = datetime(2026, 1, 10, tzinfo=UTC)
         ([], 0),
         ([(3, None)], 3),
         ([(9, None), (3, None)], 9),
-        # One that ends when the next one begins leaves no break, one that ends before it does.
+        # A period that ends when the next one begins leaves no gap; one that ends earlier does.
         ([(9, 5), (5, None)], 9),
         ([(9, 6), (5, None)], 5),
         ([(9, 4), (7, 6), (5, None)], 9),
-        # The order in which they are told says nothing.
+        # The order of the periods does not matter.
         ([(5, None), (9, 5)], 9),
-        # What has ended gives nothing, and what begins later does not yet.
+        # A period that has ended gives nothing; one that begins later gives nothing yet.
         ([(9, 1)], 0),
         ([(3, 0)], 3),
         ([(3, -2)], 3),
@@ -190,7 +190,7 @@ TODAY = datetime(2026, 1, 10, tzinfo=UTC)
 def test_a_right_counts_from_when_it_was_held_without_a_break(
     spans: list[tuple[int, int | None]], days: int
 ) -> None:
-    """All in days before today."""
+    """All periods are in days before today."""
     held = [
         (TODAY - begin * DAY, None if end is None else TODAY - end * DAY) for begin, end in spans
     ]

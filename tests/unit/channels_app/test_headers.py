@@ -1,4 +1,4 @@
-"""Nothing that people add to a request can pass for the broker's own words or break its frame."""
+"""Headers that users add cannot imitate the broker's own or break the request's framing."""
 
 import pytest
 from hypothesis import given

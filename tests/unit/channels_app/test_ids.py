@@ -1,4 +1,4 @@
-"""Keys rise, never repeat, and have one public spelling."""
+"""Primary keys increase, never repeat, and have one public spelling."""
 
 import os
 import signal
@@ -109,10 +109,10 @@ def test_a_forked_process_makes_other_keys() -> None:
     make = IdMaker(now_ms=lambda: NOW_MS)
     make()
     read, write = os.pipe()
-    with make._lock:  # as if another thread were making a key at the moment of the fork
+    with make._lock:  # as if another thread were generating a key during the fork
         child = os.fork()
         if child == 0:
-            signal.alarm(2)  # a child that inherits the held lock would wait for ever
+            signal.alarm(2)  # a child that inherited the held lock would wait forever
             os.write(write, str(make()).encode())
             os._exit(0)
     os.close(write)

@@ -1,4 +1,4 @@
-"""Keys that a channel makes: from the body, or one for all."""
+"""Ordering keys that a channel derives: from the body, or one key for all messages."""
 
 import json
 from typing import Any

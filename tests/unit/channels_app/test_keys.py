@@ -1,4 +1,4 @@
-"""A key opens what it was made for and nothing else, and its secret is stored nowhere."""
+"""An API key grants only its own scopes, and its secret is not stored."""
 
 import re
 

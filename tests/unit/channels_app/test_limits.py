@@ -1,4 +1,4 @@
-"""The limiter lets through what the rate allows, in every window, and says how long to wait."""
+"""The rate limiter keeps the rate in every window and says how long to wait."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ def test_no_window_holds_more_than_burst_and_rate(rate: Rate, gaps: list[float])
     for first, start in enumerate(allowed):
         for last in range(first, len(allowed)):
             window = allowed[last] - start
-            # What floats of Unix seconds leave us, 50 times in a burst.
+            # Rounding error of Unix seconds as floats, 50 times in a burst.
             assert last - first + 1 <= rate.burst + (window + ROUNDING_S) * rate.per_second
 
 

@@ -1,4 +1,4 @@
-"""Misfires: what still happens after the broker was away."""
+"""Misfires: which missed occurrences a schedule fires after an outage."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +15,7 @@ NOW = datetime(2027, 1, 4, 12, tzinfo=UTC)
 
 
 def fired(every_s: float, late_s: float, misfire: str) -> tuple[list[float], int]:
-    """Lateness in seconds of what is fired, and how many were missed, until nothing is due."""
+    """Return the lateness in seconds of each fired occurrence, and the number of missed ones."""
     table = Timetable(every_ms=int(every_s * 1000), start_at=NOW - timedelta(seconds=late_s))
     at: datetime | None = table.start_at
     late, missed = [], 0
@@ -31,7 +31,7 @@ def fired(every_s: float, late_s: float, misfire: str) -> tuple[list[float], int
 @pytest.mark.parametrize(
     ("misfire", "late", "missed"),
     [
-        # An hour away, every ten minutes: the one that is due now is on time.
+        # An hour's outage, an occurrence every ten minutes: the one that is due now is on time.
         ("fire_once", [600, 0], 5),
         ("fire_all", [3600, 3000, 2400, 1800, 1200, 600, 0], 0),
         ("skip", [0], 6),

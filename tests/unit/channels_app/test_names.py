@@ -1,4 +1,4 @@
-"""Names that are safe everywhere are taken, all others are refused with a sentence."""
+"""Names: safe ones are accepted, all others are refused with a sentence."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""If-Match and If-None-Match: which version a write is meant for."""
+"""If-Match and If-None-Match: which version a write applies to."""
 
 import contextlib
 

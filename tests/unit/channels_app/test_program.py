@@ -1,4 +1,4 @@
-"""The program's name in texts: as people started it, in this process and in those it starts."""
+"""Texts name the program as the user started it, in this process and in its child processes."""
 
 import ast
 import os
@@ -13,7 +13,7 @@ from channels_app.rules.program import typed
 
 ROOT = Path(__file__).resolve().parents[3]
 CONSTANTS = {"help", "examples", "EXPLANATIONS", "HEADER"}
-"""Texts that are shown through ``typed`` where they are used, not where they stand."""
+"""Texts that pass through ``typed`` where they are used, not where they are defined."""
 NAMES = {"manage.py", "program.py", "env.py"}
 
 
@@ -66,7 +66,7 @@ def test_the_name_is_that_of_the_program_that_people_started(started: str, name:
 @pytest.mark.usefixtures("environment")
 def test_a_child_keeps_the_name_of_its_parent() -> None:
     env.name_command("/usr/local/bin/hookstation")
-    env.name_command(str(ROOT / "manage.py"))  # as children are started
+    env.name_command(str(ROOT / "manage.py"))  # as child processes are started
     assert env.command() == "hookstation"
 
 
@@ -93,7 +93,7 @@ def test_every_text_that_names_a_command_goes_through_typed() -> None:
 
 
 def _bare(node: ast.AST) -> Iterator[str]:
-    """Texts with a command that are neither documentation nor given to ``typed``."""
+    """Yield texts that contain a command, are not docstrings and do not pass through ``typed``."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "typed":
         return
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -103,7 +103,7 @@ def _bare(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return
     text = node.value if isinstance(node, ast.Constant) else None
-    # Alone it is the path of the program, and no text.
+    # The bare string is the path of the program, not a text.
     if isinstance(text, str) and "manage.py" in text and text != "manage.py":
         yield text
     for child in ast.iter_child_nodes(node):

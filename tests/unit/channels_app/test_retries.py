@@ -1,4 +1,4 @@
-"""Retry settings of some event types: which entry holds for a message, and what may be written."""
+"""Retry settings by event type: which entry applies to a message, and what may be configured."""
 
 import re
 from dataclasses import replace
@@ -112,7 +112,7 @@ def test_each_pattern_of_what_is_accepted_can_be_reached(patterns: list[list[str
         return
     for it in stored:
         for pattern in it["event_types"]:
-            # No narrower pattern names a type that ends so.
+            # No narrower pattern matches a name that ends like this.
             name = pattern.replace("*", "z")
             assert view(*stored).retry_for(name).max_attempts == it["max_attempts"]
 

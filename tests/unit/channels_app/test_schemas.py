@@ -1,4 +1,4 @@
-"""Schemas of event types: nothing is fetched, and neither schema nor body can do harm."""
+"""Schemas of event types: nothing is fetched, and no schema or body exhausts CPU or memory."""
 
 import json
 from typing import Any
@@ -103,11 +103,11 @@ def test_a_draft_that_nobody_knows_is_not_fetched(receiver: Receiver) -> None:
     assert receiver.connections == 0
 
 
-# -- Time: each of these took minutes, or would ---------------------------------------------------
+# -- Time: without a limit each of these takes minutes or more ------------------------------------
 
 
 def doubling(times: int) -> dict[str, Any]:
-    """A small schema that says the last of its parts 2 to that power times."""
+    """Return a small schema that applies the last of its parts 2**times times."""
     parts: dict[str, Any] = {
         f"p{number}": {"anyOf": 2 * [{"$ref": f"#/$defs/p{number + 1}"}]} for number in range(times)
     }
@@ -115,7 +115,7 @@ def doubling(times: int) -> dict[str, Any]:
 
 
 def union(members: int) -> dict[str, Any]:
-    """Objects of some kinds, each of which has such objects inside under the same name."""
+    """Return a schema of several kinds of objects, each of which nests the others under "args"."""
     kinds = [
         {"properties": {"kind": {"const": number}, "args": {"items": {"$ref": "#"}}}}
         for number in range(members)
@@ -180,7 +180,7 @@ def test_repetitions_make_a_pattern_heavier(pattern: str, weight: int) -> None:
 
 
 def test_a_fault_with_many_branches_is_told_without_keeping_them() -> None:
-    """Each branch's own faults were kept for the message: gigabytes for a body of 6 KB."""
+    """The error message once kept the faults of each branch: gigabytes for a body of 6 KB."""
     schema: dict[str, Any] = {"type": "null"}
     for _ in range(50):
         schema = {"anyOf": [schema]}

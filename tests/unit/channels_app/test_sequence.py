@@ -1,4 +1,4 @@
-"""Turns: what becomes of a number, whatever has come before it."""
+"""Sequence numbers: what happens to a number, depending on the numbers received before it."""
 
 import random
 

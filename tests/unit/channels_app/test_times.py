@@ -1,4 +1,4 @@
-"""Instants and delays: RFC 3339 and milliseconds are read exactly, nothing else is read at all."""
+"""Times and delays: RFC 3339 and milliseconds are read exactly, everything else is refused."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Timetables: the right instants, on the days on which the clocks change too."""
+"""Timetables: occurrences at the right instants, on days when clocks change too."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -16,21 +16,21 @@ CHANGES = {
     # forward at 02:00, back at 03:00
     "Europe/Paris": (datetime(2027, 3, 28), datetime(2027, 10, 31)),
     "America/New_York": (datetime(2027, 3, 14), datetime(2027, 11, 7)),
-    # half an hour
+    # by half an hour
     "Australia/Lord_Howe": (datetime(2027, 10, 3), datetime(2027, 4, 4)),
-    # at a quarter to three
+    # at 02:45
     "Pacific/Chatham": (datetime(2027, 9, 26), datetime(2027, 4, 4)),
-    # at midnight: a day that begins at one o'clock
+    # at midnight: the day begins at 01:00
     "Asia/Beirut": (datetime(2027, 3, 28), datetime(2027, 10, 31)),
-    # two hours, and on a Saturday at midnight
+    # by two hours, and on a Saturday at midnight
     "Antarctica/Troll": (datetime(2027, 3, 28), datetime(2027, 10, 31)),
 }
-"""Days on which clocks go forward, and back."""
+"""Days on which clocks go forward and back."""
 DAYS = [(zone, day) for zone, days in CHANGES.items() for day in days]
 
 
 def ahead(cron: str, zone: str, since: str, count: int) -> list[str]:
-    """The next occurrences in the zone's own time, from a wall time on."""
+    """Return the next occurrences after a wall time, in the zone's own time."""
     start = datetime.fromisoformat(since).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     found = Timetable(cron=cron, zone=zone).upcoming(start, count)
     return [f"{at.astimezone(ZoneInfo(zone)):%d %H:%M:%S%z}" for at in found]
@@ -40,7 +40,7 @@ def ahead(cron: str, zone: str, since: str, count: int) -> list[str]:
 @pytest.mark.parametrize(
     ("cron", "zone", "since", "expected"),
     [
-        # A wall time that the clocks skip happens when they are changed, once.
+        # A wall time that the clocks skip occurs once, at the instant of the change.
         ("30 2 * * *", "Europe/Paris", "2027-03-27T12:00",
          ["28 03:00:00+0200", "29 02:30:00+0200"]),
         ("30 2 * * *", "America/New_York", "2027-03-13T12:00",
@@ -54,14 +54,14 @@ def ahead(cron: str, zone: str, since: str, count: int) -> list[str]:
         # The same with seconds.
         ("7 30 2 * * *", "Europe/Paris", "2027-03-27T12:00",
          ["28 03:00:00+0200", "29 02:30:07+0200"]),
-        # One that comes twice happens the first time.
+        # A wall time that occurs twice fires the first time only.
         ("30 2 * * *", "Europe/Paris", "2027-10-30T12:00",
          ["31 02:30:00+0200", "01 02:30:00+0100"]),
         ("0 30 1 * * *", "America/New_York", "2027-11-06T12:00",
          ["07 01:30:00-0400", "08 01:30:00-0500"]),
         ("45 1 * * *", "Australia/Lord_Howe", "2027-04-03T12:00",
          ["04 01:45:00+1100", "05 01:45:00+1030"]),
-        # What recurs within hours follows the clock that people see.
+        # An expression that recurs within hours follows the wall clock.
         ("*/30 * * * *", "Europe/Paris", "2027-03-28T01:20",
          ["28 01:30:00+0100", "28 03:00:00+0200", "28 03:30:00+0200"]),
         ("*/30 2 * * *", "Europe/Paris", "2027-10-31T01:00",
@@ -78,7 +78,7 @@ def test_daylight_saving(cron: str, zone: str, since: str, expected: list[str]) 
 
 
 def walked(zone: str, day: datetime, matches: "set[tuple[int, int]]") -> list[datetime]:
-    """Each minute of three days whose wall time is one of these, found by looking at all."""
+    """Return the minutes of three days whose wall time matches, found by checking every minute."""
     at = (day - timedelta(days=1)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     found = []
     for _ in range(3 * 24 * 60):
@@ -144,7 +144,7 @@ def test_a_daily_one_happens_once_on_each_day(
 def test_an_occurrence_does_not_depend_on_where_one_asks(
     zone: str, cron: str, at: datetime, until: int
 ) -> None:
-    """Whoever asks from a moment before it finds the same one, and never what has passed."""
+    """Searching from any moment before an occurrence finds it; past ones are never found."""
     table, start = Timetable(cron=cron, zone=zone), at.replace(tzinfo=UTC)
     found = table.after(start)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Several addresses of one broker: which one gets a request when another is away."""
+"""Several addresses of one broker: which one gets a request when another is unavailable."""
 
 import asyncio
 import socket
@@ -35,7 +35,7 @@ def other() -> Iterator[Receiver]:
 
 @pytest.fixture(params=["blocking", "asyncio"])
 def publish(request: pytest.FixtureRequest) -> Publish:
-    """Publish so many messages with one client; returns the id of the last one."""
+    """Publish ``count`` messages with one client; return the id of the last one."""
 
     def blocking(urls: Any, count: int = 1, **options: Any) -> str:
         with Hookstation(urls, key="hsk_x", timeout=30, **options) as client:
@@ -153,13 +153,13 @@ def test_address_that_failed_is_avoided_for_some_seconds(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         "hookstation_client.addresses.time.monotonic", lambda: c.avoided_until + 1e9
     )
-    assert found.choose() is a  # the last one that was chosen is kept
+    assert found.choose() is a  # the last chosen address is kept
 
 
 def test_records_of_a_name_are_several_addresses(
     publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name is in the ``Host`` header; the connection goes to each record's address."""
+    """The name goes into the ``Host`` header; the client connects to each record's address."""
     port = ports.claim()
     asked: list[str] = []
     real = socket.getaddrinfo
@@ -187,7 +187,7 @@ def test_records_of_a_name_are_several_addresses(
 
 
 class Listening:
-    """Answers each connection once, at an address and a port that are given."""
+    """A server that answers each connection once, at a given address and port."""
 
     def __init__(self, host: str, port: int, status: bytes, body: bytes) -> None:
         self.requests: list[bytes] = []

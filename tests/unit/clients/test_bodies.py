@@ -1,4 +1,4 @@
-"""Bodies as the types that handlers are annotated with."""
+"""Bodies are parsed into the types that handlers are annotated with."""
 
 import enum
 from dataclasses import dataclass, field

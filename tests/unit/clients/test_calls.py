@@ -1,4 +1,4 @@
-"""Which failures are repeated, after how long, and what an error says."""
+"""Which failures the client retries, after what delay, and what its errors say."""
 
 import asyncio
 import inspect
@@ -49,7 +49,7 @@ def call(is_repeatable: bool = True) -> Call[None]:
 def test_only_what_cannot_have_its_effect_twice_is_repeated(
     status: int, repeatable: bool, always: bool
 ) -> None:
-    """A proxy gives no code, so that its 429, 503 and 507 may be about a request it passed on."""
+    """Proxies send no error code, so their 429, 503 and 507 may concern a forwarded request."""
     error = error_of(status, {}, b"")
 
     assert (wait_before_retry(call(), error, 0, 6) is not None) is repeatable
@@ -104,7 +104,7 @@ def test_retry_after_is_a_number_or_a_date() -> None:
 def test_instant_needs_a_time_zone() -> None:
     assert instant(datetime(2026, 1, 2, 3, tzinfo=UTC)) == "2026-01-02T03:00:00+00:00"
     with pytest.raises(ValueError, match="time zone"):
-        instant(datetime(2026, 1, 2, 3))  # what is refused
+        instant(datetime(2026, 1, 2, 3))  # the value that is refused
 
 
 def public(kind: type) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_both_clients_have_the_same_names_and_parameters(one: type, other: type)
 
 @pytest.fixture
 def clients(receiver: Receiver) -> Iterator[Hookstation]:
-    # A proxy of the environment is for others.
+    # A proxy from the environment is not meant for the broker.
     with httpx.Client(trust_env=False) as http:
         yield Hookstation(receiver.url("/"), key="hsk_x", http=http, timeout=30)
 

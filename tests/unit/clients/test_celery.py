@@ -1,4 +1,4 @@
-"""Celery's look-alike without a broker: what is refused, what is mapped, what is put together."""
+"""The Celery-compatible client without a broker: refusals, mappings and composition."""
 
 import sys
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def add(app: Celery) -> Task:
     return add
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_results_need_a_backend(add: Task, app: Celery) -> None:
         app.AsyncResult("1").get()
 
 
-# -- what is mapped ------------------------------------------------------------------------------
+# -- mappings ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_values_survive_the_message() -> None:
         TaskMessage.decode(b"{}")
 
 
-# -- what is put together ------------------------------------------------------------------------
+# -- composition ---------------------------------------------------------------------------------
 
 
 def test_what_follows_a_group_makes_it_a_chord(add: Task) -> None:
@@ -215,7 +215,7 @@ def test_a_signature_keeps_what_it_was_given(add: Task) -> None:
     assert call.options == {"queue": "slow"}
 
 
-# -- eagerly -------------------------------------------------------------------------------------
+# -- eager mode ----------------------------------------------------------------------------------
 
 
 def test_eager_tasks_are_run_here(eager: Celery, add: Task) -> None:
@@ -299,7 +299,7 @@ def test_errors_have_celerys_names() -> None:
 
 
 def test_a_result_does_not_decide_what_is_imported() -> None:
-    """As CVE-2021-23727 of Celery: whoever writes a result must not run code where it is read."""
+    """As in CVE-2021-23727 of Celery: a result must not be able to run code where it is read."""
     sys.modules.pop("this", None)
     encoded = {"exc_module": "this", "exc_type": "Zen", "exc_message": ["x"]}
 

@@ -1,4 +1,4 @@
-"""Each message is handled once, as far as a store remembers."""
+"""Each message is handled once, as long as the store remembers it."""
 
 import asyncio
 import sqlite3
@@ -29,7 +29,7 @@ Make = Callable[..., Store]
 
 @pytest.fixture(params=["memory", "sqlite", "cache"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Makes a store; stores of one test share what they remember, where a kind can."""
+    """Makes a store; stores of one test share their state, where the kind of store can."""
     cache = LocMemCache(str(tmp_path), {})
     kinds: dict[str, Make] = {
         "memory": MemoryStore,
@@ -41,7 +41,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
 
 def recording(handled: list[str]) -> Callable[[Any], None]:
-    """A handler that notes what it was called with."""
+    """Return a handler that records its calls."""
 
     def handle(message: Any) -> None:
         handled.append(message.id)
@@ -202,7 +202,7 @@ def test_handler_that_outlived_its_claim_forgets_no_other(make: Make) -> None:
 def test_process_on_another_host_is_not_taken_for_dead(tmp_path: Path) -> None:
     path = tmp_path / "handled.db"
     store = SQLiteStore(path)
-    # No process of this machine has such an id.
+    # no process on this machine has this id
     claim = ("same:one", "4194305:elsewhere:x", time.time() + 60)
     with sqlite3.connect(path) as database:
         database.execute("INSERT INTO hookstation_handled VALUES (?, ?, ?)", claim)

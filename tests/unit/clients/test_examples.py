@@ -1,4 +1,4 @@
-"""The example applications: what is changed in one that moves to Hookstation, counted."""
+"""The example applications: how many lines change in a migration to Hookstation."""
 
 import difflib
 import re
@@ -15,7 +15,7 @@ LOOKALIKES = {
     "celery-sqs": "before.env",
     "django-q2": "before.env",
 }
-"""Of each example the file that is changed; all others are the same before and after."""
+"""The one file that differs in each example; all other files are the same before and after."""
 
 
 def folders() -> set[str]:
@@ -23,7 +23,7 @@ def folders() -> set[str]:
 
 
 def changes(folder: str) -> tuple[list[str], list[str]]:
-    """Lines that go, and lines that come."""
+    """Return the removed and the added lines."""
     before = EXAMPLES / folder / LOOKALIKES[folder]
     after = before.with_stem("after")
     lines = list(

@@ -1,4 +1,4 @@
-"""The client for Go as a package: its unit tests, what it imports, what its guide names."""
+"""The Go client as a package: its unit tests, its imports, and the names in its guide."""
 
 import re
 

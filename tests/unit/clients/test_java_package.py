@@ -1,4 +1,4 @@
-"""The client for Java as a package: its jars, its unit tests, what its guide names."""
+"""The Java client as a package: its JARs, its unit tests, and the names in its guide."""
 
 import re
 import zipfile
@@ -101,7 +101,7 @@ def test_guide_names_every_method() -> None:
 
 @pytest.mark.slow("starts javac")
 def test_blocks_of_guide_and_readme_compile(tmp_path: Path) -> None:
-    """Each is the body of a method, behind its imports; those of Spring are left out."""
+    """Each block is compiled as the body of a method, after its imports; Spring is left out."""
     built = toolchains.build_java()
     blocks = [
         block

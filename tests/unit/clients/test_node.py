@@ -1,4 +1,4 @@
-"""The Node.js client: its own tests, what its package holds, and what its guide names."""
+"""The Node.js client: its own tests, the contents of its package, and the names in its guide."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def test_package_holds_both_kinds_of_modules_their_types_and_the_licence(client:
 def test_an_application_in_typescript_compiles_with_the_package(
     client: Path, tmp_path: Path
 ) -> None:
-    """Each block of the guide and of the README, each framework, and CommonJS; ``strict``."""
+    """Compile each block of the guide and README, each framework, and CommonJS, with ``strict``."""
     node.install(client, tmp_path)
     blocks = [
         block

@@ -1,4 +1,4 @@
-"""The distribution: what its wheel holds, what it imports, and which Python it needs."""
+"""The Python distribution: the contents of its wheel, its imports, and the Python it needs."""
 
 import ast
 import re
@@ -39,7 +39,7 @@ def test_sources_are_written_for_python_3_9() -> None:
 
 
 def test_annotations_are_never_evaluated() -> None:
-    """``X | None`` is an error of Python 3.9 wherever it is more than text."""
+    """Evaluating ``X | None`` is an error on Python 3.9."""
     late = "from __future__ import annotations"
 
     lacking = [p.name for p in SOURCES if ":" in p.read_text() and late not in p.read_text()]
@@ -60,7 +60,7 @@ def test_guide_names_every_method() -> None:
 
 
 def test_blocks_of_the_guide_can_be_run_up_to_their_first_call() -> None:
-    """They are compiled, and whatever they import exists."""
+    """The blocks compile, and everything that they import exists."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
     for block in blocks:
         compile(block, GUIDE.name, "exec")

@@ -1,4 +1,4 @@
-"""What `Hooks` answers the broker, in each web framework."""
+"""The responses of `Hooks` to the broker, in each web framework."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ Post = Callable[..., Answer]
 def request_of(
     body: bytes = b"{}", event_type: str = "order.created", id: str = "msg_1", **more: str
 ) -> dict[str, str]:
-    """The headers of a delivery, as the broker sends them."""
+    """Return the headers of a delivery, as the broker sends them."""
     at = int(time.time())
     said = {
         "webhook-id": id,
@@ -98,7 +98,7 @@ def in_django(hooks: Hooks, body: bytes, headers: dict[str, str]) -> Answer:
 
 @pytest.fixture(params=[in_fastapi, in_starlette, in_flask, in_django])
 def post(request: pytest.FixtureRequest, hooks: Hooks) -> Post:
-    """Posts to an application of each framework; the answer's status, headers and body."""
+    """Post to an application of each framework; return the response's status, headers and body."""
 
     def send(body: bytes = b"{}", **said: str) -> Answer:
         answer: Answer = request.param(hooks, body, request_of(body, **said))

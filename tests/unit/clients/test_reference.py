@@ -1,6 +1,6 @@
-"""The reference of the Python client, written from its signatures and docstrings.
+"""The reference of the Python client is generated from its signatures and docstrings.
 
-``make golden`` writes docs/clients/python-api.md anew.
+``make golden`` rewrites docs/clients/python-api.md.
 """
 
 import inspect
@@ -28,7 +28,7 @@ here without `Async`: await their calls, and iterate over lists with `async for`
 """
 TWINS = ("AsyncBuffer", "AsyncDelivery", "AsyncHookstation", "AsyncWorker")
 WIDTH = 88
-"""Where a signature is broken into lines."""
+"""Width at which a signature is broken into lines."""
 
 
 def test_reference_is_up_to_date(file_regression: Any) -> None:
@@ -47,7 +47,7 @@ def test_asyncio_has_the_same_names() -> None:
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page as Markdown."""
     parts = [HEAD]
     for module in (hookstation_client, receiving, outbox):
         parts += [f"## {module.__name__}\n", *names_of(module)]
@@ -55,12 +55,12 @@ def page() -> str:
 
 
 def names_of(module: ModuleType) -> Iterator[str]:
-    """The public names of a module, errors last."""
+    """Yield the entries of a module's public names, errors last."""
     if module is hookstation_client:
         found = {name: getattr(module, name) for name in module.__all__ if name not in TWINS}
         found["Schedules"] = client.Schedules
     else:
-        # What is offered twice stands where it belongs.
+        # A name that two modules export is documented where it is defined.
         found = {
             name: getattr(module, name)
             for name in module.__all__
@@ -75,7 +75,7 @@ def is_error(value: Any) -> bool:
 
 
 def entry(name: str, value: Any) -> Iterator[str]:
-    """A class with its methods and fields, or a function."""
+    """Yield the section of a class with its methods and fields, or of a function."""
     yield f"### {name}\n"
     if not isinstance(value, type):
         yield from described(name, value)
@@ -84,7 +84,7 @@ def entry(name: str, value: Any) -> Iterator[str]:
         bases = ", ".join(base.__name__ for base in value.__bases__)
         yield f"A kind of `{bases}`.\n"
     else:
-        if "__init__" in vars(value) or issubclass(value, tuple):  # else nobody makes one
+        if "__init__" in vars(value) or issubclass(value, tuple):  # else users do not construct it
             yield signature_of(name, value)
     if text := documentation(value):
         yield text + "\n"
@@ -93,7 +93,7 @@ def entry(name: str, value: Any) -> Iterator[str]:
 
 
 def members(kind: type) -> list[tuple[str, Any]]:
-    """Public methods and properties, those of its own base classes too, in their order."""
+    """Return public methods and properties, inherited ones included, in source order."""
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         if not base.__module__.startswith("hookstation_client"):
@@ -113,7 +113,7 @@ def described(name: str, value: Any) -> Iterator[str]:
 
 
 def signature_of(name: str, value: Any) -> str:
-    """A call, as one writes it in Python; one parameter in a line where it is long."""
+    """Return a call as written in Python; a long one has one parameter on each line."""
     signature = inspect.signature(value)
     shown = [p for p in signature.parameters.values() if p.name not in ("self", "cls", "_cls")]
     parameters, keywords = [], False
@@ -135,7 +135,7 @@ def signature_of(name: str, value: Any) -> str:
 
 
 def plain(parameter: inspect.Parameter) -> str:
-    """A parameter with its annotation as it is written; ``str`` would put it into quotes."""
+    """Return a parameter with its annotation as written; ``str`` would put it into quotes."""
     kinds: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
         inspect.Parameter.VAR_KEYWORD: "**",
@@ -143,21 +143,21 @@ def plain(parameter: inspect.Parameter) -> str:
     stars = kinds.get(parameter.kind, "")
     text = f"{stars}{parameter.name}: {annotation(parameter.annotation)}"
     if parameter.default is not parameter.empty:
-        made = repr(parameter.default) == "<factory>"  # what a dataclass makes for each object
+        made = repr(parameter.default) == "<factory>"  # the default factory of a dataclass field
         text += " = ..." if made else f" = {parameter.default!r}"
     return text
 
 
 def annotation(value: Any) -> str:
-    """An annotation as it is written in the source."""
+    """Return an annotation as it is written in the source."""
     return value.__forward_arg__ if isinstance(value, ForwardRef) else str(value)
 
 
 def documentation(value: Any) -> str:
-    """The docstring as Markdown: names in double quotes of code become code."""
+    """Return the docstring as Markdown, with double backquotes turned into single ones."""
     text = inspect.getdoc(value) or "" if value is not None else ""
     if isinstance(value, type) and value.__doc__ is None:
         return ""
-    # Requirement ids are for those who read the code.
+    # Requirement ids are meant for readers of the code.
     text = re.sub(r" \([SX]\d-\d+(?:, [SX]\d-\d+)*\)", "", text)
     return text.replace("``", "`").strip()

@@ -1,4 +1,4 @@
-"""Signatures of the client beside those of the reference library and of the broker itself."""
+"""Signatures of the client agree with the reference library's and the broker's."""
 
 import base64
 import time

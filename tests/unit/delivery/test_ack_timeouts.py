@@ -1,4 +1,4 @@
-"""The wait for acknowledgements, in a made-up world that loses some of them (S3-30)."""
+"""The acknowledgement timeout, in a simulation that loses acknowledgements (S3-30)."""
 
 from collections import deque
 from collections.abc import Callable
@@ -17,26 +17,26 @@ RECENT = 200
 
 
 class Came(NamedTuple):
-    """What became of the messages of one consumer."""
+    """Result of the simulation for the messages of one consumer."""
 
     waited_ms: float
-    """For acknowledgements that never came."""
+    """Total wait for acknowledgements that never came."""
     too_soon: int
-    """Messages whose acknowledgement came after the next one had gone."""
+    """Messages whose acknowledgement came after the timeout."""
     last_ms: float
-    """The wait in the end."""
+    """The timeout at the end."""
 
 
 def simulate(
     took: Callable[[Random, int], float], wait: Callable[[list[float], int], float]
 ) -> Came:
-    """10,000 messages; of the acknowledgements 12 % get lost."""
+    """Simulate 10,000 messages; 12 % of the acknowledgements are lost."""
     random = Random(20261122)
     seen: deque[float | None] = deque(maxlen=RECENT)
     waited = 0.0
     too_soon, now_ms = 0, HIGH
     for number in range(10_000):
-        if number % 20 == 0:  # looked at now and then, as the pump does
+        if number % 20 == 0:  # recomputed from time to time, as the pump does
             heard = [it for it in seen if it is not None]
             now_ms = wait(heard, len(seen) - len(heard))
         took_ms = took(random, number)
@@ -56,12 +56,12 @@ def adaptive(heard: list[float], silent: int) -> float:
 
 
 def usual(random: Random, number: int) -> float:
-    """Half of them within 100 ms, 99 of a hundred within 320."""
+    """Return a time in ms: the median is 100, the 99th percentile 320."""
     return random.lognormvariate(4.605, 0.5)
 
 
 def much_slower(random: Random, number: int) -> float:
-    """From the middle on it takes eight times as long."""
+    """Return a time in ms that is eight times as long in the second half."""
     return usual(random, number) * (8 if number > 5000 else 1)
 
 

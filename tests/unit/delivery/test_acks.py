@@ -1,4 +1,4 @@
-"""The table of later words: every state, every word, and what it leads to (S3-38)."""
+"""The table of acknowledgements: the transition for every state and every result (S3-38)."""
 
 import pytest
 from hypothesis import given
@@ -74,7 +74,7 @@ def test_whatever_follows_is_an_arrow_of_the_table(
 
 
 class Words(RuleBasedStateMachine):
-    """One delivery, and words about it at any time: it ends once, and is counted once."""
+    """A delivery that gets acknowledgements at any time: it ends once and is counted once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Words(RuleBasedStateMachine):
     @precondition(lambda self: self.state is S.IN_FLIGHT)
     @rule(arrived=st.booleans())
     def answer(self, arrived: bool) -> None:
-        """A kept word goes before what the answer says."""
+        """An early acknowledgement takes precedence over the response."""
         if self.kept is True:
             self.go(acks.confirmed())
         elif not arrived or self.kept is False:
@@ -109,7 +109,7 @@ class Words(RuleBasedStateMachine):
     @precondition(lambda self: self.state is S.IN_FLIGHT)
     @rule(reason=st.sampled_from([R.INTERRUPTED, R.LEASE_EXPIRED]))
     def kill(self, reason: Reason) -> None:
-        """Nobody hears the answer: a kept word decides alone."""
+        """The response is lost: an early acknowledgement decides alone."""
         if self.kept is None:
             self.go(Transition(S.QUEUED, reason, 0.0, charged=False))
         else:

@@ -1,4 +1,4 @@
-"""A failing consumer is left alone, probed ever more rarely, and forgiven at its first success."""
+"""The circuit breaker: opens for a failing consumer, probes less and less often, then closes."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What answers and callbacks of providers say, whatever they look like (S3-39)."""
+"""Reading correlation ids and statuses from any response or callback of a provider (S3-39)."""
 
 import hmac
 import json

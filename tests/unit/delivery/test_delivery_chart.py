@@ -1,4 +1,4 @@
-"""Bars and percentiles of the health page."""
+"""Bars and percentiles of the page Health."""
 
 from datetime import UTC, datetime, timedelta
 

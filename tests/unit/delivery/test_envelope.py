@@ -1,4 +1,4 @@
-"""The broker's headers arrive as the broker wrote them, whatever people put beside them."""
+"""The broker's headers arrive unchanged, whatever headers users add."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from urllib.parse import unquote

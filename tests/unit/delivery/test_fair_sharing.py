@@ -1,4 +1,4 @@
-"""Whose deliveries go next: by priority across consumers, each within its limit, none starved."""
+"""Fair sharing: claims follow priority across consumers, within limits, and starve none."""
 
 import itertools
 import time
@@ -14,7 +14,7 @@ _ids = itertools.count(1)
 
 
 def rows(*priorities: int, due: int = 0) -> list[Row]:
-    """Rows of one consumer, each due a moment after the one before."""
+    """Return rows of one consumer, each due a moment after the one before."""
     return sorted((-priority, due + n, next(_ids)) for n, priority in enumerate(priorities))
 
 

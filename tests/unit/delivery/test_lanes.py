@@ -1,11 +1,11 @@
-"""Ordering keys: the number that a key has everywhere, and the order of acceptance."""
+"""Ordering keys: the number that a key has on every host, and the order of acceptance."""
 
 from channels_app.rules.ids import TIME_SHIFT
 from delivery.rules.lanes import acceptance, lane_id
 
 
 def test_lane_id_is_the_same_in_every_process_and_release() -> None:
-    # Rows carry these numbers: another one would let a key's messages overtake each other.
+    # Rows store these numbers. A different number would let messages of a key overtake each other.
     assert lane_id(1, "room-7") == 8902978990840542665
     assert lane_id(17, "room-7") == 7773271652147706615
 

@@ -1,4 +1,4 @@
-"""Quantiles of times that were sorted into buckets."""
+"""Quantiles of durations that were counted in buckets."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from delivery.rules.latency import BOUNDS_MS, BUCKETS, quantile_ms
 
 
 def counted(**counts: int) -> list[int]:
-    """Counts by upper bound, as ``ms10=3``."""
+    """Return counts by upper bound, given as ``ms10=3``."""
     found = [0] * BUCKETS
     for name, count in counts.items():
         found[BOUNDS_MS.index(int(name.removeprefix("ms")))] = count

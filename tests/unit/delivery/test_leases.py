@@ -1,4 +1,4 @@
-"""Tokens of leases: what was written is read, and nothing else is."""
+"""Lease tokens: a written token can be read, any other text is refused."""
 
 from datetime import UTC, datetime
 
@@ -37,7 +37,7 @@ def test_a_token_stands_for_its_lease(lease: Lease) -> None:
 @given(LEASES, st.integers(0, 10_000), st.sampled_from("abcXYZ019-_"))
 def test_a_changed_token_stands_for_nothing(lease: Lease, place: int, other: str) -> None:
     token = leases.to_token(lease, KEY)
-    place %= len(token) - 1  # of the last digit some bits mean nothing
+    place %= len(token) - 1  # some bits of the last character are unused
     changed = token[:place] + other + token[place + 1 :]
     assert changed == token or leases.from_token(changed, KEY) is None
 

@@ -1,4 +1,4 @@
-"""Every outcome has one next step, every step is an arrow, and no delivery goes on for ever."""
+"""Every outcome leads to exactly one allowed transition, and every delivery ends."""
 
 import pytest
 from hypothesis import given

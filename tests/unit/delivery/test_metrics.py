@@ -1,4 +1,4 @@
-"""Numbers counted many at a time are those that one at a time would have given."""
+"""Metrics updated in batches have the same values as metrics updated one at a time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ def numbers(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
     }
 
 
-# Multiples of an eighth add up exactly in whatever order.
+# Multiples of 1/8 add up exactly in any order.
 AMOUNTS = st.sampled_from([*BOUNDS[1:], 0.0, 0.125, 0.625, 2.625, 1e9])
 
 

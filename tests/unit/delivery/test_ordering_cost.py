@@ -1,4 +1,4 @@
-"""What order costs: the formulas against made-up worlds in which it is counted (S3-41)."""
+"""The cost of ordering: the formulas compared with simulations (S3-41)."""
 
 import heapq
 import math
@@ -11,7 +11,7 @@ from delivery.rules import ordering_cost
 from delivery.rules.ordering_cost import Cost, Load
 
 WITHIN = 0.2
-"""Of what was counted, as the requirement asks."""
+"""Allowed relative error of the formulas, as the requirement states."""
 
 
 def named(load: Load, name: str) -> Cost:
@@ -19,7 +19,7 @@ def named(load: Load, name: str) -> Cost:
 
 
 def crowded(keys: int, slots: int, answer_ms: float, hold_ms: float) -> float:
-    """Messages a second, where each key always has a next one and so many requests may be open."""
+    """Return messages per second, where every key has a backlog and open requests are limited."""
     ready, slot_ends, held = deque(range(keys)), [0.0] * slots, list[tuple[float, int]]()
     sent, now = 0, 0.0
     end = 1000 * hold_ms
@@ -37,7 +37,7 @@ def crowded(keys: int, slots: int, answer_ms: float, hold_ms: float) -> float:
 
 
 def waited(keys: int, per_second: float, hold_ms: float) -> float:
-    """Milliseconds that a message waits for its key, where messages come by chance."""
+    """Return the mean time in ms that a message waits for its key, with random arrivals."""
     random, now, total, count = Random(20261122), 0.0, 0.0, 100_000
     free = [0.0] * keys
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Every status and every Retry-After has one reading."""
+"""Every status code and every Retry-After value has exactly one interpretation."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""What a pump sends next: lines by priority and by how they answer, and room for those that do."""
+"""What a pump sends next: by priority and response times, with capacity for prompt consumers."""
 
 import time
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ REQUESTS = conf().pump_in_flight
 def queue(
     number: int, *, most: int = 64, answer_s: float | None = 0.01, **due: float
 ) -> ConsumerQueue:
-    """A consumer with something due of ``pN=seconds from now``."""
+    """Return a consumer with deliveries due, given as ``pN=seconds from now``."""
     view = consumer_view(id=number, max_in_flight=most)
     made = ConsumerQueue(view, Circuit(), answer_s=answer_s)
     for level, seconds in due.items():
@@ -31,7 +31,7 @@ def queue(
 
 
 class Pump:
-    """The scheduling of a pump without the pump: lines, an agenda, and so many requests open."""
+    """The scheduling of a pump alone: its queues, ready consumers and number of open requests."""
 
     def __init__(self, queues: Iterable[ConsumerQueue], is_open: int = 0) -> None:
         self.queues = {it.view.id: it for it in queues}
@@ -51,7 +51,7 @@ class Pump:
         return self.ready_consumers.gather(NOW, ticks, admitted, most, from_below=guard)
 
     def open(self, ticks: float = TICKS) -> int:
-        """Take all that a look allows, as if each consumer had enough of one priority."""
+        """Take all that one round allows, as if each consumer had a backlog of one priority."""
         taken = 0
         for share in shares(self.gather(ticks=ticks), self.free, CLAIM_BATCH):
             for _ in range(share.limit):
@@ -63,7 +63,7 @@ class Pump:
         return taken
 
     def fill(self, ticks: float = TICKS) -> None:
-        """Look until nothing more is taken."""
+        """Run rounds until nothing more is taken."""
         while self.open(ticks):
             pass
 
@@ -140,12 +140,12 @@ def test_a_look_costs_microseconds_beside_a_thousand_that_may_take_nothing() -> 
     assert best < 200e-6
 
 
-# -- room for those that answer ------------------------------------------------------------------
+# -- capacity for prompt consumers ---------------------------------------------------------------
 
 
 def test_seventy_that_hang_do_not_fill_a_pump() -> None:
     pump = Pump([])
-    for n in range(70):  # one after the other, each with more than it may have
+    for n in range(70):  # one after the other, each with more deliveries than its limit
         pump.queues[n] = queue(n, answer_s=None, p4=-1)
         pump.ready_consumers.note(pump.queues[n])
         pump.fill(TICKS + n)
@@ -195,7 +195,7 @@ def test_how_a_consumer_stands() -> None:
     it.in_flight, it.began = 2, {1: TICKS, 2: TICKS + 1}
     assert it.status(TICKS + 1) is QueueStatus.OTHER
     it.answered(0.01, TICKS + 1)
-    assert it.status(TICKS + 1.1) is QueueStatus.PROMPT  # the other one is open for a second
+    assert it.status(TICKS + 1.1) is QueueStatus.PROMPT  # the other request is open for 1 s
     assert it.status(TICKS + 1.1 + PROMPT_S) is QueueStatus.OTHER
     it.began.clear()
     for _ in range(5):

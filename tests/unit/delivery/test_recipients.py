@@ -1,4 +1,4 @@
-"""Who gets a message: all of a topic's consumers, one of a queue's."""
+"""Recipients of a message: all consumers of a topic, one consumer of a queue."""
 
 from collections import Counter as Tally
 from collections.abc import Collection, Mapping
@@ -29,7 +29,7 @@ class Place:
 
 @dataclass
 class World:
-    """Channels, and how often somebody asked for the numbers."""
+    """Channels, and the number of times that the counts were queried."""
 
     channels: list[Place]
     unfinished: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A consumer may ask for a pause. It gets what the limits allow, and no delivery pays for it."""
+"""A consumer may request a delay: it is capped, and costs no delivery an attempt."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ FORMS: dict[str, Callable[[datetime], str]] = {
     "asctime": lambda then: f"{then:%a %b} {then.day:2d} {then:%H:%M:%S %Y}",
     "with a zone": format_datetime,
 }
-"""What RFC 9110 wants to be read, and what mail programs write."""
+"""The formats that RFC 9110 requires, and the one of mail programs."""
 GARBAGE = [
     *("-1", "-86400", "+5", "1.5", "1e9", "inf", "nan", "0x10", "1_000", "٣", "½", "soon", ","),
     *("120, 60", "120;60", "Sun, 31 Feb 2026 12:00:00 GMT", "Sun, 01 Mar 2026 25:61:61 GMT"),
@@ -51,7 +51,7 @@ WISHES = (
     | st.text(max_size=70)
     | st.text("SunMar 0129:,+-GT", max_size=40)
 )
-"""All that a consumer may write behind the name of the header."""
+"""Any value of the header that a consumer may send."""
 POLICIES = st.sampled_from(list(PRESETS.values())) | st.lists(
     st.floats(0, MAX_DELAY_S), min_size=1, max_size=9
 ).map(backoff.parse_policy)
@@ -95,7 +95,7 @@ def test_garbage_is_no_wish(value: str) -> None:
 def test_no_wish_shortens_a_wait_or_takes_an_attempt_away(
     policy: Policy, most: int, answers: list[tuple[Outcome, str | None, float]]
 ) -> None:
-    """A whole life of a delivery whose consumer answers each attempt with something else."""
+    """Simulate a whole delivery whose consumer answers each attempt differently."""
     for failures, (outcome, value, jitter) in enumerate(answers):
         wish = parse_retry_after(value, NOW)
         move = lifecycle.after_attempt(

@@ -1,4 +1,4 @@
-"""Roundtrip: its parts add up to the whole, whatever the hosts' clocks say (S3-16)."""
+"""Round-trip time: its parts add up to the total, whatever the hosts' clocks show (S3-16)."""
 
 from datetime import UTC, datetime, timedelta
 

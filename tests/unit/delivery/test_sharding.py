@@ -1,4 +1,4 @@
-"""Which pumps look after consumers, by the encryption keys that they have."""
+"""Which pumps serve consumers, depending on the encryption keys that each pump has."""
 
 from hypothesis import given
 from hypothesis import strategies as st

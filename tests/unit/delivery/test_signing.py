@@ -1,4 +1,4 @@
-"""What we sign, the reference library accepts; what was changed or is old, nobody accepts."""
+"""The reference library accepts our signatures, but not after a change or when they are old."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Signatures of AWS clients, made by botocore's own signer."""
+"""Signatures of AWS clients, made by botocore's signer."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ JSON = {"X-Amz-Target": "AmazonSQS.SendMessage", "Content-Type": "application/x-
 
 
 def environ(request: AWSRequest) -> dict[str, Any]:
-    """What a WSGI server makes of a request."""
+    """Return the WSGI environment of a request."""
     address = urlsplit(request.url)
     meta = {
         "REQUEST_METHOD": request.method,
@@ -50,7 +50,7 @@ def check(
     later: timedelta = timedelta(0),
     **other: str,
 ) -> None:
-    """Verify it as if ``later`` had passed since this very moment, in which it was signed."""
+    """Verify the signature as if ``later`` had passed since it was made."""
     now = datetime.now(UTC) + later
     signature.verify(signature.read(meta), other.get("secret", SECRET), meta, body, now)
 
@@ -107,7 +107,7 @@ def test_an_operation_that_is_not_signed_is_refused() -> None:
 
 def test_a_host_that_is_not_signed_is_refused() -> None:
     class Hostless(SigV4Auth):  # type: ignore[misc]  # botocore has no types
-        """Signs everything else, so that nothing but the missing host can be the reason."""
+        """Signs everything except the host, so that the missing host is the only fault."""
 
         def headers_to_sign(self, request: AWSRequest) -> Any:
             headers = super().headers_to_sign(request)

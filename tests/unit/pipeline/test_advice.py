@@ -1,4 +1,4 @@
-"""Advice: there is some for every way in which a delivery can end."""
+"""Advice exists for every way in which a delivery can end."""
 
 import pytest
 

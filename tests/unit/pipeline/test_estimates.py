@@ -1,4 +1,4 @@
-"""Outlook: what an hour is estimated from, and how far off that is."""
+"""Estimates: which hours an estimate is based on, and how large its error is."""
 
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ START = datetime(2026, 11, 22, 5, tzinfo=UTC)
 
 
 def hours(**weeks_ago: float) -> dict[datetime, Load]:
-    """Messages of the hour at START so many weeks before: ``w1=3``."""
+    """Return the messages of the START hour some weeks earlier, given as ``w1=3``."""
     return {START - WEEK * int(name[1:]): Load(number) for name, number in weeks_ago.items()}
 
 

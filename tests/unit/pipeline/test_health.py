@@ -1,4 +1,4 @@
-"""Scores: Wilson's bound as it was published, and what makes a score rise and fall."""
+"""Health scores: Wilson's bound as published, and what raises and lowers a score."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Histograms: each duration in its bucket, percentiles that are in the right one, on both sides."""
+"""Histograms in pipeline and console: each duration and percentile is in the right bucket."""
 
 import math
 from collections import Counter as Tally

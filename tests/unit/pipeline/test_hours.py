@@ -1,4 +1,4 @@
-"""Windows of whole hours, and what may stand in a cell of a file."""
+"""Windows of whole hours, and which characters a CSV cell may contain."""
 
 import csv
 import io

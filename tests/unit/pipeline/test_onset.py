@@ -1,4 +1,4 @@
-"""Beginnings: the facts as people read them."""
+"""Onsets: the facts about the beginning of a failure, as users read them."""
 
 from datetime import UTC, datetime, timedelta
 

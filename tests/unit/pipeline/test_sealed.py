@@ -1,4 +1,4 @@
-"""The pipeline opens answers that the broker sealed, with its keys and with no other."""
+"""The pipeline decrypts the broker's encrypted responses only with the broker's keys."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Signatures: what differs from one answer to the next does not tell kinds apart, the rest does."""
+"""Error signatures ignore what varies between responses and keep what tells kinds apart."""
 
 import re
 

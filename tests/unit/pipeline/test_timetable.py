@@ -1,4 +1,4 @@
-"""Timetable: what is usual and what is known, put together and added up."""
+"""Forecast: the usual traffic and the scheduled messages, combined and added up."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ SOON = START + timedelta(minutes=10)
 
 
 def past(*, at_once: float = 0, later: float = 0) -> Past:
-    """Four weeks with the same in each hour."""
+    """Return four weeks with the same load in every hour."""
     every = [START - HOUR * number for number in range(1, 4 * 168 + 1)]
     one, other = Load(at_once, 2 * at_once, 100.0 * at_once), Load(later, 2 * later, 0)
     return Past(

@@ -1,4 +1,4 @@
-"""The portal's small parts: times, states and pictures."""
+"""The portal's template tags: times, states and icons."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -32,7 +32,7 @@ def test_a_sparkline_is_drawn_whatever_it_is_given() -> None:
 
 
 class Sample(forms.Form):
-    """One field of each kind."""
+    """A form with one field of each kind."""
 
     name = forms.CharField(help_text="For people.")
     note = forms.CharField(required=False)
