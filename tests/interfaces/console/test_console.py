@@ -20,6 +20,7 @@ from unfold.templatetags import unfold_list
 
 from broker_site import changelist, navigation
 from broker_site.templatetags import console as console_tags
+from channels_app import clock
 from channels_app.admin import choices
 from channels_app.models import Consumer, Membership
 from delivery.models import Counter, Delivery
@@ -107,8 +108,13 @@ DELIVERY = "delivery.delivery"
 
 
 @pytest.mark.parametrize("model", list(admin.site._registry), ids=lambda model: model.__name__)
-def test_rows_look_as_unfold_draws_them(model: type[Model], operator: Client) -> None:
+def test_rows_look_as_unfold_draws_them(
+    model: type[Model], operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     console.fill()
+    # Rows are drawn twice: how long something has been running must be the same both times.
+    now = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: now)
     cl = operator.get(console.list_url(model)).context["cl"]
     headers = list(unfold_list.result_headers(cl))
 
