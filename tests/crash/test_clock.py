@@ -44,7 +44,7 @@ class Clock:
         }
 
     def step(self, seconds: int) -> None:
-        """Step the clock to so many seconds ahead of the real time."""
+        """Step the clock to ``seconds`` ahead of the real time."""
         draft = self._path.with_suffix(".draft")
         draft.write_text(f"{seconds:+d}")
         os.rename(draft, self._path)

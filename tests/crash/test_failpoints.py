@@ -76,7 +76,7 @@ class Place:
         return str(answer["id"])
 
     def publish_batch(self, number: int, delay_ms: int = 0) -> list[str]:
-        """Publish so many messages in one request until it is acknowledged; return their ids."""
+        """Publish ``number`` messages in one request until it is acknowledged; return their ids."""
         items = [
             {"body": f"{n}", "idempotency_key": f"item-{n}", "delay_ms": delay_ms}
             for n in range(number)

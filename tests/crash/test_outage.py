@@ -134,7 +134,7 @@ def test_who_goes_on_asking_gets_everything_stored_once(broker: Broker) -> None:
         return not any(thread.is_alive() for thread in producers)
 
     def come(of: list[Any], more: int) -> None:
-        """Wait until so many more have come, or all producers have ended."""
+        """Wait until ``of`` has ``more`` further items, or all producers have ended."""
         enough = len(of) + more
         wait_until(lambda: len(of) >= enough or is_over(), PATIENCE_S, "nothing comes", web.log)
 

@@ -37,7 +37,7 @@ class Traffic:
             self.failures.append(error)
 
     def wait_for_more(self, number: int) -> None:
-        """Wait until so many more messages are acknowledged."""
+        """Wait until ``number`` more messages are acknowledged."""
         wanted = len(self.acknowledged) + number
         end = time.monotonic() + 300.0
         while len(self.acknowledged) < wanted and not self.failures:

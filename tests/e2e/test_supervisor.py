@@ -45,7 +45,7 @@ Supervise = Callable[..., subprocess.Popen[str]]
 
 
 def wait_until(true: Callable[[], object], seconds: float = 120.0) -> None:
-    """Poll until true; fail after so many seconds."""
+    """Poll until true; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "waited in vain"

@@ -85,7 +85,7 @@ class _Maker:
         """How many keys each millisecond has."""
 
     def make(self, number: int) -> None:
-        """Generate so many messages and store all rows."""
+        """Generate ``number`` messages and store all rows."""
         self._people()
         for at in sorted(self._instant() for _ in range(number)):
             self._message(at)

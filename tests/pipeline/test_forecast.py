@@ -50,7 +50,7 @@ class House:
         return 2 if message.event_type.startswith("a.") else 1
 
     def put(self, channel: Channel, at: datetime, number: int, **more: Any) -> None:
-        """Add so many messages that are due ``at``."""
+        """Add ``number`` messages that are due ``at``."""
         for _ in range(number):
             accepted_at = more.get("accepted_at", at)
             self.rows.append(

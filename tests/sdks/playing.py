@@ -195,7 +195,7 @@ class Play:
         return answer
 
     def _received(self, count: int, given: Mapping[str, Any], end: float) -> Any:
-        """Receive until so many messages came; return them in the order of their bodies."""
+        """Receive until ``count`` messages came; return them in the order of their bodies."""
         found: list[Any] = []
         while len(found) < count:
             if time.monotonic() > end:

@@ -57,7 +57,7 @@ def reserve(item: str) -> None:
 
 @app.task(name="shop.fetch", bind=True, max_retries=3, default_retry_delay=0)
 def fetch(self, failures: int) -> int:
-    """Fail so many times; return the number of retries."""
+    """Fail ``failures`` times; return the number of retries."""
     if self.request.retries < failures:
         raise self.retry(exc=OutOfStock("fetch"))
     return self.request.retries

@@ -38,7 +38,7 @@ class Disk:
 
     @contextmanager
     def nearly_full(self, left: int) -> Iterator[None]:
-        """Leave at most so many bytes free inside the block; needs a mounted file system."""
+        """Leave at most ``left`` bytes free inside the block; needs a mounted file system."""
         filler = self.folder / "filler"
         try:
             with filler.open("wb", buffering=0) as file:

@@ -101,7 +101,7 @@ def load(broker: Broker, channel: str) -> Iterator[list[int]]:
 
 
 def flows(accepted: list[int], broker: Broker, batches: int = 8) -> None:
-    """Wait until so many more batches are accepted."""
+    """Wait until ``batches`` more batches are accepted."""
     known = len(accepted)
     wait_until(lambda: len(accepted) >= known + batches, PATIENCE_S, "nothing flows", broker.log)
 

@@ -41,7 +41,7 @@ def made(sqs: Any, name: str, **attributes: str) -> str:
 
 
 def receive(sqs: Any, url: str, count: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """Receive until so many messages came, in as many calls as needed."""
+    """Receive until ``count`` messages came, in as many calls as needed."""
     got: list[dict[str, Any]] = []
     end = time.monotonic() + 90
     options = {"WaitTimeSeconds": WAIT_S, "MessageSystemAttributeNames": ["All"]} | options
@@ -734,7 +734,7 @@ def redrive(sqs: Any, target: str, receives: int = 2) -> str:
 
 
 def spend(sqs: Any, url: str, receives: int = 2) -> None:
-    """Receive the only message so many times, and release it each time."""
+    """Receive the only message ``receives`` times, and release it each time."""
     for _ in range(receives):
         (got,) = receive(sqs, url)
         sqs.change_message_visibility(
