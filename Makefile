@@ -1,66 +1,66 @@
-# Hookstation. `make` alone lists what there is to do.
+# Hookstation. `make` without a target lists the targets.
 
 PY ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Installs what uv.lock says into .venv with the .venv's own interpreter, whatever is active around.
+# Install from uv.lock into .venv with the .venv's interpreter, whatever environment is active.
 UV := uv==0.13.8
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_PYTHON := $(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 export UV_NO_PROGRESS := 1
-# uv brings its own certificates; the system's also know a company's proxy.
+# Not uv's own certificates: the system's may include a company proxy's.
 export UV_SYSTEM_CERTS ?= true
 unexport VIRTUAL_ENV
-# Keep bytecode: otherwise every process of a test compiles the project again.
+# Keep bytecode: otherwise every process that a test starts compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE
 export UV_COMPILE_BYTECODE := 1
-# `--inexact`: what `make test` added is not removed again by `make install`.
+# `--inexact` keeps `make install` from removing the packages of `make test`.
 SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 
-# How many examples a property is tried with: few or many.
+# How many examples each property test tries: few or many.
 EXAMPLES ?= few
 PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-profile=$(EXAMPLES)
 GOLDEN = $(PYTEST) -q tests/interfaces/test_golden.py tests/interfaces/test_access.py
 REFERENCE = $(PYTEST) -q tests/unit/clients/test_reference.py
-# The OpenAPI document holds them: first they, then it.
+# Regenerate the examples before the OpenAPI document, which contains them.
 EXAMPLES_OF_API = $(PYTEST) -q tests/interfaces/api/test_examples.py -k what_is_answered
-# The fast tiers compute: one process for each core of two.
+# The fast tiers are CPU-bound: one process for each of two cores.
 FAST := -n 2
-# Console and commands run on SQLite alone: tests/integration/indexes opens the console's pages on
-# MariaDB, with every filter. `make test` leaves out the rest of the interfaces there, too.
+# Tests of console and commands run only on SQLite: tests/integration/indexes opens the console's
+# pages on MariaDB, with every filter. `make test` also omits the other interfaces on MariaDB.
 MARIADB_TIERS := tests/integration tests/interfaces/api tests/interfaces/portal \
 	tests/interfaces/test_golden.py
-# A state machine finds a fault of a rule on either database: many examples on one are enough.
+# State machine tests find a faulty rule on either database: many examples on SQLite are enough.
 test-mariadb: override EXAMPLES := few
-# The tiers that start processes wait: three share two cores well, and a file shares a broker.
+# Tests that start processes mostly wait: run three on two cores. A file's tests share a broker.
 WAITING = -n 3 --dist loadfile $(LONGEST)
-# Two Sparks: each of them computes on one core most of the time.
+# Two Spark sessions: each mostly uses one core.
 SPARK = -n 2 --dist loadfile $(LONGEST)
 LONGEST := --durations=10
-# Data of these tests need not survive a crash of the server: it lives in memory.
+# These tests need no durable data: the server keeps it in memory.
 ON_MARIADB := $(BIN)/python tools/mariadb --memory
 ON_SQLITE := DATABASE_URL=
-# Several targets side by side: while one waits for a process it started, another one computes.
-# The output of each is printed when it is done, so that they do not mix.
+# Run several targets in parallel: while one waits for a process, another one uses the CPU.
+# Each target's output is printed at its end, so that outputs do not mix.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target
 
 # How much `make bench` measures: quick or full.
 MODE ?= quick
-# How long `make soak` goes on, and where: sqlite, mariadb or both.
+# How many minutes `make soak` runs, and on which database: sqlite, mariadb or both.
 MINUTES ?= 30
 DATABASE ?= both
-# Debian's server, unless there is one.
+# Install Debian's MariaDB server, unless one is installed.
 SERVER := PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
 	tools/apt mariadb-server-core mariadb-client-core
 
-# One test turns the broker's clock with it, and is skipped without.
+# One test changes the broker's clock with libfaketime, and is skipped without it.
 FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 	tools/apt libfaketime || true
-# Celery's own broker, with which its look-alike is compared; these tests are skipped without.
+# Tests compare our Celery-compatible module with Celery on Redis; they are skipped without it.
 REDIS := command -v redis-server >/dev/null || tools/apt redis-server || true
-# The outbox of the Django client is tried on it, too; skipped without.
+# The Django client's outbox is also tested on PostgreSQL; skipped without it.
 POSTGRESQL := ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || tools/apt postgresql || true
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
@@ -116,7 +116,7 @@ test-processes: $(VENV)/.test ## Real processes, kills and faults, on SQLite
 	@$(POSTGRESQL)
 	$(ON_SQLITE) $(PYTEST) $(WAITING) tests/e2e tests/crash
 
-# On disk, and as safe as in production: what is killed here must not lose a commit.
+# On disk, with production's durability: no kill in these tests may lose a commit.
 test-processes-mariadb: $(VENV)/.mysql ## Database-dependent tests of processes, on a private MariaDB
 	@$(SERVER)
 	@$(FAKETIME)
@@ -141,7 +141,7 @@ test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3
 	@tools/pythons $(BIN)/uv broker 3.12 3.13 3.14
 	@tools/pythons $(BIN)/uv client 3.9 3.10 3.12 3.13 3.14
 
-# Writes the tables of docs/clients/sqs-conformance.md; without one of the toolchains it does not.
+# Writes the tables of docs/clients/sqs-conformance.md, unless a toolchain is missing.
 test-sdks: $(VENV)/.test ## SQS clients in JavaScript, Go, Java and Python; needs node, go, JDK 17, mvn
 	@tools/sdks
 	$(ON_SQLITE) $(PYTEST) tests/sdks --force-regen
@@ -203,7 +203,7 @@ clean: ## Remove everything that make made; the data of a local broker stays
 	rm -rf $(VENV) .sdks .clients mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# -- Stamps: one for each set of packages that was installed from the present lock -----------------
+# -- Stamps: one for each set of packages installed from the current lock --------------------------
 
 $(VENV)/.uv: tools/venv
 	@tools/venv $(VENV) $(PY) $(UV)
@@ -217,10 +217,10 @@ $(VENV)/.test: $(VENV)/.runtime
 	@$(SYNC) --group test
 	@touch $@
 
-# mysqlclient is compiled on Linux, unless uv has kept it from another time. It is tried first, so
-# that nobody needs Debian's packages who has the same from elsewhere.
+# On Linux mysqlclient is compiled, unless uv has it in its cache. Try this before installing Debian's
+# packages, which are not needed when the headers come from elsewhere.
 WITH_MYSQL = $(SYNC) --group test --extra mysql && $(BIN)/python -c 'import MySQLdb'
-# Debian keeps the headers of its own interpreter in a package; others bring them along.
+# Debian has its interpreter's headers in a separate package; other interpreters include them.
 HEADERS = $(BIN)/python -c "import os, sysconfig as s; \
 	os.path.exists(s.get_path('include') + '/Python.h') or \
 	print(f'python{s.get_python_version()}-dev')"

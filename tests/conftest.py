@@ -19,14 +19,14 @@ from delivery.runtime.wakeups import wakeup_sender
 from tests.support import properties
 from tests.support.receiver import Receiver
 
-properties.register_profiles()  # before the command line chooses one
+properties.register_profiles()  # before pytest chooses one from the command line
 
 SHARING = ("tests/crash/", "tests/e2e/clients/", "tests/e2e/hostile/", "tests/e2e/test_wire.py")
-"""Where the tests of a file share a broker in processes of its own, which takes long to start."""
+"""Files whose tests share one running broker, because starting it takes long."""
 
 
 class TogetherOrAlone(LoadScopeScheduling):
-    """A file that shares a broker goes to one worker, long ones first; else each test by itself."""
+    """Keep a file that shares a broker on one xdist worker; spread all other tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
@@ -34,26 +34,26 @@ class TogetherOrAlone(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Asked where tests run in several processes."""
+    """Return our scheduler when xdist distributes by load."""
     return TogetherOrAlone(config, log) if config.getoption("dist") == "load" else None
 
 
 SLOW_S = 2.0
-"""A test that takes longer is listed, unless its tier starts processes, Spark or a browser."""
+"""A slower test is listed, unless its folder starts processes, Spark or a browser. Seconds."""
 STARTS_PROCESSES = ("tests/e2e/", "tests/crash/", "tests/pipeline/", "tests/browser/")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """One seed for the order and for the examples: the one that pytest-randomly prints."""
-    # A shell ignores Ctrl-C for what it runs in the background, and so would all that tests start.
+    """Give Hypothesis the seed that pytest-randomly prints."""
+    # A background shell job ignores SIGINT, and the processes that tests start would inherit that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.core.global_force_seed = config.getoption("randomly_seed", None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the tests that are slow, each with the reason that its marker gives."""
+    """List slow tests, each with the reason that its marker gives."""
     slow = [
         (report.duration, report.nodeid, dict(report.user_properties).get("slow"))
         for reports in terminalreporter.stats.values()
@@ -71,10 +71,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip on SQLite what only a server database can show."""
+    """Skip tests marked ``mariadb`` on SQLite, and report the reasons of slow tests."""
     for item in items:
         if marker := item.get_closest_marker("slow"):
-            # Reports carry these from the workers of xdist to the process that prints.
+            # Test reports carry these from the xdist workers to the main process.
             item.user_properties.append(("slow", marker.args[0]))
     if connection.vendor == "mysql":
         return
@@ -85,9 +85,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _fresh_config_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test begins with empty caches, and sees its own uncommitted configuration at once."""
+    """Empty all caches before each test, and check for new configuration at every read."""
     monkeypatch.setattr(config_cache_module, "CHECK_S", 0.0)
-    config_cache.__init__()  # type: ignore[misc]  # begins anew
+    config_cache.__init__()  # type: ignore[misc]  # resets it
     quotas.forget()
     storage.forget()
     keystore.forget()
@@ -100,6 +100,6 @@ def _fresh_config_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A real consumer on a port of its own."""
+    """A real consumer on its own port."""
     with Receiver() as consumer:
         yield consumer

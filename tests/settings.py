@@ -1,4 +1,4 @@
-"""Settings of the test-suite: the product's own, with an environment that tests need."""
+"""The product's settings, with the environment that tests need."""
 
 import atexit
 import os
@@ -7,7 +7,7 @@ import tempfile
 
 os.environ.setdefault("SECRET_KEY", "for-tests-only-" + "0123456789" * 5)
 if "HOOKSTATION_DATA_DIR" not in os.environ:
-    # One folder for the suite with all its processes; who made it takes it away.
+    # One folder for all processes of the suite; the process that made it removes it.
     os.environ["HOOKSTATION_DATA_DIR"] = tempfile.mkdtemp(prefix="hookstation-tests-")
     atexit.register(shutil.rmtree, os.environ["HOOKSTATION_DATA_DIR"], ignore_errors=True)
 os.environ.setdefault("HOOKSTATION_ALLOWED_TARGETS", "127.0.0.0/8,::1/128")
@@ -15,7 +15,7 @@ os.environ.setdefault("HOOKSTATION_BREAKER_FAILURES", "1000")
 
 from broker_site.settings import *  # noqa: F403
 
-# A slow hash guards what people chose; what tests chose is known.
+# Tests need no slow password hash.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-# Each client of a test would else list all static files before its first request.
+# Otherwise each test client lists all static files before its first request.
 WHITENOISE_AUTOREFRESH = True

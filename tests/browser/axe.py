@@ -1,4 +1,4 @@
-"""Axe: what a page gets wrong for people who cannot see it, or use no mouse."""
+"""Accessibility checks with axe."""
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
@@ -6,17 +6,17 @@ from playwright.sync_api import Page
 _axe = Axe()
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 COLOURS = "color-contrast"
-"""Looks behind each letter, which takes as long as all other rules together."""
+"""The rule that checks every letter, and takes as long as all others together."""
 GRAVE = {"serious", "critical"}
 
 SETTLED = (
     """() => new Promise(done => window.django?.jQuery ? django.jQuery(() => done()) : done())"""
 )
-"""jQuery goes on when the page is loaded: what waits in its line comes first."""
+"""Waits for jQuery's handlers that run after the page has loaded."""
 
 
 def faults(page: Page, *, colours: bool = True) -> list[str]:
-    """What is serious or worse, with the element that it is about."""
+    """Violations of impact serious or critical, each with its element."""
     options = {
         "runOnly": TAGS,
         "resultTypes": ["violations"],

@@ -1,6 +1,7 @@
-"""Bare, run by `conftest.write`: an operator and nothing else; ``failed``: failed runs of jobs.
+"""Make an operator and nothing else, or, with ``failed``, failed runs of jobs.
 
-A process of its own, with the broker's environment: the tests themselves open no database.
+`conftest.write` runs this module as a process with the broker's environment: the tests themselves
+open no database.
 """
 
 import sys
@@ -20,7 +21,7 @@ LOG = "\n".join(f"04:1{place}:07 reading deliveries, part {place} of 8" for plac
 
 
 def failures() -> None:
-    """Each job has run once, and came to no good end."""
+    """Make a failed run of each job."""
     now = clock.now()
     for job in JOBS:
         times = dict.fromkeys(("requested_at", "started_at", "heartbeat_at", "finished_at"), now)

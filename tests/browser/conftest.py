@@ -23,10 +23,10 @@ import runpy, sys, django
 django.setup()
 runpy.run_module(f"tests.browser.{sys.argv.pop(1)}", run_name="__main__")
 """
-"""A module of this folder by name, once Django is there: it imports models."""
+"""Runs a module of this folder after Django's setup, as it imports models."""
 CHROMIUM = shutil.which("chromium")
 Sessions = dict[str, StorageState]
-"""Cookies by name of the person."""
+"""Cookies by the person's name."""
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -34,7 +34,7 @@ FLAGS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says why nothing here is tried where it cannot be."""
+    """Skip the tests without Chromium, and in the run on MariaDB."""
     reason = ""
     if CHROMIUM is None:
         reason = "needs a browser: sudo apt-get install chromium"
@@ -49,14 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def consumer() -> Iterator[Receiver]:
-    """Where the broker delivers to."""
+    """The consumer that the broker delivers to."""
     with Receiver() as receiver:
         yield receiver
 
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iterator[Broker]:
-    """A running broker with everything that `seed` and `standing` make."""
+    """A running broker with the rows of `seed` and `standing`."""
     folder = tmp_path_factory.mktemp("browser")
     with processes.fresh_database(folder) as url:
         made = Broker(folder, url, EMAIL_URL=f"filemail:///{folder / 'mail'}")
@@ -72,7 +72,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
 
 @pytest.fixture(scope="package")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker to which nothing has happened yet."""
+    """A broker without any messages."""
     folder = tmp_path_factory.mktemp("bare")
     with processes.fresh_database(folder) as url:
         made = Broker(folder, url)
@@ -86,7 +86,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="package")
 def open_house(broker: Broker) -> Iterator[Broker]:
-    """The same broker's pages, where everybody may make an account."""
+    """A second web server on the same database, which lets everyone sign up."""
     folder = broker.folder / "open"
     folder.mkdir()
     database = broker.environment["DATABASE_URL"]
@@ -101,7 +101,7 @@ def open_house(broker: Broker) -> Iterator[Broker]:
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """Debian's browser; nothing is downloaded."""
+    """Debian's Chromium; nothing is downloaded."""
     expect.set_options(person.PATIENCE_MS)
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -111,7 +111,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def sessions(broker: Broker, chromium: Browser) -> Sessions:
-    """The cookies of everybody who has signed in."""
+    """The cookies of all people who sign in."""
     found = {}
     for name in (OPERATOR, ONLOOKER, OWNER, GUEST):
         with person.window(chromium, base_of(broker)) as somebody:
@@ -122,7 +122,7 @@ def sessions(broker: Broker, chromium: Browser) -> Sessions:
 
 @pytest.fixture
 def open_window(broker: Broker, chromium: Browser) -> Iterator[Open]:
-    """Opens windows, and looks what went wrong in them at the end."""
+    """Open windows; check at the end that no fault was recorded in them."""
     with ExitStack() as opened:
         yield lambda **options: opened.enter_context(
             person.window(chromium, base_of(broker), **options)
@@ -138,24 +138,24 @@ def house(
     open_house: Broker,
     bare: Broker,
 ) -> House:
-    """What walks through the portal need."""
+    """What the tours need."""
     return House(open_window, broker, consumer, sessions, open_house, bare)
 
 
 @pytest.fixture
 def operator(open_window: Open, sessions: Sessions) -> Person:
-    """Signed in, may do everything."""
+    """A signed-in superuser."""
     return open_window(storage_state=sessions[OPERATOR])
 
 
 @pytest.fixture
 def onlooker(open_window: Open, sessions: Sessions) -> Person:
-    """Signed in, may look at everything and change nothing."""
+    """A signed-in user who may view everything and change nothing."""
     return open_window(storage_state=sessions[ONLOOKER])
 
 
 def write(broker: Broker, module: str, *arguments: str) -> str:
-    """Let a module of this folder write into a broker's database; returns what it prints."""
+    """Run a module of this folder on a broker's database; return its output."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, module, *arguments],
         cwd=processes.ROOT,
@@ -168,5 +168,5 @@ def write(broker: Broker, module: str, *arguments: str) -> str:
 
 
 def base_of(broker: Broker) -> str:
-    """Where the broker's pages are."""
+    """The URL of the broker's pages."""
     return f"http://127.0.0.1:{broker.port}"

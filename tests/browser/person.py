@@ -1,4 +1,4 @@
-"""Person: somebody at a browser window, who notices what goes wrong in it."""
+"""A person at a browser window, which records faults."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,13 +21,13 @@ class Person:
     base: str
     page: Page
     faults: list[str] = field(default_factory=list)
-    """Errors of scripts, refusals by the content security policy, requests to elsewhere."""
+    """Script errors, violations of the content security policy, and requests to other hosts."""
     expected: frozenset[int] = frozenset()
-    """Answers that are no fault of the page's."""
+    """Response statuses that are not recorded as faults."""
 
     @classmethod
     def at(cls, page: Page, base: str) -> Self:
-        """Somebody who begins to look."""
+        """Make a person for a page, and begin to record faults."""
         person = cls(base, page)
         page.on("console", person._hear)
         page.on("pageerror", lambda error: person.faults.append(f"{page.url}: {error}"))
@@ -35,14 +35,14 @@ class Person:
         return person
 
     def open(self, path: str) -> Page:
-        """Go to an address of the broker; the page must be there."""
+        """Open a path of the broker; the response must be successful."""
         answer = self.page.goto(f"{self.base}{path}")
         assert answer is not None
         assert answer.ok, (path, answer.status)
         return self.page
 
     def sign_in(self, name: str, at: str = "/admin/") -> Page:
-        """Through the form, as everybody who comes to a page and is not known yet."""
+        """Sign in with the form, on the way to the page ``at``."""
         page = self.open(at)
         page.get_by_label("User name").fill(name)
         page.get_by_label("Password").fill(PASSWORD)
@@ -51,7 +51,7 @@ class Person:
         return page
 
     def expects(self, *statuses: int) -> None:
-        """From now on pages may be answered with these; a browser calls each one an error."""
+        """Accept these response statuses from now on; the browser logs each as an error."""
         self.expected |= frozenset(statuses)
 
     def _hear(self, message: ConsoleMessage) -> None:
@@ -70,7 +70,7 @@ Open = Callable[..., Person]
 
 @contextmanager
 def window(browser: Browser, base: str, **options: Any) -> Iterator[Person]:
-    """A window with an empty profile; afterwards nothing may have gone wrong in it."""
+    """Open a window with an empty profile; afterwards assert that no fault was recorded."""
     context = browser.new_context(**{"viewport": LAPTOP, **options})
     context.set_default_timeout(PATIENCE_MS)
     try:

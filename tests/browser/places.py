@@ -1,4 +1,4 @@
-"""Every page of the console that can be walked to."""
+"""The URLs of all pages of the console."""
 
 from collections.abc import Iterator
 
@@ -46,7 +46,7 @@ SEVERAL = (
     "/admin/delivery/healthday/worst/",
     "/admin/delivery/healthday/worst/?day=2025-01-01",
 )
-"""Pages that are of no table alone, or look otherwise in a certain state."""
+"""Pages without a table of their own, and pages that look different in some state."""
 ROWS = (
     "/admin/channels_app/schedule/?q=failing",
     f"/admin/channels_app/schedule/?q={LONG}",
@@ -63,12 +63,12 @@ ROWS = (
     "/admin/delivery/delivery/?state=in_flight",
     "/admin/delivery/delivery/?state=delivered",
 )
-"""Lists whose first row is in a state that the first of its table is not."""
+"""Lists whose first row has another state than the first row of the unfiltered list."""
 MODELS = sorted(model._meta.label_lower.replace(".", "/") for model in admin.site._registry)
 
 
 def pages(person: Person) -> Iterator[str]:
-    """Opens the list of every table, its first row and the form of a new one."""
+    """Open each table's list, its first row and its form for a new row."""
     for model in MODELS:
         page = person.open(f"/admin/{model}/")
         found = _first(page)
@@ -80,7 +80,7 @@ def pages(person: Person) -> Iterator[str]:
 
 
 def rows(person: Person) -> Iterator[str]:
-    """Opens the first row of each of ROWS, and from there the form that moves messages back."""
+    """Open the first row of each list in ROWS, and from one of them the redrive form."""
     for place in ROWS:
         (found,) = _first(person.open(place))
         page = person.open(found)

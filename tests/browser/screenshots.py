@@ -1,6 +1,6 @@
-"""``make screenshots``: every page as a laptop and a phone show it, by day and by night.
+"""``make screenshots``: every page on a laptop and a phone, in light and dark mode.
 
-For people to look at; nothing is compared. Not collected unless it is named.
+People look at the images; nothing is compared. pytest collects this file only when it is named.
 """
 
 import re
@@ -45,6 +45,6 @@ def test_every_page_of_a_walk_is_drawn(house: House, walk: tours.Walk) -> None:
 
 
 def draw(page: Page, path: Path) -> None:
-    """The page as long as it is: what is below the edge can be as ugly."""
+    """Save a screenshot of the whole page, including the part below the window."""
     path.parent.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=path, full_page=True)

@@ -1,8 +1,9 @@
-"""Seed, run by `conftest.write`: people, a row of every kind, dead letters.
+"""Make people, a row of every kind, and dead letters.
 
-Its argument is where a receiver listens. Prints a key that may do everything.
+The argument is the URL of a receiver. Prints an API key with all rights.
 
-A process of its own, with the broker's environment: the tests themselves open no database.
+`conftest.write` runs this module as a process with the broker's environment: the tests themselves
+open no database.
 """
 
 import sys
@@ -42,18 +43,18 @@ PILE = 50_000
 DAY_MS = 86_400_000
 NUMBERED = "receipts"
 EARLY = 25
-"""More than the page of a sequence names."""
+"""More than a sequence's page lists."""
 
 
 def people() -> None:
-    """One who may do everything, and one who may look at everything."""
+    """Make a superuser, and a user who may only view."""
     User.objects.create_superuser(OPERATOR, password=PASSWORD)
     onlooker = User.objects.create_user(ONLOOKER, password=PASSWORD, is_staff=True)
     onlooker.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
 
 
 def team() -> None:
-    """A team with a member, and a channel that is open to teams."""
+    """Make a team with a member, and a channel that is open to teams."""
     member = User.objects.create_user(MEMBER, email="paula@example.com", password=PASSWORD)
     Membership.objects.create(
         team=TeamFactory.create(slug="acme", name="Acme"), user=member, role="editor"
@@ -63,7 +64,7 @@ def team() -> None:
 
 
 def shop(receiver: str) -> None:
-    """A channel whose consumers were down for one message, and its archive for a great many."""
+    """Make a channel: two consumers have one dead letter each, the archive has 50,000."""
     channel = ChannelFactory.create(slug="orders")
     ProducerFactory.create(slug="shop")
     for name in ("billing", "crm"):
@@ -92,7 +93,7 @@ def shop(receiver: str) -> None:
 
 
 def pile(consumer: Consumer, count: int) -> None:
-    """Dead letters of yesterday, one a second: one is made here, the database makes the others."""
+    """Make dead letters of yesterday, one per second: the factory makes one, SQL copies it."""
     now = clock.now()
     first_ms = int(now.timestamp() * 1000) - DAY_MS
     key = ids.first_id_at(first_ms)
@@ -107,7 +108,7 @@ def pile(consumer: Consumer, count: int) -> None:
 
 
 def sequences() -> None:
-    """Numbered keys: many that wait for one, one that skipped, one that nobody can read whole."""
+    """Make sequences: one with many early numbers, one that skipped, one with a very long key."""
     now = clock.now()
     channel = ChannelFactory.create(slug=NUMBERED)
     producer = ProducerFactory.create(slug="point-of-sale-terminals-of-the-second-floor")
@@ -126,7 +127,7 @@ def sequences() -> None:
 
 
 def _multiply(row: Message | Delivery, keys: str, count: int, changes: dict[str, str]) -> None:
-    """Rows like this one, until there are ``count``."""
+    """Copy a row until there are ``count``."""
     table = row._meta.db_table
     columns = [str(field.column) for field in row._meta.concrete_fields if field.column != "id"]
     values = [changes.get(column, f"one.{column}") for column in columns]
@@ -146,4 +147,4 @@ if __name__ == "__main__":
     team()
     sequences()
     showcase.fill(sys.argv[1])
-    print(text_of(ApiKeyFactory.create(admin=True)))  # noqa: T201 - what the tests publish with
+    print(text_of(ApiKeyFactory.create(admin=True)))  # noqa: T201 - the tests publish with this key

@@ -1,4 +1,4 @@
-"""The portal's world: people, channels and webhooks of every condition, for pages to show."""
+"""The portal's rows: people, channels and webhooks in every state."""
 
 import random
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ from tests.support.factories import (
 )
 
 TEAM, EMPTY, FOREIGN = "harbour", "pier", "quay"
-"""Teams of the owner: with everything, with nothing, and one that she may only look at."""
+"""The owner's teams: one with everything, one empty, one that she may only view."""
 CHANNEL = "shipments"
 STEADY, FAILING, PAUSED, DISABLED, FRESH = (
     "invoices",
@@ -32,7 +32,7 @@ STEADY, FAILING, PAUSED, DISABLED, FRESH = (
     "homepage",
 )
 PULLED = "label-printers-of-the-second-floor"
-"""Asks for its messages."""
+"""A pull consumer."""
 PILE = 60
 EXAMPLE = {
     "shipment": "shp_8f2c1d",
@@ -58,12 +58,12 @@ BODIES = (
     ("Shipment 8f2c1d has left Ærøskøbing.\nExpected on Tuesday.\n".encode(), "text/plain"),
     (bytes(range(160, 256)), "application/octet-stream"),
 )  # fmt: skip
-"""A body of each kind that is shown in its own way."""
+"""One body of each kind that the page shows in its own way."""
 ANSWER = "HTTP/1.1 503 Service Unavailable\r\nServer: nginx\r\nRetry-After: 30\r\n"
 
 
 def fill(receiver: str) -> None:
-    """Everything; webhooks that are to answer live at ``receiver``."""
+    """Make all rows; webhooks that can be reached have URLs at ``receiver``."""
     channel = channels()
     team = people()
     keys(team)
@@ -84,7 +84,7 @@ def fill(receiver: str) -> None:
 
 
 def channels() -> Channel:
-    """What the catalogue offers."""
+    """Make the channels and event types of the catalogue."""
     shipments = ChannelFactory.create(
         slug=CHANNEL,
         external=True,
@@ -106,7 +106,7 @@ def channels() -> Channel:
 
 
 def people() -> Team:
-    """An owner of several teams, her colleagues, and two who belong to none."""
+    """Make an owner of several teams, her colleagues, and two people without a team."""
     owner = User.objects.create_user(OWNER, email="rosa@harbour.example", password=PASSWORD)
     owner.user_permissions.add(Permission.objects.get(codename="add_team"))
     for name in (GUEST, STRANGER):
@@ -125,7 +125,7 @@ def people() -> Team:
 
 
 def keys(team: Team) -> None:
-    """A key in every state, of the team and of a producer."""
+    """Make keys of a team and of a producer, in every state."""
     producer = ProducerFactory.create(slug="web-shop", team=team)
     soon, used = clock.now() + timedelta(days=20), clock.now() - timedelta(minutes=3)
     ApiKeyFactory.create(
@@ -140,7 +140,7 @@ def keys(team: Team) -> None:
 
 
 def day(webhook: Consumer, rng: random.Random, *, is_steady: bool) -> None:
-    """What a webhook got in the last day; the failing one has a pile of dead letters."""
+    """Make a webhook's deliveries of the last day; the failing one has many dead letters."""
     now = clock.now()
     for number in range(48):
         at = now - timedelta(minutes=29 * number + 20)
@@ -170,7 +170,7 @@ def day(webhook: Consumer, rng: random.Random, *, is_steady: bool) -> None:
 
 
 def several_attempts(webhook: Consumer) -> None:
-    """One delivery of each kind of body, each with its attempts; and two that wait."""
+    """Make a dead letter with three attempts for each kind of body, and two waiting deliveries."""
     now = clock.now()
     for place, (body, kind) in enumerate(BODIES):
         given_up = DeliveryFactory.create(
@@ -245,7 +245,7 @@ def _delivery(
 
 
 def _key(at: datetime) -> int:
-    # Keys of this process in the bits below the time: two rows of one instant do not collide.
+    # The low bits keep this process's keys: two rows of one instant do not collide.
     ms = int(at.timestamp() * 1000)
     return ids.first_id_at(ms) | (new_id() & ((1 << ids.TIME_SHIFT) - 1))
 

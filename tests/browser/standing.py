@@ -1,6 +1,7 @@
-"""What waits for its time, its turn, its worker or its next occurrence, for pages to show.
+"""Make messages that wait, ordering keys, leases and schedules, for pages to show.
 
-Through the API of the running broker: rows that somebody had written beside it would be swept up.
+They are made through the API of the running broker, whose sweeps would change rows written to the
+tables.
 """
 
 from typing import Any
@@ -17,7 +18,7 @@ MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 
 def fill(broker: Broker) -> None:
-    """Everything; a second or two."""
+    """Make everything, in a second or two."""
     recurring(broker)
     lanes(broker)
     leases(broker)
@@ -27,7 +28,7 @@ def fill(broker: Broker) -> None:
 
 
 def timeline(broker: Broker) -> None:
-    """Messages of the next minutes, days and months, most of them in one hour."""
+    """Make messages that are due in the next minutes, days and months, most of them in one hour."""
     broker.call("PUT", f"/channels/{ARCHIVING}", 201, json={})
     many = [{"delay_ms": HOUR // 2, "spread_ms": HOUR // 4} for _ in range(AHEAD // 2)]
     far = [{"delay_ms": HOUR + number * DAY} for number in range(AHEAD // 4)]
@@ -36,7 +37,7 @@ def timeline(broker: Broker) -> None:
 
 
 def recurring(broker: Broker) -> None:
-    """A schedule in every condition."""
+    """Make schedules in every state."""
     place = f"/channels/{ROOMS}/schedules"
     broker.call("PUT", f"/channels/{ROOMS}", 201, json={})
     yearly = {"cron": "30 4 1 1 *", "body": '{"report": "yearly"}'}
@@ -60,7 +61,7 @@ def recurring(broker: Broker) -> None:
 
 
 def lanes(broker: Broker) -> None:
-    """Many keys of a paused consumer, one of them paused; and one whose head is dead."""
+    """Make many keys of a paused consumer, one of them paused, and a key whose head is dead."""
     place = f"/channels/{ROOMS}/consumers"
     sender = {"url": "http://127.0.0.1:9/rooms", "event_types": ["room.said"], "ordering": True}
     strict = {"head_of_line": "block", "max_attempts": 1, "event_types": ["room.moved"]}
@@ -80,7 +81,7 @@ def lanes(broker: Broker) -> None:
 
 
 def leases(broker: Broker) -> None:
-    """What two workers hold, of which one has forgotten it, and what nobody has asked for yet."""
+    """Make leases of two workers, one of which expires soon, and messages that no one received."""
     place = f"/channels/{PRINTING}/consumers/{PRINTER}"
     broker.call("PUT", f"/channels/{PRINTING}", 201, json={})
     broker.call("PUT", place, 201, json={"mode": "pull"})
@@ -94,7 +95,7 @@ def leases(broker: Broker) -> None:
 
 
 def dead_letter_queue(broker: Broker) -> None:
-    """A queue with messages that died in another one, to be moved back."""
+    """Make a dead-letter queue with messages of another queue, to be redriven."""
     broker.call("PUT", f"/channels/{DEAD_JOBS}", 201, json={})
     broker.call("PUT", f"/channels/{DEAD_JOBS}/consumers/{INSPECTOR}", 201, json={"mode": "pull"})
     place = f"/channels/{JOBS}/consumers/{RUNNER}"
@@ -109,7 +110,7 @@ def dead_letter_queue(broker: Broker) -> None:
 
 
 def called_back(broker: Broker) -> None:
-    """A consumer whose provider says later what became of it."""
+    """Make a consumer whose provider acknowledges by callback."""
     broker.call("PUT", f"/channels/{TEXTING}", 201, json={})
     signature = {"preset": "meta-x-hub-256", "secret": "the provider's own"}
     correlation = {"preset": "whatsapp-cloud", "signature": signature, "verify_token": "harbour"}
@@ -119,7 +120,7 @@ def called_back(broker: Broker) -> None:
 
 
 def lane(broker: Broker, consumer: str, key: str, state: str = "") -> str:
-    """The id of a key's lane in this state; '' while there is none."""
+    """The id of a key's row in this state, or '' while there is none."""
     place = f"/channels/{ROOMS}/consumers/{consumer}/ordering-keys"
     wanted = {"ordering_key": key} | ({"state": state} if state else {})
     found = broker.call("GET", place, 200, params=wanted)["items"]
@@ -127,7 +128,7 @@ def lane(broker: Broker, consumer: str, key: str, state: str = "") -> str:
 
 
 def batch(broker: Broker, channel: str, items: list[dict[str, Any]]) -> None:
-    """Publish them, each with a small body."""
+    """Publish the items, each with a small body."""
     place = f"/channels/{channel}/messages/batch"
     broker.call("POST", place, 207, json=[{"body": "{}"} | item for item in items])
 

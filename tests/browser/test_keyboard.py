@@ -1,4 +1,4 @@
-"""Whoever keeps the hands on the keyboard gets everywhere, and whoever types is left alone."""
+"""Keyboard shortcuts reach every page, and do not interfere with typing."""
 
 import re
 

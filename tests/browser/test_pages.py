@@ -1,7 +1,7 @@
-"""Every page of the console: it loads nothing from elsewhere, breaks no rule, shuts nobody out.
+"""Every page of the console is accessible.
 
-That nothing is asked for from elsewhere, that no script fails and that the content security policy
-is kept is looked at by every window (`person.window`).
+Every window also checks that the page requests nothing from other hosts, that no script fails, and
+that the content security policy holds (`person.window`).
 """
 
 from itertools import chain

@@ -1,4 +1,4 @@
-"""A team's way through the portal, from the first look to the first delivery."""
+"""A team's first steps in the portal, up to the first delivery."""
 
 import re
 
@@ -41,7 +41,7 @@ def test_a_member_registers_a_webhook_and_sees_its_first_delivery(
 
     page.get_by_role("link", name="To its deliveries").click()
     rows = page.locator("table tbody tr")
-    # It has arrived; that is written down a moment later.
+    # The consumer has the request; the broker records the result a moment later.
     wait_until(lambda: shows_delivered(page), 20, "the delivery is not shown as delivered")
     expect(rows).to_have_count(1)
     faults += axe.faults(page)

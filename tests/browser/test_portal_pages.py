@@ -1,7 +1,6 @@
-"""Every page of the portal and of accounts, and those of the console that are not just opened.
+"""Pages of the portal, of accounts, and of the console behind forms and dialogs are accessible.
 
-Each breaks no rule and shuts nobody out. What the content security policy says is looked at by
-every window, as in `test_pages`.
+As in `test_pages`, every window checks the content security policy.
 """
 
 import pytest
@@ -17,15 +16,15 @@ def test_every_page_is_there_for_everybody(house: House, walk: tours.Walk) -> No
     for number, (name, page) in enumerate(walk(house)):
         tours.wear(page, "phone-dark" if number % 2 else "phone-light")
         wide += [f"{name}: {page.url}"] * is_too_wide(page)
-        # All pages wear the same few colours: each on every third page tells nearly as much.
+        # All pages share a few colours: checking every third page finds nearly as much.
         faults += axe.faults(page, colours=number % 3 == 0)
-        tours.wear(page, "laptop-light")  # a walk clicks what a phone keeps in a menu
+        tours.wear(page, "laptop-light")  # on a phone these links are inside a menu
     assert faults == []
     assert wide == []
 
 
 def is_too_wide(page: Page) -> bool:
-    """Whether somebody has to push the whole page sideways."""
+    """Whether the page must be scrolled sideways."""
     return bool(
         page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     )

@@ -1,4 +1,4 @@
-"""What operators come for, from the first click to what it did."""
+"""Operators' tasks in the console, from the first click to the effect."""
 
 import re
 import sqlite3
@@ -45,7 +45,7 @@ def test_fifty_thousand_dead_letters_are_counted_sent_again_and_stopped_half_way
     expect(pile).to_contain_text("50,000")
     pile.get_by_role("link", name="Replay all").click()
     expect(page.locator(".hs-count")).to_contain_text("50,000 deliveries match.")
-    # So fast that the bar moves, so slow that there is a half way.
+    # Fast enough to move the bar, slow enough to stop halfway.
     page.get_by_label("At most so many a second").fill("300")
     page.get_by_label("Reason").fill("the archive is back")
     page.get_by_role("button", name="Send 50,000 again").click()
@@ -68,7 +68,7 @@ def test_fifty_thousand_dead_letters_are_counted_sent_again_and_stopped_half_way
 
 
 def counted(broker: Broker) -> dict[str, int]:
-    """What the rows of the archive say, past every page."""
+    """Count the archive's deliveries by state, directly in the database."""
     with sqlite3.connect(broker.folder / "broker.sqlite3") as database:
         return dict(
             database.execute(

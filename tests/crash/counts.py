@@ -1,4 +1,4 @@
-"""The broker's counts, read straight from its tables while it runs."""
+"""Read the broker's counters and rows directly from its tables while it runs."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tests.support.broker import Broker
 
-with suppress(ImportError):  # without the driver there is only SQLite
+with suppress(ImportError):  # without the driver only SQLite is tested
     import MySQLdb
 
 STATES = "SELECT consumer_id, state, COUNT(*) FROM delivery_delivery GROUP BY consumer_id, state"
@@ -25,13 +25,13 @@ MISSING_ATTEMPTS = (
 
 
 class Counts:
-    """What the tables of one broker say."""
+    """Queries on the tables of one broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._url = broker.environment["DATABASE_URL"]
 
     def read(self, sql: str) -> Sequence[tuple[Any, ...]]:
-        """All rows of a query, as everybody would see them now."""
+        """Return all rows of a query on a new connection."""
         at = urlsplit(self._url)
         if at.scheme == "sqlite":
             path = self._url.removeprefix("sqlite:///").partition("?")[0]
@@ -51,11 +51,11 @@ class Counts:
             return rows
 
     def is_writable(self) -> bool:
-        """Whether a transaction can begin to write now; a server has no lock of the whole."""
+        """Whether a transaction can write now; MariaDB has no lock of the whole database."""
         if urlsplit(self._url).scheme != "sqlite":
             return True
         path = self._url.removeprefix("sqlite:///").partition("?")[0]
-        # The running pump may hold it for a moment; who was stopped keeps it.
+        # A running pump releases the lock soon; a stopped one keeps it.
         with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -65,12 +65,12 @@ class Counts:
             return True
 
     def number(self, sql: str) -> int:
-        """The one number that a query finds."""
+        """Return the single number that a query selects."""
         ((found,),) = self.read(sql)
         return int(found or 0)
 
     def open_count(self) -> int:
-        """Messages that wait for their fan-out, and deliveries that are not finished."""
+        """Count messages that wait for their fan-out and deliveries that are not final."""
         waiting = self.number("SELECT COUNT(*) FROM channels_app_message WHERE state = 'accepted'")
         return waiting + self.number(
             "SELECT COUNT(*) FROM delivery_delivery "
@@ -78,13 +78,13 @@ class Counts:
         )
 
     def audited(self, target: str) -> list[str]:
-        """What was done to it, as the audit log says; not who looked at it."""
+        """The actions on an object in the audit log, without views of it."""
         rows = self.read("SELECT action, target FROM channels_app_auditentry ORDER BY id")
         actions = [str(action) for action, at in rows if at == target]
         return [action for action in actions if not action.endswith(".open")]
 
     def message_count(self, channel: str) -> int:
-        """Messages that are stored in a channel."""
+        """How many messages are stored in a channel."""
         counts = self.read(
             "SELECT channel.slug, COUNT(*) FROM channels_app_message AS message "
             "JOIN channels_app_channel AS channel ON channel.id = message.channel_id "
@@ -93,7 +93,7 @@ class Counts:
         return int(dict(counts).get(channel, 0))
 
     def check(self) -> None:
-        """When nothing is on its way: all finished, counted right, and nobody charged."""
+        """Check that every delivery is final, all counters are right, and no failure is charged."""
         assert self.open_count() == 0
         rows = {(owner, state): int(count) for owner, state, count in self.read(STATES)}
         counted = {(owner, state): int(count) for owner, state, count in self.read(COUNTED)}

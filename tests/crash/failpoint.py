@@ -1,4 +1,4 @@
-"""Killing a process of a running broker exactly at a named step, and calling it through that."""
+"""Kill a process of a running broker at a named step, and retry requests meanwhile."""
 
 import os
 import time
@@ -16,7 +16,7 @@ AWAY = {502, 503, 504}
 
 
 class Failpoint:
-    """The file by which a broker is told where to die (channels_app/failpoints.py)."""
+    """The file that tells a broker at which step to die (channels_app/failpoints.py)."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "failpoint"
@@ -24,12 +24,12 @@ class Failpoint:
 
     @property
     def setting(self) -> dict[str, str]:
-        """What the broker has to be started with."""
+        """The environment variable to start the broker with."""
         return {"HOOKSTATION_FAILPOINT": str(self._path)}
 
     @contextmanager
     def armed(self, broker: Broker, name: str) -> Iterator[None]:
-        """Who gets to the step in here dies; the end waits until somebody has."""
+        """Kill the process that reaches the step inside the block; wait until one has."""
         self._reached.unlink(missing_ok=True)
         draft = self._path.with_suffix(".draft")
         draft.write_text(name)
@@ -41,12 +41,12 @@ class Failpoint:
             self._path.unlink(missing_ok=True)
 
     def was_reached(self) -> bool:
-        """Whether somebody has died."""
+        """Whether a process has died at the step."""
         return self._reached.exists()
 
 
 def retry_until_done(broker: Broker, method: str, path: str, **options: Any) -> tuple[Any, int]:
-    """Call as a producer should: until there is an answer. Its JSON, and how many calls it took."""
+    """Call until there is a response, as producers should. Returns its JSON and the tries."""
     end = time.monotonic() + TIMEOUT_S
     for tries in range(1, 10_000):
         try:

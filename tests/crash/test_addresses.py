@@ -1,4 +1,4 @@
-"""Clients that know two hosts of one installation, which are killed in turn."""
+"""Clients that know both hosts of an installation, while the hosts are killed in turn."""
 
 import json
 import os
@@ -17,15 +17,15 @@ from tests.support.conformance import BUILDERS, DRIVERS, Driver, Proxy
 from tests.support.toolchains import Missing
 
 pytestmark = pytest.mark.e2e
-# On MariaDB one of them: what the others send is the same.
+# On MariaDB only one of them runs: the others send the same requests.
 CLIENTS = [
     pytest.param(name, marks=[pytest.mark.mysql] if name == "python" else [])
     for name in sorted(DRIVERS.keys() - {"requests"})
 ]
-"""Those of clients/conformance that take several addresses: all but plain HTTP."""
+"""The drivers of clients/conformance that take several addresses: all but plain HTTP."""
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_SHUTDOWN_GRACE_S": "4"}
 BETWEEN = 20
-"""Messages that are stored before a host is killed, and after."""
+"""Messages stored before each kill, and after it."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def hosts(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[
 
 
 class Publisher(threading.Thread):
-    """Publishes through a driver until it is told to end."""
+    """Publish through a driver until told to end."""
 
     def __init__(self, driver: Driver, number: int) -> None:
         super().__init__(daemon=True)
@@ -56,7 +56,7 @@ class Publisher(threading.Thread):
         self._number = number
         self.ending = threading.Event()
         self.stored: dict[str, str] = {}
-        """The body by the id of each message that was acknowledged."""
+        """Bodies by the id of each acknowledged message."""
         self.errors: list[Any] = []
 
     def run(self) -> None:
@@ -85,7 +85,7 @@ def test_no_error_reaches_a_caller_while_one_of_two_hosts_answers(
             pytest.skip(str(missing))
     one, other = hosts
     one.call("PUT", "/channels/orders", 201, json={"idempotency_window_s": 3600})
-    # Before it is killed, the first host stores messages whose answers are lost.
+    # Before its kill, the first host stores messages whose responses are lost.
     way = Proxy(one.port)
     environment = {
         **DRIVERS[client].get("environment", {}),
@@ -98,7 +98,7 @@ def test_no_error_reaches_a_caller_while_one_of_two_hosts_answers(
         for publisher in publishers:
             publisher.start()
         _go_on(publishers)
-        way.drop_answers = 2  # the publishers behind them go on, the others meet the kill
+        way.drop_answers = 2  # two publishers lose a response, the others meet the kill
         wait_until(lambda: not way.drop_answers, TIMEOUT_S, "no answer was lost")
         _kill(one)
         _go_on(publishers)
@@ -122,7 +122,7 @@ def test_no_error_reaches_a_caller_while_one_of_two_hosts_answers(
 
 
 def _go_on(publishers: list[Publisher]) -> None:
-    """Wait until each has stored some more messages, or failed."""
+    """Wait until each has stored more messages, or failed."""
     before = [len(publisher.stored) for publisher in publishers]
 
     def done() -> bool:
@@ -135,7 +135,7 @@ def _go_on(publishers: list[Publisher]) -> None:
 
 
 def _kill(host: Broker) -> None:
-    """Kill all processes of a host while requests are on their way."""
+    """Kill all processes of a host while requests are in flight."""
     assert host.process is not None
     os.killpg(host.process.pid, signal.SIGKILL)
     host.process.wait(TIMEOUT_S)

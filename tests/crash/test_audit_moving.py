@@ -1,4 +1,4 @@
-"""The audit beside a running broker: what moves while it looks is no fault."""
+"""Reconciliation beside a running broker: changes during a scan are not reported as errors."""
 
 import threading
 from collections.abc import Callable
@@ -70,14 +70,14 @@ def test_what_moves_is_no_fault(receiver: Receiver, tmp_path: Path) -> None:
 
 
 def publish(broker: Broker, done: threading.Event) -> None:
-    """As fast as it is taken; dead letters are replayed meanwhile, and some messages cancelled."""
+    """Publish without a pause; meanwhile replay dead letters and cancel some messages."""
     for place in range(100_000):
         if done.is_set():
             return
         items = [{"body": "x", "event_type": "order.paid"} for _ in range(20)]
         answer = broker.call("POST", "/channels/orders/messages/batch", 207, json=items)
         if place % 5 == 0:
-            # Refused when many are running: on a slow machine they are.
+            # The broker refuses it while many replays run, as happens on a slow machine.
             replay = {"filter": {"channel": "orders"}}
             broker.http.post(f"{broker.base}/replays", json=replay, timeout=60)
             name = answer["items"][0]["id"]
@@ -85,7 +85,7 @@ def publish(broker: Broker, done: threading.Event) -> None:
 
 
 def meanwhile(work: Callable[[], object]) -> None:
-    """Done, and committed, by somebody else."""
+    """Run and commit the work in another thread, on its own connection."""
 
     def run() -> None:
         try:
@@ -100,7 +100,7 @@ def meanwhile(work: Callable[[], object]) -> None:
 
 @pytest.mark.mariadb
 def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
-    """A consumer registers, and gets what was before it, between the statements of one look."""
+    """A consumer registers and gets earlier messages between two statements of a scan."""
     rows = [DeliveryFactory.create() for _ in range(3)]
 
     @transaction.atomic
@@ -123,7 +123,7 @@ def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
 
 @pytest.mark.mariadb
 def test_behind_a_look_transactions_are_what_they_were() -> None:
-    """Others count on seeing each other's commits."""
+    """After a scan, transactions again see each other's commits."""
     with reconcile.snapshot():
         reconcile.newest()
     with transaction.atomic():
@@ -134,7 +134,7 @@ def test_behind_a_look_transactions_are_what_they_were() -> None:
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Delivery:
-    """Due for long, and nothing holds its consumer back."""
+    """A delivery that is long overdue, while nothing delays its consumer."""
     monkeypatch.setattr(auditors, "CHECK_INTERVAL_S", 0.0)
     row = DeliveryFactory.create(due_at=clock.now() - LONG)
     Channel.objects.update(updated_at=clock.now() - LONG)
@@ -143,7 +143,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Delivery:
 
 
 def nothing(waiting: Delivery) -> None:
-    """Happens."""
+    """Do nothing."""
 
 
 def is_taken(waiting: Delivery) -> None:
@@ -155,7 +155,7 @@ def is_taken(waiting: Delivery) -> None:
 
 
 def another_arrives(waiting: Delivery) -> None:
-    """Its consumer is served: this one is next, or soon."""
+    """A newer delivery shows that the consumer is served, and that the overdue one is next."""
     DeliveryFactory.create(consumer=waiting.consumer, due_at=clock.now() + LONG, cancelled=True)
 
 
@@ -173,7 +173,7 @@ def test_what_moves_between_two_looks_does_not_stand_still(
 ) -> None:
     reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
     steps = reconciler.steps()
-    next(steps)  # the first look
+    next(steps)  # the first scan
     between(waiting)
     assert [share for share in steps][-1] == 1.0
     assert reconciler.result.by_check()[Check.LATE] == reconciler.result.gap == number

@@ -1,4 +1,4 @@
-"""A corpus of real bodies through the running broker: unchanged, signed, and through kill -9."""
+"""A corpus of real bodies through a running broker: unchanged, signed, and through kill -9."""
 
 import os
 import random
@@ -24,7 +24,7 @@ NAMES = ("one", "two", "three")
 
 
 def register(broker: Broker, receiver: Receiver, **values: Any) -> dict[str, str]:
-    """A channel with three consumers; their secrets by name."""
+    """Make a channel with three consumers; return their secrets by name."""
     broker.call("PUT", "/channels/hooks", 201, json={})
     return {
         name: broker.call(
@@ -38,7 +38,7 @@ def register(broker: Broker, receiver: Receiver, **values: Any) -> dict[str, str
 
 
 def publish(broker: Broker, samples: list[Sample]) -> dict[str, bytes]:
-    """One request for each; the body by message id."""
+    """Publish each body in one request; return the bodies by message id."""
     sent = {}
     for number, sample in enumerate(samples):
         answer = broker.call(
@@ -58,7 +58,7 @@ def publish(broker: Broker, samples: list[Sample]) -> dict[str, bytes]:
 
 
 def check_arrivals(receiver: Receiver, secrets: dict[str, str], sent: dict[str, bytes]) -> int:
-    """Everything arrived unchanged and signed for its consumer; returns how many came twice."""
+    """Check that all bodies arrived unchanged and signed; return how many came twice."""
     twice = 0
     for name in NAMES:
         verifier = Webhook(secrets[name])
@@ -92,7 +92,7 @@ def test_every_body_arrives_byte_for_byte_with_a_valid_signature(
 
 @contextmanager
 def killing_workers(broker: Broker) -> Iterator[list[int]]:
-    """kill -9 of a random worker process every half second; the list grows with each."""
+    """Kill a random worker process every 0.5 s; yield the growing list of process ids."""
     killed: list[int] = []
     stop = threading.Event()
 
@@ -113,7 +113,7 @@ def killing_workers(broker: Broker) -> Iterator[list[int]]:
 
 
 def with_suppressed_kill(pid: int) -> None:
-    """It may have ended by itself a moment ago."""
+    """Kill a process, which may have ended a moment ago."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The clock of the broker's processes is set back and forward while messages flow."""
+"""The clock of the broker's processes steps back and forward while messages flow."""
 
 import os
 import time
@@ -26,7 +26,7 @@ HOUR_S = 3600
 
 
 class Clock:
-    """What the broker's processes take for the time; their database server has its own."""
+    """The clock of the broker's processes; the database server keeps the machine's."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "clock"
@@ -39,12 +39,12 @@ class Clock:
             "FAKETIME_TIMESTAMP_FILE": str(self._path),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            # An hour is too much for pumps to go on by themselves: here they are made to.
+            # With a limit the pumps would stop claiming at an offset of an hour.
             "HOOKSTATION_MAX_CLOCK_OFFSET_S": "0",
         }
 
     def step(self, seconds: int) -> None:
-        """From now on it is so many seconds fast."""
+        """Step the clock to ``seconds`` ahead of the real time."""
         draft = self._path.with_suffix(".draft")
         draft.write_text(f"{seconds:+d}")
         os.rename(draft, self._path)
@@ -52,7 +52,7 @@ class Clock:
 
 @contextmanager
 def delayed(broker: Broker, receiver: Receiver, channel: str, seconds: float) -> Iterator[None]:
-    """A message with a delay is published here; it must come in time and not before."""
+    """Publish a message with a delay; it must arrive after the delay and not before."""
     headers = {"Hookstation-Delay": f"{seconds * 1000:.0f}"}
     path = f"/channels/{channel}/messages"
     before = time.monotonic()
@@ -76,8 +76,8 @@ def test_steps_of_the_clock_lose_nothing_and_send_nothing_early(
         retry_until_done(broker, "PUT", "/channels/steps", json={})
         values = {"url": receiver.url("/ok"), "timeout_ms": 2000}
         retry_until_done(broker, "PUT", "/channels/steps/consumers/one", json=values)
-        # SQLite has no clock but the machine's: what is under way when that is set back waits until
-        # the same time comes again. So there it is set back before, and only forward under load.
+        # SQLite uses the processes' clock: after a step back, work in progress waits until the same
+        # time comes again. So on SQLite the clock steps back before the traffic, then only forward.
         has_own_clock = connection.vendor == "mysql"
         clock.step(-HOUR_S)
         with flowing("steps", broker, producers=2) as traffic:

@@ -1,7 +1,7 @@
-"""Each example application through three kills: its worker, the broker's web process, its producer.
+"""Each example application through kills of its worker, the broker's web process and its producer.
 
-A producer prints the number of what is stored, when it is told so. Whatever it printed has been
-worked off in the end, at least once.
+A producer prints the number of each message after the broker has acknowledged it. In the end every
+printed message has been handled at least once.
 """
 
 import os
@@ -27,7 +27,7 @@ from tests.support.examples import Program, WebShop, sqs_environment, task_recei
 
 pytestmark = pytest.mark.e2e
 SETTINGS = {
-    # One process: as long as it is away nobody answers.
+    # One process: while it is down, no request is answered.
     "HOOKSTATION_WEB_WORKERS": "1",
     "GRANIAN_RESPAWN_INTERVAL": "0.2",
     "HOOKSTATION_LONG_POLLS": "8",
@@ -40,9 +40,9 @@ HELD = (
     " WHERE delivery.state = 'in_flight' AND channel.slug = '{}'"
 )
 LAST = 1_000_000
-"""No producer gets there: it is killed."""
+"""More messages than any producer sends before its kill."""
 STEP = 10
-"""How many messages are stored between two events."""
+"""Messages that are stored between two kills."""
 PRODUCER = """
 import sys, time
 {begin}
@@ -81,28 +81,28 @@ for (let id = Number(first); id < Number(last); id += 1) {
 
 @dataclass(slots=True)
 class Application:
-    """The processes of an example, and what they say."""
+    """The processes of an example, and how to read their results."""
 
     producer: Program
     worker: Program
     start_worker: Callable[[], None]
     is_at_work: Callable[[], bool]
-    """Whether the worker, which is stopped, holds something that it has not confirmed."""
+    """Whether the stopped worker holds a message that it has not acknowledged."""
     handled: Callable[[], set[int]]
     arguments: tuple[str, ...] = ()
-    """Of the producer, behind the first and the last number."""
+    """More arguments of the producer, after the first and the last number."""
 
     def produce(self) -> None:
-        """Start a producer behind the last message that is known to be stored."""
+        """Start a producer after the last message that is known to be stored."""
         first = max(self.confirmed(), default=0) + 1
         self.producer.start(str(first), str(LAST), *self.arguments)
 
     def confirmed(self) -> set[int]:
-        """What is stored, as the producers were told."""
+        """Numbers of the messages that the producers know to be stored."""
         return {int(line) for line in self.producer.printed()}
 
     def wait_for_more(self) -> None:
-        """Until some more messages are stored."""
+        """Wait until more messages are stored."""
         wanted = len(self.confirmed()) + STEP
         self.wait_until(
             lambda: len(self.confirmed()) >= wanted and self.producer.is_running,
@@ -110,7 +110,7 @@ class Application:
         )
 
     def wait_for_all(self) -> None:
-        """Until all that is known to be stored is worked off."""
+        """Wait until all acknowledged messages are handled."""
         confirmed = self.confirmed()
         self.wait_until(
             lambda: confirmed <= self.handled(),
@@ -121,7 +121,7 @@ class Application:
     def wait_until(
         self, done: Callable[[], bool], otherwise: str, more: Callable[[], str] | None = None
     ) -> None:
-        """Until something is so; the worker has to live meanwhile."""
+        """Wait until the condition holds; fail if the worker ends."""
 
         def is_done() -> bool:
             assert self.worker.is_running, self.logs()
@@ -130,7 +130,7 @@ class Application:
         wait_until(is_done, TIMEOUT_S, otherwise, more or self.logs)
 
     def kill_worker_at_work(self) -> None:
-        """Kill the worker while it holds what it has not confirmed."""
+        """Kill the worker while it holds an unacknowledged message."""
 
         def is_caught() -> bool:
             self.worker.signal(signal.SIGSTOP)
@@ -143,37 +143,37 @@ class Application:
         self.worker.kill()
 
     def logs(self) -> str:
-        """What both wrote on standard error."""
+        """The standard error of both processes."""
         return f"{self.producer.log()[-1500:]}\n--\n{self.worker.log()[-1500:]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the examples run on, and where."""
+    """The broker, the clients and the folder that an example uses."""
 
     broker: Broker
     hooks: Hookstation
     door: Door
     folder: Path
     name: str
-    """Of the channel or queue, which no other example has."""
+    """The name of the example's own channel or queue."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a program that uses the client."""
+        """The environment of a program that uses the client."""
         return {"HOOKSTATION_URL": self.hooks.url, "HOOKSTATION_KEY": self.hooks.key}
 
     def program(self, example: str, role: str, *command: str, **environment: str) -> Program:
-        """A process of an example with files of its own."""
+        """Make a process of an example with its own log file."""
         log = self.folder / f"{role}.log"
         return Program(example, log, self.environment | environment, *command)
 
     def sqs(self, example: str) -> dict[str, str]:
-        """``after.env`` of an example."""
+        """The variables of an example's ``after.env``."""
         return sqs_environment(example, "after", self.door)
 
     def is_held(self) -> bool:
-        """Whether a message of the channel was given out and is not confirmed."""
+        """Whether a delivery of the channel is in flight."""
         return Counts(self.broker).number(HELD.format(self.name)) > 0
 
     def files(self) -> set[int]:
@@ -181,14 +181,14 @@ class Stage:
         return {int(path.stem) for path in self.folder.glob("*.txt")}
 
     def lines(self) -> set[int]:
-        """The same where it wrote lines of one file."""
+        """Numbers of the lines that an example wrote to one file."""
         file = self.folder / "lines"
         return {int(line) for line in file.read_text().split()} if file.exists() else set()
 
     def application(
         self, producer: Program, worker: Program, handled: Callable[[], set[int]], *arguments: str
     ) -> Application:
-        """With a worker that needs nothing else to be started."""
+        """An application whose worker needs no further process."""
         return Application(producer, worker, worker.start, self.is_held, handled, arguments)
 
 
@@ -196,7 +196,7 @@ class Stage:
 def broker(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Broker]:
-    """The broker that all of them share."""
+    """The broker that all tests of the file share."""
     folder = tmp_path_factory.mktemp("examples")
     with django_db_blocker.unblock(), broker_module.running(folder, **SETTINGS) as broker:
         yield broker
@@ -204,20 +204,20 @@ def broker(
 
 @pytest.fixture(scope="module")
 def door(broker: Broker) -> Door:
-    """Its SQS door."""
+    """Its SQS API."""
     return Door.of(broker)
 
 
 @pytest.fixture(scope="module")
 def hooks(broker: Broker) -> Iterator[Hookstation]:
-    """A client of it."""
+    """A Python client of it."""
     key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
     with Hookstation(f"http://127.0.0.1:{broker.port}", key=key, timeout=60) as client:
         yield client
 
 
 def boto3(stage: Stage) -> Application:
-    """Orders that are packed."""
+    """Orders, packed by a boto3 consumer."""
     environment = stage.sqs("boto3") | {
         "QUEUE": stage.name,
         "VISIBILITY_S": "3",
@@ -237,7 +237,7 @@ def boto3(stage: Stage) -> Application:
 
 
 def celery_sqs(stage: Stage) -> Application:
-    """Letters, written by a worker of Celery itself."""
+    """Letters, written by a Celery worker over SQS."""
     environment = stage.sqs("celery-sqs") | {"QUEUE": stage.name, "VISIBILITY_S": "5"}
     command = ("-m", "celery", "-A", "tasks", "worker", "--pool", "solo")
     producer = stage.program("celery-sqs", "producer", "send_letters.py", **environment)
@@ -246,7 +246,7 @@ def celery_sqs(stage: Stage) -> Application:
 
 
 def django_q2(stage: Stage) -> Application:
-    """Letters, written by a cluster of django-q2."""
+    """Letters, written by a django-q2 cluster."""
     environment = stage.sqs("django-q2") | {
         "QUEUE": stage.name,
         "TIMEOUT_S": "3",
@@ -267,7 +267,7 @@ def _calling_tasks(stage: Stage) -> Program:
 
 
 def celery(stage: Stage) -> Application:
-    """Tasks of Celery's look-alike, pulled by its worker."""
+    """Tasks of the Celery-compatible module, pulled by its worker."""
     command = ("-m", "hookstation_client.celery", "-A", "after", "-c", "2", "-Q", stage.name)
     worker = stage.program("celery", "worker", *command)
     lines = str(stage.folder / "lines")
@@ -275,7 +275,7 @@ def celery(stage: Stage) -> Application:
 
 
 def _pushed_tasks(stage: Stage, framework: str) -> Application:
-    """Tasks of the look-alike, pushed into a web application."""
+    """Tasks of the Celery-compatible module, pushed into a web application."""
     port = ports.claim()
     stage.hooks.create_channel(stage.name, kind="queue")
     made = stage.hooks.register(
@@ -288,17 +288,17 @@ def _pushed_tasks(stage: Stage, framework: str) -> Application:
 
 
 def celery_in_fastapi(stage: Stage) -> Application:
-    """Tasks that are requests of FastAPI."""
+    """Tasks as requests to FastAPI."""
     return _pushed_tasks(stage, "fastapi")
 
 
 def celery_in_flask(stage: Stage) -> Application:
-    """Tasks that are requests of Flask."""
+    """Tasks as requests to Flask."""
     return _pushed_tasks(stage, "flask")
 
 
 def celery_in_django(stage: Stage) -> Application:
-    """Tasks that are requests of Django."""
+    """Tasks as requests to Django."""
     return _pushed_tasks(stage, "django")
 
 
@@ -356,17 +356,17 @@ def java_httpserver(stage: Stage) -> Application:
 
 
 def express(stage: Stage) -> Application:
-    """A shop on Express; the producer runs on Node.js, too."""
+    """A shop on Express, with a producer on Node.js."""
     return _web_shop(stage, "express")
 
 
 def hono(stage: Stage) -> Application:
-    """The same on Hono."""
+    """A shop on Hono, with a producer on Node.js."""
     return _web_shop(stage, "hono")
 
 
 def django(stage: Stage) -> Application:
-    """Orders in an outbox: stored when they are committed, worked off when they are published."""
+    """Orders in a Django outbox: stored at the commit, handled when the relay publishes them."""
     file = stage.folder / "shop.sqlite3"
     environment = {"DATABASE_URL": f"sqlite:///{file}", "RELAY_ON_COMMIT": "false"}
     stage.program("django", "migrate", "manage.py", "migrate", "-v", "0", **environment).run()
@@ -375,7 +375,7 @@ def django(stage: Stage) -> Application:
     arrived: set[int] = set()
 
     def received() -> set[int]:
-        with suppress(HookstationError):  # the web process is away: the next look finds more
+        with suppress(HookstationError):  # the web process is down: the next call receives more
             while batch := stage.hooks.receive_batch("bookings", "billing", max=100):
                 arrived.update(message.json()["number"] for message in batch)
                 stage.hooks.ack(batch)
@@ -386,7 +386,7 @@ def django(stage: Stage) -> Application:
             with closing(sqlite3.connect(file, timeout=5)) as database:
                 (found,) = database.execute("SELECT COUNT(*) FROM hookstation_outboxmessage")
                 return bool(found[0])
-        except sqlite3.OperationalError:  # it was stopped while it had the lock of the database
+        except sqlite3.OperationalError:  # the relay was stopped while it held the database lock
             return True
 
     begin = "import django; django.setup()\nfrom shop.after import place_order"
@@ -399,8 +399,10 @@ def django(stage: Stage) -> Application:
 
 
 def web_process(broker: Broker) -> int:
-    """The one process that answers requests. Its server starts another one at once; the supervisor
-    would wait longer each time before it starts the server again."""
+    """Process id of the only process that answers requests.
+
+    Its server replaces it at once; after kills of the server the supervisor waits longer each time.
+    """
     assert broker.process is not None
     server = victim(broker, "web")
     (answering,) = (pid for pid in descendants(server) if "granian" in title(pid))

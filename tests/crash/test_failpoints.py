@@ -1,7 +1,7 @@
-"""A process killed at each step of a message's path: nothing lost, and twice only what may be.
+"""Kill a process at each step of a message's path: nothing is lost, and only some steps repeat.
 
-The rows are those of "The path of a message" in docs/architecture.md, the steps lie on both sides
-of each commit. One broker serves them all: who dies is replaced while its siblings go on.
+The parameters are the rows of "The path of a message" in docs/architecture.md, with a step on both
+sides of each commit. One broker serves all tests: its killed processes are replaced.
 """
 
 import os
@@ -30,7 +30,7 @@ from tests.support.receiver import Receiver, Reply
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 SETTINGS = {
-    # One process, so that all requests may share a commit; back again soon after its death.
+    # One process, so that all requests may share a commit; replaced soon after its death.
     "HOOKSTATION_WEB_WORKERS": "1",
     "GRANIAN_RESPAWN_INTERVAL": "0.2",
     "HOOKSTATION_LEASE_GRACE_MS": "2000",
@@ -41,7 +41,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A running broker, and a channel of its own with a consumer."""
+    """A running broker, and a channel of the test's own with a consumer."""
 
     broker: Broker
     point: Failpoint
@@ -53,7 +53,7 @@ class Place:
         return f"/channels/{self.channel}"
 
     def register(self, target: str = "/ok", **values: Any) -> None:
-        """The channel and its consumer; each test has a receiver of its own."""
+        """Make the channel and its consumer, which calls the test's own receiver."""
         retry_until_done(self.broker, "PUT", self.path, json={})
         body = {"url": self.receiver.url(target), "timeout_ms": 2000, **values}
         retry_until_done(self.broker, "PUT", f"{self.path}/consumers/one", json=body)
@@ -65,7 +65,7 @@ class Place:
     def publish(
         self, key: str, delay_ms: int = 0, ordering_key: str = "", number: int | None = None
     ) -> str:
-        """One message, sent until it is acknowledged; its id."""
+        """Publish a message until it is acknowledged; return its id."""
         headers = {"Idempotency-Key": key, "Hookstation-Delay": str(delay_ms)}
         if ordering_key:
             headers["Hookstation-Ordering-Key"] = ordering_key
@@ -76,7 +76,7 @@ class Place:
         return str(answer["id"])
 
     def publish_batch(self, number: int, delay_ms: int = 0) -> list[str]:
-        """That many in one request, sent until all are acknowledged."""
+        """Publish ``number`` messages in one request until it is acknowledged; return their ids."""
         items = [
             {"body": f"{n}", "idempotency_key": f"item-{n}", "delay_ms": delay_ms}
             for n in range(number)
@@ -85,12 +85,12 @@ class Place:
         return [item["id"] for item in answer["items"]]
 
     def heard(self) -> Counter[str]:
-        """How often each message came."""
+        """How often the receiver got each message."""
         path = {request.path for request in self.receiver.requests()}
         return Counter(key for one in path for key in heard_ids(self.receiver, one))
 
     def settle(self) -> None:
-        """Wait until nothing is on its way, and check the counts."""
+        """Wait until no delivery is open, and check the counters."""
         counts = Counts(self.broker)
         wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", self.broker.log)
         counts.check()
@@ -100,7 +100,7 @@ class Place:
 def started(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[tuple[Broker, Failpoint]]:
-    """The broker that all of them share."""
+    """The broker that all tests share."""
     folder = tmp_path_factory.mktemp("crash")
     point = Failpoint(folder)
     settings = SETTINGS | point.setting
@@ -110,7 +110,7 @@ def started(
 
 @pytest.fixture
 def place(started: tuple[Broker, Failpoint], receiver: Receiver) -> Place:
-    """What each test begins with."""
+    """The test's own channel on the shared broker."""
     return Place(*started, receiver)
 
 
@@ -118,7 +118,7 @@ def place(started: tuple[Broker, Failpoint], receiver: Receiver) -> Place:
 def test_a_request_that_dies_with_its_process_is_stored_once(place: Place, name: str) -> None:
     place.register()
     with place.point.armed(place.broker, name):
-        # A batch of so many commits alone, statement by statement, on every database.
+        # A batch of this size commits alone, statement by statement, on every database.
         ids = place.publish_batch(130) if name == "in_write" else [place.publish("key")]
     place.settle()
     assert place.heard() == Counter(ids)
@@ -191,7 +191,7 @@ def test_a_pump_that_dies_with_a_message_is_followed_by_one_that_delivers_it(
     place: Place, name: str, times: set[int]
 ) -> None:
     place.register()
-    first = place.publish("first")  # now its pump knows the consumer, and finds it at rest
+    first = place.publish("first")  # now its pump knows the consumer as idle
     place.settle()
     with place.point.armed(place.broker, name):
         message_id = place.publish("key")
@@ -204,7 +204,7 @@ def test_a_pump_that_dies_with_a_message_is_followed_by_one_that_delivers_it(
 def test_what_is_queued_first_survives_fan_out_and_claim(place: Place, name: str) -> None:
     place.register()
     with place.point.armed(place.broker, name):
-        # What is not due yet cannot be claimed at birth.
+        # A message that is not due yet cannot be claimed at its fan-out.
         ids = place.publish_batch(5, delay_ms=1000)
     place.settle()
     assert place.heard() == Counter(ids)
@@ -227,7 +227,7 @@ def test_who_dies_while_burying_a_pump_that_nobody_replaced_is_followed_too(plac
     place.register("/slow?ms=1500")
     message_id = place.publish("key")
     place.receiver.wait_for(1)
-    # A cluster that comes back at once takes its predecessor's place over and buries nobody.
+    # A cluster that restarts at once takes over its own registration, so no pump is reaped.
     with place.point.armed(place.broker, "after_burial"), _paused(place.broker):
         os.kill(_worker(place.broker), signal.SIGKILL)
         time.sleep(registration.QUIET_S + registration.BEAT_S)
@@ -289,7 +289,7 @@ def test_a_death_is_published_on_the_dead_letter_channel_once(
     wait_until(is_published, TIMEOUT_S, "the dead letter is not published", place.broker.log)
     (delivery,) = retry_until_done(place.broker, "GET", f"/messages/{message_id}")[0]["deliveries"]
     assert delivery["state"] == "Dead"
-    # Charged to nobody any more: the books of this broker say that nobody was.
+    # A replay resets the failures: the check below wants none charged.
     retry_until_done(place.broker, "POST", f"/deliveries/{delivery['id']}/replay", json={})
     place.settle()
     assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_deadletter") == 0
@@ -331,7 +331,7 @@ def test_a_schedule_whose_change_dies_is_as_it_was_or_as_it_was_to_be(
     path = f"{place.path}/schedules/ticks"
     wanted = {"every_ms": 500, "limit": 3, "misfire": "fire_all", "body": "tick"}
     if how != "put":
-        # So that nothing fires before it is changed.
+        # Keep it from firing before the change.
         retry_until_done(
             place.broker, "PUT", path, json=wanted | {"start_at": "2090-01-01T00:00:00Z"}
         )
@@ -378,12 +378,12 @@ def test_a_move_that_dies_may_be_repeated(place: Place, name: str) -> None:
     message_id = place.publish("key", delay_ms=600_000)
     wait_until(lambda: bool(_instants(place)), TIMEOUT_S, "it is not fanned out")
     before = _instants(place)
-    # Far away: what is sent before the repetition could not be moved any more.
+    # Far ahead: a message sent before the repeated call could no longer be moved.
     path, later = f"/messages/{message_id}", {"delay_ms": 300_000}
     with place.point.armed(place.broker, name), suppress(requests.ConnectionError):
         url = f"{place.broker.base}{path}"
         requests.patch(url, json=later, headers=place.broker.http.headers, timeout=60)
-    # Before the repetition mends what was half done: all is as it was, or as it was to be.
+    # Before the repeated call: the move happened completely or not at all.
     after = _instants(place)
     assert len(set(after)) == 1
     assert (after == before) is (name == "in_move")
@@ -423,7 +423,7 @@ def test_a_web_process_that_dies_in_the_hands_of_a_pull_consumer_loses_nothing(
                 retry_until_done(place.broker, "POST", "/leases/extend", json=longer)[0]["failed"]
                 == []
             )
-            # Who is not answered says it again, and is told that it was done.
+            # A worker without a response repeats the call, and learns that it was done.
             done, _ = retry_until_done(place.broker, "POST", "/leases/ack", json={"leases": leases})
             assert done == {"done": leases, "failed": []}
     place.settle()
@@ -450,7 +450,7 @@ def test_a_rejection_or_a_return_that_dies_is_counted_once(
     shown, _ = retry_until_done(place.broker, "GET", f"/deliveries/{again['delivery_id']}")
     assert (shown["attempt_count"], shown["failure_count"]) == (2, int(what == "nack"))
     retry_until_done(place.broker, "POST", "/leases/ack", json={"leases": [again["lease"]]})
-    # The books want nobody charged in the end: a replay begins with a fresh budget.
+    # The check below wants no failure charged: a replay starts a fresh budget.
     retry_until_done(place.broker, "POST", f"/deliveries/{again['delivery_id']}/replay")
     received, _ = retry_until_done(place.broker, "POST", f"{place.puller}/receive", json=asked)
     leases = [one["lease"] for one in received["messages"]]
@@ -473,7 +473,7 @@ def test_a_worker_that_is_back_is_given_what_it_holds_over_another_death(
     assert [one["id"] for one in again["messages"]] == ids
     for one in again["messages"]:
         shown, _ = retry_until_done(place.broker, "GET", f"/deliveries/{one['delivery_id']}")
-        # Its own first one, what died before it was handed out, and this one.
+        # The first attempt, the one that was claimed but not handed out, and this one.
         assert shown["attempt_count"] == (3 if name == "before_handout" else 2)
     leases = [one["lease"] for one in again["messages"]]
     done, _ = retry_until_done(place.broker, "POST", "/leases/ack", json={"leases": leases})
@@ -500,7 +500,7 @@ def test_at_most_once_is_never_twice_wherever_the_process_dies(place: Place, nam
 
 
 def _instants(place: Place) -> list[Any]:
-    """When a channel's one message is sent: what it says itself, and what its delivery says."""
+    """The due times of a channel's only message and of its delivery."""
     rows = Counts(place.broker).read(
         "SELECT channel.slug, message.due_at, delivery.due_at "
         "FROM delivery_delivery AS delivery "
@@ -511,7 +511,7 @@ def _instants(place: Place) -> list[Any]:
 
 
 def pulled(place: Place, number: int = 6) -> list[str]:
-    """Messages that wait for a pull consumer."""
+    """Publish messages for a pull consumer; return their ids."""
     retry_until_done(place.broker, "PUT", place.path, json={})
     retry_until_done(place.broker, "PUT", place.puller, json={"mode": "pull"})
     return place.publish_batch(number)
@@ -526,7 +526,7 @@ def test_every_failpoint_of_the_program_has_killed_a_process_here() -> None:
 
 
 def _points(source: str) -> list[str]:
-    """Names of the failpoints in a file; each call must be one that we can read."""
+    """The failpoints named in a source file; every call must match the pattern."""
     calls = REASON.findall(source)
     assert len(calls) == source.count("failpoints.reach("), source[:200]
     return [name for names in calls for name in names if name]
@@ -534,7 +534,7 @@ def _points(source: str) -> list[str]:
 
 @contextmanager
 def _paused(broker: Broker) -> Iterator[None]:
-    """A supervisor that starts nothing again in here."""
+    """Stop the supervisor inside the block, so that it restarts nothing."""
     assert broker.process is not None
     broker.process.send_signal(signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""A process killed where ordered keys go on, and where consumers acknowledge later."""
+"""Kill a process where ordering keys advance, and where consumers acknowledge by callback."""
 
 from collections import Counter
 from contextlib import suppress
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
     "name", ["in_dispatch", "after_dispatch", "after_claim", "in_lane", "in_settle", "after_settle"]
 )
 def test_an_ordered_key_keeps_its_order_over_a_death(place: Place, name: str) -> None:
-    # The first stays in flight until all are published, however slow the machine is: a message
-    # whose key is idle is fanned out another way.
+    # The first stays in flight until all are published, however slow the machine is: an idle key's
+    # message is fanned out by another path.
     answered = Event()
     place.receiver.script("/slow", [Reply(until=answered), Reply(delay_ms=300)])
     place.register("/slow", ordering=True, timeout_ms=30_000)
@@ -57,11 +57,11 @@ def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: st
     )
     (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
     with place.point.armed(place.broker, name), suppress(AssertionError):
-        # Who is done already says so by a 404 or a 409.
+        # A repeated call after success gets 404 or 409.
         retry_until_done(
             place.broker, "POST", f"{path}/{lane['id']}/skip", json={"head": lane["head"]}
         )
-    # The repetition must not pass over the next one, which is still there.
+    # The repeated call must not skip the next message, which is still there.
     retry_until_done(place.broker, "PATCH", f"/messages/{second}", json={"delay_ms": 0})
     place.settle()
     assert heard_ids(place.receiver, "/ok") == [second, third]
@@ -118,7 +118,7 @@ def test_a_key_that_lost_its_head_while_it_was_held_goes_on_over_a_death(
     assert Counts(place.broker).number(headless) == 1
     with place.point.armed(place.broker, name):
         retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/resume")
-    # At once: not only when a sweep finds a lane that stands still.
+    # The response comes after the repair, without waiting for a sweep.
     assert Counts(place.broker).number(headless) == 0
     retry_until_done(place.broker, "PATCH", f"/messages/{ids[1]}", json={"delay_ms": 0})
     place.settle()
@@ -135,7 +135,7 @@ def test_a_wait_that_ends_while_its_pump_dies_lets_the_next_one_go_once(
     ids = [place.publish(f"{n}", ordering_key="A") for n in range(2)]
     waiting = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'awaiting_ack'"
     wait_until(lambda: Counts(place.broker).number(waiting) == 1, TIMEOUT_S, "it does not wait")
-    # Over while nobody may take it: who looks a moment ahead would die before there is an end.
+    # While the consumer is paused no pump claims the delivery: its wait ends before the claim.
     retry_until_done(place.broker, "POST", f"{place.path}/consumers/one/pause")
     wait_until(
         lambda: _end_of_wait(place) < datetime.now(UTC).replace(tzinfo=None),
@@ -163,7 +163,7 @@ def test_an_acknowledgement_that_dies_may_be_repeated(place: Place, name: str) -
         if number == 1:
             with place.point.armed(place.broker, name):
                 _acknowledge(place, request)
-            # At once: not only when a sweep finds a lane that stands still.
+            # The response comes after the key has advanced, without waiting for a sweep.
             assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_lanewaiter") == 0
         else:
             _acknowledge(place, request)
@@ -183,7 +183,7 @@ def test_a_consumer_at_work_is_waited_for_over_a_death(place: Place, name: str) 
     with place.point.armed(place.broker, name):
         _call(place, request.header("Hookstation-Ack-Url") or "", {"status": "working"})
     assert Counts(place.broker).number(waiting) == 1
-    # Begun anew, and not one wait behind the other.
+    # The wait started again once; the two waits were not added up.
     assert timedelta() < _end_of_wait(place) - until < timedelta(minutes=5)
     _acknowledge(place, request)
     place.settle()
@@ -193,7 +193,7 @@ def test_a_consumer_at_work_is_waited_for_over_a_death(place: Place, name: str) 
 @pytest.mark.seed("S3-29", "S3-39")
 @pytest.mark.parametrize("name", ["in_early_word", "after_early_word", "in_settle", "after_settle"])
 def test_a_providers_early_word_survives_a_death(place: Place, name: str) -> None:
-    # Slow: the callback is there before the answer.
+    # So slow that the callback comes before the response.
     answer = b'{"messages": [{"id": "wamid.1"}]}'
     place.receiver.script("/slow", [Reply(body=answer, delay_ms=4000)])
     correlation = {"preset": "whatsapp-cloud"}
@@ -213,14 +213,14 @@ def test_a_providers_early_word_survives_a_death(place: Place, name: str) -> Non
 
 
 def _end_of_wait(place: Place) -> datetime:
-    """Of the one delivery that waits for a word."""
+    """When the only wait for an acknowledgement ends."""
     waiting = "SELECT due_at FROM delivery_delivery WHERE state = 'awaiting_ack'"
     ((due_at,),) = Counts(place.broker).read(waiting)
     return datetime.fromisoformat(str(due_at))
 
 
 def _acknowledge(place: Place, request: Request) -> None:
-    """As a consumer should: until there is an answer."""
+    """Call until there is a response, as consumers should."""
     _call(place, request.header("Hookstation-Ack-Url") or "")
 
 
@@ -231,7 +231,7 @@ def _call(place: Place, address: str, body: object = None) -> None:
     def is_heard() -> bool:
         with suppress(requests.ConnectionError):
             answer = requests.post(url, json=body, timeout=60)
-            # Said twice, a word is heard twice: who repeats it is never refused.
+            # A repeated acknowledgement is never refused.
             assert answer.status_code in {200, *AWAY}, answer.text
             return answer.ok
         return False

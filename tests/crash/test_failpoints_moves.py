@@ -1,4 +1,4 @@
-"""A message move task of the SQS door (S0-77) whose worker is killed: each is moved once."""
+"""A message move task of the SQS API (S0-77) whose worker is killed moves each message once."""
 
 import json
 import os
@@ -23,12 +23,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 NUMBER = 30
 BODIES = [f"order {number}" for number in range(NUMBER)]
 RATE = 10
-"""Messages a second: the task takes long enough to be killed in its middle."""
+"""Messages per second, so slow that the kill hits the middle of the task."""
 _numbers = count(1)
 
 
 class Queues(NamedTuple):
-    """A queue whose messages have died, and where they lie."""
+    """A queue whose messages died, and its dead-letter queue."""
 
     sqs: Any
     url: str
@@ -42,17 +42,17 @@ class Queues(NamedTuple):
         return task
 
     def move(self, **options: int) -> None:
-        """Have them moved to where they died."""
+        """Start a task that moves the messages back to their queue."""
         self.sqs.start_message_move_task(SourceArn=self.dead_arn, **options)
 
     def waiting(self, url: str) -> int:
-        """Messages of a queue that may be received."""
+        """How many messages of a queue can be received."""
         name = "ApproximateNumberOfMessages"
         found = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])
         return int(found["Attributes"][name])
 
     def received(self, url: str) -> list[str]:
-        """Bodies of all that is in a queue, and is deleted."""
+        """Receive and delete all messages of a queue; return their bodies."""
         bodies: list[str] = []
         options = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
         while got := self.sqs.receive_message(QueueUrl=url, **options).get("Messages"):
@@ -65,7 +65,7 @@ class Queues(NamedTuple):
 
 @pytest.fixture(scope="module")
 def sqs(started: Any) -> Iterator[Any]:
-    """boto3's client of the broker."""
+    """A boto3 client of the broker."""
     environment = Door.of(started[0]).environment
     made = boto3.client(
         "sqs",
@@ -81,7 +81,7 @@ def sqs(started: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def queues(sqs: Any, place: Place) -> Queues:
-    """A queue whose messages were received as often as they may be, once, and died."""
+    """A queue with maxReceiveCount 1, each of whose messages was received once and died."""
     name = f"moves-{next(_numbers)}"
     dead_url = sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
     found = sqs.get_queue_attributes(QueueUrl=dead_url, AttributeNames=["QueueArn"])
@@ -109,7 +109,7 @@ def queues(sqs: Any, place: Place) -> Queues:
 
 
 def check(queues: Queues, place: Place) -> None:
-    """The task ends, and each message is where it was, once."""
+    """Check that the task ends and each message is back in its queue once."""
     log = place.broker.log
     wait_until(
         lambda: queues.task()["Status"] == "COMPLETED", TIMEOUT_S, "the task does not end", log

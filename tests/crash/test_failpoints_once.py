@@ -1,7 +1,7 @@
-"""A message that comes twice has its effect once, where the consumer does its half.
+"""A message that comes twice has its effect once, if the consumer deduplicates.
 
-That half is what docs/reliability.md asks for: the id of the message goes into the transaction of
-the effect, and a repeat is answered like the first time.
+docs/reliability.md asks consumers to store the message id in the transaction of the effect, and to
+answer a repeat like the first request.
 """
 
 import sqlite3
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 
 
 class Till:
-    """An example consumer: it books each message once, however often it comes."""
+    """An example consumer that books each message once, however often it comes."""
 
     def __init__(self, folder: Path) -> None:
         self._tables = sqlite3.connect(folder / "till.sqlite3")
@@ -28,7 +28,7 @@ class Till:
         self._tables.execute("CREATE TABLE booked (message_id TEXT)")
 
     def book(self, message_id: str) -> None:
-        """Both rows or none; the second time the key refuses the first of them."""
+        """Insert both rows or none; a repeat violates the primary key."""
         try:
             with self._tables:
                 self._tables.execute("INSERT INTO done VALUES (?)", [message_id])
@@ -37,7 +37,7 @@ class Till:
             return
 
     def booked(self) -> Counter[str]:
-        """How often each."""
+        """How often each message is booked."""
         return Counter(key for (key,) in self._tables.execute("SELECT message_id FROM booked"))
 
 

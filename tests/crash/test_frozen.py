@@ -1,4 +1,4 @@
-"""Pumps that a signal stops, as SIGSTOP and a paused machine do: others take over, once."""
+"""Pumps stopped by SIGSTOP, as by a paused machine: other pumps take over, and send once."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_SHUTDOWN_GRACE_S": "20"}
 TAKEOVER_S = 5.0
 LEASE_MS = 60_000
-"""No lease lapses meanwhile: what was given to others is still leased for whoever wakes up."""
+"""So long that no lease expires before the frozen pump wakes up."""
 
 
 def register(broker: Broker, url: str) -> None:
@@ -34,14 +34,14 @@ def publish(broker: Broker) -> str:
 
 
 def pumps(broker: Broker) -> list[int]:
-    """Process ids of the pumps of this broker that live."""
+    """Process ids of this broker's living pumps."""
     assert broker.process is not None
     rows = Counts(broker).read("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
     return [int(pid) for (pid,) in rows if int(pid) in descendants(broker.process.pid)]
 
 
 def freeze(broker: Broker, pids: list[int]) -> None:
-    """Stop processes while none of them holds the lock of an SQLite file, which it would keep."""
+    """Stop processes while none of them holds the lock of the SQLite file."""
     end = time.monotonic() + TIMEOUT_S
     while True:
         for pid in pids:
@@ -56,8 +56,8 @@ def freeze(broker: Broker, pids: list[int]) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the kernel has stopped a process: a signal takes a moment."""
-    # The name in parentheses may hold anything; the state follows it.
+    """Whether the kernel has stopped a process, which takes a moment."""
+    # The name in parentheses may contain anything; the state follows it.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
 
 
@@ -97,7 +97,7 @@ def test_two_frozen_pumps_are_replaced_within_seconds(
 def test_a_pump_that_wakes_up_sends_nothing_that_others_took_over(
     tmp_path: Path, django_db_blocker: DjangoDbBlocker, receiver: Receiver
 ) -> None:
-    """One host stands still with a delivery in hand; another one sends it; the first goes on."""
+    """A pump freezes before a request; another host sends the message; the first pump wakes up."""
     failpoint = Failpoint(tmp_path)
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     mine.mkdir()
@@ -107,7 +107,7 @@ def test_a_pump_that_wakes_up_sends_nothing_that_others_took_over(
         register(broker, receiver.url("/ok"))
         (frozen,) = pumps(broker)
         assert broker.process is not None
-        # Nobody there can bury it.
+        # The frozen pump's own host must not reap it.
         everybody = [broker.process.pid, *descendants(broker.process.pid)]
         web = [pid for pid in everybody if "granian" in Path(f"/proc/{pid}/cmdline").read_text()]
         others = [pid for pid in everybody if pid not in (*web, frozen)]

@@ -1,4 +1,4 @@
-"""Processes that are killed or stopped while messages flow: nothing is lost, nobody is charged."""
+"""Processes killed or stopped while messages flow: no message is lost, no failure is charged."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ _numbers = count(1)
 def started(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Broker]:
-    """The broker that all of them share."""
+    """The broker that all tests of the file share."""
     folder = tmp_path_factory.mktemp("kills")
     with django_db_blocker.unblock(), broker_module.running(folder, **SETTINGS) as broker:
         yield broker
@@ -40,7 +40,7 @@ def started(
 
 @pytest.fixture
 def broker(started: Broker) -> Broker:
-    """It runs, whatever an earlier test did to it."""
+    """The broker, started again if an earlier test stopped it."""
     if started.process is None or started.process.poll() is not None:
         started.start()
     return started
@@ -48,7 +48,7 @@ def broker(started: Broker) -> Broker:
 
 @pytest.fixture
 def channel(broker: Broker, receiver: Receiver) -> str:
-    """With a consumer that takes its time."""
+    """A channel with a consumer that takes 200 ms for each request."""
     name = f"kills-{next(_numbers)}"
     retry_until_done(broker, "PUT", f"/channels/{name}", json={})
     values = {"url": receiver.url("/slow?ms=200"), "timeout_ms": 2000, "max_in_flight": 16}
@@ -57,7 +57,7 @@ def channel(broker: Broker, receiver: Receiver) -> str:
 
 
 def check(broker: Broker, receiver: Receiver, acknowledged: set[str]) -> int:
-    """All of it came, the books are in order; how many came more than once."""
+    """Check that all messages arrived and all counters are right; return how many repeated."""
     counts = Counts(broker)
     wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
     counts.check()
@@ -67,7 +67,7 @@ def check(broker: Broker, receiver: Receiver, acknowledged: set[str]) -> int:
 
 
 def victim(broker: Broker, kind: str) -> int:
-    """A process of that kind that lives."""
+    """The process id of a living process of this kind."""
     if kind in {"pump", "maintenance"}:
         wait_until(lambda: bool(_living(broker, kind)), TIMEOUT_S, f"no {kind} has a slot")
         return _living(broker, kind)[0]
@@ -78,7 +78,7 @@ def victim(broker: Broker, kind: str) -> int:
 
 
 def _living(broker: Broker, kind: str) -> list[int]:
-    """Who holds a slot. That of a process killed with its broker stays until its heartbeat ends."""
+    """Process ids of this kind with a registration that live; dead ones may still have one."""
     slots = Counts(broker).read("SELECT kind, pid FROM delivery_pumpslot")
     return [int(pid) for held_as, pid in slots if held_as == kind and lives(int(pid))]
 
@@ -133,7 +133,7 @@ def test_a_stop_under_load_gives_everything_back_in_time(
 ) -> None:
     counts = Counts(broker)
     with flowing(channel, broker) as traffic:
-        # Whom it kills while it waits for its next turn must not be waited for.
+        # The stop must not wait for a maintenance process that was killed.
         os.kill(victim(broker, "maintenance"), signal.SIGKILL)
         traffic.wait_for_more(10)
         began = time.monotonic()
@@ -141,7 +141,7 @@ def test_a_stop_under_load_gives_everything_back_in_time(
         assert time.monotonic() - began < GRACE_S
         held = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'in_flight'"
         assert counts.number(held) == 0
-        # The place of the killed maintenance process may be free still, until its heartbeat is old.
+        # The killed maintenance process's registration may stay until its heartbeat is old.
         assert counts.number("SELECT COUNT(*) FROM delivery_pumpslot WHERE kind = 'pump'") == 0
         broker.start()
         traffic.wait_for_more(10)
@@ -165,7 +165,7 @@ def test_two_brokers_on_one_database_share_the_work_until_one_is_killed(
             wait_until(lambda: len(_workers(broker)) == 2, TIMEOUT_S, "one of them does nothing")
             os.kill(other.process.pid, signal.SIGKILL)
             other.process.wait()
-            other.port = broker.port  # as a balancer would do
+            other.port = broker.port  # as a load balancer would do
             other.base = broker.base
             traffic.wait_for_more(20)
     finally:
@@ -177,6 +177,6 @@ def test_two_brokers_on_one_database_share_the_work_until_one_is_killed(
 
 
 def _workers(broker: Broker) -> set[str]:
-    """Pumps that delivered something just now."""
+    """The pumps that made the last 40 attempts."""
     rows = Counts(broker).read("SELECT worker FROM delivery_attempt ORDER BY id DESC LIMIT 40")
     return {str(worker) for (worker,) in rows}

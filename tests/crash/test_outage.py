@@ -1,4 +1,4 @@
-"""503: while the database is away nothing is acknowledged, and nobody has to restart anything."""
+"""503 without the database: no write is acknowledged, and no process needs a restart."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from tests.support.wire import Web
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 PATIENCE_S = 300.0
-"""For a machine that has much else to do: nobody waits so long unless something is wrong."""
+"""Longer than any healthy run, also on a busy machine. Seconds."""
 MESSAGES = "/channels/orders/messages"
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", MESSAGES, "x"),
@@ -38,7 +38,7 @@ Broker = tuple[Web, Lock | Proxy]
 def broker(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Broker]:
-    """A web server and what stands between it and its database."""
+    """A web server, and the means to cut off its database."""
     folder = tmp_path_factory.mktemp("outage")
     with django_db_blocker.unblock(), fresh_database(folder) as url, between(url) as database:
         web = Web(folder, url)
@@ -54,12 +54,12 @@ def broker(
 
 
 def ask(web: Web, method: str, path: str, value: Any = None) -> requests.Response:
-    """One request, whatever its answer."""
+    """Send one request; return the response, whatever its status."""
     return web.http.request(method, f"{web.base}{path}", json=value, timeout=PATIENCE_S)
 
 
 def count(web: Web) -> int:
-    """Messages that are stored."""
+    """How many messages are stored."""
     return len(web.call("GET", f"{MESSAGES}?limit=200", 200)["items"])
 
 
@@ -77,7 +77,7 @@ def test_while_it_is_away_nothing_is_acknowledged(broker: Broker) -> None:
                 assert int(answer.headers["Retry-After"]) > 0
                 assert "127.0.0.1" not in answer.text
                 assert "sqlite" not in answer.text.lower()
-        # At the first try, in the same process.
+        # The first request afterwards succeeds, in the same process.
         assert count(web) == before
         assert ask(web, "POST", MESSAGES, "x").status_code == 202
         assert count(web) == before + 1
@@ -102,7 +102,7 @@ def test_the_process_says_that_it_lives_and_is_not_ready(broker: Broker) -> None
 
 @pytest.mark.trap("connected at the start and never again")
 def test_who_goes_on_asking_gets_everything_stored_once(broker: Broker) -> None:
-    """Producers under way while the database comes and goes: a 2xx is a row, for ever."""
+    """Producers retry during outages: every 2xx is a stored row."""
     web, database = broker
     known = {item["id"] for item in web.call("GET", f"{MESSAGES}?limit=200", 200)["items"]}
     refusals: list[int] = []
@@ -120,7 +120,7 @@ def test_who_goes_on_asking_gets_everything_stored_once(broker: Broker) -> None:
                             url, data=f"{name}-{number}", headers=key, timeout=PATIENCE_S
                         )
                     except requests.ConnectionError:
-                        # A refusal that came before the body did ends the connection.
+                        # A refusal before the end of the body closes the connection.
                         continue
                     if answer.status_code in {200, 202}:
                         answers.append(answer.json()["id"])
@@ -134,7 +134,7 @@ def test_who_goes_on_asking_gets_everything_stored_once(broker: Broker) -> None:
         return not any(thread.is_alive() for thread in producers)
 
     def come(of: list[Any], more: int) -> None:
-        """So many more have come, or nobody is left who could bring them."""
+        """Wait until ``of`` has ``more`` further items, or all producers have ended."""
         enough = len(of) + more
         wait_until(lambda: len(of) >= enough or is_over(), PATIENCE_S, "nothing comes", web.log)
 

@@ -1,4 +1,4 @@
-"""A schedule of every second under two nodes whose maintenance processes are killed by chance."""
+"""A schedule that fires each second, while maintenance processes of two hosts are killed."""
 
 import os
 import random
@@ -45,7 +45,7 @@ def test_each_second_is_one_message(tmp_path: Path, receiver: Receiver) -> None:
 
 
 def played(broker: Broker, receiver: Receiver) -> list[str]:
-    """Keys of the messages, in their order."""
+    """Run the schedule to its end under kills; return the messages' idempotency keys in order."""
     retry_until_done(broker, "PUT", "/channels/ticks", json={})
     retry_until_done(
         broker, "PUT", "/channels/ticks/consumers/one", json={"url": receiver.url("/ok")}

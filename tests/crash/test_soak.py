@@ -1,4 +1,4 @@
-"""A short soak: what `make soak` does for half an hour, for as long as a test may take."""
+"""A short version of `make soak`, which runs for half an hour."""
 
 import subprocess
 import sys

@@ -23,7 +23,7 @@ ACTIVATE = "from channels_app import conf, keystore; keystore.activate(conf.keyr
 
 @pytest.fixture
 def hosts(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Broker, Broker]]:
-    """Both with the old key, and a consumer for each of some pumps' shares."""
+    """Two hosts with the old key."""
     with django_db_blocker.unblock(), fresh_database(tmp_path) as url:
         pair = tuple(_host(tmp_path / name, url) for name in ("one", "other"))
         one, other = pair
@@ -44,14 +44,14 @@ def _host(folder: Path, url: str) -> Broker:
 
 
 def restart(broker: Broker, *keys: str) -> None:
-    """The same host with other keys."""
+    """Restart the host with these encryption keys."""
     broker.stop()
     broker.environment["HOOKSTATION_ENCRYPTION_KEYS"] = ",".join(keys)
     broker.start()
 
 
 def refused(broker: Broker, *arguments: str, keys: str = "") -> str:
-    """What a command says that ends with an error."""
+    """Run a command that must fail; return its error output."""
     environment = dict(broker.environment)
     if keys:
         environment["HOOKSTATION_ENCRYPTION_KEYS"] = keys
@@ -86,11 +86,11 @@ def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
     wait_until(lambda: _knows(other), TIMEOUT_S, "the other host does not know the channel")
     publish(other)
 
-    # A host with a key that is not the installation's does not start.
+    # A host without the installation's key does not start.
     said = refused(one, "broker", "--bind", "127.0.0.1:1", keys=generate_key())
     assert f"encrypts with the key {old_id}" in said
 
-    # A rolling restart: the first host has the new key, the other one has not read it.
+    # A rolling restart: the first host has the new key, the other does not have it yet.
     restart(one, NEW, OLD)
     publish(one)
     publish(other)
@@ -99,7 +99,7 @@ def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
     assert "web" in said
     assert "pump" in said
 
-    # Whatever lets it seal nevertheless: the other host leaves what it cannot open.
+    # When the new key is activated anyway, the other host leaves what it cannot decrypt.
     one.manage("shell", "-c", ACTIVATE)
     wait_until(lambda: not other.is_ready(), TIMEOUT_S, "the other host calls itself ready")
     refusal = other.call("POST", "/channels/orders/messages", 503, json={"n": 0})
@@ -121,7 +121,7 @@ def _knows(broker: Broker) -> bool:
 
 
 def _all_came(broker: Broker, receiver: Receiver, count: int) -> None:
-    """Each message, to each consumer, with its first attempt."""
+    """Check that each message reached each consumer at its first attempt."""
     counts = Counts(broker)
     wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
     counts.check()

@@ -1,4 +1,4 @@
-"""Producers that do not give up, in threads beside the test."""
+"""Producers in threads that retry every message until it is acknowledged."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from tests.support.broker import Broker
 
 @dataclass(slots=True)
 class Traffic:
-    """What was acknowledged so far."""
+    """The ids acknowledged so far, and the producers' errors."""
 
     channel: str
     acknowledged: set[str] = field(default_factory=set)
@@ -20,7 +20,7 @@ class Traffic:
     failures: list[BaseException] = field(default_factory=list)
 
     def produce(self, brokers: list[Broker], name: int, pause_s: float) -> None:
-        """Message after message, to one broker after the other."""
+        """Publish until stopped, to each broker in turn."""
         turn = 0
         try:
             while not self.stopped.wait(pause_s):
@@ -37,7 +37,7 @@ class Traffic:
             self.failures.append(error)
 
     def wait_for_more(self, number: int) -> None:
-        """Until so many more than now are acknowledged."""
+        """Wait until ``number`` more messages are acknowledged."""
         wanted = len(self.acknowledged) + number
         end = time.monotonic() + 300.0
         while len(self.acknowledged) < wanted and not self.failures:
@@ -49,7 +49,7 @@ class Traffic:
 def flowing(
     channel: str, *brokers: Broker, producers: int = 4, pause_s: float = 0.05
 ) -> Iterator[Traffic]:
-    """Producers at work; at the end all of them have their last answer."""
+    """Run producers inside the block; at the end wait for their last responses."""
     traffic = Traffic(channel)
     threads = [
         threading.Thread(target=traffic.produce, args=[list(brokers), number, pause_s])

@@ -1,4 +1,4 @@
-"""A broker with nothing in it: what producers hand in reaches the consumer itself."""
+"""A baseline without a broker: the benchmark posts straight to the consumer."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from bench.adapters import Consumer, Route, one
 
 
 class Direct:
-    """Delivers by not being there."""
+    """The benchmark's interface of a broker, with no broker behind it."""
 
     name = "nothing at all"
 

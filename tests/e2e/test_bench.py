@@ -1,4 +1,4 @@
-"""The harness from end to end, with tiny numbers."""
+"""The benchmark from start to end, with tiny numbers."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def measure(folder: Path, *rows: Row, broker: type[Direct] = Direct, runs: int =
 
 
 def row(key: str, values: Values | Exception) -> Row:
-    """A row that finds these values, or fails like this."""
+    """A row that returns these values, or raises this error."""
 
     def run(stage: Stage) -> Values:
         if isinstance(values, Exception):
@@ -136,7 +136,7 @@ def test_the_real_broker_is_measured_beside_another(tmp_path: Path) -> None:
     with harness(tmp_path, "--beside", "tests.e2e.direct:Direct", *only) as process:
         said, _ = process.communicate(timeout=400)
 
-    # The other one takes no batches, and its row says so.
+    # The other broker has no batch endpoint, and its row says so.
     assert process.returncode == 1, said
     ours, other = (
         json.loads(next((tmp_path / "kept").glob(f"*-{whose}-*")).read_text())

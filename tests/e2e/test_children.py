@@ -104,7 +104,7 @@ def start(tmp_path: Path, port: int) -> Iterator[Start]:
 
 
 def answers(port: int) -> bool:
-    """Whether an HTTP server answers there, with whatever status."""
+    """Whether an HTTP server answers on the port, with any status."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(b"GET /nothing HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")

@@ -1,4 +1,4 @@
-"""``manage.py receiver`` as a real process: it checks, misbehaves as asked, and stops cleanly."""
+"""``manage.py receiver`` as a real process: it verifies, fails on request, and stops cleanly."""
 
 import json
 import os
@@ -25,11 +25,11 @@ SECRET = new_secret()
 
 
 class Running:
-    """The command, its address, and the lines it prints."""
+    """The running command, its URL, and the lines it prints."""
 
     def __init__(self, *arguments: str) -> None:
         bind = f"127.0.0.1:{ports.claim()}"
-        # Needs no key at all, so it gets none.
+        # The command needs no secret key and no settings.
         without = {"SECRET_KEY", "DJANGO_SETTINGS_MODULE"}
         self.process = subprocess.Popen(
             [sys.executable, "manage.py", "receiver", "--bind", bind, *arguments],
@@ -48,11 +48,11 @@ class Running:
             self._lines.put(line.rstrip("\n"))
 
     def line(self) -> str:
-        """The next line of its output."""
+        """Return the next line of its output."""
         return self._lines.get(timeout=60)
 
     def silent(self) -> bool:
-        """Whether it has printed nothing that was not read."""
+        """Whether all printed lines were read."""
         try:
             self._lines.get_nowait()
         except Empty:
@@ -171,7 +171,7 @@ def test_one_connection_serves_many_requests(running: Running) -> None:
             assert session.post(running.url + "/many", data=b"x", timeout=60).text == "ok\n"
             running.line()
             seconds.append(time.monotonic() - started)
-    # Held back by Nagle's algorithm and delayed acknowledgements each would take 40 ms.
+    # Nagle's algorithm with delayed acknowledgements would add 40 ms to each request.
     assert median(seconds) < 0.04
 
 
@@ -226,4 +226,4 @@ def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = receiver.Consumer()
 
     assert [consumer.take("/a", message) for message in "abcdb"] == [False] * 4 + [True]
-    assert consumer.take("/a", "a") is False  # forgotten
+    assert consumer.take("/a", "a") is False  # the oldest one is forgotten

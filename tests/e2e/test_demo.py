@@ -1,4 +1,4 @@
-"""``manage.py demo`` as somebody meets it: it runs, tells, stops, and leaves nothing behind."""
+"""``manage.py demo`` as a user runs it: it starts, reports, and leaves no process behind."""
 
 import os
 import re
@@ -27,7 +27,7 @@ LIVE = re.compile(r" +\d+:\d\d +([\d,]+) +[\d.]+ +" + " +".join([r"(\d+)/(-?\d+)
 
 
 class Demo:
-    """A running demo and what it says."""
+    """A running demo and its output."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Demo:
         self.process = subprocess.Popen(
             [sys.executable, "manage.py", "demo", "--port", str(self.port), *arguments],
             cwd=ROOT,
-            # As on a machine where nothing was set up, or where another broker was.
+            # A machine without any setup, or with another broker's settings.
             env={
                 "PATH": os.environ["PATH"],
                 "HOOKSTATION_DATA_DIR": str(folder),
@@ -60,7 +60,7 @@ class Demo:
             self._queue.put(line.rstrip("\n"))
 
     def wait_for(self, pattern: str, seconds: float = 300) -> str:
-        """The first line from here on that the pattern is found in."""
+        """Return the next line that matches the pattern."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -72,7 +72,7 @@ class Demo:
                 return line
 
     def finish(self, seconds: float = 300) -> str:
-        """All it said, once it ended."""
+        """Wait until it ends; return all its output."""
         self.process.wait(seconds)
         self._reader.join(5)
         while not self._queue.empty():
@@ -108,7 +108,7 @@ def start() -> Iterator[Callable[..., Demo]]:
 
 
 def enter(url: str, user: str, password: str) -> str:
-    """Where somebody comes to who wants to get to ``url`` and signs in."""
+    """Sign in on the way to ``url``; return the URL of the page that follows."""
     with requests.Session() as browser:
         page = browser.get(url, timeout=60)
         (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)[:1]
@@ -120,7 +120,7 @@ def enter(url: str, user: str, password: str) -> str:
 
 
 def processes() -> dict[int, int]:
-    """Parent by process, of all that run."""
+    """Parent process ids of all running processes, by process id."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -159,7 +159,7 @@ def test_it_tells_what_happens_and_stops_by_itself(
     demo = start(tmp_path, "--seconds", "15", "--rate", "8")
     demo.wait_for("Hookstation is running")
     everybody = descendants(demo.process.pid)
-    assert len(everybody) >= 5  # reaper, web, worker and its own, receiver
+    assert len(everybody) >= 5  # reaper, web, worker and its child, receiver
 
     said = demo.finish()
 
@@ -199,7 +199,7 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
     demo.wait_for("Ctrl-C stops")
     everybody = descendants(demo.process.pid)
 
-    # The curl line, the console with its login, the documentation.
+    # The curl command, the console with its login, and the API documentation.
     (command,) = re.findall(r"curl .*?\\\n.*?\\\n.*?'{.*?}'", demo.text, re.DOTALL)
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
     assert '"id":"msg_' in done.stdout.replace(" ", "")
@@ -208,7 +208,7 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
     assert enter(f"{demo.url}/admin/", *operator) == f"{demo.url}/admin/"
     assert enter(f"{demo.url}/portal/", *member) == f"{demo.url}/portal/shop/"
 
-    # The replay that it promises.
+    # The demo names a dead letter to replay.
     demo.wait_for("failing: first dead letter after 3 attempts. Replay it at")
     (number,) = re.findall(r"/(\d+)/change/$", demo.wait_for("/change/$"))
     dead = f"{demo.url}/api/v1/deliveries/{ids.to_public(ids.DELIVERY, int(number))}"
@@ -220,7 +220,7 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
         assert shop.post(f"{dead}/replay", timeout=60).ok
         wait_until(lambda: shop.get(dead, timeout=60).json()["state"] == "Delivered")
 
-    # A second demo on the same data is refused, and harms nothing.
+    # A second demo on the same data is refused and changes nothing.
     second = start(tmp_path)
     assert "Error: Another demo is running" in second.finish()
     assert second.process.returncode == 1

@@ -1,4 +1,4 @@
-"""Receivers that wait for messages, over real HTTP, where nothing is found by looking for it."""
+"""Long-polling receivers over real HTTP, with polling so rare that only wake-ups end a wait."""
 
 import asyncio
 import json
@@ -16,11 +16,11 @@ from tests.support.broker import ANSWER_TIMEOUT_S, Broker, descendants, running,
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
 WAIT_S = 20
-"""The longest that is allowed."""
+"""The longest wait that the API allows. Seconds."""
 RECEIVERS = 1_000
 WEB_THREADS = 8
 SETTINGS = {
-    # So rarely that whoever is woken was woken by a datagram.
+    # So long that only a wake-up datagram can end a wait.
     "HOOKSTATION_POLL_MS": "600000",
     "HOOKSTATION_WEB_WORKERS": "1",
     "HOOKSTATION_WEB_THREADS": str(WEB_THREADS),
@@ -36,7 +36,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> 
         path = make_consumer(started, "warm-up", others=1)
 
         def is_woken() -> bool:
-            """Until pumps and web process know each other, a wake-up may go nowhere."""
+            """Whether wake-ups arrive: some are lost until the processes know each other."""
             waiting = waits(started, path, {"wait_s": 1})
             publish(started, path, "x")
             answer_of(waiting)
@@ -48,9 +48,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> 
 
 
 def make_consumer(broker: Broker, name: str, *, others: int = 0, **values: Any) -> str:
-    """A channel with a pull consumer; the consumer's path.
+    """Make a channel with a pull consumer; return the consumer's path.
 
-    Without others a receiver that waits takes a new message itself, with others a pump fans it out.
+    Without ``others`` a waiting receiver claims a new message itself; with them a pump fans it out.
     """
     broker.call("PUT", f"/channels/{name}", 201, json={})
     for number in range(others):
@@ -73,7 +73,7 @@ def receive(broker: Broker, path: str, asked: dict[str, Any]) -> list[dict[str, 
 
 
 def publish(broker: Broker, path: str, *bodies: str) -> list[str]:
-    """Ids of what was published on the consumer's channel, in order."""
+    """Publish on the consumer's channel; return the message ids in order."""
     items = [{"body": body} for body in bodies]
     channel = path.partition("/consumers/")[0]
     found = broker.call("POST", f"{channel}/messages/batch", 207, json=items)
@@ -81,7 +81,7 @@ def publish(broker: Broker, path: str, *bodies: str) -> list[str]:
 
 
 def resumed(broker: Broker) -> Tally[str]:
-    """How many receivers were given messages, by what made them look."""
+    """Count the receivers that got messages, by what ended their wait."""
     root = broker.base.removesuffix("/api/v1")
     text = requests.get(f"{root}/metrics", timeout=ANSWER_TIMEOUT_S).text
     found = re.findall(
@@ -101,7 +101,7 @@ def request(broker: Broker, path: str, asked: dict[str, Any]) -> bytes:
 
 
 def waits(broker: Broker, path: str, asked: dict[str, Any]) -> socket.socket:
-    """A connection whose request waits."""
+    """A connection with a waiting request."""
     one = socket.create_connection(("127.0.0.1", broker.port), ANSWER_TIMEOUT_S)
     before = gauge(broker)
     one.sendall(request(broker, path, asked))
@@ -128,7 +128,7 @@ def answer_of(one: socket.socket) -> list[dict[str, Any]]:
 
 
 def threads_of_web(broker: Broker) -> int:
-    """Of the process that answers: of all web processes the one with most."""
+    """Threads of the web process that has most: the one that answers requests."""
     assert broker.process is not None
     found = []
     for pid in descendants(broker.process.pid):
@@ -165,7 +165,7 @@ def test_a_thousand_wait_while_others_publish_and_each_is_woken(broker: Broker) 
         receivers = [asyncio.create_task(one()) for _ in range(RECEIVERS)]
 
         def work() -> list[str]:
-            """Publish when all of them wait: one at first, and then what the others wait for."""
+            """When all receivers wait, publish one message, then one for each of the others."""
             wait_until(lambda: gauge(broker) > 0.9 * RECEIVERS, 120, "they do not wait", broker.log)
             held.append(threads_of_web(broker))
             published = publish(broker, path, "first")
@@ -203,7 +203,7 @@ def test_who_came_first_is_served_first(broker: Broker, others: int, cause: str)
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("asked", [{}, {"auto_ack": True}], ids=["leased", "acknowledged"])
 def test_who_is_gone_is_given_nothing(broker: Broker, asked: dict[str, Any], others: int) -> None:
-    """The next one gets the message at once, as if nobody had ever held it."""
+    """The next receiver gets the message at once, as its first attempt."""
     path = make_consumer(broker, f"gone-{len(asked)}-{others}", others=others)
     first = waits(broker, path, {"wait_s": WAIT_S, **asked})
     second = waits(broker, path, {"wait_s": WAIT_S})
@@ -223,7 +223,7 @@ def reject(broker: Broker, path: str, message: dict[str, Any]) -> None:
 
 
 def move(broker: Broker, path: str, message: dict[str, Any]) -> None:
-    """To now, after it was given back for later."""
+    """Release the message with a delay, then move it to now."""
     asked = {"leases": [message["lease"]], "delay_s": 3600}
     broker.call("POST", "/leases/release", 200, json=asked)
     asked = {"messages": [{"id": message["id"], "delay_ms": 0}]}

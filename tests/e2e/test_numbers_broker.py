@@ -1,4 +1,4 @@
-"""Numbers of a producer at the real broker: two web processes, requests side by side."""
+"""Producer sequence numbers at a real broker: two web processes, concurrent requests."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ def test_whichever_comes_first_they_are_delivered_in_their_order(tmp_path: Path)
 
 
 def send(broker: Broker, number: int) -> Any:
-    """On a connection of its own, so that any process may get it."""
+    """Publish on a new connection, so that any process may get the request."""
     headers = {
         "Authorization": str(broker.http.headers["Authorization"]),
         "Hookstation-Ordering-Key": "room-7",

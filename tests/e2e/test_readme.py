@@ -1,4 +1,4 @@
-"""What the documentation tells people to type works as written, and answers as it says."""
+"""The commands in the documentation work as printed and produce the printed output."""
 
 import base64
 import re
@@ -45,7 +45,7 @@ def names(pages: list[Path]) -> list[str]:
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
-    """Opens sessions, and closes them whatever happened."""
+    """Open sessions; close all of them after the test."""
     opened: list[Session] = []
 
     def open_one() -> Session:
@@ -67,7 +67,7 @@ def test_every_make_target_and_command_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"\bmake ([a-z-]+)", code))
     assert named <= targets
     commands = set(re.findall(r"manage\.py ([a-z_]+)", code))
-    # One is none of Django's, the other one belongs to applications of the Python client.
+    # `pipeline` is no Django command; `relay_outbox` belongs to the Python client.
     assert commands <= {*get_commands(), "pipeline", "relay_outbox"}
 
 
@@ -84,7 +84,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_the_help_of_make_says_what_the_readme_says() -> None:
-    # Without what a `make test` around us put into the environment.
+    # Drop what a surrounding `make test` put into the environment.
     make = ["/bin/sh", "-c", "unset MAKEFLAGS MAKELEVEL MFLAGS; make"]
     shown = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for target in ("demo", "test", "test-sqlite", "lint", "format"):
@@ -127,11 +127,11 @@ def test_the_commands_print_what_their_page_says(begin: Begin) -> None:
 
 
 def own_installation() -> list[Exchange]:
-    """The README's set-up, but for what the tests' own environment has done already."""
+    """The README's installation, without the step that the test environment has already done."""
     part = text_of(README).partition(OWN_INSTALLATION)[2]
     install, *lines, broker = transcripts.blocks(part, "sh")[0].splitlines()
     assert install == INSTALL
-    # The pages' receivers are on this machine.
+    # The pages' receivers run on this machine.
     allow = transcripts.blocks(part, "sh")[1].strip()
     assert "ALLOWED_TARGETS" in allow
     lines.insert(next(at for at, line in enumerate(lines) if line.startswith("set -a")), allow)
@@ -140,7 +140,7 @@ def own_installation() -> list[Exchange]:
 
 
 def deliver(url: str, key: str, consumer: Receiver) -> tuple[str, Request]:
-    """A consumer's secret, and a request that it really received."""
+    """Deliver a message; return the consumer's secret and the request that it received."""
     with requests.Session() as http:
         http.trust_env = False
         http.headers["Authorization"] = f"Bearer {key}"
@@ -160,7 +160,7 @@ def deliver(url: str, key: str, consumer: Receiver) -> tuple[str, Request]:
 
 
 def check_verifiers(secret: str, genuine: Request) -> None:
-    """Both snippets take what is genuine, and nothing that was changed or signed otherwise."""
+    """Both snippets accept the genuine request and refuse changed, foreign and old ones."""
     headers, body, forged = dict(genuine.headers), genuine.body, genuine.body + b" "
     other = "whsec_" + base64.b64encode(b"another secret of 32 bytes length").decode()
 
@@ -180,7 +180,7 @@ def check_verifiers(secret: str, genuine: Request) -> None:
 
 
 def snippet(page: Path, secret: str) -> dict[str, Any]:
-    """What the page's Python block defines; of several the one that has a function."""
+    """Run the page's Python block that defines a function; return its names."""
     (code,) = (it for it in transcripts.blocks(text_of(page), "python") if "\ndef " in it)
     defined: dict[str, Any] = {}
     exec(code.replace("whsec_...", secret), defined)  # noqa: S102 - our own documentation
@@ -188,6 +188,6 @@ def snippet(page: Path, secret: str) -> dict[str, Any]:
 
 
 def anchors(text: str) -> set[str]:
-    """The headings of a page as links name them."""
+    """The anchors of a page's headings."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

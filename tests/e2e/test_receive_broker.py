@@ -1,4 +1,4 @@
-"""Workers, queues and acknowledgements of the real broker, over real HTTP."""
+"""Pull consumers, queues and acknowledgements of a real broker, over real HTTP."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ from tests.support.receiver import Receiver
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
 POLLS = 4
 POLL_S = 8
-"""So rarely that what is prompt was not found by looking."""
+"""So long that anything prompt was not found by polling."""
 SETTINGS = {
     "HOOKSTATION_POLL_MS": str(POLL_S * 1000),
     "HOOKSTATION_WEB_WORKERS": "1",
@@ -43,7 +43,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> 
 
 @pytest.fixture
 def path(broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A pull consumer of the test's own, retired at its end."""
+    """The path of the test's own pull consumer, which is retired at the end."""
     name = request.node.name.partition("[")[0][:100].replace("_", "-")
     path = f"/channels/chores/consumers/{name}"
     values = {"mode": "pull", "event_types": [name.replace("-", "_")]}
@@ -60,13 +60,13 @@ def publish(broker: Broker, path: str, number: int) -> set[str]:
 
 
 def post(broker: Broker, path: str, body: Any) -> requests.Response:
-    """A call with a connection of its own."""
+    """POST on a new connection."""
     headers = {"Authorization": str(broker.http.headers["Authorization"])}
     return requests.post(f"{broker.base}{path}", json=body, headers=headers, timeout=300)
 
 
 def receive(broker: Broker, path: str, body: Any) -> list[dict[str, Any]]:
-    """What is received; asked for again while those whom another test left have all places."""
+    """Receive messages; repeat while requests of earlier tests occupy all long polls."""
     end = time.monotonic() + 300
     while (answer := post(broker, f"{path}/receive", body)).status_code == 503:
         assert time.monotonic() < end, answer.text
@@ -104,7 +104,7 @@ def test_a_receipt_after_a_publish_finds_the_message_without_waiting(
 
 
 def share(broker: Broker, path: str, total: int, workers: int) -> list[list[str]]:
-    """What each of so many workers receives and acknowledges until all is done."""
+    """Let workers receive and acknowledge until all is done; return the message ids of each."""
     got: list[list[str]] = [[] for _ in range(workers)]
 
     def work(number: int) -> None:
@@ -166,13 +166,13 @@ def test_what_three_producers_say_for_one_instant_is_handled_once(
 
 @pytest.mark.seed("S4-39", "S4-42")
 def test_a_worker_joins_and_another_one_dies(broker: Broker, path: str) -> None:
-    """Nothing is assigned beforehand: who asks gets a share, what the dead one held comes back."""
+    """A new worker gets a share without any assignment; the dead worker's messages come back."""
     ids = publish(broker, path, 900)
     asked = {"worker_id": "mortal", "lease_s": 2}
     held: set[str] = set()
 
     def hold() -> bool:
-        # What a large batch brought comes to its consumers a little after the answer.
+        # Consumers get the messages of a large batch shortly after the publish response.
         held.update(one["id"] for one in receive(broker, path, asked | {"max": 50 - len(held)}))
         return len(held) == 50
 
@@ -205,7 +205,7 @@ def test_a_worker_joins_and_another_one_dies(broker: Broker, path: str) -> None:
 def test_keys_stay_with_their_workers_and_a_fifth_one_keeps_the_order(
     broker: Broker, path: str
 ) -> None:
-    """Four that share a hundred keys, and one more when half of it is done."""
+    """Four workers share a hundred keys; a fifth joins when half the messages are done."""
     broker.call("PATCH", path, 200, json={"ordering": True})
     kind, total = path.rpartition("/")[2].replace("-", "_"), 400
     keys = [f"key-{n}" for n in range(100)]
@@ -223,7 +223,7 @@ def test_keys_stay_with_their_workers_and_a_fifth_one_keeps_the_order(
             at_fifth.append(len(taken))
         while len(taken) < total and time.monotonic() < end:
             found = ask(number)
-            # Written down before it is acknowledged: until then nobody gets the next one.
+            # Record before acknowledging: until then no other worker gets the key's next message.
             taken.extend((one["ordering_key"], int(one["body"]), number) for one in found)
             if found:
                 post(broker, "/leases/ack", {"leases": [one["lease"] for one in found]})
@@ -271,8 +271,8 @@ def test_a_message_ends_the_wait_of_one_of_those_who_wait(broker: Broker, path: 
 
 
 def test_those_who_wait_do_not_keep_others_from_publishing(broker: Broker, path: str) -> None:
-    """However many there are: the first few wait, the others are told to come again."""
-    receive(broker, path, {"wait_s": 0.1})  # there is a place
+    """With any number of receivers: the first few wait, the others get 503."""
+    receive(broker, path, {"wait_s": 0.1})  # waits until a long poll is free
     statuses: list[int] = []
 
     def wait() -> None:
@@ -312,12 +312,12 @@ def test_a_stop_answers_those_who_wait(tmp_path: Path) -> None:
         for thread in threads:
             thread.join(5)
     assert [(status, found["messages"]) for status, found, _ in answers] == [(200, [])] * 2
-    assert max(took for *_, took in answers) < 18  # or they would have waited to the end
+    assert max(took for *_, took in answers) < 18  # otherwise they would have waited the whole 20 s
 
 
 @pytest.mark.seed("S2-59")
 def test_the_worker_that_people_copy_works(broker: Broker, path: str, tmp_path: Path) -> None:
-    """As it stands on the page, two of them side by side."""
+    """Two processes run the snippet unchanged."""
     snippet = receiving(broker.base, "chores", path.rpartition("/")[2])[0]
     (tmp_path / snippet.file_name).write_text(snippet.code)
     key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
@@ -420,7 +420,7 @@ def test_a_queue_brings_each_message_to_one_of_three(broker: Broker, receiver: R
     at = {name: heard_ids(receiver, f"/{name}") for name in "abc"}
     heard = Tally(one for some in at.values() for one in some)
     assert heard == Tally({item["id"]: 1 for item in found["items"]})
-    # A slow moment of one of them sends some of its share to the others.
+    # A consumer that is slow for a moment leaves some of its share to the others.
     assert min(map(len, at.values())) >= 50
 
 
@@ -438,7 +438,7 @@ def test_a_message_is_pushed_and_not_waited_for(broker: Broker, receiver: Receiv
 
 
 def test_event_types_are_retried_in_their_own_way(broker: Broker, receiver: Receiver) -> None:
-    """One dies after its first attempt, one comes again after its own delay, others wait long."""
+    """One dies after its first attempt, one is retried after 1 s, the others wait an hour."""
     place = "/channels/calls/consumers/apart"
     values = {
         "url": receiver.url("/status/500"),

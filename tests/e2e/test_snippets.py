@@ -1,4 +1,4 @@
-"""Each snippet that consumers copy, run as it is against what we sign."""
+"""Each snippet that consumers copy, run unchanged against our own signatures."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ BODY = '{"type":"invoice.paid","note":"für 5 €"}\n'.encode()
 ID = "msg_0cz9k3v8m0001"
 VERIFIERS = ("python", "node", "go", "php", "shell")
 
-# What a consumer's own program is to a snippet: hands over headers and the body, exit 1 if refused.
+# The consumer's program around a snippet: it passes headers and body, and exits with 1 if refused.
 PYTHON = """
 import sys
 names = ("webhook-id", "webhook-timestamp", "webhook-signature")
@@ -48,7 +48,7 @@ func main() {
 }
 """
 QUICKLY = ("-gcflags=all=-N -l",)
-"""What is not optimized is compiled in half the time."""
+"""Without optimization the compiler takes half the time."""
 PHP = """
 $names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
 verify(array_combine($names, array_slice($argv, 1)), file_get_contents("php://stdin"));
@@ -56,7 +56,7 @@ verify(array_combine($names, array_slice($argv, 1)), file_get_contents("php://st
 
 
 def runtime(name: str) -> str:
-    """Path of an interpreter or compiler; the test is skipped where there is none."""
+    """Path of an interpreter or compiler; skips the test where it is not installed."""
     path = shutil.which(name)
     if path is None:
         pytest.skip(f"{name} is not on this machine")
@@ -68,7 +68,7 @@ def one(key: str, secret: str, url: str = "http://127.0.0.1:9/hook") -> Snippet:
 
 
 def command(snippet: Snippet, folder: Path) -> list[str]:
-    """The snippet with the rest of a program around it, ready to run."""
+    """Write the snippet with the rest of a program; return the command that runs it."""
     path = folder / snippet.file_name
     path.write_text(snippet.code)
     if snippet.key == "shell":
@@ -80,7 +80,7 @@ def command(snippet: Snippet, folder: Path) -> list[str]:
             [runtime("go"), "build", *QUICKLY, "-o", binary, str(path), str(folder / "main.go")],
             check=True,
             capture_output=True,
-            # The compiler's own cache has Go's library from the time before: it takes a minute.
+            # Reuse the compiler's cache: compiling Go's library takes a minute.
             env={"PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
             | {"GO111MODULE": "off", "CGO_ENABLED": "0"},
         )
@@ -91,7 +91,7 @@ def command(snippet: Snippet, folder: Path) -> list[str]:
 
 
 def call(program: list[str], arguments: Iterable[str], body: bytes) -> str:
-    """What it wrote in refusing; '' when it accepted."""
+    """Run the program; return its error output, or '' when it accepts."""
     done = subprocess.run(
         [*program, *arguments], input=body, capture_output=True, timeout=300, check=False
     )
@@ -111,7 +111,7 @@ def test_it_accepts_what_we_signed_and_refuses_the_rest(key: str, tmp_path: Path
 
     assert call(program, signed(now, secret), BODY) == ""
     assert call(program, signed(now - 240, secret), BODY) == ""
-    # While a rotation overlaps there are two signatures, whichever of them is the consumer's.
+    # During a rotation there are two signatures; the consumer's may be either.
     assert call(program, signed(now, other, secret), BODY) == ""
     assert call(program, signed(now, secret, other), BODY) == ""
     assert "wrong signature" in call(program, signed(now, other), BODY)

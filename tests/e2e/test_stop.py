@@ -1,4 +1,4 @@
-"""The flag that stops a cluster, with real processes: nobody's death keeps the others waiting."""
+"""The flag that stops a cluster, with real processes: a killed waiter blocks no other."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""The supervisor with real processes: whatever happens, what should run runs and nothing stays."""
+"""The supervisor with real processes: it restarts children and leaves no process behind."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ from delivery.runtime.processes import WAIT_FOR_GO, Child, Process, Reaper
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A supervisor of one child, `sh` running the given script; a file named `still` in the working
-# directory makes the heartbeat say no, `lost` makes it fail, `hang` makes it never answer.
+# A supervisor of one child, `sh` running the given script. A file in the working directory changes
+# the heartbeat: `still` makes it return false, `lost` makes it fail, `hang` makes it never return.
 PROGRAM = """
 import logging, sys, time
 from pathlib import Path
@@ -37,7 +37,7 @@ command = ("/bin/sh", "-c", script)
 child = Child(name="child", command=command, is_alive=is_alive, settle_s=0.2)
 Supervisor([child], grace_s=float(grace_s), pulse_s=0.1).run()
 """
-# Notes its own and its child's process number, then waits like a service with a worker.
+# Writes its own and its child's process id, then waits like a service with a worker.
 SERVICE = "sleep 60 & echo $$ $! >> started; wait"
 STUBBORN = "trap '' TERM; " + SERVICE
 
@@ -45,7 +45,7 @@ Supervise = Callable[..., subprocess.Popen[str]]
 
 
 def wait_until(true: Callable[[], object], seconds: float = 120.0) -> None:
-    """Poll; fails when it does not become true in time."""
+    """Poll until true; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "waited in vain"
@@ -53,7 +53,7 @@ def wait_until(true: Callable[[], object], seconds: float = 120.0) -> None:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs; one that is dead and unreaped does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -74,12 +74,12 @@ def children_of(pid: int) -> set[int]:
 
 
 def tree(pid: int) -> set[int]:
-    """The process with all its descendants."""
+    """The process and all its descendants."""
     return {pid}.union(*(tree(child) for child in children_of(pid)))
 
 
 def starts(folder: Path) -> list[list[int]]:
-    """Process numbers of the service and its worker, one pair for each start."""
+    """Process ids of the service and its worker, one pair for each start."""
     path = folder / "started"
     lines = path.read_text().splitlines() if path.exists() else []
     return [[int(number) for number in line.split()] for line in lines]
@@ -87,7 +87,7 @@ def starts(folder: Path) -> list[list[int]]:
 
 @pytest.fixture
 def supervise(tmp_path: Path) -> Iterator[Supervise]:
-    """Start a supervisor whose child runs the script; returns when the script noted its start."""
+    """Start a supervisor whose child runs the script; return when the script has started."""
     running: list[subprocess.Popen[str]] = []
 
     def start(script: str, grace_s: float = 5.0) -> subprocess.Popen[str]:
@@ -113,7 +113,7 @@ def supervise(tmp_path: Path) -> Iterator[Supervise]:
 
 
 def finish(supervisor: subprocess.Popen[str]) -> str:
-    """What the supervisor said, after it ended well."""
+    """Wait until the supervisor ends with status 0; return its output."""
     output, _ = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 0, output
     return output
@@ -210,7 +210,7 @@ def test_a_killed_guardian_is_replaced_and_knows_all(supervise: Supervise, tmp_p
     os.kill(reaper, signal.SIGKILL)
 
     wait_until(lambda: len(children_of(supervisor.pid) - {reaper, child}) == 1)
-    time.sleep(0.2)  # for the new reaper to be told; it says nothing back
+    time.sleep(0.2)  # time for the new reaper to learn the children; it does not confirm
     supervisor.kill()
     wait_until(lambda: not lives(child) and not lives(worker), 3)
 

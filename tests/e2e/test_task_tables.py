@@ -1,4 +1,4 @@
-"""A running worker and rows that somebody wrote into the tables of tasks."""
+"""A running worker and foreign rows in the task tables."""
 
 from pathlib import Path
 

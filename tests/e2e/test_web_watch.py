@@ -1,4 +1,4 @@
-"""A web process that stands still is replaced, and its siblings go on answering meanwhile."""
+"""A frozen web process is replaced while its siblings go on answering."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ while True:
     path.touch()
     time.sleep(0.01)
 """
-"""A web server with one process, which beats a hundred times a second."""
+"""A web server with one process and a heartbeat a hundred times a second."""
 
 
 @pytest.fixture
@@ -47,20 +47,20 @@ def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def of(folder: Path) -> int:
-    """The web process that beats."""
+    """Process id of the web process that beats."""
     (path,) = folder.glob("*.*")
     return int(path.name.partition(".")[2])
 
 
 def look(watch: WebWatch, times: int) -> None:
-    """As the supervisor does, but quicker."""
+    """Check as the supervisor does, but more often."""
     for _ in range(times):
         assert watch()
         time.sleep(0.05)
 
 
 def runs(pid: int) -> bool:
-    """Whether the process is there and not a corpse."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -102,9 +102,9 @@ def test_a_pause_shorter_than_that_begins_a_new_count(folder: Path) -> None:
 def test_a_folder_that_nobody_can_write_kills_nobody(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that became read-only stops all files at once, and no process."""
+    """On a read-only disk all heartbeats stop, and no process is killed."""
     pid, watch = of(folder), WebWatch()
-    os.kill(pid, signal.SIGSTOP)  # its file stays as it is, like those of all others
+    os.kill(pid, signal.SIGSTOP)  # its file stays as it is, like all others
 
     def refuse(path: Path, *arguments: object, **options: object) -> None:
         raise OSError(30, "Read-only file system")
@@ -116,7 +116,7 @@ def test_a_folder_that_nobody_can_write_kills_nobody(
 
 
 def test_the_processes_of_others_and_other_files_are_left_alone(folder: Path) -> None:
-    """A number may have become another's; only what belongs to our web server is killed."""
+    """Process ids are reused: only processes of our web server are killed."""
     with subprocess.Popen(["/bin/sleep", "600"]) as other:
         (folder / f"{os.getpgid(other.pid)}.{other.pid}").touch()
         (folder / f"1.{other.pid}").touch()
@@ -149,7 +149,7 @@ def test_folders_of_hosts_that_are_gone_are_removed_and_no_others(
         for name in names:
             (tmp_path / host / name).touch()
             os.utime(tmp_path / host / name, (touched, touched))
-    # One file that is touched is enough: the other processes of that host may be gone.
+    # One fresh file is enough: the host's other processes may have ended.
     os.utime(tmp_path / "alive" / "1.2", (long_ago, long_ago))
 
     look(WebWatch(), 2)
@@ -178,15 +178,15 @@ def hold():
 
 os.register_at_fork(after_in_child=lambda: threading.Thread(target=hold, daemon=True).start())
 """
-"""A ``sitecustomize`` for web processes: the one that a file names is caught in C code that gives
-no other thread a turn, as an engine is that matches a pattern for years."""
+"""A ``sitecustomize`` for web processes. It blocks the process whose id is in the file in C code
+that keeps the GIL, as a regular expression does that backtracks for years."""
 STOPPED_S, STUCK_S = 15.0, 60.0
-"""A second or two, and half a minute; on a machine that has much else to do."""
+"""Normally 1 to 2 s and 30 s; longer for busy machines."""
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """With two web processes, of which the file ``hold`` in its folder stops one."""
+    """A broker with two web processes; its file ``hold`` names the one to block."""
     folder = tmp_path_factory.mktemp("broker")
     (folder / "own").mkdir()
     (folder / "own" / "sitecustomize.py").write_text(HOLD)
@@ -196,7 +196,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def two_beat(broker: Broker) -> set[int]:
-    """Both web processes, once they live and have begun to beat."""
+    """Wait until both web processes beat; return their process ids."""
 
     def beating() -> set[int]:
         files = (broker.folder / "web").glob("*/*.*")
@@ -210,11 +210,11 @@ def is_answered(broker: Broker) -> bool:
     try:
         return requests.get(f"http://127.0.0.1:{broker.port}/readyz", timeout=1).ok
     except requests.RequestException:
-        return False  # the kernel gave it to the one that stands still
+        return False  # the kernel gave the connection to the frozen process
 
 
 def end_of(broker: Broker, pid: int, seconds: float) -> int:
-    """Wait until the process is killed; how many requests were answered meanwhile."""
+    """Wait until the process is killed; return how many requests were answered meanwhile."""
     end, answered = time.monotonic() + seconds, 0
     while runs(pid):
         assert time.monotonic() < end, f"it is still there after {seconds} s\n{broker.log()}"
@@ -232,7 +232,7 @@ def test_a_frozen_web_process_is_replaced(broker: Broker) -> None:
     frozen = min(before)
     os.kill(frozen, signal.SIGSTOP)
     end_of(broker, frozen, STOPPED_S)
-    # The supervisor sees the signal before the watch misses the file.
+    # The supervisor sees the stopped process before the watch misses its heartbeat.
     assert f"process {frozen} is stopped" in broker.log()
     assert two_beat(broker) & before == before - {frozen}
 
@@ -253,6 +253,6 @@ def test_a_web_process_that_is_stuck_is_replaced_while_the_other_answers(broker:
 @pytest.mark.e2e
 def test_a_host_that_lives_makes_its_folder_anew(broker: Broker) -> None:
     before = two_beat(broker)
-    # Ours may be writing there just now.
+    # A web process may be writing there at this moment.
     shutil.rmtree(broker.folder / "web", ignore_errors=True)
     assert two_beat(broker) == before

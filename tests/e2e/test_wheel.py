@@ -1,4 +1,4 @@
-"""The wheel, installed where there is nothing else, started in a folder where there is nothing."""
+"""The wheel, installed in an empty environment and started in an empty folder."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from tests.support.receiver import Receiver
 
 UV = Path(sys.executable).with_name("uv")
 PYTHON = os.environ.get("HOOKSTATION_WHEEL_PYTHON", sys.executable)
-"""Where it is installed: `make test-pythons` names others."""
+"""The interpreter it is installed for: `make test-pythons` names others."""
 MAX_S = 600
 
 pytestmark = pytest.mark.e2e
@@ -33,7 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> Path:
-    """The command `hookstation` in an environment of its own."""
+    """The command `hookstation`, installed in a new environment."""
     place = tmp_path / "environment"
     python = place / "bin/python"
     for words in (
@@ -46,7 +46,7 @@ def installed(wheel: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(installed: Path, tmp_path: Path) -> Iterator[Broker]:
-    """An installation that has nothing of this checkout: no file, no package, no variable."""
+    """An installation without this checkout's files, packages and environment variables."""
     made = Broker(tmp_path, "")
     for name in ("DATABASE_URL", "HOOKSTATION_DATA_DIR"):
         del made.environment[name]

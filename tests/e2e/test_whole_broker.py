@@ -1,4 +1,4 @@
-"""The whole broker, running and at its most talkative: what it does, and what it must not say."""
+"""A whole broker with debug logging: what it runs, and what its log must not contain."""
 
 import re
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ BODY, ANSWER, HEADER, PASSWORD, FORGED = (
     f"{name}-nobody-shall-read" for name in ("body", "answer", "header", "password", "forged")
 )
 PATHS = {"fine": 200, "failing": 500, "moved": 302, "gone": 410, "garbage": 200}
-"""Consumers, and what they answer with."""
+"""Response status by consumer."""
 KEY = "hsk_" + "a" * 16 + "_" + "b" * 52
-"""Looks like a key, and is none."""
+"""Has the form of an API key, but is not one."""
 
 
 SWEPT = """
@@ -39,7 +39,7 @@ for _ in range(60):
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """A broker that tells everything, and what it knows and must keep to itself."""
+    """A broker that logs everything, and the secrets that its log must not contain."""
 
     broker: Broker
     secrets: dict[str, str]
@@ -78,7 +78,7 @@ def house(tmp_path: Path, receiver: Receiver) -> Iterator[House]:
 def test_it_runs_every_sweep_and_keeps_secrets_and_bodies_out_of_its_log(
     house: House, receiver: Receiver
 ) -> None:
-    """Both in one start. Written, tested and never called is how sweeps die elsewhere."""
+    """One start checks both. A sweep that is tested but never scheduled would go unnoticed."""
     broker = house.broker
     publish_what_is_taken_and_what_is_not(broker)
     knock(broker)
@@ -105,7 +105,7 @@ def test_it_runs_every_sweep_and_keeps_secrets_and_bodies_out_of_its_log(
 
 
 def publish_what_is_taken_and_what_is_not(broker: Broker) -> None:
-    """One message for every consumer, and refusals of each kind, all with the marked body."""
+    """Publish one message for every consumer, then send each kind of refused request."""
     schema = {"schema": {"type": "object"}}
     broker.call("PUT", "/channels/hooks/event-types/order.strict", 201, json=schema)
     path, body = "/channels/hooks/messages", f'"{BODY}"'
@@ -128,7 +128,7 @@ def publish_what_is_taken_and_what_is_not(broker: Broker) -> None:
 
 
 def knock(broker: Broker) -> None:
-    """A person with a wrong password, and forms that nobody made."""
+    """Sign in with a wrong password, then with a forged CSRF token."""
     root = broker.base.removesuffix("/api/v1")
     with requests.Session() as browser:
         browser.trust_env = False

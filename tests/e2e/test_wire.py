@@ -1,4 +1,4 @@
-"""What the real server makes of requests that no well-behaved client sends."""
+"""How the real server handles requests that no well-behaved client sends."""
 
 import socket
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def broker(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Broker]:
     folder: Path = tmp_path_factory.mktemp("wire")
-    # On a server the broker's database is made over this process's connection.
+    # On MariaDB the broker's database is created over this process's connection.
     with django_db_blocker.unblock(), running(folder) as started:
         started.call("PUT", "/channels/orders", 201)
         yield started
@@ -31,7 +31,7 @@ def _nothing_is_stored(broker: Broker) -> Iterator[None]:
 
 
 def send(broker: Broker, head: str, body: bytes = b"", *, half: bool = False) -> tuple[str, bytes]:
-    """Status line and the rest; ``half`` closes our side of the connection after the body."""
+    """Return the status line and the rest; ``half`` closes our sending side after the body."""
     authorization = broker.http.headers["Authorization"]
     request = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization!s}\r\n{head}\r\n"
     with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
@@ -54,7 +54,7 @@ def test_a_body_cut_short_is_never_stored(broker: Broker) -> None:
     "name", ["Hookstation-Header-X-City", "Hookstation-Ordering-Key", "Idempotency-Key"]
 )
 def test_a_header_that_the_server_cannot_read_is_refused(broker: Broker, name: str) -> None:
-    """The server gives an empty text for it: stored, it would be lost without a word."""
+    """The server passes on an empty text; stored, the value would be lost silently."""
     status, rest = send(broker, f"Content-Length: 1\r\n{name}: Zürich\r\n", b"x")
     assert "422" in status
     assert b"ASCII" in rest

@@ -1,4 +1,4 @@
-"""A small archive for tests: what is old enough goes into files, and out of the tables."""
+"""A small archive for tests: old rows move from the tables to files."""
 
 import hashlib
 from collections.abc import Callable
@@ -21,9 +21,9 @@ Spoil = Callable[[str, pa.Table], pa.Table]
 
 
 def archive(settings: Settings, until: datetime, spoil: Spoil | None = None) -> None:
-    """Move deliveries that have finished, and messages that then have none, if made before that.
+    """Move finished deliveries made before ``until``, then messages without any delivery left.
 
-    ``spoil`` may change what goes into the files.
+    ``spoil`` may change what is written to the files.
     """
     high = tables.first_key(until)
     rows = Delivery.objects.filter(id__lt=high, state__in=FINISHED)
@@ -51,12 +51,12 @@ def archive(settings: Settings, until: datetime, spoil: Spoil | None = None) -> 
 
 
 def listed(ids: list[int]) -> str:
-    """The inside of ``IN (...)``."""
+    """The ids for an SQL ``IN (...)``."""
     return ", ".join(map(str, ids)) or "0"
 
 
 def _rows(settings: Settings, table: tables.Table, where: str) -> pa.Table:
-    # Not as Spark's workers read: two libraries of SQLite in one process undo each other's locks.
+    # Not Spark's reader: its SQLite library and Python's release each other's locks in one process.
     database = Database(settings.database_url)
     try:
         found = database.read(table.select(where))

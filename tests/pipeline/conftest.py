@@ -1,4 +1,4 @@
-"""One Spark for all of the pipeline's tests, and jobs run in it as the command line runs them."""
+"""One Spark session for all pipeline tests, and jobs that run in it as on the command line."""
 
 import argparse
 import sys
@@ -38,12 +38,12 @@ QUICK = {
         "-XX:TieredStopAtLevel=1 -XX:-UseParallelGC -XX:+UseSerialGC"
     ),
 }
-"""For questions over few rows: what pays over many takes longer than the question."""
+"""Settings for few rows: optimizations for many rows take longer than such a query."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _short_java() -> Iterator[None]:
-    """Every Java that a test starts compiles once: over few rows the second time pays for none."""
+    """Limit every Java that a test starts to the first compiler tier, as few rows repay no more."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
         yield
@@ -51,7 +51,7 @@ def _short_java() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def address(django_db_setup: None) -> str:
-    """Where the test's database is."""
+    """The URL of the test database."""
     place = connection.settings_dict
     if connection.vendor == "sqlite":
         return f"sqlite:///{place['NAME']}"
@@ -63,7 +63,7 @@ def address(django_db_setup: None) -> str:
 
 @pytest.fixture(scope="session")
 def spark(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark on this machine, for all tests."""
+    """A local Spark session for all tests."""
     folder = tmp_path_factory.mktemp("spark")
     with session.start(_settings(address, folder), "tests", **QUICK) as started:
         yield started
@@ -71,13 +71,13 @@ def spark(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sp
 
 @pytest.fixture
 def chosen(address: str, tmp_path: Path) -> Settings:
-    """An installation with an empty lake of its own."""
+    """Settings of an installation with its own empty lake."""
     return _settings(address, tmp_path)
 
 
 @pytest.fixture
 def run_job(chosen: Settings, spark: SparkSession) -> RunJob:
-    """A job with options, as on the command line: returns what it came to, or raises."""
+    """Run a job with options as on the command line; returns its result, or raises."""
 
     def run(name: str, **options: Any) -> dict[str, Any]:
         return run_with(chosen, spark, name, **options)
@@ -87,7 +87,7 @@ def run_job(chosen: Settings, spark: SparkSession) -> RunJob:
 
 @pytest.fixture(scope="session")
 def elsewhere() -> Iterator[Elsewhere]:
-    """Processes that do what executors do."""
+    """Processes that stand in for Spark's executors."""
     processes = Elsewhere()
     yield processes
     processes.close()
@@ -97,7 +97,7 @@ def elsewhere() -> Iterator[Elsewhere]:
 def archive_job(
     chosen: Settings, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> RunArchive:
-    """The job `archive` without Spark, which takes most of a test's time."""
+    """Run the job `archive` without Spark, whose start takes most of a test's time."""
     monkeypatch.setattr(segments, "_ask", elsewhere.ask)
 
     def run(**options: Any) -> dict[str, Any]:
@@ -107,16 +107,16 @@ def archive_job(
 
 
 def count_until(chosen: Settings, at: datetime) -> None:
-    """Have jobs take this hour for the last whole one, however many are over when they run."""
+    """Let jobs take the hour before ``at`` as the last complete one, whenever they run."""
     object.__setattr__(chosen, "lag", datetime.now(UTC) - at - timedelta(minutes=30))
 
 
 def run_with(chosen: Settings, spark: Any, name: str, **options: Any) -> dict[str, Any]:
-    """A job of an installation, as on the command line; ``spark`` None for one without."""
+    """Run a job as on the command line; ``spark`` is None to run without Spark."""
     if connection.vendor == "mysql":
         time.sleep(
             high_watermark.CACHED.total_seconds()
-        )  # what was made this instant is to be read
+        )  # wait until rows made just now may be read
     job = JOBS[name]
     parser = argparse.ArgumentParser()
     job.arguments(parser)

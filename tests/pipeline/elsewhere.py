@@ -1,7 +1,7 @@
-"""What executors do, done by plain processes: the archive's tests need a Spark only for Spark.
+"""Plain processes in the place of Spark's executors: most archive tests need no Spark.
 
-In a process of its own, as on an executor: the reader's SQLite is another one than Python's, and
-two in one process take each other's locks away.
+The work runs in other processes, as on executors: the reader's SQLite library and Python's would
+release each other's locks in one process.
 """
 
 import json
@@ -17,16 +17,16 @@ from pipeline.lake import export
 
 
 class Elsewhere:
-    """Stands in for Spark in pipeline/transforms/segments.py."""
+    """Replaces Spark in pipeline/transforms/segments.py."""
 
     def __init__(self) -> None:
-        # Not forked: this process has a database open, and threads.
+        # Not forked: this process has threads and an open database.
         self._pool = ProcessPoolExecutor(
             2, mp_context=get_context("spawn"), initializer=_end_with_parent
         )
 
     def ask(self, workers: Any, asked: Callable[..., Any], task: str) -> dict[str, Any]:
-        """A task's answer."""
+        """Run a task; return its result."""
         answer: dict[str, Any] = json.loads(self._pool.submit(_work, asked.__name__, task).result())
         return answer
 
@@ -36,7 +36,7 @@ class Elsewhere:
 
 
 def _end_with_parent() -> None:
-    """Who is killed cannot end those who work for it."""
+    """End this process with its parent, which cannot end it when it is killed itself."""
     parent = os.getppid()
 
     def look() -> None:

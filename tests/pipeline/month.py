@@ -1,8 +1,8 @@
-"""A generated month: what a broker's tables hold after five weeks, the same rows for each seed.
+"""Generate a month: a broker's tables after five weeks, with the same rows for each seed.
 
-Real bodies where the machine has them, a rhythm of days and weeks, consumers that are well, flaky,
-slow, that broke at a known instant, and one that came late. Counters are true. It ends at a noon:
-at whichever hour and on whichever day a test runs, its days, hours and rows lie alike.
+It has real bodies where the machine has them, and a rhythm of days and weeks. Consumers are
+healthy, flaky, slow, broken from a known instant on, or registered late. Counters are right. The
+month ends at noon: its days, hours and rows are alike at whatever time a test runs.
 """
 
 import random
@@ -20,26 +20,26 @@ from tests.support.factories import ChannelFactory, ConsumerFactory, ProducerFac
 
 DAYS = 35
 ATTEMPTS = 4
-"""After so many failures a delivery is dead."""
+"""Failures until a delivery is dead."""
 
 
 def noon() -> datetime:
-    """The last one that is an hour ago: what began before it has ended too."""
+    """The latest noon that is at least an hour ago, so that what began before it has ended."""
     now = datetime.now(UTC)
     return (now - timedelta(hours=13)).replace(hour=12, minute=0, second=0, microsecond=0)
 
 
 @dataclass(slots=True)
 class Month:
-    """What was made."""
+    """The generated rows."""
 
     since: datetime
     until: datetime
-    """All of it is older than this."""
+    """All of the month is older than this."""
     broke_at: datetime
-    """From then on `broken` answers 503, with texts that differ in numbers and ids alone."""
+    """From then on `broken` answers 503, with texts that differ only in numbers and ids."""
     joined_at: datetime
-    """From then on `late` is registered."""
+    """When `late` is registered."""
     producers: list[Producer] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     consumers: dict[str, Consumer] = field(default_factory=dict)
@@ -48,13 +48,13 @@ class Month:
     deliveries: list[Delivery] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     bodies: dict[int, bytes] = field(default_factory=dict)
-    """By message; stored plain."""
+    """By message id; stored unencrypted."""
 
 
 def make(
     *, messages: int = 1500, seed: int = 6, until: datetime | None = None, days: int = DAYS
 ) -> Month:
-    """Have a month in the tables; ``until`` is the last noon unless told."""
+    """Write a month to the tables; ``until`` defaults to the latest noon."""
     until = until or noon()
     month = Month(
         since=until - timedelta(days=days),
@@ -67,9 +67,9 @@ def make(
 
 
 def make_few_days(messages: int) -> Month:
-    """Four days that are over for longer than they are kept: an archive of few segments.
+    """Write four days that are past their retention, so that the archive has few segments.
 
-    Nothing becomes ripe while a test looks; dead letters and what waits stay in the tables.
+    No further row becomes eligible during a test; dead letters and waiting rows stay in the tables.
     """
     month = make(messages=messages, until=noon() - timedelta(days=2), days=4)
     Channel.objects.update(retention_days=1)
@@ -82,10 +82,10 @@ class _Maker:
         self.dice = dice
         self.samples = corpus()
         self.places: Tally[int] = Tally()
-        """Keys that each millisecond has."""
+        """How many keys each millisecond has."""
 
     def make(self, number: int) -> None:
-        """Fill the month and store it."""
+        """Generate ``number`` messages and store all rows."""
         self._people()
         for at in sorted(self._instant() for _ in range(number)):
             self._message(at)
@@ -126,7 +126,7 @@ class _Maker:
             )
 
     def _instant(self) -> datetime:
-        """More by day than by night, and on one day of a week most."""
+        """A random instant: more by day than by night, and most on one day of the week."""
         span = self.month.until - self.month.since
         while True:
             at = self.month.since + span * self.dice.random()
@@ -208,7 +208,7 @@ class _Maker:
         delivery.state, delivery.reason, delivery.finished_at = state, reason, at
 
     def _answer(self, name: str, at: datetime) -> dict[str, Any]:
-        """What an attempt at that consumer comes to."""
+        """The fields of an attempt at that consumer."""
         dice = self.dice
         took = int(dice.lognormvariate(6.5 if name == "slow" else 3.5, 0.6)) + 1
         good = {"outcome": "delivered", "status_code": 200, "answer_excerpt": b"ok"}

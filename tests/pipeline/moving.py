@@ -1,4 +1,4 @@
-"""A lake for tests: rows that leave the broker's tables for files, as the archive leaves them."""
+"""A lake for tests: rows move from the broker's tables to files, as the archive moves them."""
 
 import json
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from pipeline.settings import Settings
 
 
 def none(key: int) -> bool:
-    """Nothing stays."""
+    """Let no row stay in the tables."""
     return False
 
 
 def move(
     chosen: Settings, kind: str, until: datetime, *, stays: Callable[[int], bool] = none
 ) -> Segment:
-    """Rows with older keys; where some stay in the tables too, they are still being deleted."""
+    """Move rows with older keys to a segment; rows that ``stays`` keeps are not pruned yet."""
     high = tables.first_key(until)
     files, left = [], 0
     for table, found in _rows(kind, high):
@@ -46,7 +46,7 @@ def move(
 
 
 def _rows(kind: str, high: int) -> list[tuple[Table, QuerySet[Any]]]:
-    """Attempts before their deliveries, which say whose they are."""
+    """The rows to move by table: attempts first, as they read fields of their deliveries."""
     if kind == "messages":
         return [(tables.MESSAGES, Message.objects.filter(id__lt=high))]
     finished = {"id__lt": high, "finished_at__isnull": False}
@@ -55,8 +55,11 @@ def _rows(kind: str, high: int) -> list[tuple[Table, QuerySet[Any]]]:
 
 
 def _file(chosen: Settings, table: Table, found: QuerySet[Any]) -> dict[str, Any]:
-    """From what Django reads: the pipeline's driver would be a second SQLite in this process, and
-    the one that closes the file first takes the other's locks along."""
+    """Write rows that Django reads to a file.
+
+    The pipeline's driver has another SQLite library: the first to close the file drops the locks of
+    both.
+    """
     assert chosen.lake is not None
     joined = [column.name for column in tables.WHOSE] if table is tables.ATTEMPTS else []
     whose = {name: F(f"delivery__{name}") for name in joined}

@@ -1,4 +1,4 @@
-"""A job in a process of its own, as people run it, killed where a test wants it to die."""
+"""A job in its own process, as people run it, killed at a given failpoint."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ from pipeline.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300
 ON_EXECUTORS = {"in_export"}
-"""Places that executors reach."""
+"""Failpoints that executors reach."""
 
 
 class Process:
-    """`python -m pipeline JOB` on the test's database, or another command that is like it."""
+    """`python -m pipeline JOB` on the test's database, or a similar command."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Process:
 
     @contextmanager
     def started(self) -> Iterator[subprocess.Popen[bytes]]:
-        """One run; it ends with the block."""
+        """Run it; kill it at the end of the block."""
         command = [sys.executable, *self.words]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
@@ -56,15 +56,15 @@ class Process:
                 process.wait()
 
     def run(self) -> int:
-        """To its end; its exit code."""
+        """Run it to its end; return its exit code."""
         with self.started() as process:
             return process.wait(PATIENCE_S)
 
     def dies_at(self, name: str) -> None:
-        """Killed there; and its lock is not waited for."""
+        """Run until it is killed at the failpoint; expire its lock."""
         self.point.write_text(name)
         code = self.run()
         assert not self.point.exists(), (name, self.log.read_text()[-3000:])
-        # Of its executors' processes one dies: then the run itself has failed.
+        # An executor that is killed fails the run, which ends by itself.
         assert code == (1 if name in ON_EXECUTORS else -signal.SIGKILL)
         PipelineLock.objects.update(until=datetime.now(UTC) - timedelta(seconds=1))

@@ -22,26 +22,26 @@ INHERITED = ("PATH", "HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS")
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a job needs to run on it."""
+    """What a job needs to run on the cluster."""
 
     master: str
     environment: dict[str, str]
-    """Of the program that begins a job."""
+    """The environment of the program that starts a job."""
     folder: Path
-    """Logs of all processes, and the workers' own folders."""
+    """The logs of all processes, and the workers' own folders."""
 
     def working(self) -> list[str]:
-        """The workers that have started an executor. A slow machine makes them start it again."""
+        """The workers that have started an executor; a slow machine starts several."""
         logs = self.folder.glob("worker-*.log")
         return [log.stem for log in logs if "Asked to launch executor" in log.read_text()]
 
 
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """Ends with the block, with all that its processes have started."""
+    """Run a cluster inside the block; end all its processes afterwards."""
     session.ensure(folder)
     environment = {
-        # Not ours: what executors know must come from the job.
+        # Not our whole environment: executors must get their settings from the job.
         **{name: os.environ[name] for name in INHERITED if name in os.environ},
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": LOOPBACK,
@@ -69,13 +69,13 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 def driver(folder: Path) -> dict[str, str]:
-    """Small executors, and nothing that is reached from another machine."""
+    """The environment for small executors, on the loopback interface only."""
     conf = folder / "conf"
     conf.mkdir()
     options = {
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
-        # Few rows: each part of a question costs more than all that is in it.
+        # With few rows each partition costs more than its content.
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
@@ -103,7 +103,7 @@ def _daemon(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The process and those that it started: they are a group of their own."""
+    """End the process group of a process."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

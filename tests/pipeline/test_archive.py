@@ -1,4 +1,4 @@
-"""The archive: every row that is old enough goes to the lake, exactly once, and no other."""
+"""The archive: every eligible row goes to the lake exactly once, and no other row."""
 
 import itertools
 import threading
@@ -43,7 +43,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    """Segments and parts of few rows, and many of them."""
+    """Make many segments and parts of few rows."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 60)
     monkeypatch.setattr(segments, "PART_ROWS", 7)
     monkeypatch.setenv(settings.BULK, address)
@@ -51,9 +51,9 @@ def _small(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
 
 @pytest.fixture
 def month() -> Month:
-    """Five weeks, of which the first days are past their retention, and a channel's first four."""
+    """Five weeks whose first days are past their retention; one channel keeps four weeks less."""
     made = month_module.make(messages=400)
-    # Dead letters of a channel go later than what was delivered there; some have gone there.
+    # This channel keeps dead letters longer than delivered ones; some of them are eligible, too.
     Channel.objects.filter(slug="invoices").update(dead_retention_days=10)
     channel = made.consumers["books"].channel_id
     mine = [row for row in made.deliveries if row.channel_id == channel and row.finished_at]
@@ -67,13 +67,13 @@ def month() -> Month:
 
 @pytest.fixture
 def files(chosen: Settings) -> Lake:
-    """The lake."""
+    """The lake's files."""
     assert chosen.lake is not None
     return Lake(chosen.lake)
 
 
 def eligible(made: Month) -> set[int]:
-    """Deliveries that are old enough, counted one by one."""
+    """Deliveries that are past their retention, judged one by one."""
     now = datetime.now(UTC)
     days = {
         row.id: (row.retention_days or 30, row.dead_retention_days or 90)
@@ -89,7 +89,7 @@ def eligible(made: Month) -> set[int]:
 
 
 def ripe_messages(made: Month) -> set[int]:
-    """Messages that are old enough and whose deliveries are all."""
+    """Messages that are past their retention, and all of whose deliveries are."""
     now = datetime.now(UTC)
     days = {row.id: row.retention_days or 30 for row in Channel.objects.all()}
     mine = eligible(made)
@@ -102,7 +102,7 @@ def ripe_messages(made: Month) -> set[int]:
 
 
 def finish(archive_job: RunArchive) -> None:
-    """Archive and delete until nothing changes any more."""
+    """Archive and prune until nothing changes any more."""
     for _ in range(6):
         result = archive_job()
         if not prune() and not result["exported"] and set(states()) <= {"pruned"}:
@@ -119,7 +119,7 @@ def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
     finish(archive_job)
     assert_once(before, files)
     found = files.rows()
-    # While it ran something more may have become old enough.
+    # Meanwhile more rows may have become eligible.
     assert deliveries <= found["deliveries"].keys() <= eligible(month)
     assert messages <= found["messages"].keys() <= ripe_messages(month)
     assert 0 < len(eligible(month)) < len(month.deliveries)
@@ -138,13 +138,13 @@ def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
 def test_lake_and_tables_together_are_the_month_at_every_stage(
     run_job: RunJob, month: Month, files: Lake, chosen: Settings, spark: SparkSession
 ) -> None:
-    """With Spark, from the export to the question."""
+    """With Spark, from the export to the query."""
     before = in_tables()
 
     def check() -> None:
         frames = Frames(spark, Database(chosen.database_url), chosen)
         until = month.until + DAY
-        # One question for all: asking takes longer than answering.
+        # One query for all tables: starting a query takes longest.
         of_all = [
             ask(None, until, ["id"]).select(f.lit(name).alias("name"), "id")
             for name, ask in (
@@ -164,7 +164,7 @@ def test_lake_and_tables_together_are_the_month_at_every_stage(
     check()
     steps = archived.prune(0)
     for number, _ in enumerate(steps):
-        # At each state when it is first seen: at which step depends on the hour.
+        # Check at the first step of each state: which step that is depends on the hour.
         is_new = not set(states()) <= seen
         seen |= set(states())
         if is_new or number == 30:
@@ -288,7 +288,7 @@ def test_a_segment_never_crosses_midnight_nor_meets_one_under_way(
 def test_a_file_on_its_way_is_in_no_tables_folder(
     archive_job: RunArchive, month: Month, files: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its name ends in, pandas and pyarrow would read it there."""
+    """pandas and pyarrow would read it there, whatever its suffix."""
     publish = layout.publish
     staged: list[bool] = []
     early: list[Path] = []
@@ -372,7 +372,7 @@ def test_what_is_replayed_before_it_is_deleted_stays_here_and_leaves_the_lake(
 def test_a_message_that_loses_its_last_delivery_meanwhile_is_not_deleted_unarchived(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
-    """The set of a segment of messages may grow after it was read back."""
+    """More messages may become eligible in a segment after it was verified."""
     before = in_tables()
     archive_job()
     prune()
@@ -494,10 +494,10 @@ def test_the_broker_deletes_nothing_while_somebody_reads(
     with monkeypatch.context() as patched:
         patched.setattr(archived, "_advance", begins)
         assert prune() == 0
-    # It was undone with the rest.
+    # The change was rolled back with the rest.
     PipelineRun.objects.filter(id=reader.id).update(state="running")
     assert Delivery.objects.count() == count
-    # Its process died.
+    # Its process has died.
     PipelineRun.objects.filter(id=reader.id).update(heartbeat_at=now - timedelta(minutes=1))
     assert prune() > 0
 
@@ -579,7 +579,7 @@ def test_a_file_that_is_not_what_was_written_is_written_again(
         elif damage == "gone":
             path.unlink()
         elif damage == "fewer rows":
-            # As a library would that wrote something else than it was given.
+            # As after a library that wrote fewer rows than it was given.
             pq.write_table(pq.read_table(path).slice(1), path)
             segment.files[0]["sha256"] = layout.sha256(path)
             segment.save()
@@ -590,7 +590,7 @@ def test_a_file_that_is_not_what_was_written_is_written_again(
             before["attempts"] = in_tables()["attempts"]
 
     with monkeypatch.context() as patched:
-        # As if it had ended before it could compare.
+        # As if the run had ended before it could verify.
         patched.setattr(Ledger, "verified", lambda *_: False)
         archive_job()
     spoil()
@@ -619,7 +619,7 @@ def _rows(files: Lake, path: str) -> list[dict[str, Any]]:
 
 
 def archive_of(message_id: int) -> Segment:
-    """The first segment of messages in whose range the key is."""
+    """The first segment of messages whose range contains the key."""
     mine = Segment.objects.filter(kind="messages", low__lte=message_id, high__gt=message_id)
     found = mine.order_by("id").first()
     assert found is not None

@@ -1,4 +1,4 @@
-"""Attempts go with their deliveries, wherever in their table they lie: each once, and no other."""
+"""Attempts go to the lake with their deliveries, wherever they are in their table, each once."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -31,7 +31,7 @@ def _month(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
 
 @pytest.fixture
 def files(chosen: settings.Settings) -> Lake:
-    """The lake."""
+    """The lake's files."""
     assert chosen.lake is not None
     return Lake(chosen.lake)
 
@@ -42,13 +42,13 @@ def eligible() -> list[Delivery]:
 
 
 def attempt(delivery_id: int, number: int, at: datetime, place: int = 0) -> Attempt:
-    """One that was written down at that instant."""
+    """An attempt with a key of that instant."""
     key = ids.first_id_at(int(at.timestamp() * 1000)) + 3000 + place
     return Attempt(id=key, delivery_id=delivery_id, number=number, started_at=at, outcome="timeout")
 
 
 def are_joined(files: Lake) -> bool:
-    """Whether attempts stand as their deliveries do, and not as in their own table."""
+    """Whether attempts are sorted by delivery, instead of by their own keys."""
     paths = [segment.files[1]["path"] for segment in Segment.objects.filter(kind="deliveries")]
     return all(
         (np.diff(pq.read_table(files.folder / path)["delivery_id"].to_numpy()) >= 0).all()
@@ -122,7 +122,7 @@ def test_attempts_without_a_delivery_hold_nothing_up(archive_job: RunArchive, fi
 
 
 def owners(*rows: tuple[int, int, int]) -> Owners:
-    """Deliveries: made so many seconds after the beginning, how long they took, attempts."""
+    """Deliveries from tuples: seconds after BEGIN, duration in seconds, number of attempts."""
     made = Owners()
     schema = pa.schema([tables.DELIVERIES.schema.field(name) for name in attempts.COLUMNS])
     for at, took, count in rows:
@@ -133,7 +133,7 @@ def owners(*rows: tuple[int, int, int]) -> Owners:
 
 
 def seconds(span: tuple[int, int]) -> tuple[float, float]:
-    """After the beginning."""
+    """A span of keys in seconds after BEGIN."""
     low, high = ((tables.made_at(key) - BEGIN).total_seconds() for key in span)
     return low, high
 
@@ -141,11 +141,11 @@ def seconds(span: tuple[int, int]) -> tuple[float, float]:
 def test_reading_ends_when_nearly_all_have_ended_or_sooner() -> None:
     assert seconds(owners((10, 0, 1)).span) == (10, 11)
     assert seconds(owners(*[(at, 3, 1) for at in range(101)]).span) == (0, 104)
-    # One that took a week is looked up.
+    # A delivery that took a week is looked up by key.
     assert seconds(owners(*[(at, 3, 1) for at in range(200)], (200, 600_000, 2)).span) == (0, 204)
-    # As is each one where all took long: no more than a quarter is read that is not wanted.
+    # So is each one where all took long: at most a quarter of the rows read are not needed.
     assert seconds(owners(*[(at, 600_000, 2) for at in range(101)]).span) == (0, 126)
-    # By a clock that is behind.
+    # Attempts by a clock that is 30 s behind.
     assert seconds(owners((0, -30, 1), (8, -30, 1)).span) == (0, 9)
 
 

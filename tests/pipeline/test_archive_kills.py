@@ -1,4 +1,4 @@
-"""The archive killed at every step, stalled and run twice at once: each row is somewhere once."""
+"""The archive killed at every step, stalled, and run twice at once: each row exists once."""
 
 import re
 import signal
@@ -48,11 +48,11 @@ WHILE_AMENDING = (
 )
 
 KILLED_WITH_SPARK = ("after_plan", "in_export", "after_publish")
-"""While it starts; in one of its workers; while it works."""
+"""While the run starts, in an executor, and while it works."""
 
 
 class Died(BaseException):
-    """What a process does not live to see."""
+    """Ends a run like a kill: no handler catches it."""
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def _small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, addr
 
 @pytest.fixture
 def files(chosen: Settings) -> Lake:
-    """The lake."""
+    """The lake's files."""
     assert chosen.lake is not None
     return Lake(chosen.lake)
 
@@ -77,7 +77,7 @@ def files(chosen: Settings) -> Lake:
 def reaching(
     monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], None]
 ) -> Iterator[list[str]]:
-    """Do something when a place is reached for the second time, or for the only time."""
+    """Call ``act`` when a failpoint is reached the second time, or the only time."""
     seen: list[str] = []
 
     def reach(here: str) -> None:
@@ -96,7 +96,7 @@ def die() -> None:
 
 
 def make_amending(archive_job: RunArchive) -> dict[int, Any]:
-    """Have segments that lost a row to a replay after they were read back."""
+    """Make verified segments lose a row to a replay; return the replayed rows."""
     archive_job()
     keys = []
     for segment in Segment.objects.filter(kind="deliveries"):
@@ -110,7 +110,7 @@ def make_amending(archive_job: RunArchive) -> dict[int, Any]:
 
 
 def finish(archive_job: RunArchive) -> None:
-    """Archive and delete until nothing changes any more."""
+    """Archive and prune until nothing changes any more."""
     for _ in range(6):
         result = archive_job()
         if not prune() and not result["exported"] and set(states()) <= {"pruned"}:
@@ -154,7 +154,7 @@ def test_a_run_that_was_stalled_for_too_long_changes_nothing_more(
         finish(archive_job)
 
     with suppress(runs.Lost), reaching(monkeypatch, name, meanwhile):
-        # There may be nothing left to do for it.
+        # The stalled run may have nothing left to do.
         assert set(archive_job().values()) <= {0, 1}
     assert_once(before, files)
     finish(archive_job)
@@ -164,7 +164,7 @@ def test_a_run_that_was_stalled_for_too_long_changes_nothing_more(
 def test_who_was_replaced_blames_nobody_for_a_file_that_is_gone(
     archive_job: RunArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever took over cleared it away; what is wrong with the lake is for a person to know."""
+    """The run that took over has removed the file; only real damage needs a person."""
 
     def replaced(*_: Any) -> dict[str, Any]:
         PipelineLock.objects.all().delete()
@@ -216,7 +216,7 @@ def test_the_broker_may_end_between_any_two_of_its_deletions(
 def test_a_process_that_is_killed_at_every_step(
     address: str, chosen: Settings, archive_job: RunArchive, files: Lake, tmp_path: Path
 ) -> None:
-    """Each run goes on where the one before was killed, in turns with Spark and without."""
+    """Each run continues where the one before was killed, some with Spark and some without."""
     before = in_tables()
     with_spark = Process(address, chosen, tmp_path, "archive")
     without = Process(address, chosen, tmp_path, "archive", command=without_spark.COMMAND)

@@ -1,6 +1,6 @@
-"""The audit of lake and tables together: clean on a month, and red for every broken row.
+"""The audit job over lake and tables: no finding in a sound month, one for every broken row.
 
-What the broker's own audit can see it must see alike.
+It must find the same as the broker's own reconciliation, where both check.
 """
 
 import json
@@ -43,7 +43,7 @@ Findings = dict[str, tuple[int, set[str]]]
 
 @pytest.fixture
 def made() -> Month:
-    """A month whose people have been as they are since they registered."""
+    """A month whose channels and consumers have not changed since their registration."""
     found = month.make(messages=500)
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
@@ -53,7 +53,7 @@ def made() -> Month:
 
 
 def ours() -> Findings:
-    """What the newest audit found, by check: how many rows, and which."""
+    """The newest audit's findings by check: how many rows, and their ids."""
     newest = LakeAudit.objects.latest("id")
     found: dict[str, tuple[int, set[str]]] = defaultdict(lambda: (0, set()))
     for row in LakeFinding.objects.filter(audit=newest):
@@ -67,7 +67,7 @@ def ours() -> Findings:
 
 
 def theirs(*arguments: str) -> Findings:
-    """The same of the broker's own audit, as far as both ask."""
+    """The findings of the broker's reconciliation, for the checks that both make."""
     out = StringIO()
     with suppress(SystemExit):
         call_command("reconcile", "--json", "--grace", "5m", *arguments, stdout=out)
@@ -115,7 +115,7 @@ def lose_a_delivery(made: Month) -> None:
 
 
 def forget_a_consumer(made: Month) -> None:
-    """As if dispatch had not known one."""
+    """Remove a delivery as if the fan-out had not known its consumer."""
     row = made.deliveries[7]
     Attempt.objects.filter(delivery=row).delete()
     Delivery.objects.filter(id=row.id).delete()
@@ -150,7 +150,7 @@ def lose_an_attempt(made: Month) -> None:
 def lose_a_body(made: Month) -> None:
     dead = next(row for row in made.deliveries if row.state == "dead")
     MessageBody.objects.filter(message_id=dead.message_id).delete()
-    # Nobody misses this one: it was delivered to all.
+    # This body is not missed: its message was delivered to all consumers.
     open_ = {row.message_id for row in made.deliveries if row.state != "delivered"}
     done = next(it for it in made.messages if it.id not in open_)
     MessageBody.objects.filter(message_id=done.id).delete()
@@ -210,7 +210,7 @@ def test_what_is_off_in_the_tables_is_found_as_the_broker_finds_it(
         assert checks <= set(theirs()), plant
     run_job("audit")
     found = ours()
-    # Of a message whose channel is another one all deliveries went astray; the broker asks it not.
+    # A message moved to another channel makes its delivery wrong; only the audit job checks that.
     assert found.pop("unasked")[0] == 1
     assert found == theirs()
     assert set(found) == set().union(*PLANTED.values())
@@ -239,7 +239,7 @@ def test_only_the_range_that_is_asked_for_is_looked_at(made: Month, run_job: Run
 
 
 def test_filters_and_late_registrations_are_known(made: Month, run_job: RunJob) -> None:
-    """A consumer that wants a part is missed that part alone, and only from its registration on."""
+    """A consumer misses only messages that match its filter, from its registration on."""
     orders, late = made.channels[0], made.consumers["late"]
     for place, message in enumerate(made.messages):
         message.event_type = ("order.paid", "order.sent", "orders", "stock")[place % 4]
@@ -330,7 +330,7 @@ def test_what_the_archive_doubled_or_lost_is_found(
         "missing": (1, {public("msg", spoilt["lost"])}),
         "fan_out": (1, {public("msg", spoilt["lost"])}),
     }
-    # Without knowing since when the lake is whole, retention may have taken what is missing.
+    # Unless told since when the lake is complete, the job blames retention for missing rows.
     run_job("audit")
     assert set(ours()) == {"doubled"}
 
@@ -370,7 +370,7 @@ def test_what_somebody_asked_for_a_second_time_is_not_doubled(
 def test_what_only_moves_while_it_is_read_is_not_off(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything is asked again of the tables before it is told."""
+    """The job queries the tables again before it reports a finding."""
     row = made.deliveries[11]
     Delivery.objects.filter(id=row.id).update(attempt_count=F("attempt_count") + 1)
     lose_a_delivery(made)

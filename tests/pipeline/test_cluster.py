@@ -1,4 +1,4 @@
-"""Jobs on a cluster: a standalone master with two workers counts as plain Python does."""
+"""Jobs on a standalone Spark cluster with two workers give the results of plain Python."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def count(made: Month, where: Cluster, address: str) -> PipelineRun:
-    """The month's usage, counted on the cluster by a program of its own."""
+    """Run the job `usage` for the month on the cluster, in its own process; return the run."""
     known = {**os.environ, **where.environment, "DATABASE_URL": address}
     for name in ("HOOKSTATION_LAKE", "HOOKSTATION_LAKE_READ_URL"):
         known.pop(name, None)
@@ -70,7 +70,7 @@ def test_spark_submit_as_it_is_documented_counts_the_same(address: str, tmp_path
     made = month.make(messages=60)
     words = (settings.BASE_DIR / "deploy/pipeline/standalone/README.md").read_text()
     (lines,) = [some for some in re.findall(r"```sh\n(.*?)```", words, re.S) if "submit" in some]
-    # A checkout of its own: the lines leave a file there.
+    # A checkout of the test's own: the commands write a file there.
     for name in ("pipeline", "deploy"):
         (tmp_path / name).symlink_to(settings.BASE_DIR / name)
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
@@ -101,7 +101,7 @@ def test_spark_submit_as_it_is_documented_counts_the_same(address: str, tmp_path
 
 
 def test_nobody_on_the_drivers_machine_reads_the_address_of_the_database(chosen: Settings) -> None:
-    """Spark's options are words of a command, which everybody may see."""
+    """Spark options become command-line arguments, which every user of the machine can read."""
     secret, keys = "mysql://me:s3cret@db/x", "a-key-of-s3cret"
     chosen = replace(
         chosen,

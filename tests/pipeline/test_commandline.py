@@ -1,4 +1,4 @@
-"""The command line as a person, cron and the broker use it: what it says, and how it ends."""
+"""The pipeline's command line as people, cron and the broker use it: output and exit status."""
 
 import os
 import pty
@@ -29,7 +29,7 @@ from tests.pipeline import toy
 pytestmark = pytest.mark.django_db(transaction=True)
 
 MAX_S = 300
-"""Spark starts slowly on a busy machine."""
+"""Seconds; Spark starts slowly on a busy machine."""
 STARTED: list[subprocess.Popen[str]] = []
 
 
@@ -48,7 +48,7 @@ def _installation(monkeypatch: pytest.MonkeyPatch, address: str, tmp_path: Path)
 
 
 def begin(*words: str, stderr: Any = subprocess.PIPE) -> subprocess.Popen[str]:
-    """The command line with the toy, in a process."""
+    """Start the command line with the toy job in a process."""
     command = [sys.executable, "-m", "tests.pipeline.toy", *words]
     process = subprocess.Popen(
         command, cwd=settings.BASE_DIR, stdout=subprocess.PIPE, stderr=stderr, text=True
@@ -58,7 +58,7 @@ def begin(*words: str, stderr: Any = subprocess.PIPE) -> subprocess.Popen[str]:
 
 
 def until(state: str, stage: str = "") -> PipelineRun:
-    """The newest run, when it is there."""
+    """Wait for the newest run to reach this state; return it."""
     for _ in range(MAX_S * 10):
         run = PipelineRun.objects.order_by("-pk").first()
         if run is not None and run.state == state and run.stage.startswith(stage):
@@ -67,7 +67,7 @@ def until(state: str, stage: str = "") -> PipelineRun:
     raise AssertionError(f"no run became {state}")
 
 
-# -- What is said ----------------------------------------------------------------------------------
+# -- Output --------------------------------------------------------------------------------------
 
 
 def test_alone_it_says_what_there_is_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +209,7 @@ def test_a_run_that_was_asked_for_has_its_options(capsys: pytest.CaptureFixture[
     assert (run.pk, run.state, run.requested_by) == (asked.pk, "finished", "user:olga")
     assert run.options == options
     assert run.result == {"steps_made": 2, "names": ["--odd", "it's"]}
-    # Once more: it has ended.
+    # A second start is refused: the run has ended.
     assert commandline.main(["--run", str(asked.pk)]) == commandline.WRONG
     assert commandline.main(["--run", "4711"]) == commandline.WRONG
     assert "There is no run 4711." in capsys.readouterr().err
@@ -270,7 +270,7 @@ def test_without_its_packages_it_says_how_to_install_them(package: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-# -- How it ends -----------------------------------------------------------------------------------
+# -- Exit status ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -307,19 +307,19 @@ def test_on_a_terminal_it_draws_a_bar() -> None:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)
-    except OSError:  # its other end is closed
+    except OSError:  # the terminal's other end is closed
         return b""
 
 
 def test_spark_says_nothing_of_its_own_and_ctrl_c_stops_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("JDK_JAVA_OPTIONS")  # Java says that it has seen it
+    monkeypatch.delenv("JDK_JAVA_OPTIONS")  # Java prints a line about this variable
     process = begin("toy", "--rows=1000000000000")
     run = until("running", "counting")
     java = _children(process.pid)
     assert java, "no Java was started"
-    # Perhaps before Spark has begun what it is to give up.
+    # Spark may not have started the query that it must cancel.
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=MAX_S)
 

@@ -1,4 +1,4 @@
-"""Erasing from the lake: all of a person's rows, no others, and a receipt that names nobody."""
+"""Erase a person from the lake: all their rows, no others, and a receipt without personal data."""
 
 import hashlib
 from datetime import timedelta
@@ -23,7 +23,7 @@ WHO = "customer-7"
 
 @pytest.fixture
 def made(chosen: Settings) -> Month:
-    """A month in the lake in several files, but for its last days."""
+    """A month in the lake in several files, except its last days."""
     found = month.make(messages=400)
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
@@ -35,7 +35,7 @@ def made(chosen: Settings) -> Month:
 
 
 def rows(chosen: Settings) -> dict[str, list[dict[str, Any]]]:
-    """What the ledger's files have; each must be the one that the ledger knows."""
+    """The rows of all files in the ledger, after checking the files' hashes."""
     assert chosen.lake is not None
     found: dict[str, list[dict[str, Any]]] = {"messages": [], "deliveries": [], "attempts": []}
     for segment in Segment.objects.all():
@@ -50,7 +50,7 @@ def rows(chosen: Settings) -> dict[str, list[dict[str, Any]]]:
 
 
 def plans(spark: SparkSession) -> str:
-    """What Spark tells on its pages and in its event log of what it was asked."""
+    """Spark's plans of all queries, as its pages and event log show them."""
     assert spark._jsparkSession is not None
     told = spark._jsparkSession.sharedState().statusStore().executionsList()
     found = [told.apply(place).physicalPlanDescription() for place in range(told.size())]

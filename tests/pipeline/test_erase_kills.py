@@ -1,4 +1,4 @@
-"""An erasure that is killed anywhere and asked for again: the same lake, and one true receipt."""
+"""An erasure that is killed at any step and repeated: the same lake, and one correct receipt."""
 
 import hashlib
 from collections.abc import Callable
@@ -28,14 +28,14 @@ WHILE_ERASING = (
 
 
 class Died(BaseException):
-    """What a process does not live to see."""
+    """Ends a run like a kill: no handler catches it."""
 
 
 @pytest.fixture
 def before(
     monkeypatch: pytest.MonkeyPatch, address: str, archive_job: RunArchive, chosen: Settings
 ) -> Rows:
-    """All rows there are, of which the old ones are in the lake."""
+    """All rows; the old ones are in the lake."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 60)
     monkeypatch.setattr(segments, "PART_ROWS", 20)
     monkeypatch.setenv(settings.BULK, address)
@@ -49,7 +49,7 @@ def before(
 
 
 def theirs(rows: Rows, everywhere: Rows) -> Rows:
-    """What is to be erased of some rows, of messages wherever these are."""
+    """The rows to erase among ``rows``; ``everywhere`` has all messages that decide it."""
     mine = {key for key, row in everywhere["messages"].items() if row["ordering_key"] == WHO}
     owner = {"messages": "id", "deliveries": "message_id", "attempts": "message_id"}
     return {
@@ -59,7 +59,7 @@ def theirs(rows: Rows, everywhere: Rows) -> Rows:
 
 
 def assert_erased(before: Rows, in_lake: Rows, files: dict[str, Any], lake: Lake) -> None:
-    """The rest is where it was, the receipt is right, and nothing else is left in the folder."""
+    """Check that only those rows are gone, the receipt is right, and no other file is left."""
     gone = theirs(in_lake, before)
     assert min(map(len, gone.values())) > 0
     left = {name: {k: v for k, v in rows.items() if k not in gone[name]}
@@ -92,7 +92,7 @@ def _files(lake: Lake) -> dict[str, str]:
 
 
 def dying(name: str) -> Callable[[str], None]:
-    """Ends the run when it comes to a place for the second time, or for the only one."""
+    """Return a failpoint that ends the run when it is reached the second time, or the only time."""
     seen: list[str] = []
 
     def reach(here: str) -> None:
@@ -139,7 +139,7 @@ def test_an_erasure_that_ends_anywhere_is_finished_by_the_next(
 def test_messages_with_rows_in_files_on_their_way_wait_for_these(
     before: Rows, run_job: RunJob, chosen: Settings
 ) -> None:
-    """Else nobody would find these rows any more by what is asked for."""
+    """Otherwise no later erasure could find the rows that remain."""
     assert chosen.lake is not None
     lake = Lake(chosen.lake)
     mine = theirs(lake.rows(), before)
@@ -165,6 +165,6 @@ def test_messages_with_rows_in_files_on_their_way_wait_for_these(
 
 
 def in_it(rows: Rows, segment: Segment) -> set[int]:
-    """Messages with deliveries in a segment."""
+    """Ids of the messages with deliveries in a segment."""
     found = rows["deliveries"].values()
     return {row["message_id"] for row in found if segment.low <= row["id"] < segment.high}

@@ -1,4 +1,4 @@
-"""Forecast over a periodic history with a planted peak: the numbers are those of plain Python."""
+"""The forecast for a periodic history with a planted peak equals a calculation in plain Python."""
 
 import random
 from collections import defaultdict
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 HOUR, WEEK = timedelta(hours=1), timedelta(days=7)
 WEEKS = 4
 PEAK = 30
-"""Hours from the beginning; so many before its hour in each week as well."""
+"""Hours from the start of the forecast to the peak; the peak recurs each week."""
 PEAK_SIZE = 40
 BODY = 100
 
 
 class House:
-    """Two channels: one with two consumers, of whom one wants but `a.*`, and one with one."""
+    """A channel with two consumers, one of which wants only `a.*`, and a channel with one."""
 
     def __init__(self) -> None:
         self.start = noon()
@@ -44,13 +44,13 @@ class House:
         self.rows: list[Message] = []
 
     def copies(self, message: Message) -> int:
-        """How many consumers it would have now."""
+        """How many consumers would get the message now."""
         if message.channel_id == self.calm.pk:
             return 1
         return 2 if message.event_type.startswith("a.") else 1
 
     def put(self, channel: Channel, at: datetime, number: int, **more: Any) -> None:
-        """So many messages that are due ``at``."""
+        """Add ``number`` messages that are due ``at``."""
         for _ in range(number):
             accepted_at = more.get("accepted_at", at)
             self.rows.append(
@@ -65,7 +65,7 @@ class House:
             )
 
     def fill(self, weeks: int = WEEKS) -> None:
-        """Weeks of history, a little different each week, with a peak at the same hour."""
+        """Add weeks of history that vary at random, with a peak at the same hour of each week."""
         dice = random.Random(6)
         for number in range(1, weeks * 168 + 1):
             at = self.start - HOUR * number + timedelta(minutes=7)
@@ -78,7 +78,7 @@ class House:
         self.store()
 
     def store(self) -> None:
-        """Write down what was put."""
+        """Store all added messages."""
         Message.objects.bulk_create(self.rows)
 
 
@@ -90,7 +90,7 @@ def house(chosen: Settings) -> House:
 
 
 def by_hand(house: House, weeks: int = WEEKS) -> dict[tuple[int, datetime], list[float]]:
-    """Messages, deliveries and bytes of each hour to come, by channel, in plain Python."""
+    """Messages, deliveries and bytes of each forecast hour by channel, in plain Python."""
     sums: dict[tuple[int, datetime], list[int]] = defaultdict(lambda: [0, 0, 0])
     for row in house.rows:
         if row.state == "dispatched":
@@ -173,7 +173,7 @@ def test_what_is_scheduled_and_retried_stands_in_its_minute(run_job: RunJob, hou
     assert (hour.scheduled, hour.retries) == (70, 8)
     assert hour.messages >= 70
     assert hour.is_hot
-    # 78 in one minute, and what is usual beside them, by pumps that do one in two seconds.
+    # 78 in one minute beside the usual load, at a rate of one per two seconds and pump.
     assert hour.workers == minute.workers == 3
     assert (result["hot_minutes"], result["rate_source"]) == (1, "as asked for")
 
@@ -247,7 +247,7 @@ def test_a_pump_does_what_it_was_seen_doing(run_job: RunJob) -> None:
 
 
 def retries(consumer: Consumer, at: datetime, number: int) -> list[Delivery]:
-    """Deliveries that failed and are tried again ``at``."""
+    """Make deliveries that failed and are retried ``at``."""
     accepted_at = at - timedelta(days=3)
     messages = Message.objects.bulk_create(
         Message(

@@ -1,4 +1,4 @@
-"""Health: what Spark measured is what plain Python measures over the same month."""
+"""Health: Spark measures what plain Python measures over the same month."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ WEEK = endpoints.BEFORE
 
 @dataclass(slots=True)
 class Stretch:
-    """A run of failures."""
+    """A run of consecutive failures."""
 
     since: datetime
     failures: int = 1
@@ -35,12 +35,12 @@ class Stretch:
 
 @dataclass(slots=True)
 class Judged:
-    """A day of one consumer or host, one attempt after the other."""
+    """The attempts of a consumer or host, evaluated one after the other."""
 
     attempts: list[Attempt]
-    """In the order in which they ended."""
+    """In the order of their ends."""
     end: datetime
-    """Of all hours that are known."""
+    """The end of the known hours."""
     runs: list[Stretch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Judged:
 
 @pytest.fixture
 def made() -> Month:
-    """Two consumers at one host; an attempt of each that was broken off is nobody's fault."""
+    """A month with two consumers at one host; interrupted attempts count for neither."""
     made = month.make(messages=900)
     for name in ("steady", "flaky"):
         Consumer.objects.filter(client_id=name).update(url=f"https://{HOST}:8443/{name}")
@@ -109,7 +109,7 @@ def made() -> Month:
 
 
 def wanted(judged: Judged, low: datetime, high: datetime) -> dict[str, Any]:
-    """What a window is compared by."""
+    """The expected measures of a window."""
     known, ended = judged.measures(low, high), judged.ended(low, high)
     return {
         "attempts": known.attempts,
@@ -126,7 +126,7 @@ def wanted(judged: Judged, low: datetime, high: datetime) -> dict[str, Any]:
 
 
 def compare(made: Month, row: HealthDay, first: datetime, end: datetime) -> None:
-    """A stored row with what the attempts say that began between ``first`` and ``end``."""
+    """Compare a stored row with the attempts that began between ``first`` and ``end``."""
     homes = {one.id: endpoints.host_of(one.url) for one in made.consumers.values()}
 
     def is_meant(attempt: Attempt) -> bool:

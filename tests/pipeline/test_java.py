@@ -1,4 +1,4 @@
-"""Java: the one that was chosen, the system's, or the one that came with the packages."""
+"""Choose Java: the configured one, the system's, or the one of the Python package."""
 
 import os
 import shutil
@@ -48,7 +48,7 @@ def test_a_machine_without_java_runs_spark_on_the_one_of_its_packages(tmp_path: 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=900,  # on a busy machine
+        timeout=900,  # long, for busy machines
     )
 
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_a_machine_without_java_runs_spark_on_the_one_of_its_packages(tmp_path: 
 
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What would be in the environment of those that are started; JAVA_HOME is not set."""
+    """The variables that would be exported to child processes; JAVA_HOME is not set."""
     known: dict[str, str] = {}
     monkeypatch.setattr(choices, "get", lambda name: known.get(name, ""))
     monkeypatch.setattr(choices, "export", known.__setitem__)
@@ -69,7 +69,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def fake(folder: Path, version: str) -> Path:
-    """A Java of a version."""
+    """A fake Java that prints a version and its arguments."""
     path = folder / "bin" / "java"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'#!/bin/sh\necho \'openjdk version "{version}" 2025\' >&2\necho "$@"\n')
@@ -118,7 +118,7 @@ def test_a_chosen_one_is_taken_without_the_module_that_prints_a_warning(
     done = subprocess.run([launcher, *told], capture_output=True, text=True, check=True)
     assert done.stdout == "-Da=b c  --add-modules=java.sql x\n"
 
-    # A process that this one starts finds the launcher, and does not wrap it once more.
+    # A child process finds the launcher and does not wrap it again.
     session.ensure(tmp_path / "elsewhere")
     assert Path(exported["JAVA_HOME"]) == launcher.parent.parent
 

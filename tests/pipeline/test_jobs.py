@@ -1,4 +1,4 @@
-"""What the broker knows of the pipeline's jobs is what they are."""
+"""The broker's list of the pipeline's jobs and options equals the jobs themselves."""
 
 import argparse
 from typing import Any
@@ -12,7 +12,7 @@ from pipeline.execution.job import Job
 from pipeline.jobs import JOBS, erase
 
 NOT_OFFERED = {"help", "csv"}
-"""Of the command line alone: a form of the console writes no files."""
+"""Options of the command line only: the console's form writes no files."""
 
 
 def actions_of(job: Job) -> dict[str, argparse.Action]:

@@ -1,4 +1,4 @@
-"""The generated month itself: whoever tests with it relies on this."""
+"""The generated month has the properties that other tests rely on."""
 
 from datetime import timedelta
 

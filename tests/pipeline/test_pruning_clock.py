@@ -1,4 +1,4 @@
-"""Whether somebody reads is judged by the database's clock: a broker's own may be minutes off."""
+"""The database's clock decides whether a run still reads: the broker's may be minutes off."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ OFF = timedelta(minutes=10)
 def databases(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[datetime]:
-    """The database's time, minutes off that of this process."""
+    """The database's time, ten minutes ahead of or behind this process."""
     off: timedelta = request.param
     with monkeypatch.context() as patched:
         patched.setattr(clock, "_ask", lambda: datetime.now(UTC) + off)
@@ -46,7 +46,7 @@ def test_the_broker_rests_for_a_run_whatever_its_own_clock_says(
     assert prune() == 0
     assert set(states()) == {"verified"}
 
-    # Silent for longer than it may be: it reads nothing any more.
+    # Past the limit on silence: the run no longer counts as a reader.
     PipelineRun.objects.filter(pk=reader.pk).update(heartbeat_at=databases - timedelta(seconds=31))
     assert prune() > 0
     assert set(states()) == {"pruned"}

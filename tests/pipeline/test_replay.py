@@ -1,4 +1,4 @@
-"""Replay from the lake: what was asked for and nothing else, once, whatever is interrupted."""
+"""Replay from the lake: the requested messages only, each once, whatever interrupts the job."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def made(chosen: Settings, spark: Any) -> Month:
-    """A month of which all but the last days is in the lake alone."""
+    """A month of which all but the last days is only in the lake."""
     found = month.make(messages=400)
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
@@ -58,7 +58,7 @@ def made(chosen: Settings, spark: Any) -> Month:
 
 @pytest.fixture(autouse=True)
 def _a_broker_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever the job waits, the sweep has its turn."""
+    """Run the sweep whenever the job waits."""
     monkeypatch.setattr(job, "_nap", admit)
 
 
@@ -67,7 +67,7 @@ def admit() -> int:
 
 
 def audit_is_clean(run_job: RunJob, made: Month) -> None:
-    """Both audits, but that nobody pumps."""
+    """Check that reconciliation and the audit job find nothing but late deliveries."""
     out = StringIO()
     with suppress(SystemExit):
         call_command("reconcile", "--json", "--grace", "5m", stdout=out)
@@ -77,7 +77,7 @@ def audit_is_clean(run_job: RunJob, made: Month) -> None:
 
 
 def wanted_by(made: Month, name: str) -> list[Message]:
-    """What has gone to a consumer, or would have if it had come earlier."""
+    """Messages that a consumer got, or would have got if registered earlier."""
     channel = made.consumers[name].channel_id
     return [it for it in made.messages if it.channel_id == channel]
 
@@ -193,10 +193,10 @@ def test_what_is_named_alone(made: Month, run_job: RunJob) -> None:
 
 
 def test_the_same_again_sends_it_again(made: Month, run_job: RunJob) -> None:
-    """Each run is a wish of its own, once the one before is through."""
+    """Each run is a new request, once the one before is complete."""
     asked = {"consumer": "orders/steady", "until": (made.since + timedelta(days=9)).isoformat()}
     first = run_job("replay", **asked)
-    assert run_job("replay", **asked)["queued"] == 0  # all are on their way
+    assert run_job("replay", **asked)["queued"] == 0  # all are in flight
     rows = Delivery.objects.filter(consumer=made.consumers["steady"], reason="replayed")
     keys = set(rows.values_list("id", flat=True))
     now = clock.now()
@@ -319,7 +319,7 @@ def test_a_rate_spreads_them(made: Month, run_job: RunJob, monkeypatch: pytest.M
 def test_bodies_that_nobody_can_open_are_refused(
     made: Month, run_job: RunJob, chosen: Settings
 ) -> None:
-    """Their key was taken out of the installation meanwhile."""
+    """Their encryption key was removed from the installation."""
     message = Message.objects.order_by("id").first()
     assert message is not None
     MessageBody.objects.filter(message_id=message.id).update(key_id="0badc0de")

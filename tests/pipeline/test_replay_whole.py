@@ -1,4 +1,4 @@
-"""The whole way: a message that the lake alone has arrives again at a real receiver, as it was."""
+"""The whole path: a message that only the lake has arrives unchanged at a real receiver again."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ RUN_S = 900
 
 
 def pipeline(broker: Broker, *arguments: str) -> subprocess.Popen[str]:
-    """A job as people start it."""
+    """Start a job as people start it."""
     return subprocess.Popen(
         [sys.executable, "-m", "pipeline", *arguments],
         cwd=ROOT,
@@ -44,14 +44,14 @@ def pipeline(broker: Broker, *arguments: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What it said; it must have done what was asked."""
+    """Wait until the job ends successfully; return its output."""
     text, _ = process.communicate(timeout=RUN_S)
     assert process.returncode == 0, text
     return text
 
 
 def is_signed(request: Request, secret: str) -> bool:
-    """As a receiver checks it, however long ago it came."""
+    """Whether the signature is valid, without a limit on its age."""
     at = datetime.fromtimestamp(int(request.header("webhook-timestamp") or 0), UTC)
     wanted = Webhook(secret).sign(request.header("webhook-id") or "", at, request.body.decode())
     return wanted in (request.header("webhook-signature") or "").split()
@@ -86,7 +86,7 @@ def test_a_message_out_of_the_lake_arrives_again(
         first = next(iter(bodies))
         broker.call("GET", f"/messages/{first}", 404)
 
-        # Killed in the middle; then the same again.
+        # The first run is killed in the middle, then the same command runs again.
         asked = ("replay", "--consumer", "orders/one", "--rate", "2", "--reason", "lost")
         process = pipeline(broker, *asked)
         receiver.wait_for(NUMBER + 5, timeout=RUN_S, path="/one")
@@ -105,7 +105,7 @@ def test_a_message_out_of_the_lake_arrives_again(
 
 
 def delivered(broker: Broker) -> int:
-    """Deliveries that the tables say arrived."""
+    """How many deliveries are stored as delivered."""
     said = broker.manage(
         "shell",
         "-v0",

@@ -1,4 +1,4 @@
-"""A replica that lags: nobody counts its rows before it knows what is in the lake by now."""
+"""A replica that lags: jobs wait until it knows which rows have moved to the lake."""
 
 import sqlite3
 import threading
@@ -37,7 +37,7 @@ WHERE state = 'running' AND stage = 'waiting for the replica'"""
 
 
 class Replica:
-    """A copy of the database, which follows it when it is told."""
+    """A copy of the database that catches up on request."""
 
     def __init__(self, address: str, folder: Path) -> None:
         self.source = unquote(address.removeprefix("sqlite:///"))
@@ -46,11 +46,11 @@ class Replica:
 
     @property
     def url(self) -> str:
-        """As HOOKSTATION_LAKE_READ_URL."""
+        """The replica's URL, for HOOKSTATION_LAKE_READ_URL."""
         return f"sqlite:///{self.path}"
 
     def follow(self) -> None:
-        """Have what the database has now."""
+        """Copy the database's current content."""
         with (
             closing(sqlite3.connect(self.source, timeout=60)) as source,
             closing(sqlite3.connect(self.path, timeout=60)) as copy,
@@ -59,7 +59,7 @@ class Replica:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """It follows each run that waits for it, once."""
+        """Catch up once for each run that waits for the replica."""
         over = threading.Event()
         seen: set[int] = set()
 
@@ -85,7 +85,7 @@ class Replica:
 def lagging(
     address: str, chosen: Settings, archive_job: RunArchive, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Month, Replica]:
-    """A month of which a part went to the lake, and a replica that does not know of that."""
+    """A month of which a part has moved to the lake, and a replica from before that."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 200)
     monkeypatch.setattr(segments, "PART_ROWS", 50)
     monkeypatch.setenv(settings.BULK, address)
@@ -101,7 +101,7 @@ def test_the_archive_takes_nothing_twice_from_a_replica_that_lags(
 ) -> None:
     _, behind = lagging
     monkeypatch.setenv(settings.BULK, behind.url)
-    executors = Elsewhere()  # of its own: they read where they were told when they began
+    executors = Elsewhere()  # its own, as processes keep the URL that they started with
     monkeypatch.setattr(segments, "_ask", executors.ask)
     assert chosen.lake is not None
     lake = Lake(chosen.lake)

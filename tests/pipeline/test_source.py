@@ -1,4 +1,4 @@
-"""The broker's tables through Spark: the same rows, whatever the database, none skipped."""
+"""Spark's reader of the broker's tables: the same rows on every database, none skipped."""
 
 import json
 import time
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 MODELS = {"messages": Message, "deliveries": Delivery, "attempts": Attempt}
 NOT_READ = {
     "messages": set[str](),
-    # What a row that has finished does not have.
+    # Columns that finished rows do not have.
     "deliveries": {"due_at", "lease_owner"},
     "attempts": set[str](),
 }
@@ -96,8 +96,8 @@ def test_the_fence_stands_before_a_transaction_that_is_open(chosen: Settings) ->
         held = high_watermark.bound(reader, lag)
     assert held <= began - lag
 
-    # InnoDB makes its list of transactions anew after a tenth of a second at the earliest, and
-    # tests beside this one have short transactions on the same server.
+    # InnoDB refreshes its list of transactions every 0.1 s at most, and other tests have short
+    # transactions on the same server.
     end = time.monotonic() + 120
     while (free := high_watermark.bound(reader, lag)) <= began - lag:
         assert time.monotonic() < end
@@ -106,7 +106,7 @@ def test_the_fence_stands_before_a_transaction_that_is_open(chosen: Settings) ->
 
 
 def test_a_stream_never_skips_a_row_that_commits_late(spark: SparkSession, tmp_path: Path) -> None:
-    """Its key is older than those that the stream has read already."""
+    """Its key is older than those that the stream has already read."""
     seen: list[int] = []
 
     def take(rows: Any, number: int) -> None:
@@ -142,7 +142,7 @@ def test_a_stream_never_skips_a_row_that_commits_late(spark: SparkSession, tmp_p
 
 
 def fill() -> list[Delivery]:
-    """Dead deliveries with attempts, some of whose columns are empty."""
+    """Make dead deliveries with attempts, some of whose columns are empty."""
     rows = make_deliveries(ConsumerFactory.create(), 5)
     now = datetime(2026, 11, 22, 4, 20, 34, 120, tzinfo=UTC)
     Attempt.objects.bulk_create(
@@ -163,7 +163,7 @@ def fill() -> list[Delivery]:
 
 
 def plain(value: Any) -> Any:
-    """A value as both sides write it."""
+    """Convert a value to the form that both readers share."""
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value
     if isinstance(value, bytearray | memoryview):

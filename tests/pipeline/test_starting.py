@@ -1,4 +1,4 @@
-"""Spark that starts while a job does something else."""
+"""Spark starts in the background while a job does other work."""
 
 import time
 from argparse import Namespace
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def context(chosen: Settings) -> Iterator[Context]:
-    """A run's."""
+    """The context of a run."""
     run = runs.begin(chosen.database_url, "archive", {}, run_id=None, requested_by="tests")
     yield Context(chosen, Namespace(), run)
     run.end("finished", {})

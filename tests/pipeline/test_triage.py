@@ -1,4 +1,4 @@
-"""Triage over a generated month: its clusters are those of plain Python, its filters take them."""
+"""Triage of a generated month: its clusters and their filters match those of plain Python."""
 
 from collections import Counter as Tally
 from collections import defaultdict
@@ -35,7 +35,7 @@ EVER = "60d"
 
 
 def by_hand(made: Month) -> dict[str, list[Delivery]]:
-    """The dead deliveries of the month by signature, in plain Python."""
+    """The month's dead deliveries by signature, in plain Python."""
     attempts = defaultdict(list)
     for attempt in made.attempts:
         attempts[attempt.delivery_id].append(attempt)
@@ -138,7 +138,7 @@ def test_a_replay_takes_what_the_page_says(run_job: RunJob) -> None:
     usual_ones = [
         row for row in made.deliveries if row.state == "dead" and row.consumer_id == broken.pk
     ]
-    # Between those of the cluster: the same status with another answer, and another status.
+    # Others within the same period: the same status with another body, and another status.
     for row, status in zip(usual_ones, (503, 503, 502), strict=False):
         accepted_at = row.accepted_at + timedelta(milliseconds=1)
         (other,) = make_deliveries(
@@ -190,7 +190,7 @@ def test_what_is_in_the_lake_counts_and_is_marked(run_job: RunJob, chosen: Setti
     made = month.make(messages=MANY)
     wanted = by_hand(made)
     until = made.broke_at + timedelta(days=1)
-    # Half of them are on their way only: in the files, and in the tables still.
+    # Half of the rows are still being archived: they are in the files and in the tables.
     move(chosen, "deliveries", until, stays=is_even)
 
     result = run_job("triage", since=EVER)

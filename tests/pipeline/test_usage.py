@@ -1,4 +1,4 @@
-"""Usage: what Spark counted is what plain Python counts over the same month, wherever it is."""
+"""Usage: Spark counts what plain Python counts over the same month, in tables and lake."""
 
 import csv
 from collections import Counter as Tally
@@ -33,7 +33,7 @@ def hour(at: datetime) -> datetime:
 
 
 def counted(made: Month) -> dict[Key, Tally[str]]:
-    """The month's usage, one row after the other."""
+    """The month's usage, counted row by row."""
     found: dict[Key, Tally[str]] = {}
     messages = {row.id: row for row in made.messages}
 
@@ -85,7 +85,7 @@ def stored_times() -> dict[tuple[datetime, int, int], int]:
 
 @pytest.fixture
 def made() -> Month:
-    """With one attempt that the broker broke off, and one consumer that got too long an answer."""
+    """A month with one interrupted attempt, and one response over the size limit."""
     made = month.make(messages=600)
     for row, outcome in zip(made.attempts[:2], ("interrupted", "delivered_oversized"), strict=True):
         row.outcome = outcome
@@ -160,7 +160,7 @@ def test_what_is_in_the_lake_counts_once(
         moving.move(chosen, kind, middle, stays=lambda key: not is_done and key % 3 == 0)
     assert Delivery.objects.filter(finished_at__lt=middle).exists() != is_done
 
-    # Of a window all of whose rows are gone from the tables, too.
+    # Also a window all of whose rows have left the tables.
     early = made.since + timedelta(days=9)
     run_job("usage", since=made.since.isoformat(), until=early.date().isoformat())
     run_job("usage", since=(made.since + timedelta(days=8)).isoformat())

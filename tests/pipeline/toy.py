@@ -1,4 +1,4 @@
-"""``python -m tests.pipeline.toy``: the command line with a job that does what it is told."""
+"""``python -m tests.pipeline.toy``: the command line with a job that its options control."""
 
 import argparse
 import logging
@@ -12,7 +12,7 @@ from pipeline.jobs import JOBS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """What it may be told."""
+    """Add the toy job's options."""
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--pause-s", type=float, default=0.0)
     parser.add_argument("--name", action="append")
@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Do it."""
+    """Do what the options say."""
     options = context.options
     if options.fail == "refused":
         raise Refused(" ".join(["Not today.", *(options.who or [])]))

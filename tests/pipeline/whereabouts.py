@@ -1,4 +1,4 @@
-"""What tests of the archive ask: every row, and where it is."""
+"""Helpers of the archive tests: find every row in the tables or the lake."""
 
 import hashlib
 from collections import Counter as Tally
@@ -17,15 +17,15 @@ from pipeline.broker.database import instant
 from pipeline.lake import totals
 
 Rows = dict[str, dict[int, dict[str, Any]]]
-"""By table and key."""
+"""Rows by table and key."""
 SLOT = 3
 
 
 def in_tables() -> Rows:
-    """What the broker has, as the archive has to have it.
+    """Read all rows from the broker's tables in the archive's form.
 
-    Not by the archive's own reader: its SQLite is another one than Python's, and two in one process
-    take each other's locks away.
+    Not with the archive's reader: its SQLite library and Python's release each other's locks in one
+    process.
     """
     found: Rows = {}
     for name, table in totals.ARCHIVED.items():
@@ -54,12 +54,12 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A folder, read as everybody may read it: all Parquet files of a table's folder."""
+    """A lake's folder, read like any Parquet data set: all files of a table's folder."""
 
     folder: Path
 
     def rows(self) -> Rows:
-        """What it has; no row twice."""
+        """All rows; no row may be in two files."""
         found: Rows = {}
         for name in totals.ARCHIVED:
             files = sorted((self.folder / name).glob("day=*/*.parquet"))
@@ -70,7 +70,7 @@ class Lake:
         return found
 
     def check(self) -> None:
-        """The folder has what the ledger says, and nothing else."""
+        """Check that the folder has exactly the files in the ledger."""
         known: dict[str, Any] = {}
         for files in Segment.objects.exclude(state="planned").values_list("files", flat=True):
             known |= {file["path"]: file for file in files}
@@ -86,7 +86,7 @@ class Lake:
 
 
 def assert_once(before: Rows, lake: Lake) -> None:
-    """Each row of before is in the tables or in the lake, with the same values."""
+    """Check that each row of ``before`` is unchanged and either in the tables or in the lake."""
     tables, files = in_tables(), lake.rows()
     for name, rows in before.items():
         assert not set(tables[name]) & set(files[name]), name
@@ -98,17 +98,17 @@ def assert_once(before: Rows, lake: Lake) -> None:
 
 
 def prune() -> int:
-    """Everything that the broker may delete now."""
+    """Prune all rows that the broker may delete now; return how many."""
     return sum(archived.prune(SLOT))
 
 
 def states() -> dict[str, int]:
-    """Segments by state."""
+    """Count segments by state."""
     return dict(Tally(Segment.objects.values_list("state", flat=True)))
 
 
 def requeue(key: int) -> None:
-    """What a replay does with a delivery."""
+    """Change a delivery as a replay does."""
     row = Delivery.objects.get(id=key)
     Delivery.objects.filter(id=key).update(
         state="queued",

@@ -1,4 +1,4 @@
-"""The command line with executors that are plain processes: started in a tenth of Spark's time."""
+"""The command line with plain processes as executors: it starts ten times faster than Spark."""
 
 import sys
 
@@ -10,11 +10,11 @@ from pipeline.transforms import segments
 from tests.pipeline.elsewhere import Elsewhere
 
 COMMAND = ("-c", "from tests.pipeline import without_spark; without_spark.main()")
-"""Of Python. Not as a program: each executor would begin with all that it imports."""
+"""Python's arguments. With a script each spawned executor would import the script again."""
 
 
 def main() -> None:
-    """Run a job of the archive, as its tests do in their own process."""
+    """Run a job as the archive tests run it in their own process."""
     executors = Elsewhere()
     patch = pytest.MonkeyPatch()
     patch.setattr(segments, "_ask", executors.ask)

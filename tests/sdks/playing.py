@@ -1,7 +1,7 @@
-"""Plays checks.json with each AWS SDK, and programs that stand on one, against a real broker.
+"""Play checks.json with each AWS SDK, and run programs based on an SDK, against a real broker.
 
-docs/sqs.md says which clients there are, docs/clients/sqs-conformance.md how they did. A driver is
-told one operation per line, as in clients/conformance; `sdks.json` has their commands.
+docs/sqs.md lists the clients, docs/clients/sqs-conformance.md their results. `sdks.json` has the
+commands of the drivers, which read one operation per line, as in clients/conformance.
 """
 
 import json
@@ -29,7 +29,7 @@ CLIENTS: Mapping[str, Any] = json.loads((FOLDER / "sdks.json").read_text(encodin
 SDKS = {name: it for name, it in CLIENTS.items() if "checks" not in it}
 """Clients that have every operation."""
 PROGRAMS = {name: it for name, it in CLIENTS.items() if "checks" in it}
-"""What stands on one of them, and uses some."""
+"""Programs that use some operations of an SDK."""
 OPERATIONS = sorted({step["op"] for check in CHECKS for step in check["steps"] if "op" in step})
 OPERATIONS.remove("presign")
 PROGRAM_S = 300.0
@@ -38,13 +38,13 @@ _TARGET = "AmazonSQS."
 
 
 def is_installed(name: str) -> bool:
-    """Whether `make test-sdks` could install what the client needs."""
+    """Whether the client's dependencies are installed, as `make test-sdks` does."""
     needs = CLIENTS[name].get("needs")
     return needs is None or (ROOT / needs).exists()
 
 
 class Suite:
-    """The door, a proxy before it, and the checks played through both."""
+    """The SQS API, a proxy before it, and the checks played through both."""
 
     def __init__(self, door: Door) -> None:
         self.door = door
@@ -52,15 +52,15 @@ class Suite:
         self.boto = client(door.environment)
         self.versions: dict[str, str] = {}
         self.used: dict[str, list[str]] = {}
-        """By program: the operations that it called and that were answered with 200."""
+        """By program: the operations that it called with status 200."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the proxy."""
         self.boto.close()
         self.proxy.close()
 
     def environment(self, **more: str) -> dict[str, str]:
-        """What a client is given: the address, a region and keys."""
+        """A client's environment: the endpoint, a region and credentials."""
         return {
             "HOME": os.environ["HOME"],
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -71,22 +71,22 @@ class Suite:
         }
 
     def driver(self, name: str, **more: str) -> Driver:
-        """A new driver of a client."""
+        """Start a driver of a client."""
         return Driver(CLIENTS[name]["command"], self.environment(**more))
 
     def play_all(self, name: str) -> dict[str, Result]:
-        """The result of every check with one SDK."""
+        """Play every check with one SDK; return the results by check."""
         with self._running(name) as play:
             self.versions[name] = str(play.driver.hello["version"])
             return {check["name"]: play.check(check) for check in CHECKS}
 
     def play(self, name: str, check: Mapping[str, Any]) -> Result:
-        """The result of one."""
+        """Play one check; return its result."""
         with self._running(name) as play:
             return play.check(check)
 
     def run_program(self, name: str, folder: Path) -> dict[str, Result]:
-        """The result of every check that a program makes itself, and prints as a line of JSON."""
+        """Run a program that makes its own checks and prints each as a line of JSON."""
         self.proxy.answered.clear()
         log = folder / f"{name}.log"
         with log.open("wb") as errors:
@@ -130,7 +130,7 @@ class Suite:
 
 
 class Play:
-    """Checks with one client, one after the other."""
+    """Plays checks with one client, one after the other."""
 
     def __init__(self, suite: Suite, name: str) -> None:
         self.suite, self.name = suite, name
@@ -140,7 +140,7 @@ class Play:
         self._is_altered = False
 
     def check(self, check: Mapping[str, Any]) -> Result:
-        """Play one check, with queues of its own."""
+        """Play one check with its own queues."""
         queue = _queue(f"{self.name}-{check['name']}")
         self._saved = {"queue": queue, "address": self.suite.proxy.url}
         try:
@@ -195,7 +195,7 @@ class Play:
         return answer
 
     def _received(self, count: int, given: Mapping[str, Any], end: float) -> Any:
-        """So many messages, however many calls they take, in the order of their bodies."""
+        """Receive until ``count`` messages came; return them in the order of their bodies."""
         found: list[Any] = []
         while len(found) < count:
             if time.monotonic() > end:
@@ -213,7 +213,7 @@ class Play:
         return answer
 
     def _filled(self, value: Any) -> Any:
-        """The value with what was saved, and with long texts written out."""
+        """Insert saved values, and expand repeated texts."""
         if isinstance(value, str):
             if whole := _SAVED.fullmatch(value):
                 return self._saved.get(whole[1], value)
@@ -259,12 +259,12 @@ class Play:
 
 
 def _queue(text: str) -> str:
-    """A text as the name of a queue."""
+    """Convert a text to a queue name."""
     return re.sub("[^A-Za-z0-9]+", "-", text)
 
 
 def _present(value: Any) -> Any:
-    """The value without members that are null or empty: each language shows nothing in its way."""
+    """Drop members that are null or empty, which each language represents differently."""
     if isinstance(value, list):
         return [_present(one) for one in value]
     if isinstance(value, dict):
@@ -278,12 +278,12 @@ def _end_of(log: Path) -> str:
 
 
 def operations_of(check: Mapping[str, Any]) -> set[str]:
-    """What a check calls."""
+    """The operations that a check calls."""
     return {step["op"] for step in check["steps"] if "op" in step}
 
 
 def page(suite: Suite, matrix: Mapping[str, Mapping[str, Result]]) -> str:
-    """The tables as a page of the documentation."""
+    """The results as a page of the documentation."""
     names = list(matrix)
     lines = [
         "# Conformance of SQS clients",

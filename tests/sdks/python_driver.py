@@ -1,4 +1,4 @@
-"""The driver of boto3: each line names an operation and has its parameters."""
+"""The driver of boto3: each line names an operation and its parameters."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 
 def answered(client: Any, op: str, **words: Any) -> Any:
-    """What an operation returns, or an address that is presigned for it."""
+    """Call an operation, or presign a URL; return the result."""
     if op == "hello":
         return {"version": boto3.__version__}
     if op == "presign":
@@ -32,7 +32,7 @@ def presigned(client: Any, address: str, query: dict[str, str]) -> Any:
 
 
 def bytes_in(value: Any) -> Any:
-    """The parameters with each ``BinaryValue`` as the bytes that its base64 says."""
+    """Replace each ``BinaryValue`` in the parameters by the bytes that its base64 encodes."""
     if isinstance(value, list):
         return [bytes_in(one) for one in value]
     if isinstance(value, dict):
@@ -44,7 +44,7 @@ def bytes_in(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value that JSON does not have."""
+    """Convert a value that JSON does not have."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 

@@ -1,6 +1,6 @@
-"""Celery or django-q2 on SQS: starts a worker, queues tasks, and prints whether they are done.
+"""Celery or django-q2 on SQS: start a worker, queue tasks, and print whether they are done.
 
-The applications are those of tests/e2e/sqs, which know nothing of the broker.
+The applications are those of tests/e2e/sqs, which are written for Amazon SQS.
 """
 
 import json
@@ -25,7 +25,7 @@ def celery(folder: Path) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
 
 
 def django_q(folder: Path) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The same of django-q2."""
+    """The same commands for django-q2."""
     sends = [("-m", DJANGO_Q, "send", str(folder), name) for name in ("first", "second")]
     return ("-m", DJANGO_Q, "cluster"), sends
 
@@ -34,7 +34,7 @@ PROGRAMS = {"celery": celery, "django-q2": django_q}
 
 
 def say(**said: object) -> None:
-    """A line for who started the program."""
+    """Print a line of JSON for the caller."""
     sys.stdout.write(f"{json.dumps(said)}\n")
     sys.stdout.flush()
 

@@ -30,7 +30,7 @@ def suite(
 
 @pytest.fixture(scope="module")
 def results(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results]:
-    """The result of every check of a client, made once."""
+    """Return a cached function that runs every check of a client."""
     folder = tmp_path_factory.mktemp("programs")
 
     @cache
@@ -51,7 +51,7 @@ def test_a_client_passes_every_check(name: str, results: Callable[[str], Results
 def test_the_tables_in_the_documentation_are_current(
     suite: Suite, results: Callable[[str], Results], request: pytest.FixtureRequest
 ) -> None:
-    """With ``--force-regen`` they are made so: another run for that would take too long."""
+    """``--force-regen`` writes the page from this run: another one would take too long."""
     if missing := [name for name in CLIENTS if not playing.is_installed(name)]:
         pytest.skip(f"not installed: {', '.join(missing)}")
     text = playing.page(suite, {name: results(name) for name in CLIENTS})

@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Refused(Exception):
-    """An operation that failed; ``members`` are those of the answer's ``error``."""
+    """An operation that failed; ``members`` are those of the response's ``error``."""
 
     def __init__(self, **members: Any) -> None:
         super().__init__(members.get("detail", ""))
@@ -44,12 +44,12 @@ def serve(client: str, operations: dict[str, Callable[..., Any]]) -> None:
 
 
 def bytes_of(body: str | None, body_base64: str | None) -> bytes:
-    """The body of a request, which is text or base64."""
+    """Decode a request's body, given as text or base64."""
     if body_base64 is not None:
         return base64.b64decode(body_base64)
     return (body or "").encode()
 
 
 def encoded(body: bytes) -> str:
-    """A body as answers hold it."""
+    """Encode a body as responses hold it."""
     return base64.b64encode(body).decode()

@@ -1,5 +1,5 @@
-// The driver of the Node.js client. HOOKSTATION_NODE_CLIENT is the module of a client that is
-// built and not installed.
+// The driver of the Node.js client. HOOKSTATION_NODE_CLIENT is the path of a client's module that
+// is built but not installed.
 
 import { resolve } from "node:path";
 import { createInterface } from "node:readline";
@@ -11,7 +11,7 @@ const { Hookstation, HookstationError, SignatureError, verify } = await import(c
 
 const hooks = new Hookstation();
 
-/** An operation that failed; `members` are those of the answer's `error`. */
+/** An operation that failed; `members` are those of the response's `error`. */
 class Refused extends Error {
   constructor(members) {
     super(members.detail);
@@ -50,7 +50,7 @@ async function idsOf(items, name) {
   return { ids };
 }
 
-/** The operations of the protocol, each in the words of the client. */
+/** The operations of the protocol, by the client's methods. */
 const operations = {
   now: () => Date.now() / 1000,
   create_channel: ({ channel, settings }) => hooks.createChannel(channel, settings),

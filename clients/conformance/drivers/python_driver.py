@@ -21,10 +21,10 @@ from lines import Refused, bytes_of, encoded, serve
 
 
 class Operations:
-    """The operations of the protocol, each in the words of the client.
+    """The operations of the protocol, by the client's methods.
 
-    Those that return what the client returns are completed by ``_finished``, which awaits it where
-    the client is asynchronous.
+    ``_finished`` completes operations that return the client's own results: it awaits them for the
+    asynchronous client.
     """
 
     def __init__(self, hooks: Any) -> None:
@@ -119,7 +119,7 @@ ANSWERS: dict[str, Callable[[Any], Any]] = {
     "delete_schedule": lambda _: {},
     "verify": lambda id: {"id": id},
 }
-"""What the protocol answers for what the client returns; else that itself."""
+"""Convert the client's result to the protocol's answer; other results are answered unchanged."""
 
 
 async def _finished(operation: Callable[..., Any], **arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The reference driver: what a client has to do, said in plain HTTP with the library requests."""
+"""The reference driver: all that a client has to do, in plain HTTP with the library requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ http.headers["Authorization"] = f"Bearer {os.environ['HOOKSTATION_KEY']}"
 
 
 def call(method: str, path: str, **options: Any) -> requests.Response:
-    """One call, repeated while there is no answer, or one that says to try again."""
+    """Call the API; retry without a response, and after a response that allows a retry."""
     wait = 0.1
     for tries_left in reversed(range(TRIES)):
         try:
@@ -81,7 +81,7 @@ def publish(
 ) -> Any:
     said = {
         "Content-Type": content_type,
-        # The same at each try: otherwise an answer that is lost makes two messages of one.
+        # The same key at each try: otherwise a lost response would store the message twice.
         "Idempotency-Key": id or str(uuid.uuid4()),
         "Hookstation-Event-Type": event_type,
         "Hookstation-Ordering-Key": ordering_key,
@@ -201,7 +201,7 @@ def delete_schedule(channel: str, schedule: str) -> Any:
 
 
 def verify(secret: str, headers: dict[str, str], body_base64: str) -> Any:
-    """Standard Webhooks 1.0.0."""
+    """Verify a signature by Standard Webhooks 1.0.0."""
     body = base64.b64decode(body_base64)
     given = {name.lower(): value for name, value in headers.items()}
     id, timestamp = given["webhook-id"], given["webhook-timestamp"]

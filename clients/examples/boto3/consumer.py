@@ -16,13 +16,13 @@ is_ending = False
 
 
 def pack(database: sqlite3.Connection, number: int, article: str) -> None:
-    """Pack an order. It may come twice: the second time changes nothing."""
+    """Pack an order. A repeated order changes nothing."""
     with database:
         database.execute("INSERT OR IGNORE INTO packed VALUES (?, ?)", (number, article))
 
 
 def work(queue: Any, database: sqlite3.Connection) -> None:
-    """Receive up to ten orders, and delete each when it is packed, not before."""
+    """Receive up to ten orders; delete each message after its order is packed."""
     for message in queue.receive_messages(MaxNumberOfMessages=10, WaitTimeSeconds=5):
         order = json.loads(message.body)
         pack(database, order["order"], order["article"])
@@ -31,7 +31,7 @@ def work(queue: Any, database: sqlite3.Connection) -> None:
 
 
 def end(number: int, frame: object) -> None:
-    """Ctrl-C, or SIGTERM: what was received is packed, nothing more is received."""
+    """Stop on Ctrl-C or SIGTERM: pack the received orders, then receive no more."""
     global is_ending
     is_ending = True
 

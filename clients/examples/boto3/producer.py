@@ -1,4 +1,4 @@
-"""Place orders: `python producer.py 1 20` places 1 to 20 and prints each that is stored."""
+"""Place orders: `python producer.py 1 20` places 1 to 20 and prints each stored number."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ PAUSE_S = 0.02
 
 
 def place(queue: Any, number: int) -> None:
-    """Send an order until it is stored; the same one again after an error, so it may come twice."""
+    """Send an order until it is stored. After an error it may be stored twice."""
     while True:
         try:
             queue.send_message(MessageBody=json.dumps({"order": number, "article": "tea"}))

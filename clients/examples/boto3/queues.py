@@ -1,4 +1,4 @@
-"""The shop's queues. Where they are, the environment says alone."""
+"""The shop's queues. The environment alone decides which service they are on."""
 
 import json
 import os
@@ -7,11 +7,11 @@ from typing import Any
 import boto3
 
 VISIBILITY_S = os.environ.get("VISIBILITY_S", "30")
-"""How long a consumer may take for an order, until another one receives it."""
+"""Seconds a consumer may take for an order before another one receives it."""
 
 
 def open_orders() -> Any:
-    """The queue of orders; what was received twenty times in vain goes to the one behind it."""
+    """Make the queue of orders; after 20 receives a message goes to its dead-letter queue."""
     sqs, name = boto3.resource("sqs"), os.environ.get("QUEUE", "shop-orders")
     failed = sqs.create_queue(QueueName=f"{name}-failed")
     redrive = {"deadLetterTargetArn": failed.attributes["QueueArn"], "maxReceiveCount": 20}

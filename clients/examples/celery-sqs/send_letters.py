@@ -1,4 +1,4 @@
-"""Have letters written: `python send_letters.py 1 20 FOLDER` prints each whose task is stored."""
+"""Queue letters: `python send_letters.py 1 20 FOLDER` prints the number of each stored task."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ PAUSE_S = 0.02
 
 
 def send(number: int, folder: str) -> None:
-    """Send a task until it is stored; the same one again after an error, so it may run twice."""
+    """Send a task until it is stored. After an error it may be stored, and run, twice."""
     while True:
         try:
             send_letter.delay(number, folder)

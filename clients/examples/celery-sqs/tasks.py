@@ -1,4 +1,4 @@
-"""A shop's tasks, for Celery over Amazon SQS. Where the queue is, the environment says alone."""
+"""A shop's tasks, for Celery over Amazon SQS. The environment alone decides where the queue is."""
 
 import os
 from pathlib import Path
@@ -12,10 +12,10 @@ app.conf.update(
     broker_transport_options={
         "region": "us-east-1",
         "wait_time_seconds": 5,
-        # How long a task may take until another worker receives it, in seconds.
+        # Seconds a task may take before another worker receives it.
         "visibility_timeout": int(os.environ.get("VISIBILITY_S", "300")),
     },
-    # Acknowledged when it is done: a killed worker's task is run again.
+    # Acknowledge after the task: a killed worker's task is run again.
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
@@ -23,12 +23,12 @@ app.conf.update(
 
 
 class NoStamps(Exception):
-    """The shop has to buy some."""
+    """The shop has run out of stamps."""
 
 
 @app.task(name="shop.send_letter", bind=True, max_retries=5)
 def send_letter(self, number: int, outbox: str) -> None:
-    """Write a letter into a folder. Each tenth needs a stamp that is there the second time."""
+    """Write a letter into a folder. Each tenth letter needs a second try."""
     try:
         if number % 10 == 0 and self.request.retries == 0:
             raise NoStamps(number)

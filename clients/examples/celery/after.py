@@ -1,4 +1,4 @@
-"""A shop's tasks on Celery; `after.py` differs from it in the import alone."""
+"""A shop's tasks on Celery; only the import differs between `before.py` and `after.py`."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -45,7 +45,7 @@ def total(numbers: list[int]) -> int:
 
 @app.task(name="shop.note", ignore_result=True)
 def note(file: str, line: str) -> None:
-    """Append a line to a file, so that others see that it ran."""
+    """Append a line to a file."""
     with Path(file).open("a") as to:
         to.write(f"{line}\n")
 
@@ -57,7 +57,7 @@ def reserve(item: str) -> None:
 
 @app.task(name="shop.fetch", bind=True, max_retries=3, default_retry_delay=0)
 def fetch(self, failures: int) -> int:
-    """Fails so many times; returns how often it was tried again."""
+    """Fail ``failures`` times; return the number of retries."""
     if self.request.retries < failures:
         raise self.retry(exc=OutOfStock("fetch"))
     return self.request.retries
@@ -113,5 +113,5 @@ def slow(file: str, number: int, seconds: float) -> int:
 
 
 def month_end(numbers: list[int]):
-    """Each number is doubled, then all are summed, then 1 is added."""
+    """Double each number, sum the results, add 1."""
     return chain(chord(group(add.s(n, n) for n in numbers), total.s()), add.s(1))

@@ -1,4 +1,4 @@
-"""A web application as the worker: the broker calls it, and each request is a task (README.md)."""
+"""A web application as a worker: the broker sends each task as a request (README.md)."""
 
 from after import app as shop
 from flask import Flask

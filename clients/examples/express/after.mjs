@@ -1,4 +1,4 @@
-// The same shop with the client.
+// The shop of before.mjs with the client.
 //
 // SHOP_DB=shop.sqlite3 HOOKSTATION_SECRET=whsec_... PORT=8100 node after.mjs
 

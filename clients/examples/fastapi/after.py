@@ -1,4 +1,4 @@
-"""The same shop with the decorators of the client.
+"""The shop of `before.py` with the client's decorators.
 
 SHOP_DB=shop.sqlite3 HOOKSTATION_SECRET=whsec_... uvicorn after:app
 """

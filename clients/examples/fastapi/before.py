@@ -1,4 +1,4 @@
-"""A shop that receives signed webhooks by itself, with FastAPI.
+"""A shop that receives signed webhooks without the client, with FastAPI.
 
 SHOP_DB=shop.sqlite3 HOOKSTATION_SECRET=whsec_... uvicorn before:app
 """

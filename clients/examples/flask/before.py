@@ -1,4 +1,4 @@
-"""A shop that receives signed webhooks by itself, with Flask.
+"""A shop that receives signed webhooks without the client, with Flask.
 
 SHOP_DB=shop.sqlite3 HOOKSTATION_SECRET=whsec_... flask --app before run
 """

@@ -1,4 +1,4 @@
-// A shop that receives signed webhooks by itself, with Hono.
+// A shop that receives signed webhooks without the client, with Hono.
 //
 // SHOP_DB=shop.sqlite3 HOOKSTATION_SECRET=whsec_... PORT=8100 node before.mjs
 
@@ -12,7 +12,7 @@ const database = new Database(process.env.SHOP_DB);
 database.exec("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, article TEXT)");
 database.exec("CREATE TABLE IF NOT EXISTS handled (id TEXT PRIMARY KEY)");
 
-/** Stores an order and the memory of its message in one transaction. */
+/** Stores an order and the id of its message in one transaction. */
 const store = database.transaction((messageId, order) => {
   database.prepare("REPLACE INTO orders VALUES (?, ?)").run(order.id, order.article);
   database.prepare("INSERT INTO handled VALUES (?)").run(messageId);

@@ -9,7 +9,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 
 /**
- * The same shop with the handler of the client.
+ * The shop of {@code Before} with the client's handler.
  *
  * <p>SHOP_DB=shop.orders HOOKSTATION_SECRET=whsec_... java -cp classes:hookstation-client.jar After 8100
  */

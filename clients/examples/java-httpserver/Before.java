@@ -10,7 +10,7 @@ import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
 /**
- * A shop that receives signed webhooks by itself, with the JDK's HTTP server.
+ * A shop that receives signed webhooks without the client, with the JDK's HTTP server.
  *
  * <p>SHOP_DB=shop.orders HOOKSTATION_SECRET=whsec_... java -cp classes Before 8100
  */
@@ -75,7 +75,7 @@ final class Before {
         return false;
     }
 
-    /** A number or a text of an object: the JDK has nothing for JSON. */
+    /** Reads a number or a text from a JSON object: the JDK has no JSON parser. */
     private static String member(String json, String name) {
         Matcher found = Pattern.compile("\"" + name + "\"\\s*:\\s*(?:\"([^\"]*)\"|(\\d+))").matcher(json);
         if (!found.find()) {

@@ -10,7 +10,7 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.Executors;
 
-/** Keeps numbers of orders in a file, one line each, with the message that brought them. */
+/** Keeps order numbers in a file, one line each, with the id of the message that brought them. */
 final class Shop {
     private final Set<Long> orders = new TreeSet<>();
     private final Set<String> handled = new HashSet<>();
@@ -23,7 +23,7 @@ final class Shop {
         String text = new String(content, StandardCharsets.UTF_8);
         String whole = text.substring(0, text.lastIndexOf('\n') + 1);
         whole.lines().forEach(line -> keep(line.split(" ", 2)));
-        // A kill may have cut off the last line.
+        // After a kill the last line may be incomplete.
         file.setLength(whole.length());
         file.seek(whole.length());
     }

@@ -1,7 +1,7 @@
-"""Walks through every page of the portal and of accounts, each as somebody comes to it.
+"""Tours of every page of the portal and of accounts.
 
-A walk is a generator: it yields a name and a page whenever there is something to look at, and goes
-on from there. What needs a form is reached by sending it.
+A tour is a generator: it yields a name and a page whenever there is something to check, and goes on
+from there. Pages behind a form are reached by submitting it.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,33 +19,33 @@ FORMS = {
     for screen, viewport in (("laptop", LAPTOP), ("phone", PHONE))
     for scheme in ("light", "dark")
 }
-"""How a page is looked at: the window's size, and what the system wears."""
+"""Views of a page: the window's size and the system's colour scheme."""
 
 
 @dataclass(frozen=True)
 class House:
-    """What a walk needs."""
+    """What a tour needs."""
 
     open_window: Open
     broker: Broker
     consumer: Receiver
     sessions: dict[str, StorageState]
     open_house: Broker
-    """The same broker with sign-up for everybody."""
+    """The same broker, with sign-up for everyone."""
     bare: Broker
-    """One to which nothing has happened yet."""
+    """A broker without any messages."""
 
 
 Walk = Callable[[House], Stops]
 
 
 def wear(page: Page, form: str) -> None:
-    """Look at the page in another form, without loading it anew."""
+    """Show the page in another view, without a reload."""
     viewport, scheme = FORMS[form]
     page.set_viewport_size(viewport)  # type: ignore[arg-type]  # a dict has it all
-    # Without motion: a picture is taken at once, and not of what is half way.
+    # Without animation: a screenshot must not show a half-finished transition.
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]  # light or dark
-    # The console decides by itself what it wears, when a page is loaded.
+    # The console chooses its colour scheme only when a page loads.
     dark = "dark => document.documentElement.classList.toggle('dark', dark)"
     page.evaluate(dark, scheme == "dark")
     page.evaluate("scrollTo(0, 0)")

@@ -1,4 +1,4 @@
-"""The pages of accounts: the way in, the way back in, and what is one's own."""
+"""The pages of accounts: sign-in, password reset, and a person's own settings."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ ANOTHER = "staple battery horse correct"
 
 
 def walk(house: House) -> Stops:
-    """All of them."""
+    """All pages."""
     yield from entrance(house)
     yield from forgotten(house)
     yield from own(house)
@@ -26,7 +26,7 @@ def walk(house: House) -> Stops:
 
 
 def entrance(house: House) -> Stops:
-    """Signing in, and making an account."""
+    """Sign in, and create an account."""
     somebody = house.open_window()
     somebody.expects(404, 409, 429)
     page = somebody.open("/accounts/login/")
@@ -61,7 +61,7 @@ def entrance(house: House) -> Stops:
 
 
 def forgotten(house: House) -> Stops:
-    """A password that nobody remembers."""
+    """Reset a forgotten password."""
     somebody = house.open_window()
     page = somebody.open("/accounts/password/reset/")
     yield "password-forgotten", page
@@ -80,7 +80,7 @@ def forgotten(house: House) -> Stops:
 
 
 def own(house: House) -> Stops:
-    """E-mail address and password."""
+    """Change the e-mail address and the password."""
     hanna = house.open_window()
     hanna.sign_in(STRANGER, "/portal/")
     yield "e-mail", hanna.open("/accounts/email/")
@@ -98,7 +98,7 @@ def own(house: House) -> Stops:
 
 
 def second_factor(house: House) -> Stops:
-    """Set up, used, and taken away."""
+    """Set up, use and remove the second factor."""
     owner = house.open_window()
     owner.sign_in(OWNER, "/portal/")
     page = owner.open("/accounts/2fa/")
@@ -134,7 +134,7 @@ def second_factor(house: House) -> Stops:
 
 
 def link_in_mail(broker: Broker, address: str, part: str) -> str:
-    """The link in the newest mail to somebody."""
+    """The link in the newest e-mail to this address."""
     found: list[str] = []
 
     def came() -> bool:
@@ -149,10 +149,10 @@ def link_in_mail(broker: Broker, address: str, part: str) -> str:
 
 
 def code_of(secret: str) -> str:
-    """What an app on a phone shows now, or in a moment (RFC 6238)."""
+    """The current code of an authenticator app, or the next one (RFC 6238)."""
     left_s = 30 - time.time() % 30
     if left_s < 15:
-        time.sleep(left_s)  # who types one in that is about to end is refused
+        time.sleep(left_s)  # a code that expires while it is typed is refused
     key = base64.b32decode(secret + "=" * (-len(secret) % 8))
     digest = hmac.digest(key, struct.pack(">Q", int(time.time()) // 30), hashlib.sha1)
     start = digest[-1] & 15

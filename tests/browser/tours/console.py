@@ -1,4 +1,4 @@
-"""Pages of the console that are reached by a click, and those of a broker without any rows."""
+"""Console pages behind a click, and those of a broker without rows."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ REPORTS = (
     "/admin/delivery/erasure/",
     RUNS,
 )
-"""Where the data pipeline says what it found, and how it does."""
+"""The data pipeline's reports and its status."""
 EMPTY = (
     "/admin/",
     "/admin/timeline/",
@@ -37,11 +37,11 @@ EMPTY = (
     "/admin/delivery/delivery/?state=dead",
     "/admin/delivery/delivery/causes/",
 )
-"""Where a new operator looks first."""
+"""The first pages that a new operator opens."""
 
 
 def walk(house: House) -> Stops:
-    """All of them."""
+    """All pages."""
     operator = house.open_window(storage_state=house.sessions[OPERATOR])
     yield from dialogs(operator)
     yield from refusals(operator)
@@ -55,7 +55,7 @@ def walk(house: House) -> Stops:
 
 
 def dialogs(operator: Person) -> Stops:
-    """What is asked before something is done."""
+    """Dialogs that confirm an action."""
     for name, place, words in (
         ("renew", f"{CONSUMER}?q={GATEWAY}", "Renew provider's address"),
         ("secret", f"{CONSUMER}?q={GATEWAY}", "New secret"),
@@ -68,7 +68,7 @@ def dialogs(operator: Person) -> Stops:
 
 
 def refusals(operator: Person) -> Stops:
-    """A form of which nothing can be made."""
+    """A form with invalid fields."""
     page = _first(operator, f"{CONSUMER}?q={GATEWAY}")
     page.locator("[name=ack]").fill('{"mode": "callback", "timeout_ms": 1}')
     page.get_by_role("button", name="Save", exact=True).click()
@@ -87,6 +87,6 @@ def reports(newcomer: Person, state: str, places: tuple[str, ...]) -> Iterator[t
 
 
 def _first(person: Person, place: str) -> Page:
-    """The page of a list's first row."""
+    """Open the first row of a list."""
     row = person.open(place).locator("#result_list tr.data-row th a").first
     return person.open(str(row.get_attribute("href")))

@@ -1,4 +1,4 @@
-"""A team's own pages: overview, members, invitations, keys, audit log; and the refusals."""
+"""A team's pages: overview, members, invitations, keys, audit log; and refusals."""
 
 import re
 
@@ -12,7 +12,7 @@ PORTAL = "/portal/"
 
 
 def walk(house: House) -> Stops:
-    """All of them."""
+    """All pages."""
     guest = house.open_window(storage_state=house.sessions[GUEST])
     yield "home-no-team", guest.open(PORTAL)
     owner = house.open_window(storage_state=house.sessions[OWNER])
@@ -47,7 +47,7 @@ def walk(house: House) -> Stops:
 
 
 def members(house: House, page: Page, other: Page) -> Stops:
-    """Who belongs to the team, and how somebody comes in."""
+    """The team's members, and an invitation of a new one."""
     team = page.url.rstrip("/")
     page.goto(f"{team}/members/")
     page.locator("td.act summary").first.click()
@@ -73,7 +73,7 @@ def members(house: House, page: Page, other: Page) -> Stops:
 
 
 def keys(page: Page, portal: str) -> Stops:
-    """Made, rotated, revoked."""
+    """Create, rotate and revoke a key."""
     page.goto(f"{portal}{EMPTY}/keys/")
     yield "keys-empty", page
     page.goto(f"{portal}{TEAM}/keys/")
@@ -102,7 +102,7 @@ def keys(page: Page, portal: str) -> Stops:
 
 
 def producers(page: Page, portal: str) -> Stops:
-    """Which systems publish for the team."""
+    """The systems that publish for the team."""
     page.goto(f"{portal}{EMPTY}/producers/")
     yield "producers-empty", page
     page.goto(f"{portal}{TEAM}/producers/-/new/")

@@ -1,4 +1,4 @@
-"""The pages of webhooks: catalogue, registering, and everything that one webhook has."""
+"""The pages of webhooks: catalogue, registration, and all tabs of a webhook."""
 
 from playwright.sync_api import Page, expect
 
@@ -22,7 +22,7 @@ PLACE = f"/portal/{TEAM}/webhooks/"
 
 
 def walk(house: House) -> Stops:
-    """All of them."""
+    """All pages."""
     owner = house.open_window(storage_state=house.sessions[OWNER])
     yield "webhooks-empty", owner.open(f"/portal/{EMPTY}/webhooks/")
     yield "webhooks-empty-as-viewer", owner.open(f"/portal/{FOREIGN}/webhooks/")
@@ -37,7 +37,7 @@ def walk(house: House) -> Stops:
 
 
 def catalogue(owner: Person, broker: Broker) -> Stops:
-    """What there is to listen to."""
+    """The catalogue of channels and event types."""
     external = ("news", CHANNEL, "tides")
     for exposure in ("internal", "external"):
         for channel in external:
@@ -79,7 +79,7 @@ def registering(owner: Person, url: str) -> Stops:
 
 
 def one(owner: Person) -> Stops:
-    """A webhook's tabs, and how it looks in each condition."""
+    """A webhook's tabs, in each state of the webhook."""
     for name in (PAUSED, DISABLED):
         yield f"webhook-{name.partition('-')[0]}", owner.open(f"{PLACE}{CHANNEL}/{name}/")
     for tab in ("", "health/", "settings/", "secret/"):
@@ -113,7 +113,7 @@ def one(owner: Person) -> Stops:
 
 
 def tests(owner: Person, url: str) -> Stops:
-    """A sample that is answered, and one that nobody takes."""
+    """A test event that is accepted, and one that is not."""
     page = owner.open(f"{PLACE}{CHANNEL}/{FRESH}/test/")
     yield "test", page
     page.get_by_role("button", name="Send a test").last.click()
@@ -128,7 +128,7 @@ def tests(owner: Person, url: str) -> Stops:
 
 
 def address(owner: Person, url: str) -> None:
-    """Move the fresh webhook."""
+    """Change the new webhook's URL."""
     page = owner.open(f"{PLACE}{CHANNEL}/{FRESH}/settings/")
     page.get_by_label("Address").fill(url)
     page.get_by_role("button", name="Save").click()
@@ -136,7 +136,7 @@ def address(owner: Person, url: str) -> None:
 
 
 def deliveries(owner: Person) -> Stops:
-    """Lists and single ones."""
+    """Lists of deliveries and single ones."""
     yield "deliveries-empty", owner.open(f"{PLACE}{CHANNEL}/{FRESH}/")
     place = f"{PLACE}{CHANNEL}/{STEADY}/"
     yield "deliveries", owner.open(place)
@@ -163,7 +163,7 @@ def _older(page: Page) -> Page:
 
 
 def replays(owner: Person) -> Stops:
-    """From the dead letters to what became of them."""
+    """A replay, from the dead letters to the result."""
     yield "dead-letters-empty", owner.open(f"{PLACE}{CHANNEL}/{FRESH}/dead/")
     yield "replays-empty", owner.open(f"{PLACE}{CHANNEL}/{FRESH}/replays/")
     place = f"{PLACE}{CHANNEL}/{FAILING}/"

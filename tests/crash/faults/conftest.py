@@ -1,4 +1,4 @@
-"""What the faults share: a server, and an installation that delivers to one consumer."""
+"""Fixtures of the fault tests: a consumer, and a broker that delivers to it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ COUNTS_TIMEOUT_S = 300.0
 
 @pytest.fixture(scope="module")
 def consumer() -> Iterator[Receiver]:
-    """A consumer that outlives a test."""
+    """A consumer that all tests of a module share."""
     with Receiver() as receiver:
         yield receiver
 
@@ -24,7 +24,7 @@ def consumer() -> Iterator[Receiver]:
 def installed(
     folder: Path, url: str, consumer: Receiver, *, path: str = PATH, **settings: str
 ) -> Iterator[Broker]:
-    """A running broker with a channel and that consumer; in the end its counts must agree."""
+    """Run a broker with a channel and that consumer; at the end its counters must agree."""
     broker = Broker(folder, url, **settings)
     broker.manage("migrate", "--verbosity", "0")
     broker.set_up()
@@ -42,6 +42,6 @@ def installed(
 
 
 def _counts_agree(broker: Broker) -> bool:
-    """Whether everything that was accepted is accounted for, without grace for what is open."""
+    """Whether reconciliation without a grace period finds no error."""
     command = [executable, "manage.py", "reconcile", "--grace", "0s"]
     return run(command, cwd=ROOT, env=broker.environment, capture_output=True).returncode == 0

@@ -1,4 +1,4 @@
-"""A disk that can be full."""
+"""A disk that tests can fill."""
 
 import resource
 import shutil
@@ -15,10 +15,10 @@ BLOCK = 1 << 12
 
 
 class Disk:
-    """A file system of a few megabytes where these tests may mount one.
+    """A file system of 48 MB, where these tests may mount one.
 
-    Elsewhere a limit on the size of files: what needs more room is refused all the same, with
-    another word ("file too large" in place of "no space left").
+    Elsewhere it is a folder with a limit on file sizes, and the errors are "file too large" instead
+    of "no space left".
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,7 +27,7 @@ class Disk:
         self._is_mounted = _succeeds("mount", *options)
 
     def close(self) -> None:
-        """Be gone, with all that is on it."""
+        """Unmount the file system, which discards its files."""
         if self._is_mounted:
             _succeeds("umount", "--lazy", str(self.folder))
 
@@ -38,7 +38,7 @@ class Disk:
 
     @contextmanager
     def nearly_full(self, left: int) -> Iterator[None]:
-        """So many bytes are left at most, of a file system of its own."""
+        """Leave at most ``left`` bytes free inside the block; needs a mounted file system."""
         filler = self.folder / "filler"
         try:
             with filler.open("wb", buffering=0) as file:
@@ -49,7 +49,7 @@ class Disk:
 
     @contextmanager
     def full(self, broker: Broker) -> Iterator[None]:
-        """Nothing can grow in here."""
+        """Let no file grow inside the block."""
         with self._filled() if self._is_mounted else self._limited(broker):
             yield
 

@@ -1,4 +1,4 @@
-"""A private MariaDB that can be stopped, killed, frozen and brought back on the same port."""
+"""A private MariaDB that can be stopped, killed, frozen and restarted on the same port."""
 
 import ctypes
 import os
@@ -19,8 +19,8 @@ with suppress(ImportError):  # without the driver these tests are skipped
 PR_SET_PDEATHSIG = 1
 OPERATOR = "hookstation"
 BROKER = "broker"
-"""An account without the rights of an administrator: ``read_only`` binds it, and the connection
-that a full server keeps for administrators is not for it."""
+"""An account without administrator rights: ``read_only`` applies to it, and it may not use the
+connection that a full server reserves for administrators."""
 ACCOUNTS = f"""
 CREATE USER IF NOT EXISTS {OPERATOR}@'127.0.0.1' IDENTIFIED BY '{OPERATOR}';
 GRANT ALL ON *.* TO {OPERATOR}@'127.0.0.1';
@@ -30,7 +30,7 @@ GRANT ALL ON `{BROKER}%`.* TO {BROKER}@'127.0.0.1';
 
 
 def _tool() -> Any:
-    """tools/mariadb, which knows how a server is made."""
+    """Load tools/mariadb, which creates and starts servers."""
     loader = SourceFileLoader("tools_mariadb", str(ROOT / "tools/mariadb"))
     spec = spec_from_loader(loader.name, loader)
     assert spec is not None
@@ -43,7 +43,7 @@ tool = _tool()
 
 
 class Server:
-    """One server with its own folder and port, and what can happen to it."""
+    """A server with its own folder and port, and the faults that can happen to it."""
 
     def __init__(self, folder: Path) -> None:
         self.port: int = tool.free_port()
@@ -57,7 +57,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Be there, and answer."""
+        """Start the server; wait until it answers."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {self._serve}"],
@@ -68,7 +68,7 @@ class Server:
         tool.wait_for(self.port, self._log)
 
     def end(self, number: int = signal.SIGTERM) -> None:
-        """Be gone: in order, or with SIGKILL in the middle of things."""
+        """End the server: orderly, or at once with SIGKILL."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait(60)
@@ -76,7 +76,7 @@ class Server:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """An administrator restarts it."""
+        """Stop the server inside the block, as an administrator does for a restart."""
         self.end()
         try:
             yield
@@ -85,7 +85,7 @@ class Server:
 
     @contextmanager
     def killed(self) -> Iterator[None]:
-        """It crashes; what was committed comes back out of its log."""
+        """Kill the server inside the block; later it recovers committed data from its log."""
         self.end(signal.SIGKILL)
         try:
             yield
@@ -94,7 +94,7 @@ class Server:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """It takes connections and says nothing."""
+        """Freeze the server inside the block: it accepts connections and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:
@@ -104,7 +104,7 @@ class Server:
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
-        """As a replica is, or a primary that was told to hand over."""
+        """Make it read-only inside the block, as a replica or a primary before a switchover is."""
         self.run("SET GLOBAL read_only = 1")
         try:
             yield
@@ -113,7 +113,7 @@ class Server:
 
     @contextmanager
     def crowded(self) -> Iterator[None]:
-        """Others hold every connection, and the broker's own have been cut."""
+        """Occupy all connections inside the block, after cutting the broker's."""
         first, *others = [self.connect() for _ in range(12)]
         _execute(first, "SET GLOBAL max_connections = 10")
         _execute(first, f"KILL USER {BROKER}@'127.0.0.1'")
@@ -125,23 +125,23 @@ class Server:
                 other.close()
 
     def connections(self) -> int:
-        """How many the broker holds."""
+        """How many connections the broker holds."""
         users = [row[0] for row in self.run("SELECT user FROM information_schema.processlist")]
         return users.count(BROKER)
 
     def database(self, name: str) -> str:
-        """The address of a new database, for the broker."""
+        """Create a database; return its URL for the broker."""
         self.run(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
         return f"mysql://{BROKER}:{BROKER}@127.0.0.1:{self.port}/{name}"
 
     def connect(self) -> Any:
-        """A connection of an administrator."""
+        """Open a connection as an administrator."""
         return MySQLdb.connect(
             host="127.0.0.1", port=self.port, user=OPERATOR, password=OPERATOR, autocommit=True
         )
 
     def run(self, statement: str) -> Sequence[tuple[Any, ...]]:
-        """The rows that a statement finds, as an administrator."""
+        """Run a statement as an administrator; return its rows."""
         with closing(self.connect()) as connection:
             return _execute(connection, statement)
 
@@ -153,6 +153,6 @@ def _execute(connection: Any, statement: str) -> Sequence[tuple[Any, ...]]:
 
 
 def _die_with_parent() -> None:
-    """Whoever kills the tests leaves no server behind; Ctrl-C in a terminal is not for it."""
+    """Get SIGKILL when the parent dies, and ignore Ctrl-C in the terminal."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()

@@ -1,4 +1,4 @@
-"""A team registers hostile schemas and sends what they are worst at: nobody else waits for it."""
+"""A team registers hostile schemas and sends the worst bodies for them; others stay fast."""
 
 import json
 import threading
@@ -20,23 +20,23 @@ pytestmark = [
     pytest.mark.skipif(connection.vendor == "mysql", reason="runs in the SQLite part"),
 ]
 SENDERS = 4
-"""At once, of the same body."""
+"""Concurrent requests with the same body."""
 MAX_S = 15.0
-"""That others wait. A body may keep a processor busy for seconds (docs/security.md), and the
-machine may have much else to do. Engines that backtrack need years."""
+"""The longest that other requests may take, in seconds. A body may keep a processor busy for
+seconds (docs/security.md), and the machine may be busy. Backtracking engines need years."""
 
 
 class Attack(NamedTuple):
-    """A schema that is taken, and a body that it is slow with elsewhere."""
+    """An accepted schema, and a body that other validators take very long for."""
 
     schema: Any
     body: str
     status: int
-    """Of the answer to the body."""
+    """The response status for the body."""
 
 
 MOST = 1_000_000
-"""Bytes: a little less than a body may have."""
+"""Bytes, a little below the limit on bodies."""
 ALMOST = json.dumps("a" * MOST + "!")
 ATTACKS = {
     "nested": Attack({"pattern": "^(a+)+$"}, ALMOST, 422),
@@ -74,7 +74,7 @@ REFUSED = {
     "deep": '{"items": ' * DEEP + "true" + "}" * DEEP,
     "large": json.dumps({"enum": ["x" * 1000] * 2000}),
 }
-"""What is no schema here, as JSON."""
+"""JSON documents that are refused as schemas."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
 
 @contextmanager
 def nobody_waits(broker: Broker, consumer: Receiver, name: str) -> Iterator[None]:
-    """Others publish meanwhile, are answered soon, and what they sent arrives."""
+    """Inside the block others publish, get responses in time, and their messages arrive."""
     before = processes(broker)
     with Traffic(broker, name) as traffic:
         traffic.flows("nothing is acknowledged before", broker.log)

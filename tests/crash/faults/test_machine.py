@@ -1,4 +1,4 @@
-"""The machine fails a running broker: its disk is full, names do not resolve, nobody is woken."""
+"""The machine of a running broker fails: full disk, no name resolution, lost wake-ups."""
 
 import sqlite3
 import time
@@ -23,11 +23,11 @@ pytestmark = [
 ]
 OUTAGE_S = 3.0
 RESERVE = 8 * 1024**2
-"""More than the write-ahead log grows by: what goes on has room."""
+"""More than the write-ahead log grows by, so that work in progress has room. Bytes."""
 
 
 class Installation(NamedTuple):
-    """A broker with all that it writes on one small disk, its consumer, and the names it knows."""
+    """A broker on one small disk, its consumer, and the file of names that resolve."""
 
     broker: Broker
     consumer: Receiver
@@ -66,7 +66,7 @@ def test_a_full_disk_stops_the_acknowledgements_and_nothing_else(
     with Traffic(broker, "disk") as traffic:
         traffic.flows("nothing is acknowledged before", broker.log)
         with disk.full(broker):
-            # What is stored still fits into the room that the write-ahead log has already.
+            # Some messages still fit into the room that the write-ahead log already has.
             traffic.is_refused(broker.log)
             with calm(broker):
                 time.sleep(OUTAGE_S)
@@ -152,7 +152,7 @@ def test_without_wake_ups_and_announcements_everything_is_found_by_looking(
     change_marker = disk.folder / "configuration-changed"
     change_marker.unlink()
     change_marker.mkdir()  # nobody can write to it, not even root
-    time.sleep(1.5)  # who rings knows the old address for a second
+    time.sleep(1.5)  # web processes cache the old address for a second
     target = {"url": consumer.url("/unannounced")}
     broker.call("PUT", "/channels/orders/consumers/unannounced", 201, json=target)
     with Traffic(broker, "unwoken") as traffic:

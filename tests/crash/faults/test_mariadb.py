@@ -1,4 +1,4 @@
-"""MariaDB is taken away and given back under traffic, again and again, to one running broker."""
+"""MariaDB fails and recovers under traffic, many times, for one running broker."""
 
 import signal
 import time
@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 OUTAGE_S = 3.0
 WEB_PROCESSES, WEB_THREADS = 2, 8
 CONNECTIONS = WEB_PROCESSES * WEB_THREADS + 10
-"""One for each thread that answers requests; the others are pumps, sweeps and django-q2."""
+"""One per web thread, plus those of pumps, sweeps and django-q2."""
 
 
 class Installation(NamedTuple):
-    """A broker, its consumer and its database."""
+    """A broker, its consumer and its database server."""
 
     broker: Broker
     consumer: Receiver
@@ -51,7 +51,7 @@ def installation(
 
 
 def _is_ready_to_accept(broker: Broker) -> bool:
-    """What a load balancer in front of the publishing hosts is told."""
+    """Whether a load balancer in front of the publishing hosts may use the broker."""
     url = broker.base.replace("/api/v1", "/readyz?exclude=pumps&exclude=oldest_due")
     return requests.get(url, timeout=RECOVERY_S).ok
 
@@ -118,7 +118,7 @@ def test_outages_leave_no_connection_and_no_file_open(installation: Installation
     outage(1)
     after = open_files(broker)
     assert after.keys() == before.keys()
-    # Another thread may answer now, with a connection of its own; two for the producers'.
+    # Another thread may answer now, on its own connection; two are for the producers' connections.
     assert all(after[pid] <= before[pid] + WEB_THREADS + 2 for pid in after), (before, after)
     wait_until(
         lambda: server.connections() <= CONNECTIONS, RECOVERY_S, "connections are left", broker.log
@@ -131,7 +131,7 @@ def test_on_a_slow_way_that_is_cut_again_and_again_nothing_is_lost_and_nothing_s
     tmp_path: Path, installation: Installation
 ) -> None:
     _, consumer, server = installation
-    # A tenth of a minute in place of one: so long a host that vanished is waited for.
+    # 6 s instead of 60 s: the time after which the broker gives up on a host that vanished.
     url = f"{server.database('broker_far')}?read_timeout=6"
     with Proxy(url) as way:
         for broker in installed(tmp_path, way.url, consumer, path="/far"):
@@ -147,7 +147,7 @@ def test_on_a_slow_way_that_is_cut_again_and_again_nothing_is_lost_and_nothing_s
             all_arrived(consumer, "/far", traffic, broker)
             ((stored,),) = server.run("SELECT COUNT(*) FROM broker_far.channels_app_message")
             assert stored == len(traffic.acknowledged) == traffic.keys
-            # Of two workers the one that hears last may have been taken for dead: it ends by
-            # itself. Nothing is killed for it.
+            # The worker that reconnects last may have been taken for dead: it then ends by itself,
+            # without a kill.
             assert broker.log().count("web started") == broker.log().count("worker started") == 1
             assert "stands still" not in broker.log()

@@ -1,4 +1,4 @@
-"""Two hosts on one database: what one of them answered holds on the other, at load and at once."""
+"""Two hosts on one database: what one has answered holds on the other at once, under load."""
 
 import os
 import signal
@@ -18,11 +18,11 @@ from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.e2e
 CONSUMERS = 8
-"""Of one channel: both pumps have some of them."""
+"""Consumers per channel, enough for both pumps to be assigned some."""
 BATCH = 40
 WAITING = 10 * BATCH
-"""So many messages may wait for their fan-out: with more, a slow machine would be minutes behind,
-and each test would wait for what those before it have left."""
+"""The most messages that wait for their fan-out. With more, a slow machine would be minutes behind,
+and each test would wait for the messages of earlier ones."""
 PATIENCE_S = 300.0
 REQUESTS = """
     FROM delivery_attempt AS attempt
@@ -30,7 +30,7 @@ REQUESTS = """
     JOIN channels_app_consumer AS consumer ON consumer.id = delivery.consumer_id
     WHERE attempt.outcome <> 'interrupted' AND consumer.client_id =
 """
-"""What began, of the consumer that is named behind it."""
+"""The requests to a consumer, whose name follows."""
 
 
 class Hosts(NamedTuple):
@@ -62,7 +62,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 
 def register(hosts: Hosts, channel: str, **values: object) -> list[str]:
-    """A channel and its consumers; their paths at the receiver."""
+    """Make a channel and consumers; return their names, which are paths at the receiver."""
     hosts.one.call("PUT", f"/channels/{channel}", 201, json={})
     names = [f"{channel}-{number}" for number in range(CONSUMERS)]
     for name in names:
@@ -73,7 +73,7 @@ def register(hosts: Hosts, channel: str, **values: object) -> list[str]:
 
 @contextmanager
 def load(broker: Broker, channel: str) -> Iterator[list[int]]:
-    """Batches, one after the other, until the end; how many messages each of them brought."""
+    """Publish batches inside the block; yield the growing list of accepted messages per batch."""
     accepted: list[int] = []
     stopped = threading.Event()
     headers = dict(broker.http.headers)
@@ -101,13 +101,13 @@ def load(broker: Broker, channel: str) -> Iterator[list[int]]:
 
 
 def flows(accepted: list[int], broker: Broker, batches: int = 8) -> None:
-    """Wait until so many batches more are accepted."""
+    """Wait until ``batches`` more batches are accepted."""
     known = len(accepted)
     wait_until(lambda: len(accepted) >= known + batches, PATIENCE_S, "nothing flows", broker.log)
 
 
 def begun(hosts: Hosts, consumer: str, when: str, at: datetime) -> int:
-    """How many requests to the consumer began before or after an instant."""
+    """Count the requests to the consumer that began before or after an instant."""
     instant = at.strftime("%Y-%m-%d %H:%M:%S.%f")
     return Counts(hosts.one).number(
         f"SELECT COUNT(*) {REQUESTS} '{consumer}' AND attempt.started_at {when} '{instant}'"
@@ -115,17 +115,17 @@ def begun(hosts: Hosts, consumer: str, when: str, at: datetime) -> int:
 
 
 def has_begun(hosts: Hosts, consumer: str) -> bool:
-    """Whether a request to the consumer is in the books."""
+    """Whether an attempt for the consumer is recorded."""
     return begun(hosts, consumer, "<=", datetime.now(UTC)) > 0
 
 
 def got(hosts: Hosts, consumer: str) -> bool:
-    """Whether the receiver had a request at that path."""
+    """Whether the receiver got a request at that path."""
     return bool(hosts.consumer.requests(f"/{consumer}"))
 
 
 def settled(hosts: Hosts, channel: str) -> None:
-    """Wait until no delivery of a channel is on its way: then every attempt is in the books."""
+    """Wait until no delivery of a channel is in flight: then every attempt is recorded."""
     under_way = f"""
         FROM delivery_delivery AS delivery
         JOIN channels_app_consumer AS consumer ON consumer.id = delivery.consumer_id
@@ -184,7 +184,7 @@ def test_after_a_new_address_was_answered_none_begins_to_the_old_one(hosts: Host
 
 
 def pause(hosts: Hosts, lanes: str, key: str) -> None:
-    """Hold the key, once something of it is open."""
+    """Pause the key as soon as it has an open delivery."""
 
     def is_paused() -> bool:
         for lane in hosts.one.call("GET", f"{lanes}?ordering_key={key}", 200)["items"]:
@@ -256,7 +256,7 @@ def most_at_once(hosts: Hosts, consumer: str) -> int:
     changes: list[tuple[datetime, int]] = []
     for text, total_ms in rows:
         started_at = text if isinstance(text, datetime) else datetime.fromisoformat(text)
-        # Short of its end: the next one may begin as soon as the answer is read.
+        # 10 % early: the next request may begin as soon as the response is read.
         ended_at = started_at + timedelta(milliseconds=total_ms * 0.9)
         changes += [(started_at, 1), (ended_at, -1)]
     count = most = 0
@@ -271,7 +271,7 @@ def most_at_once(hosts: Hosts, consumer: str) -> int:
 def test_caps_hold_while_a_host_leaves_and_joins(hosts: Hosts, end: signal.Signals) -> None:
     channel = f"capped-{end.name.lower()}"
     names = register(hosts, channel, max_in_flight=3)
-    for name in names[::2]:  # the others have one pump
+    for name in names[::2]:  # the other consumers have one pump
         target = f"/channels/{channel}/consumers/{name}"
         hosts.one.call("PATCH", target, 200, json={"max_pumps": 2})
     for name in names:

@@ -1,4 +1,4 @@
-"""Producers that go on asking, and what the broker's processes do meanwhile."""
+"""Producers that retry, and measurements of the broker's processes meanwhile."""
 
 import os
 import re
@@ -16,24 +16,24 @@ from tests.support.receiver import Receiver
 
 CHANNEL = "/channels/orders/messages"
 REFUSED = {503: "storage_unavailable", 507: "storage_full"}
-"""Codes of the answers that say so, by status."""
+"""Problem codes of the expected refusals, by status."""
 PRODUCERS = 3
 PAUSE_S = 0.02
 RECOVERY_S = 60.0
-"""Generous: a busy machine must not fail a test that is about whether, not how fast."""
+"""Long, because these tests check whether the broker recovers, not how fast. Seconds."""
 LINES_PER_S = 12
-"""What all processes together may say about an outage, however many requests are refused. A
-traceback counts as one: django-q2 writes one every ten seconds."""
+"""Log lines that all processes may write per second of an outage, whatever the number of refusals.
+A traceback counts as one line: django-q2 writes one every ten seconds."""
 CPU_SHARE = 0.6
-"""Of one core, all processes together, beyond what is usual: a loop without a pause takes a whole
-one each."""
+"""The share of a core that all processes together may use above the usual load. A loop without a
+pause uses a whole core."""
 USUAL_S = 2.0
 _LINE = re.compile(r"^\d{4}-\d\d-\d\d ", re.MULTILINE)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Answer(NamedTuple):
-    """One answer, and when (`time.monotonic`) its request began and ended."""
+    """A response, with the begin and end of its request by `time.monotonic`."""
 
     began: float
     ended: float
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class Traffic:
-    """Producers that send each message under its own key until it is acknowledged."""
+    """Producers that send each message with its idempotency key until it is acknowledged."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self._url = f"{broker.base}{CHANNEL}"
@@ -57,7 +57,7 @@ class Traffic:
         self._numbers = [0] * PRODUCERS
         self.answers: list[Answer] = []
         self.broken: list[str] = []
-        """Requests that were not answered at all."""
+        """Requests without any response."""
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -65,7 +65,7 @@ class Traffic:
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
-        """Begin nothing more; what was begun is sent until it is acknowledged."""
+        """Begin no new message; retry the current ones until they are acknowledged."""
         self._stopped.set()
         self._patience_s = 0.0 if error else self._patience_s
         for thread in self._threads:
@@ -73,31 +73,31 @@ class Traffic:
 
     @property
     def acknowledged(self) -> set[str]:
-        """Ids of which the broker said that they are stored."""
+        """Ids of all acknowledged messages."""
         return {str(answer.body["id"]) for answer in self._of(200, 202)}
 
     @property
     def refusals(self) -> int:
-        """How many answers said that nothing can be stored."""
+        """How many responses were 503 or 507."""
         return len(self._of(*REFUSED))
 
     @property
     def keys(self) -> int:
-        """How many messages were sent, each under a key of its own."""
+        """How many messages were sent, each with its own idempotency key."""
         return sum(self._numbers)
 
     def flows(self, otherwise: str, more: Callable[[], str]) -> None:
-        """Wait until ten messages more are acknowledged."""
+        """Wait until ten more messages are acknowledged."""
         wanted = len(self._of(202)) + 10
         wait_until(lambda: len(self._of(202)) >= wanted, RECOVERY_S, otherwise, more)
 
     def is_refused(self, more: Callable[[], str]) -> None:
-        """Wait until each producer has been told to come back later."""
+        """Wait until there are two more refusals per producer."""
         wanted = self.refusals + 2 * PRODUCERS
         wait_until(lambda: self.refusals >= wanted, RECOVERY_S, "nothing is refused", more)
 
     def check(self) -> None:
-        """Every answer was an acknowledgement or a refusal that says when to try again."""
+        """Check that every response was an acknowledgement or a refusal with Retry-After."""
         assert not self.broken, self.broken
         assert {answer.status for answer in self.answers} <= {200, 202, *REFUSED}
         for answer in self._of(*REFUSED):
@@ -105,7 +105,7 @@ class Traffic:
             assert answer.body["code"] == REFUSED[answer.status]
 
     def acknowledged_within(self, began: float, ended: float) -> int:
-        """How many requests that began and ended in a time were acknowledged."""
+        """How many requests that began and ended in this period were acknowledged."""
         return sum(began <= one.began and one.ended <= ended for one in self._of(200, 202))
 
     def _of(self, *statuses: int) -> list[Answer]:
@@ -142,7 +142,7 @@ class Traffic:
 
 
 def all_arrived(receiver: Receiver, path: str, traffic: Traffic, broker: Broker) -> None:
-    """Wait until the consumer has heard of everything that was acknowledged."""
+    """Wait until the consumer has received all acknowledged messages."""
     wait_until(
         lambda: traffic.acknowledged <= set(heard_ids(receiver, path)),
         RECOVERY_S,
@@ -152,7 +152,7 @@ def all_arrived(receiver: Receiver, path: str, traffic: Traffic, broker: Broker)
 
 
 def usual_cpu(broker: Broker) -> float:
-    """What this traffic costs on this machine while all is well: a share of one core."""
+    """The share of a core that this traffic needs on this machine without a fault."""
     cpu, began = _cpu_s(broker), time.monotonic()
     time.sleep(USUAL_S)
     return (_cpu_s(broker) - cpu) / (time.monotonic() - began)
@@ -160,9 +160,9 @@ def usual_cpu(broker: Broker) -> float:
 
 @contextmanager
 def calm(broker: Broker, usual: float = 0.0) -> Iterator[None]:
-    """Nobody turns in circles in here: neither the log nor the processors are kept busy.
+    """Check that inside the block no process floods the log or runs in a busy loop.
 
-    ``usual`` is what traffic that goes on takes of a core: a slow machine is busy with it.
+    ``usual`` is the share of a core that continuing traffic needs.
     """
     began, lines, cpu = time.monotonic(), _lines(broker), _cpu_s(broker)
     yield
@@ -175,19 +175,19 @@ def calm(broker: Broker, usual: float = 0.0) -> Iterator[None]:
 
 
 def processes(broker: Broker) -> set[int]:
-    """Every living process of the broker but one: django-q2 starts its pusher anew after errors."""
+    """Living processes of the broker, without django-q2's pusher, which restarts after errors."""
     assert broker.process is not None
     everybody = {broker.process.pid, *descendants(broker.process.pid)}
     return {pid for pid in everybody if (name := _name(pid)) and b"pusher" not in name}
 
 
 def open_files(broker: Broker) -> dict[int, int]:
-    """How many file descriptors each process holds."""
+    """How many file descriptors each process has open."""
     return {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in processes(broker)}
 
 
 def _name(pid: int) -> bytes:
-    """What stands in the list of processes; nothing when it is gone, or dead and not buried yet."""
+    """The command line of a process; empty when it has ended or is a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

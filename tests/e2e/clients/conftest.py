@@ -33,7 +33,7 @@ def hooks(broker: Broker, key: str) -> Iterator[Hookstation]:
 
 @pytest.fixture
 def channel(hooks: Hookstation, request: pytest.FixtureRequest) -> str:
-    """A channel of the test's own."""
+    """A channel that no other test uses."""
     name = request.node.name.removeprefix("test_").replace("_", "-").replace("[", ".")
     name = name.rstrip("]")[:100]
     hooks.create_channel(name)

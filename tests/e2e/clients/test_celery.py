@@ -1,4 +1,4 @@
-"""Celery's application with one import changed: the same tests on Celery's Redis and on ours."""
+"""A Celery application with one changed import: the same tests on Celery with Redis and on ours."""
 
 import importlib.util
 import os
@@ -34,7 +34,7 @@ SOURCES = ROOT / "clients/python/src"
 
 
 class Shop:
-    """The example application on one of the two, and the processes that work for it."""
+    """The example application on one of the two task queues, and its worker processes."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Shop:
         return getattr(self.module, task)
 
     def start_worker(self, folder: Path, *options: str) -> subprocess.Popen[bytes]:
-        """A worker that finds the application; its files are relative to ``folder``."""
+        """Start a worker of the application; its files are relative to ``folder``."""
         log = (folder / "worker.log").open("ab")
         command = [*self._command, *options]
         environment = self.environment | {"PYTHONPATH": f"{SOURCES}:{EXAMPLES}"}
@@ -56,7 +56,7 @@ class Shop:
 
     @contextmanager
     def worker(self, folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A worker for the time being; what it wrote is printed at its end."""
+        """Run a worker inside the block; print its log at the end."""
         process = self.start_worker(folder, *options)
         try:
             yield process
@@ -78,7 +78,7 @@ def _load(name: str) -> ModuleType:
 
 @contextmanager
 def _on_celery(folder: Path) -> Iterator[Shop]:
-    """Celery on a Redis of its own, which keeps nothing."""
+    """Celery on its own Redis, which saves nothing to disk."""
     server = shutil.which("redis-server")
     if server is None:
         pytest.skip("there is no redis-server (Debian: redis-server)")
@@ -143,7 +143,7 @@ def shop(
 
 @pytest.fixture(scope="module")
 def working(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a worker of both queues that runs beside the tests, with beat."""
+    """Run a worker of both queues, with beat; yield its folder."""
     folder = tmp_path_factory.mktemp("worker")
     with shop.worker(folder, "-c", "2", "-Q", "celery,slow", "-B"):
         yield folder
@@ -264,13 +264,13 @@ def test_beat_sends_what_is_due(shop: Shop, working: Path) -> None:
 
 
 def test_urgent_tasks_are_run_first(shop: Shop, tmp_path: Path) -> None:
-    """The application is Redis's, where 0 is the most urgent priority."""
+    """The application uses Redis priorities: 0 is the most urgent."""
     file, queue = tmp_path / "notes", f"urgent-{shop.name}"
     for priority in (9, 3, 0, 6):
         shop.note.apply_async([str(file), str(priority)], queue=queue, priority=priority)
     with shop.worker(tmp_path, "-c", "1", "-Q", queue):
         wait_until(lambda: len(lines(file)) == 4, PATIENCE_S, "they were not run")
-    # One call in ten takes the oldest, which is the least urgent one here.
+    # One receive in ten takes the oldest task, which is the least urgent one here.
     assert [line for line in lines(file) if line != "9"] == ["0", "3", "6"]
 
 
@@ -301,7 +301,7 @@ def test_tasks_are_pushed_into_a_web_application(
 
 
 def test_a_task_that_is_run_twice_sends_what_follows_once(shop: Shop, working: Path) -> None:
-    """As after a kill between what it sends and its acknowledgement; the results differ."""
+    """A kill between sending the next task and the acknowledgement repeats a task."""
     if shop.name == "before":
         pytest.skip("a message of ours")
     follower, linked = (f"{name}-{os.getpid()}" for name in ("follower", "linked"))
@@ -322,7 +322,7 @@ def test_a_task_that_is_run_twice_sends_what_follows_once(shop: Shop, working: P
 
 
 def test_a_killed_worker_loses_nothing(shop: Shop, tmp_path: Path) -> None:
-    """Whose tasks are run at least once, and whose chain goes on."""
+    """Each task runs at least once, and the chains continue."""
     if shop.name == "before":
         pytest.skip("Celery gives a task of a killed worker to another one after an hour")
     file, queue = tmp_path / "notes", "killed"

@@ -1,4 +1,4 @@
-"""The client against a real broker, blocking and with asyncio."""
+"""The Python client against a real broker, blocking and with asyncio."""
 
 import asyncio
 from collections.abc import Iterator
@@ -185,7 +185,7 @@ def test_same_names_work_with_asyncio(hooks: Hookstation, channel: str) -> None:
 
 
 class LosesResponses(httpx.BaseTransport):
-    """The real transport, whose first responses never reach the client."""
+    """The real transport, which loses its first responses."""
 
     def __init__(self, losses: int) -> None:
         self.losses = losses

@@ -1,4 +1,4 @@
-"""Every client does what every client has to do: clients/conformance, against a real broker."""
+"""Every client passes the scenarios of clients/conformance against a real broker."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +37,7 @@ def lacking() -> Mapping[str, str]:
 
 @pytest.fixture(scope="module")
 def played(suite: Suite) -> Callable[[str], dict[str, Result]]:
-    """Every scenario with one client, played once."""
+    """Run every scenario with a client; the results are cached."""
     return cache(lambda client: suite.run(client, DRIVERS[client]))
 
 
@@ -61,7 +61,7 @@ def test_the_matrix_in_the_documentation_is_current(
         pytest.skip(f"the page has every client: {lacking}")
     matrix = {client: dict(played(client)) for client in DRIVERS}
     if not FAKETIME:
-        # The page was made on a machine that has it.
+        # The page was generated on a machine with faketime.
         for results in matrix.values():
             results["clock skew"] = Result("green")
     text = conformance.page(matrix)
@@ -112,7 +112,7 @@ real = driver.OPERATIONS["publish"]
 driver.OPERATIONS["publish"] = lambda ordering_key=None, **words: real(**words)
 """,
 }
-"""By the scenario that has to notice it: what is wrong with a driver."""
+"""A fault of a driver, by the scenario that must detect it."""
 
 
 @pytest.mark.parametrize("name", BROKEN)

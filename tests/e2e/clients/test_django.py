@@ -1,4 +1,4 @@
-"""The outbox of Django, in the example project's own processes."""
+"""The Django outbox, in processes of the example project."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ ROOMS, ORDERS = 3, 400
 
 
 class Project:
-    """The example project with a database of its own."""
+    """The example project with its own database."""
 
     def __init__(self, broker: Broker, key: str, database: str) -> None:
         self.environment = {
@@ -36,16 +36,16 @@ class Project:
         }
 
     def run(self, code: str, expect: int = 0, **environment: str) -> str:
-        """Run code in the project; returns what it printed."""
+        """Run code in the project; return its output."""
         command = [sys.executable, "-c", SETUP + code]
         return self._finished(command, expect, environment)
 
     def manage(self, *arguments: str, expect: int = 0, **environment: str) -> str:
-        """Run a management command."""
+        """Run a management command; return its output."""
         return self._finished([sys.executable, "manage.py", *arguments], expect, environment)
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A management command that goes on."""
+        """Start a management command that keeps running."""
         command = [sys.executable, "manage.py", *arguments]
         return subprocess.Popen(command, cwd=EXAMPLE, env=self.environment)
 
@@ -75,7 +75,7 @@ def project(
     django_db_blocker: Any,
     request: pytest.FixtureRequest,
 ) -> Iterator[Project]:
-    """The application's database is of the broker's kind, or one that the broker cannot use."""
+    """The project on the broker's kind of database, and on PostgreSQL."""
     is_own = request.param != "postgresql"
     if not is_own and connection.vendor == "mysql":
         pytest.skip("PostgreSQL is tried once, in the run on SQLite")
@@ -89,7 +89,7 @@ def project(
 
 @pytest.fixture
 def orders(hooks: Hookstation) -> Iterator[str]:
-    """A consumer of what the shop publishes, which has nothing waiting."""
+    """A consumer of the shop's channel, without any waiting message."""
     hooks.create_channel("bookings")
     hooks.register("bookings", "billing")
     yield "billing"
@@ -97,7 +97,7 @@ def orders(hooks: Hookstation) -> Iterator[str]:
 
 
 def received(hooks: Hookstation, channel: str, consumer: str, wait: float = 0) -> list[Delivery]:
-    """All that waits for a consumer; the first call waits until there is something."""
+    """Receive and acknowledge all waiting messages; the first call waits for one."""
     found: list[Delivery] = []
     while batch := hooks.receive_batch(channel, consumer, max=100, wait=0 if found else wait):
         hooks.ack(batch)
@@ -106,7 +106,7 @@ def received(hooks: Hookstation, channel: str, consumer: str, wait: float = 0) -
 
 
 def placing(module: str, code: str = "") -> str:
-    """Code that books a room, and more in the same transaction."""
+    """Code that books a room and runs more code in the same transaction."""
     return (
         "from django.db import transaction\n"
         f"from shop.{module} import place_order\n"
@@ -117,7 +117,7 @@ def placing(module: str, code: str = "") -> str:
 
 
 def test_what_is_committed_is_published(project: Project, hooks: Hookstation, orders: str) -> None:
-    """In the background of the process that committed it."""
+    """The process that committed the row publishes it in the background."""
     process = "from hookstation_client.django.models import OutboxMessage\nimport time\n"
     until_empty = "while OutboxMessage.objects.exists(): time.sleep(0.05)\n"
     project.run(process + placing("after") + until_empty)
@@ -140,7 +140,7 @@ def test_what_is_rolled_back_is_not(project: Project, hooks: Hookstation, orders
 def test_a_kill_after_the_commit_loses_nothing(
     project: Project, hooks: Hookstation, orders: str, module: str, published: int
 ) -> None:
-    """With the outbox; without it, as before, the message is lost."""
+    """With the outbox the message is kept; without it the message is lost."""
     killing = "transaction.on_commit(lambda: exec(KILLED))"
     code = f"KILLED = {KILLED!r}\n" + placing(module).replace(
         "    place_order", f"    {killing}\n    place_order"
@@ -174,7 +174,7 @@ def test_a_killed_relay_loses_nothing_and_keeps_the_order(
     project.manage("relay_outbox", "--once")
     rest = received(hooks, "bookings", orders, wait=20)
 
-    # Ids rise with the order in which the broker stored the messages.
+    # Ids rise in the order in which the broker stored the messages.
     stored = sorted(first + rest, key=lambda message: message.id)
     numbers = [message.json()["number"] for message in stored]
     assert first
@@ -242,7 +242,7 @@ def test_a_mirrored_model_tells_what_happens_to_it(project: Project, hooks: Hook
 
 
 def test_a_row_and_its_message_are_one_transaction(project: Project, hooks: Hookstation) -> None:
-    """Also where none is open: if the message cannot be stored, the row is not."""
+    """Also outside a transaction: when the message cannot be stored, neither is the row."""
     shown = project.run(
         "from shop.models import Customer\n"
         "import hookstation_client.django.mirroring as mirroring\n"

@@ -1,4 +1,4 @@
-"""A client that openapi-python-client makes from the OpenAPI document, used as a person would."""
+"""A client generated from the OpenAPI document by openapi-python-client, used as by a person."""
 
 import importlib
 import json
@@ -31,11 +31,11 @@ def broker(
 
 @pytest.fixture(scope="module")
 def folder(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the generated package is; the generator had nothing to complain about."""
+    """Generate the package without a warning; return its folder."""
     folder = tmp_path_factory.mktemp("generated")
     address = broker.base.removesuffix("/api/v1") + "/api/schema/?format=json"
     (folder / "openapi.json").write_bytes(requests.get(address, timeout=60).content)
-    # Formatting the package takes a formatter, which is not what is tested here.
+    # Do not format the package: this test does not need a formatter.
     (folder / "config.yml").write_text("post_hooks: []\n")
     done = subprocess.run(
         [
@@ -65,7 +65,7 @@ def generated(
 
 
 class Generated:
-    """The package, with a client that has a key."""
+    """The package, with a client that has an API key."""
 
     def __init__(self, broker: Broker) -> None:
         self.models = importlib.import_module(f"{PACKAGE}.models")
@@ -77,7 +77,7 @@ class Generated:
         )
 
     def call(self, name: str, *path: str, **options: Any) -> Any:
-        """What an operation is answered, as an object of the package: ``tag.operation``."""
+        """Call the operation ``tag.operation``; return the response as the package's object."""
         module = importlib.import_module(f"{PACKAGE}.api.{name}")
         return module.sync(*path, client=self.client, **options)
 

@@ -19,7 +19,7 @@ def test_workers_do_what_their_handlers_say(broker: Broker, key: str) -> None:
         GO,
         {
             **GO_ENVIRONMENT,
-            # Nobody listens at the first address: every call goes on with the second one.
+            # Nothing listens at the first address: every call goes on with the second one.
             "HOOKSTATION_URL": f"http://127.0.0.1:1,http://127.0.0.1:{broker.port}",
             "HOOKSTATION_KEY": key,
         },

@@ -19,13 +19,13 @@ TESTS = "dev.hookstation.client.BrokerTests"
 
 @pytest.fixture(scope="module")
 def java() -> list[str]:
-    """The command of the client's tests."""
+    """The command that runs the client's tests."""
     toolchains.need_or_skip("java", "javac")
     return ["java", "-cp", str(toolchains.build_java() / "classes"), TESTS]
 
 
 def environment(broker: Broker, key: str) -> dict[str, str]:
-    """Nobody listens at the first address: every call goes on with the second one."""
+    """Nothing listens at the first address: every call goes on with the second one."""
     url = f"http://127.0.0.1:1,http://127.0.0.1:{broker.port}"
     return {"HOOKSTATION_URL": url, "HOOKSTATION_KEY": key}
 

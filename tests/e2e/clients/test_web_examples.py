@@ -1,4 +1,4 @@
-"""The shops of each web framework, before and after, as consumers of a real broker."""
+"""The example shops of each web framework, before and after, as consumers of a real broker."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
 
 
 def signed(secret: str, id: str, body: bytes, channel: str) -> tuple[bytes, dict[str, str]]:
-    """A delivery as the broker would send it."""
+    """A delivery as the broker sends it: body and headers."""
     at = int(time.time())
     headers = {
         "webhook-id": id,
@@ -65,11 +65,11 @@ def test_shop_takes_orders_once_and_rejects_for_good(
             "not all is settled",
         )
         assert shop.orders() == [1, 2]
-        # Rejected ones were tried once: `Hookstation-Retry: never`.
+        # Rejected orders were tried once: `Hookstation-Retry: never`.
         dead = list(hooks.dead_letters(channel, "shop"))
         assert {(d["reason"], d["attempt_count"]) for d in dead} == {("permanent_failure", 1)}
 
-        # A repeat is acknowledged and changes nothing, though it holds another order here.
+        # A repeat is acknowledged and changes nothing, although its body holds another order here.
         repeat = signed(made["secret"], sent[0].id, b'{"id": 99, "article": "tea"}', channel)
         found = shop.post(*repeat)
         forged = shop.post(repeat[0], repeat[1] | {"webhook-id": "msg_forged"})

@@ -1,4 +1,4 @@
-"""Workers, buffers and comparing notes against a real broker."""
+"""Workers, buffers and reconciliation of the client against a real broker."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def states(hooks: Hookstation, channel: str, consumer: str = "all") -> list[str]
 
 
 def run_until(worker: Worker, done: Callable[[], bool], otherwise: str) -> None:
-    """Run the worker in a thread until something is so."""
+    """Run the worker in a thread until the condition holds."""
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -92,7 +92,7 @@ def test_worker_extends_leases_and_runs_several_at_once(hooks: Hookstation, chan
     thread = threading.Thread(target=worker.run)
     thread.start()
     together.wait(PATIENCE_S)
-    # Another receiver asks for longer than the leases last, were they not extended.
+    # The workers extend their leases: another receiver waits 6 s, longer than a lease, for nothing.
     found = hooks.receive_batch(channel, "all", wait=6)
     may_end.set()
     worker.stop()
@@ -149,7 +149,7 @@ print("ended", flush=True)
 def client_process(
     hooks: Hookstation, code: str, *arguments: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process of its own that speaks to the same broker, and is killed at the end."""
+    """Run another client process against the same broker; kill it at the end."""
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env={
@@ -221,7 +221,7 @@ while True:
 def test_killed_process_leaves_its_messages_in_the_spool(
     hooks: Hookstation, channel: str, tmp_path: Path, broker: Broker
 ) -> None:
-    """Killed while it sends, and while the broker cannot be reached: each is stored once."""
+    """Kill it while it sends, and while the broker is unreachable: each message is stored once."""
     spool = tmp_path / "spool.db"
     promised = 0
     for url, least in ((hooks.url, 300), ("http://127.0.0.1:9", 50)):
@@ -238,7 +238,7 @@ def test_killed_process_leaves_its_messages_in_the_spool(
         assert buffer.flush(PATIENCE_S)
 
     messages = list(hooks.messages(channel))
-    # A line that was cut off by the kill may stand for a message that is there.
+    # The kill may have cut off the line that confirms a stored message.
     assert promised <= len(messages) <= promised + 2
     with sqlite3.connect(spool) as database:
         assert database.execute("SELECT count(*) FROM waiting").fetchone() == (0,)
@@ -291,7 +291,7 @@ def test_what_the_consumer_has_not_seen_is_sent_again(
     def compared() -> int:
         return hooks.reconcile(channel, "shop", seen=lambda id: True).checked
 
-    # The broker tells about what is two seconds old.
+    # The broker reports deliveries after two seconds.
     wait_until(lambda: compared() == 3, PATIENCE_S, "the broker has not told")
     clean = hooks.reconcile(channel, "shop", seen=lambda id: True)
     found = hooks.reconcile(channel, "shop", seen=lambda id: id != ids[1], replay=True)

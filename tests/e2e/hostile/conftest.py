@@ -1,4 +1,4 @@
-"""One web server for all hostile requests, and a look at what each of them left behind."""
+"""One web server for all hostile requests, and checks of what each of them left behind."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from pytest_django import DjangoDbBlocker
 from tests.support.wire import HEADERS_MS, Reply, Web, serving
 
 SECRET = b"4711-nobody-shall-read-this"
-"""Stands in every hostile body: the log must not have it."""
+"""Part of every hostile body; the log must not contain it."""
 _numbers = count(1)
 
 
@@ -19,7 +19,7 @@ _numbers = count(1)
 def web(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Web]:
-    """The server, started when it is first needed."""
+    """The server, started by the first test that needs it."""
     folder = tmp_path_factory.mktemp("web")
     with ExitStack() as stack:
         with django_db_blocker.unblock():
@@ -32,7 +32,7 @@ def web(
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """A channel of its own to send hostile things to."""
+    """A channel of the test's own, which receives the hostile requests."""
 
     web: Web
     channel: str
@@ -44,17 +44,17 @@ class Door:
         return f"/api/v1/channels/{self.channel}"
 
     def publish(self, *lines: str | bytes, body: bytes = SECRET) -> Reply:
-        """One message, whose length goes in front of the other header lines."""
+        """Publish a message; its Content-Length precedes the other header lines."""
         length = f"Content-Length: {len(body)}"
         return self.web.send(f"{self.path}/messages", length, *lines, method="POST", body=body)
 
     def put(self, body: bytes, kind: str = "application/json", path: str = "") -> Reply:
-        """Settings of the channel, or of something below it."""
+        """Put the channel's configuration, or that of an object below it."""
         lines = (f"Content-Type: {kind}", f"Content-Length: {len(body)}")
         return self.web.send(self.path + path, *lines, method="PUT", body=body)
 
     def bodies(self) -> list[bytes]:
-        """What is stored, oldest first."""
+        """All stored bodies, oldest first."""
         found = self.web.call("GET", f"/channels/{self.channel}/messages?limit=200", 200)
         ids = [item["id"] for item in found["items"]]
         return [self.web.send(f"/api/v1/messages/{one}/body").body for one in reversed(ids)]
@@ -62,7 +62,7 @@ class Door:
 
 @pytest.fixture
 def door(web: Web) -> Iterator[Door]:
-    """Behind the test: the server publishes as ever, stored nothing else and said nothing."""
+    """After the test: the server still publishes, stored nothing else and logged no secret."""
     opened = Door(web, f"door-{next(_numbers)}")
     web.call("PUT", f"/channels/{opened.channel}", 201)
     before = len(web.log())

@@ -1,9 +1,9 @@
-"""Parsers under atheris: inputs are bred towards lines that none has reached yet.
+"""Fuzz the parsers with atheris, which derives inputs that reach new lines of code.
 
 python -m tests.e2e.hostile.guided FOLDER [libFuzzer's options]
 
-A process of its own, because atheris never gives one back. What a parser may do with any input is
-written down here; the rest is a crash.
+This runs as its own process, because atheris never returns. ``one`` lists what a parser may do with
+any input; anything else is a crash.
 """
 
 import sys
@@ -32,7 +32,7 @@ with atheris.instrument_imports(include=["channels_app.rules", "delivery.rules"]
 
 NOW = datetime(2026, 1, 31, 8, tzinfo=UTC)
 SCHEMA = schemas.compiled({"type": "object", "properties": {"n": {"type": "integer"}}})
-SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLjM4"  # an example that the whole world knows
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLjM4"  # a published example
 SEEDS = (
     "https://hooks.example.com:8443/in?x=1",
     "http://[::ffff:169.254.169.254]/",
@@ -50,7 +50,7 @@ SEEDS = (
 
 
 def one(data: bytes) -> None:
-    """Every parser with one input."""
+    """Run every parser with one input."""
     text = data.decode("latin-1")
     name, _, value = text.partition(": ")
     if addresses.check_url(text, allowed=()) is None:

@@ -1,7 +1,7 @@
-"""The fuzzer once more, over sockets: what the web server makes of its requests and of our answers.
+"""The API fuzzer over sockets: how the web server handles its requests and our responses.
 
-In-process the same requests meet the views alone (test_fuzz.py, with more of them and on objects in
-every state). Here the addresses, header lines and lengths are written down, sent, and read again.
+test_fuzz.py sends more such requests to the views in-process, on objects in every state. Here
+addresses, header lines and lengths are serialized, sent and parsed.
 """
 
 import re
@@ -17,13 +17,13 @@ from tests.support.wire import Web
 
 pytestmark = pytest.mark.e2e
 EXAMPLES = examples(few=2, many=6)
-"""Requests per operation, half of them right ones."""
+"""Requests per operation, half of them valid."""
 NOBODY_LISTENS = "http://127.0.0.1:9/hook"
 
 
 @pytest.mark.trap("what a fuzzer makes up")
 def test_no_request_breaks_an_operation_over_sockets(web: Web) -> None:
-    """Documented answers only, each of them whole."""
+    """Every response is documented and complete."""
     before = len(web.log())
     made = furnish(web)
     statuses = set[int]()
@@ -34,7 +34,7 @@ def test_no_request_breaks_an_operation_over_sockets(web: Web) -> None:
 
 
 def furnish(web: Web) -> dict[str, str]:
-    """One object of each kind that needs no worker, by the words that the addresses use."""
+    """Make one object of each kind that needs no worker; return the names by URL parameter."""
     channel, consumer, producer = "/channels/fuzz", "/consumers/one", "/producers/fuzz"
     web.call("PUT", channel, 201)
     web.call("PUT", f"{channel}/event-types/order.paid", 201)
@@ -61,7 +61,7 @@ def furnish(web: Web) -> dict[str, str]:
 
 
 def fuzz(web: Web, operation: Operation, made: dict[str, str]) -> set[int]:
-    """Requests to one operation, as documented and not; which statuses they got."""
+    """Send valid and invalid requests to an operation; return the statuses."""
     real = {name.name: made[name.name] for name in operation.path_parameters}
     headers = {"Authorization": f"Bearer {web.key}"}
     chosen = [check for check in CHECKS if operation.definition.raw["operationId"] != OPAQUE]

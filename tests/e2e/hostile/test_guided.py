@@ -1,4 +1,4 @@
-"""No parser breaks, whatever a fuzzer breeds that sees which lines it has reached."""
+"""No parser crashes under a fuzzer that is guided by coverage."""
 
 import subprocess
 import sys

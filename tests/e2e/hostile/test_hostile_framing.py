@@ -1,4 +1,4 @@
-"""Requests that lie about where they begin and end, on the real server's sockets."""
+"""Requests with false lengths and framing, on the real server's sockets."""
 
 import time
 from contextlib import ExitStack, suppress
@@ -32,7 +32,7 @@ ALIVE = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     ],
 )
 def test_a_length_that_cannot_be(door: Door, announced: str, status: int) -> None:
-    """The answer comes while the body is still to be sent."""
+    """The response comes before the whole body was sent."""
     answer = door.web.send(
         f"{door.path}/messages", f"Content-Length: {announced}", method="POST", body=SECRET
     )
@@ -65,10 +65,10 @@ def test_a_body_that_ends_early(door: Door) -> None:
     ids=["whole", "unfinished", "too large", "garbage", "nothing"],
 )
 def test_a_body_in_chunks_is_asked_for_its_length(door: Door, body: bytes) -> None:
-    """The server cannot tell us whether the last chunk came: half a message must not be stored."""
+    """The server cannot tell us whether the last chunk came; half a message is never stored."""
     with Wire(door.web.port) as wire:
         wire.send(head(door, "Transfer-Encoding: chunked"))
-        # A client that looks is spared sending what is refused.
+        # A client that reads the response early need not send the refused body.
         if len(body) < 65536:
             wire.send(body)
         answer = wire.read()
@@ -83,7 +83,7 @@ def test_codings_that_are_not_spoken(door: Door, coding: str) -> None:
 @pytest.mark.trap("requests inside requests")
 @pytest.mark.parametrize("body", [CHUNKED, b"0\r\n\r\n"], ids=["chunks", "no chunks"])
 def test_nothing_is_smuggled_behind_two_framings(door: Door, body: bytes) -> None:
-    """With both framings the connection ends, so that no proxy takes the rest for its own."""
+    """With both framings the server closes the connection, so that no proxy misreads the rest."""
     length = f"Content-Length: {len(body) + len(ALIVE)}"
     with Wire(door.web.port) as wire:
         wire.send(head(door, length, "Transfer-Encoding: chunked") + body + ALIVE)
@@ -93,7 +93,7 @@ def test_nothing_is_smuggled_behind_two_framings(door: Door, body: bytes) -> Non
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.3])
 def test_a_refused_body_is_not_taken_for_a_request(door: Door, pause_s: float) -> None:
-    """A short one is read and dropped, even if it comes late."""
+    """The server reads and drops a short body, even if it comes late."""
     with Wire(door.web.port) as wire:
         wire.send(head(door, f"Content-Length: {len(ALIVE)}", "Content-Encoding: gzip"))
         time.sleep(pause_s)
@@ -109,7 +109,7 @@ def test_a_refused_body_is_not_taken_for_a_request(door: Door, pause_s: float) -
 def test_a_connection_that_ends_with_a_refusal_says_so(
     door: Door, size: int, pause_s: float
 ) -> None:
-    """A long body's does, and a stranger's: nobody waits for it."""
+    """The server closes the connection after a long body, or one without a valid key."""
     length = f"Content-Length: {size}"
     stranger = request("POST", f"{door.path}/messages", "Host: x", length)
     for begun, status in (
@@ -131,7 +131,7 @@ def test_a_connection_that_ends_with_a_refusal_says_so(
 
 @pytest.mark.trap("senders that never end")
 def test_headers_that_never_end_cost_nobody_else_anything(door: Door) -> None:
-    """They are cut off after a while; meanwhile everybody is served."""
+    """The server closes such connections after a time, and serves others meanwhile."""
     begun = time.monotonic()
     with ExitStack() as stack:
         slow = [stack.enter_context(Wire(door.web.port)) for _ in range(100)]
@@ -156,7 +156,7 @@ def test_what_is_no_http(door: Door, garbage: bytes) -> None:
 
 
 def test_who_asks_first_is_told_first(door: Door) -> None:
-    """``Expect: 100-continue`` saves the upload of what is refused anyway."""
+    """``Expect: 100-continue`` saves the upload of a body that is refused."""
     answer = door.web.send(
         f"{door.path}/messages",
         "Content-Length: 99999999",
@@ -167,6 +167,6 @@ def test_who_asks_first_is_told_first(door: Door) -> None:
 
 
 def head(door: Door, *lines: str) -> bytes:
-    """The beginning of a publish request."""
+    """The head of a publish request."""
     key = f"Authorization: Bearer {door.web.key}"
     return request("POST", f"{door.path}/messages", "Host: 127.0.0.1", key, *lines)

@@ -1,4 +1,4 @@
-"""Hostile JSON on the real server: settings, batches, and bodies that a schema is held against."""
+"""Hostile JSON on the real server: configuration, batches, and bodies that a schema validates."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_settings_that_cannot_be_read(door: Door, body: bytes, status: int, code
 
 
 def test_a_field_twice_means_its_last_value(door: Door) -> None:
-    """As almost every parser reads it: what is checked is also what is stored."""
+    """Almost every parser reads it so: the validated value is also the stored one."""
     answer = door.put(b'{"description":"first","description":"last"}')
     assert json.loads(answer.body)["description"] == "last"
     assert door.put(b'{"max_body_bytes":10,"max_body_bytes":-1}').status == 422
@@ -89,7 +89,7 @@ def test_names_that_cannot_be(door: Door, below: str, name: str) -> None:
 
 
 def batch(door: Door, body: bytes, kind: str = "application/json") -> tuple[int, str, list[int]]:
-    """Status, problem code and the items' statuses."""
+    """The status, the problem code and the items' statuses."""
     answer = door.web.send(
         f"{door.path}/messages/batch",
         f"Content-Type: {kind}",

@@ -1,4 +1,4 @@
-"""Hostile lines of requests on the real server: methods, addresses, headers and credentials."""
+"""Hostile request lines on the real server: methods, addresses, headers and credentials."""
 
 import json
 import string
@@ -116,7 +116,7 @@ def test_long_and_many_headers(door: Door) -> None:
     assert door.web.send(CHANNELS, "X-Long: " + "a" * 300_000).status == 200
     assert door.web.send(CHANNELS, *(f"X-{n}: a" for n in range(500))).status == 431
     for target, line in [(CHANNELS, "X-Long: " + "a" * 5_000_000), ("/" + "a" * 5_000_000, "X: a")]:
-        # Cut off in the middle of it: the answer may be lost on the way.
+        # The server may close the connection while we send: the response may be lost.
         with suppress(OSError):
             assert door.web.send(target, line).status == 431
 
@@ -186,7 +186,7 @@ def test_the_brokers_headers_cannot_be_forged(door: Door, name: str) -> None:
 
 
 def test_a_forwarded_value_ends_where_its_line_ends(door: Door) -> None:
-    """Some parsers end lines at a bare LF: what follows is another header, never a part of it."""
+    """For some parsers a bare LF ends a line: the rest must become another header."""
     answer = door.publish(b"Hookstation-Header-X-A: a\nwebhook-id: forged\nX-B: b")
     assert answer.status == 202
     door.stored.append(SECRET)
@@ -243,7 +243,7 @@ def test_a_key_in_the_address_opens_nothing(door: Door, name: str) -> None:
 @pytest.mark.trap("ids that match what they do not name")
 @pytest.mark.parametrize("spelt", ["{upper}", "{start}%25", "{start}_", "{name}%20", "%20{name}"])
 def test_names_match_exactly(door: Door, spelt: str) -> None:
-    """No case folding, no trailing blanks, no wildcards of SQL, on any database."""
+    """No case folding, no trailing blanks, no SQL wildcards, on any database."""
     name = door.channel
     other = spelt.format(upper=name.upper(), start=name[:-1], name=name)
     for below in ("", "/messages", "/consumers", "/event-types"):

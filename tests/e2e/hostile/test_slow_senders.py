@@ -1,4 +1,4 @@
-"""Senders that take their time, or vanish: what they hold, and that publishing goes on."""
+"""Slow and vanished senders: which resources they hold, and that publishing goes on."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,11 +13,11 @@ from tests.support.wire import Reply, Wire, request
 pytestmark = pytest.mark.e2e
 THREADS = children.web_threads()
 KEEPALIVE = "02"
-"""The timer of a connection that is asked now and then whether it is still there."""
+"""The timer code of /proc/net/tcp for a connection with keepalive probes."""
 
 
 def slow_form(wire: Wire) -> None:
-    """A stranger's sign-in whose password never comes."""
+    """Begin a sign-in without a key, and never send the password."""
     kind = "Content-Type: application/x-www-form-urlencoded"
     lines = ("Host: 127.0.0.1", kind, "Content-Length: 100", f"Cookie: csrftoken={'a' * 32}")
     wire.send(request("POST", "/accounts/login/", *lines) + b"login=")
@@ -25,7 +25,7 @@ def slow_form(wire: Wire) -> None:
 
 @pytest.mark.trap("senders that never end")
 def test_forms_that_never_end_do_not_stop_publishing(door: Door) -> None:
-    """More of them than the server has threads; nobody needs a key to send them."""
+    """More forms than the server has threads; sending them needs no key."""
     with ExitStack() as stack:
         for _ in range(2 * THREADS):
             slow_form(stack.enter_context(Wire(door.web.port)))
@@ -37,7 +37,7 @@ def test_forms_that_never_end_do_not_stop_publishing(door: Door) -> None:
         answer = refused.read()
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         assert b"send yours once more" in answer.body
-    # They are gone, and the door is open again.
+    # Their connections are closed, and forms are accepted again.
     wait_until(lambda: sign_in(door).status == 403, 5, "people are still turned away")
 
 
@@ -53,7 +53,7 @@ def test_a_form_that_breaks_off_is_refused(door: Door) -> None:
 
 @pytest.mark.trap("senders that never end")
 def test_a_caller_that_vanished_is_noticed(door: Door) -> None:
-    """In the middle of a body, too, when the server has nothing to say to it."""
+    """Also in the middle of a body, while the server sends nothing."""
     with Wire(door.web.port) as wire:
         slow_form(wire)
         wait_until(lambda: KEEPALIVE in timers(door.web.port), 5, "nobody asks the other side")
@@ -72,7 +72,7 @@ def test_a_caller_that_vanished_is_noticed(door: Door) -> None:
 def test_bodies_of_one_key_that_never_end_stop_nobody_else(
     door: Door, other: str, place: str, line: str
 ) -> None:
-    """More of them than the server has threads. A refused one is waited for to be dropped."""
+    """More bodies than the server has threads; the server reads a refused body to drop it."""
     with ExitStack() as stack:
         for _ in range(2 * THREADS):
             slow_body(stack.enter_context(Wire(door.web.port)), door.path + place, other, line)
@@ -84,13 +84,13 @@ def test_bodies_of_one_key_that_never_end_stop_nobody_else(
         answer = late.read()
         assert (answer.status, answer.code) == (429, "too_many_bodies")
         assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
-    # They are gone, and so are those that nobody read: the key is as good as before.
+    # The slow bodies and the refused ones are gone: requests with this key are accepted again.
     wait_until(lambda: publish(door, other, b"again") == 202, 5, "the key does not recover")
     door.stored.append(b"again")
 
 
 def test_many_connections_of_one_key_are_served(door: Door) -> None:
-    """All at once, and whole: nobody is slow."""
+    """All at once, with complete bodies."""
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(door.web.port)) for _ in range(2 * THREADS)]
         for wire in wires:
@@ -100,7 +100,7 @@ def test_many_connections_of_one_key_are_served(door: Door) -> None:
 
 
 def test_large_bodies_that_take_their_time_may_have_a_quarter_of_the_threads(door: Door) -> None:
-    """All of them are in the middle at once, in one process perhaps, and none is refused."""
+    """All are half sent at the same time, perhaps in one process, and none is refused."""
     half = b"y" * 2**19
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(door.web.port)) for _ in range(max(1, THREADS // 4))]
@@ -114,7 +114,7 @@ def test_large_bodies_that_take_their_time_may_have_a_quarter_of_the_threads(doo
 
 @pytest.fixture
 def other(door: Door) -> str:
-    """The key of a producer."""
+    """A producer's API key."""
     name = f"/producers/of-{door.channel}"
     door.web.call("PUT", name, 201)
     wishes = {"scopes": ["publish"], "all_channels": True}
@@ -122,30 +122,30 @@ def other(door: Door) -> str:
 
 
 def begin(wire: Wire, path: str, key: str, size: int, body: bytes, *lines: str) -> None:
-    """A request with as much of its body as is given."""
+    """Send a request with a part of its body."""
     known = ("Host: 127.0.0.1", f"Authorization: Bearer {key}", f"Content-Length: {size}")
     wire.send(request("POST", path, *known, *lines) + body)
 
 
 def slow_body(wire: Wire, path: str, key: str, *lines: str) -> None:
-    """A request whose last byte never comes."""
+    """Send a request without the last byte of its body."""
     begin(wire, path, key, len(SECRET) + 1, SECRET, *lines)
 
 
 def publish(door: Door, key: str, body: bytes) -> int:
-    """The status of a message that is all there."""
+    """Publish a complete message; return the status."""
     with Wire(door.web.port) as wire:
         begin(wire, f"{door.path}/messages", key, len(body), body)
         return wire.read().status
 
 
 def sign_in(door: Door) -> Reply:
-    """A whole form; it is no session's, which is told when it has been read."""
+    """Send a complete form without a session; the server refuses it after reading it."""
     return door.web.send("/accounts/login/", "Content-Length: 2", method="POST", body=b"a=")
 
 
 def timers(port: int) -> list[str]:
-    """What the kernel waits for on the server's side of each established connection."""
+    """Timer codes of the server's side of each established connection."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     own = [row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
     return [row[5].split(":")[0] for row in own]

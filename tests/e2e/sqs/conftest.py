@@ -1,4 +1,4 @@
-"""The SQS door of a real broker, and moto's service beside it as a second opinion."""
+"""The SQS API of a real broker, and moto's server to compare it with."""
 
 import os
 import uuid
@@ -25,7 +25,7 @@ def door(
 
 
 def client(environment: dict[str, str]) -> Any:
-    """A boto3 client with the address and the keys of this environment."""
+    """A boto3 client with the endpoint and credentials of this environment."""
     return boto3.client(
         "sqs",
         endpoint_url=environment["AWS_ENDPOINT_URL_SQS"],
@@ -38,7 +38,7 @@ def client(environment: dict[str, str]) -> Any:
 
 @pytest.fixture(scope="package")
 def boto(door: Door) -> Iterator[Any]:
-    """boto3's client of the door."""
+    """A boto3 client of the broker."""
     made = client(door.environment)
     yield made
     made.close()
@@ -46,7 +46,7 @@ def boto(door: Door) -> Iterator[Any]:
 
 @pytest.fixture(scope="package")
 def moto() -> Iterator[Any]:
-    """boto3's client of moto's service."""
+    """A boto3 client of moto's server."""
     port = ports.claim()
     server = ThreadedMotoServer("127.0.0.1", port=port, verbose=False)
     server.start()
@@ -65,13 +65,13 @@ def moto() -> Iterator[Any]:
 
 @pytest.fixture(params=["broker", "moto"])
 def sqs(request: pytest.FixtureRequest) -> Any:
-    """A boto3 client of each service in turn: what holds for one holds for the other."""
+    """A boto3 client of the broker, then of moto: the same assertions hold for both."""
     return request.getfixturevalue("boto" if request.param == "broker" else "moto")
 
 
 @pytest.fixture
 def name() -> str:
-    """A queue's name of the test's own."""
+    """A queue name that no other test uses."""
     return f"Test_{uuid.uuid4().hex[:12]}"
 
 

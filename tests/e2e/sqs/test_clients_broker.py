@@ -1,7 +1,7 @@
-"""The examples that know Amazon SQS alone, before and after they are pointed at the broker.
+"""Example programs written for Amazon SQS, before and after they are pointed at the broker.
 
-moto takes Amazon's place. `AWS_ENDPOINT_URL` sends the programs there, for all services; those that
-come to the broker do so because of the one line of their `after.env`.
+moto stands for Amazon: `AWS_ENDPOINT_URL` sends the programs there, for all services. The one line
+of an example's `after.env` sends its SQS calls to the broker.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture(scope="module")
 def amazon() -> Iterator[dict[str, str]]:
-    """The environment of programs that go to moto."""
+    """The environment of programs that call moto."""
     port = ports.claim()
     server = ThreadedMotoServer("127.0.0.1", port=port, verbose=False)
     server.start()
@@ -47,7 +47,7 @@ def program(
     name: str,
     tmp_path: Path,
 ) -> Iterator[Start]:
-    """Makes programs of an example that have a queue and files of their own."""
+    """Return a factory of an example's programs, which share a queue and files of this test."""
 
     def make(example: str, role: str, *command: str) -> Program:
         environment = {
@@ -65,7 +65,7 @@ def program(
 
 @contextmanager
 def working(worker: Program) -> Iterator[None]:
-    """It runs, and still does at the end."""
+    """Start the worker; check that it still runs at the end."""
     worker.start()
     try:
         yield
@@ -75,7 +75,7 @@ def working(worker: Program) -> Iterator[None]:
 
 
 def wait_for_letters(folder: Path, worker: Program) -> None:
-    """Until all are written."""
+    """Wait until all letters are written."""
     wait_until(
         lambda: {path.stem for path in folder.glob("*.txt")} == set(NUMBERS),
         DONE_S,
@@ -98,7 +98,7 @@ def test_boto3_places_and_packs_orders(program: Start) -> None:
 
 
 def test_celery_worker_does_its_tasks(program: Start, tmp_path: Path) -> None:
-    """Also those that it has to try again."""
+    """The letters include one whose task is retried."""
     command = ("-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "-l", "info")
     worker = program("celery-sqs", "worker", *command)
     send = program("celery-sqs", "producer", "send_letters.py", "1", f"{LAST}", str(tmp_path))

@@ -1,8 +1,9 @@
-"""boto3 against the SQS door, and against moto: one list of assertions for both.
+"""boto3 against the broker's SQS API and against moto: one list of assertions for both.
 
-Where moto differs, AWS's documentation decides, and the test that runs against the door alone cites
-it. The API Reference is https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/, the
-Developer Guide https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/.
+Where moto differs from AWS's documentation, the test runs against the broker alone and cites the
+documentation: the API Reference,
+https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/, and the Developer Guide,
+https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/.
 """
 
 import hashlib
@@ -21,12 +22,12 @@ from tests.support.door import Door
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 WAIT_S = 20
-"""A receive that expects something waits so long; the answer comes when there is something."""
+"""Seconds that a long poll may wait for an expected message."""
 PREFIX = "AWS.SimpleQueueService."
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """The code of the error with which a call is refused, without the service's prefix."""
+    """The error code of a refused call, without the service's prefix."""
     with pytest.raises(ClientError) as failed:
         call()
     code: str = failed.value.response["Error"]["Code"]
@@ -34,13 +35,13 @@ def refusal(call: Callable[[], Any]) -> str:
 
 
 def made(sqs: Any, name: str, **attributes: str) -> str:
-    """The address of a new queue."""
+    """Create a queue; return its URL."""
     url: str = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
     return url
 
 
 def receive(sqs: Any, url: str, count: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """So many messages, however many calls they take."""
+    """Receive until ``count`` messages came, in as many calls as needed."""
     got: list[dict[str, Any]] = []
     end = time.monotonic() + 90
     options = {"WaitTimeSeconds": WAIT_S, "MessageSystemAttributeNames": ["All"]} | options
@@ -223,8 +224,8 @@ def test_a_message_is_sent_received_and_deleted(sqs: Any, name: str) -> None:
 
 
 def test_what_was_sent_is_received_at_once(boto: Any, name: str) -> None:
-    # Developer Guide, short and long polling: a queue with few messages may answer a short poll
-    # with none. Here who has sent finds it.
+    # Developer Guide, short and long polling: a short poll of a queue with few messages may return
+    # none. The broker always returns a message that was sent before.
     url = made(boto, name)
     for number in range(20):
         boto.send_message(QueueUrl=url, MessageBody=str(number))
@@ -448,7 +449,7 @@ def test_a_message_that_is_given_back_returns_and_counts(sqs: Any, name: str) ->
 
 
 def test_an_event_type_can_have_a_receive_count_of_its_own(door: Door, name: str) -> None:
-    """The door alone: AWS has no event types. It goes before the queue's maxReceiveCount."""
+    """For the broker alone, as AWS has no event types. It overrides the queue's maxReceiveCount."""
     sqs, name = client(door.environment), name.lower()
     dead = made(sqs, f"{name}-dead")
     policy = json.dumps({"deadLetterTargetArn": arn_of(sqs, dead), "maxReceiveCount": 3})
@@ -465,7 +466,7 @@ def test_an_event_type_can_have_a_receive_count_of_its_own(door: Door, name: str
     assert got.count("hint") == 1
     assert is_empty(sqs, url), "the receive that finds the last one over ends it"
     assert set(bodies(receive(sqs, dead, 2))) == {"hint", "other"}
-    # Another redrive policy leaves it as it is.
+    # A new redrive policy keeps the override.
     policy = json.dumps({"deadLetterTargetArn": arn_of(sqs, dead), "maxReceiveCount": 9})
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": policy})
     found = door.broker.call("GET", consumer, 200)
@@ -554,7 +555,7 @@ def test_messages_are_counted_by_their_state(sqs: Any, name: str) -> None:
 
 
 def test_a_delay_may_be_longer_than_a_quarter_of_an_hour(boto: Any, name: str) -> None:
-    # SQS itself stops at 900 seconds.
+    # SQS itself allows at most 900 seconds.
     url = made(boto, name)
     boto.send_message(QueueUrl=url, MessageBody="next year", DelaySeconds=365 * 86_400)
     found = boto.get_queue_attributes(
@@ -733,7 +734,7 @@ def redrive(sqs: Any, target: str, receives: int = 2) -> str:
 
 
 def spend(sqs: Any, url: str, receives: int = 2) -> None:
-    """Receive the only message so often, and give it back."""
+    """Receive the only message ``receives`` times, and release it each time."""
     for _ in range(receives):
         (got,) = receive(sqs, url)
         sqs.change_message_visibility(
@@ -763,7 +764,7 @@ def test_a_lapsed_receive_counts_towards_the_dead_letter_queue(sqs: Any, name: s
     receive(sqs, url)
     end = time.monotonic() + 90
     while not (got := sqs.receive_message(QueueUrl=target).get("Messages")):
-        assert is_empty(sqs, url)  # who asks finds that the receive has lapsed
+        assert is_empty(sqs, url)  # a receive finds that the visibility timeout has ended
         assert time.monotonic() < end
     assert bodies(got) == ["poison"]
 
@@ -811,7 +812,7 @@ def test_a_dead_letter_queue_says_whose_it_is(boto: Any, name: str) -> None:
 
 
 def moved(sqs: Any, arn: str, status: str) -> dict[str, Any]:
-    """The newest move task of a queue, when it is in this state."""
+    """Wait until a queue's newest move task has this status; return the task."""
     end = time.monotonic() + 90
     while True:
         (task,) = sqs.list_message_move_tasks(SourceArn=arn)["Results"]

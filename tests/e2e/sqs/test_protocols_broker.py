@@ -1,4 +1,4 @@
-"""The SQS door by hand: the Query protocol, signatures, API keys, and the REST API beside it."""
+"""The SQS API without an SDK: Query protocol, signatures, API keys, and the REST API beside it."""
 
 import base64
 import json
@@ -41,7 +41,7 @@ def sent(request: AWSRequest, **changed: str) -> requests.Response:
 
 
 def query(door: Door, action: str, path: str = "/", **fields: str) -> requests.Response:
-    """A call in the Query protocol."""
+    """Make a call in the Query protocol."""
     body = urlencode({"Action": action, "Version": "2012-11-05", **fields})
     request = AWSRequest("POST", door.url + path, headers={"Content-Type": FORM}, data=body)
     return sent(signed(door, request))
@@ -65,7 +65,7 @@ def texts(answer: requests.Response, path: str) -> list[str]:
 
 
 def refused(answer: requests.Response) -> tuple[int, str]:
-    """The status and the code of a refusal, in either protocol."""
+    """The status and the error code of a refused call, in either protocol."""
     if answer.headers["Content-Type"] == JSON:
         code, _, who = answer.headers["x-amzn-query-error"].partition(";")
         assert who in {"Sender", "Receiver"}
@@ -116,7 +116,7 @@ def test_messages_by_the_query_protocol(door: Door, url: str) -> None:
     batch = query(
         door,
         "SendMessageBatch",
-        urlsplit(url).path,  # as old clients call it: the address is the queue
+        urlsplit(url).path,  # as old clients call it: the queue's URL is the endpoint
         **{
             f"{entry}.1.Id": "one",
             f"{entry}.1.MessageBody": "<ä & b>\r\n",
@@ -398,7 +398,7 @@ def test_a_channel_with_a_pull_consumer_is_a_queue(door: Door, boto: Any, name: 
 
 
 def waiting(door: Door) -> int:
-    """How many calls wait for messages in the broker's web processes."""
+    """How many requests wait for messages in the broker's web processes."""
     text = requests.get(f"{door.url}/metrics", timeout=ANSWER_TIMEOUT_S).text
     found = re.search(r"^hookstation_receivers_waiting ([\d.]+)", text, re.MULTILINE)
     return int(float(found[1])) if found else 0
@@ -407,13 +407,13 @@ def waiting(door: Door) -> int:
 def test_more_long_polls_than_threads_wait_and_each_gets_its_message(
     door: Door, boto: Any, name: str
 ) -> None:
-    """The web server has 64 threads at most: whoever waits holds none of them."""
+    """The web server has at most 64 threads; a long poll occupies none of them."""
     count = 80
     url = boto.create_queue(QueueName=name)["QueueUrl"]
     body = {"QueueUrl": url, "WaitTimeSeconds": 20}
 
     def receive(_: int) -> list[str]:
-        # Waits for 20 s at a time, as long as it takes on a busy machine.
+        # Each poll waits up to 20 s; a busy machine may need several.
         for _ in range(10):
             answer = sent(signed(door, json_request(door, "ReceiveMessage", body))).json()
             if found := answer.get("Messages", []):

@@ -1,1 +1,1 @@
-"""A shop whose letters a cluster of django-q2 writes."""
+"""A shop whose letters are written by a django-q2 cluster."""

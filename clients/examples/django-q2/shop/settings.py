@@ -1,4 +1,4 @@
-"""Settings of the example project. Where the queue is, the environment says alone."""
+"""Settings of the example project. The environment alone decides where the queue is."""
 
 import os
 
@@ -16,10 +16,10 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 Q_CLUSTER = {
     "name": os.environ.get("QUEUE", "shop-letters"),
     "workers": 2,
-    # How long a task may take, and when another cluster receives it, in seconds.
+    # Seconds a task may take, and seconds until another cluster receives it.
     "timeout": int(os.environ.get("TIMEOUT_S", "60")),
     "retry": int(os.environ.get("RETRY_S", "90")),
-    # A task that failed stays in the queue, and is received again.
+    # A failed task stays in the queue and is received again.
     "ack_failures": False,
     "bulk": 5,
     "sqs": {"aws_region": "us-east-1", "receive_message_wait_time_seconds": 5},

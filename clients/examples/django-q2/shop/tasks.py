@@ -1,8 +1,8 @@
-"""What the cluster does."""
+"""The cluster's tasks."""
 
 from pathlib import Path
 
 
 def send_letter(number: int, outbox: str) -> None:
-    """Write a letter into a folder; a second time changes nothing."""
+    """Write a letter into a folder. A repeated task changes nothing."""
     Path(outbox, f"{number}.txt").write_text(f"Dear customer {number}, your order is packed.\n")

@@ -1,1 +1,1 @@
-"""A shop that receives signed webhooks: `before.py` by itself, `after.py` with the client."""
+"""A shop that receives signed webhooks: `before.py` without the client, `after.py` with it."""

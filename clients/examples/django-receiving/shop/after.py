@@ -1,6 +1,6 @@
-"""The same shop with the decorators of the client.
+"""The shop of `before.py` with the client's decorators.
 
-An order and the memory of its message are one transaction: each is stored once.
+An order and the id of its message are stored in one transaction.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A shop that receives signed webhooks by itself, with Django."""
+"""A shop that receives signed webhooks without the client, with Django."""
 
 import os
 

@@ -1,10 +1,10 @@
-"""Orders, and what was handled."""
+"""Orders, and the messages that were handled."""
 
 from django.db import models
 
 
 class Order(models.Model):
-    """What somebody wants to have."""
+    """A customer's order."""
 
     id = models.BigIntegerField(primary_key=True)
     article = models.CharField(max_length=100)
@@ -14,7 +14,7 @@ class Order(models.Model):
 
 
 class Handled(models.Model):
-    """A message that was handled; it is not handled again."""
+    """A message that was handled and must not be handled again."""
 
     key = models.CharField(max_length=200, unique=True)
 

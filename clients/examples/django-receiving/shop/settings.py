@@ -12,7 +12,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_DB", "shop.sqlite3"),
-        # Two requests that write take turns, and neither fails.
+        # Concurrent writers wait for each other instead of failing.
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 30},
     }
 }

@@ -1,1 +1,1 @@
-"""A shop: its orders are published when they are committed."""
+"""A shop whose orders are published when they are committed."""

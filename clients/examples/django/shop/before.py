@@ -1,4 +1,4 @@
-"""Orders that are published after their commit: lost if the process is killed in between."""
+"""Orders that are published after their commit: a kill in between loses the message."""
 
 from django.db import transaction
 from hookstation_client import Hookstation

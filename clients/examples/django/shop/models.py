@@ -4,7 +4,7 @@ from django.db import models
 
 
 class Order(models.Model):
-    """A room that was booked."""
+    """A booked room."""
 
     room = models.CharField(max_length=20)
     number = models.IntegerField()
@@ -14,7 +14,7 @@ class Order(models.Model):
 
 
 class Customer(models.Model):
-    """Who books."""
+    """A customer who books rooms."""
 
     name = models.CharField(max_length=50)
     town = models.CharField(max_length=50)

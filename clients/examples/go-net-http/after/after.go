@@ -1,4 +1,4 @@
-// Command after is the same shop with the handler of the client.
+// Command after is the shop of command before with the client's handler.
 //
 //	SHOP_DB=shop.orders HOOKSTATION_SECRET=whsec_... go run ./after 127.0.0.1:8100
 package main

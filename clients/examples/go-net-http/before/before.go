@@ -1,4 +1,4 @@
-// Command before is a shop that receives signed webhooks by itself, with net/http.
+// Command before is a shop that receives signed webhooks without the client, with net/http.
 //
 //	SHOP_DB=shop.orders HOOKSTATION_SECRET=whsec_... go run ./before 127.0.0.1:8100
 package main

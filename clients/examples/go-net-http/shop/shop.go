@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Order is what customers order.
+// Order is a customer's order.
 type Order struct {
 	ID       int    `json:"id"`
 	Article  string `json:"article"`
@@ -41,7 +41,7 @@ func Open(name string) (*Shop, error) {
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		var one line
 		if json.Unmarshal(lines.Bytes(), &one) != nil {
-			break // a kill has cut it off; the next line replaces it
+			break // incomplete after a kill; the next line replaces it
 		}
 		end += int64(len(lines.Bytes())) + 1
 		shop.keep(one)
@@ -82,7 +82,7 @@ func (s *Shop) ServeHTTP(response http.ResponseWriter, _ *http.Request) {
 	}
 	s.mutex.Unlock()
 	slices.Sort(ids)
-	_ = json.NewEncoder(response).Encode(ids) // the customer is away
+	_ = json.NewEncoder(response).Encode(ids) // the client has disconnected
 }
 
 func (s *Shop) keep(one line) {

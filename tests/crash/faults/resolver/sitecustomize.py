@@ -1,4 +1,4 @@
-"""Stands in for the machine's resolver in the broker's processes: a file says which names lead."""
+"""Replace the resolver in the broker's processes: a file lists the test names that resolve."""
 
 import os
 import socket
