@@ -65,7 +65,7 @@ def test_a_channel_has_a_strip_of_its_own(operator: Client) -> None:
 
     assert "Forecast of orders" in console.look(operator, f"{PAGE}?channel={channel.pk}")
     other = ChannelFactory.create()
-    assert "Nothing is to be expected here" in console.look(operator, f"{PAGE}?channel={other.pk}")
+    assert "No messages are expected here" in console.look(operator, f"{PAGE}?channel={other.pk}")
     assert "By channel" in console.look(operator, f"{PAGE}?channel=nonsense")
 
 

@@ -152,7 +152,7 @@ def test_the_console_asks_for_all_channels_in_words() -> None:
     assert "hsk_" in operator.post(page, key_form("publish")).content.decode()
     key = ApiKey.objects.get()
     shown = reverse("admin:channels_app_apikey_change", args=[key.pk])
-    assert "all, also those made later" in console.look(operator, shown)
+    assert "all, including future ones" in console.look(operator, shown)
 
 
 def test_the_successor_of_a_stronger_key_is_shown_to_nobody_weaker() -> None:

@@ -183,7 +183,7 @@ def test_a_forgotten_password_is_replaced_by_a_link_that_works_once(settings: An
     told = (entry.actor, entry.action, entry.target)
     assert told == ("user:mia", "user.reset_password", "user:mia")
     assert sign_in(Client(), "mia", new).status_code == 302
-    assert "This link opens nothing" in Client().get(link[1], follow=True).content.decode()
+    assert "This link does not work" in Client().get(link[1], follow=True).content.decode()
 
 
 @pytest.fixture
