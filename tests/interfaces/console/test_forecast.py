@@ -52,7 +52,7 @@ def test_the_strip_shows_each_hour_and_marks_the_peak(operator: Client) -> None:
     assert peak.heat == forecast.HEATS - 1
     assert {cell.heat for cell in cells if cell.frame} == set(range(forecast.HEATS))
     assert text.count("is-hot") == 1
-    assert "missed by 12.5 %" in text
+    assert "was off by 12.5 %" in text
     assert "at 600 deliveries/s each (docs/performance.md)" in text
     assert f'href="?channel={channel.pk}"' in text
     minutes = [frame.deliveries for frame in answer.context["hot_minutes"]]

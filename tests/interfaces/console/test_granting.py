@@ -128,7 +128,7 @@ def test_add_apikey_alone_makes_no_key(scope: str) -> None:
     weak = client_of(person("wim", "channels_app.add_apikey", "channels_app.view_apikey"))
     answer = weak.post(reverse("admin:channels_app_apikey_add"), key_form(scope))
 
-    assert f"You may not give {scope}" in answer.content.decode()
+    assert f"You may not grant {scope}" in answer.content.decode()
     assert not ApiKey.objects.exists()
 
 

@@ -145,7 +145,8 @@ def test_a_schedule_is_forgotten_through_its_step(operator: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("traits", "sentence"), [({"paused": True}, "Resume it"), ({"ended": True}, "It has ended")]
+    ("traits", "sentence"),
+    [({"paused": True}, "When you resume it"), ({"ended": True}, "It has ended")],
 )
 def test_one_that_does_not_go_on_says_why(
     operator: Client, traits: dict[str, bool], sentence: str

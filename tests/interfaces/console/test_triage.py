@@ -58,7 +58,7 @@ def test_a_kind_has_its_number_story_and_replay(operator: Client) -> None:
     text = console.look(operator, PAGE)
 
     assert "<strong>20</strong> dead letters in <strong>1</strong> cluster" in text
-    assert "17 more are of rarer kinds" in text
+    assert "17 more are in rarer clusters" in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt; line #" in text
     assert "No earlier attempt at" in text
     assert "1 of them are in the archive" in text

@@ -305,5 +305,5 @@ def test_forms_of_ones_own_account_speak_our_words(place: str) -> None:
     page = client.get(f"/accounts/{place}").content.decode()
 
     assert "placeholder=" not in page
-    assert re.search(r"E-mail address</label>|Present password</label>|Password</label>", page)
+    assert re.search(r"E-mail address</label>|Current password</label>|Password</label>", page)
     assert "Email" not in page

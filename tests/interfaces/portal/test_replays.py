@@ -80,7 +80,7 @@ def test_what_is_due_later_stands_in_the_order_of_its_time(
     monkeypatch.setattr(views, "MAX_UPCOMING", 2)
     few = text(owner.get(path))
     assert re.findall(r">(dlv_\w{13})<", few) == [first, retry]
-    assert "more than these 2" in few
+    assert "Only the first 2 are shown" in few
 
 
 def run_sweeps() -> None:

@@ -362,7 +362,7 @@ def test_a_hot_key_is_named(owner: Client, orders: Channel, team: Team) -> None:
     hot: dict[str, Any] = {"hot_count": 1, "hot_key": "room-<7>", "hot_waiting": 1234}
     Standing.objects.create(consumer=webhook, since=now, looked_at=now, **hot)
     shown = text(owner.get(page))
-    assert "1234 messages wait behind one of the ordering key" in shown
+    assert "1234 messages wait for an earlier message with the ordering key" in shown
     assert "room-&lt;7&gt;" in shown
 
 
