@@ -136,7 +136,7 @@ def test_a_key_does_what_its_maker_may() -> None:
     maker = client_of(person("mia", "channels_app.add_apikey", *access.SCOPES["read"]))
     page = reverse("admin:channels_app_apikey_add")
     assert "hsk_" in maker.post(page, key_form("read")).content.decode()
-    assert "You may not give admin" in maker.post(page, key_form("read", "admin")).content.decode()
+    assert "You may not grant admin" in maker.post(page, key_form("read", "admin")).content.decode()
     assert [key.scopes for key in ApiKey.objects.all()] == [["read"]]
 
 

@@ -58,7 +58,7 @@ def test_the_page_says_what_a_key_can_carry(operator: Client, consumer: Consumer
     now = clock.now()
     end(take(consumer, now), "delivered", now + timedelta(milliseconds=250))
     Attempt.objects.update(started_at=now)
-    assert "about 4 a second" in console.look(operator, page)
+    assert "about 4 per second" in console.look(operator, page)
 
 
 def test_a_key_is_paused_resumed_and_skipped(operator: Client, consumer: Consumer) -> None:
