@@ -181,5 +181,5 @@ def _hint(row: Restore) -> str:
     if row.state in restore.OPEN and row.rate_per_second:
         return f"At most {row.rate_per_second:g} per second are queued."
     if row.skipped_count:
-        return "The skipped ones were queued already, or had changed or expired meanwhile."
+        return "The skipped ones were already queued or in flight, or had changed or expired."
     return ""
