@@ -100,7 +100,7 @@ def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
         total.add(span)
     since = f"since={chosen.hours}"
     tried = total.delivered + total.failed
-    rate = f"{total.delivered / tried:.1%} of attempts arrived" if tried else "nothing was tried"
+    rate = f"{total.delivered / tried:.1%} of attempts arrived" if tried else "no attempts"
     messages = reverse("admin:channels_app_message_changelist")
     deliveries = reverse("admin:delivery_delivery_changelist")
     attempts = reverse("admin:delivery_attempt_changelist")
@@ -139,7 +139,7 @@ def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
         _card(
             "Oldest due",
             f"{late_s:.1f} s",
-            "kept waiting by nothing but the broker",
+            "waiting only for the broker",
             queued,
             alarm=late_s > backlog.LATE_S,
         ),
@@ -152,7 +152,7 @@ def _hot_keys() -> dict[str, Any]:
     """A card with the number of hot keys and the hottest one."""
     count, waiting = hot_keys.totals()
     lanes = reverse("admin:delivery_lane_changelist")
-    text = "ordering keys that get more than can go"
+    text = "ordering keys with more messages than can be sent"
     for worst in hot_keys.crowds(1):
         key = Truncator(worst.key).chars(KEY_SHOWN)
         text = f"{intcomma(waiting)} wait in {key} of {worst.name}"
@@ -164,16 +164,16 @@ def _books(gap: int) -> dict[str, Any]:
     reports = reconciliations.newest().values()
     found = max((report.gap for report in reports), default=0)
     if gap or not found:
-        text = "made minus all states; must be 0"
+        text = "created minus all states; must be 0"
         link = reverse("admin:delivery_counter_changelist")
         if not gap and reports:
             last = max(report.finished_at for report in reports)
             text, link = (
-                f"by counters, and by the audit of {last:%d %b %H:%M}",
+                f"by counters and the audit of {last:%d %b %H:%M}",
                 reverse("admin:delivery_accountingreport_changelist"),
             )
         return _card("Reconciliation gap", gap, text, link, alarm=gap != 0)
-    text = "rows that the last audit found off; must be 0"
+    text = "mismatched rows in the last audit; must be 0"
     return _card(
         "Reconciliation gap",
         intcomma(found),

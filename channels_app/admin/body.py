@@ -14,8 +14,8 @@ from channels_app.models import Channel, Message, MessageBody
 from channels_app.rules import access, body_preview, curl
 from channels_app.rules.encryption import Keyring, Unreadable
 
-HIDDEN = "Only who may view messages sees it."
-SENSITIVE = "The channel is sensitive: only who may open its messages sees it."
+HIDDEN = "Only people who may view messages see it."
+SENSITIVE = "The channel is sensitive: only people who may open its messages see it."
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ State = Consumer.State
 TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.DISABLED: "bad", State.RETIRED: "calm"}
 
 PAUSE = dialog(
-    "Pause this consumer?", "Nothing is sent until it is resumed; what arrives waits.", "Pause"
+    "Pause this consumer?", "Nothing is sent until it is resumed. New messages wait.", "Pause"
 )
 RESUME = dialog(
-    "Resume this consumer?", "What waits is sent, oldest and most urgent first.", "Resume"
+    "Resume this consumer?", "Waiting messages are sent, highest priority first.", "Resume"
 )
 SHORT = 40
 """Characters of an address in a list."""
@@ -39,14 +39,14 @@ LIVE = (State.ACTIVE, State.PAUSED, State.DISABLED)
 
 RETIRE = dialog(
     "Retire this consumer?",
-    "It gets nothing more: what waits for it is cancelled. Its history stays, and registering the "
-    "same name again brings it back with a new secret.",
+    "It gets no more messages, and its waiting deliveries are cancelled. Its history stays. "
+    "Registering the same name again brings it back with a new secret.",
     "Retire",
 )
 
 RENEW = dialog(
     "Renew its provider's address?",
-    "Nobody is heard at the former one any more, from now on: give the new one to the provider.",
+    "The current address stops working at once. Give the new one to the provider.",
     "Renew",
 )
 
@@ -60,11 +60,11 @@ class RotateForm(base.ReasonForm):
         max_value=MAX_OVERLAP_S,
         initial=DEFAULT_OVERLAP_S,
         widget=UnfoldAdminIntegerFieldWidget,
-        help_text="So long the old secrets sign beside the new one; 0 ends them now.",
+        help_text="How long old secrets keep signing; 0 revokes them now.",
     )
 
 
-ROTATE = dialog("Make a new secret?", "It is shown once.", "Make it", RotateForm)
+ROTATE = dialog("Create a new secret?", "It is shown once.", "Create secret", RotateForm)
 
 
 @admin.register(Consumer)
@@ -158,7 +158,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
     def live_secrets(self, consumer: Consumer) -> str:
         """The schemes of its secrets, never the secrets."""
         if not consumer.pk:
-            return "One is made now and shown once."
+            return "A secret is created now and shown once."
         schemes = consumer.secrets.order_by("-id").values_list("scheme", flat=True)
         return ", ".join(schemes) or base.NONE
 

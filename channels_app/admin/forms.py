@@ -129,8 +129,8 @@ class ResourceForm(ShowsFieldErrors):
                 # The meaning of an absent field in a request does not matter in a form.
                 self.fields[name].help_text = known.help.partition(" PUT without")[0]
         if "rate_per_second" in self.fields:
-            self.fields["rate_per_second"].help_text = "At most; empty: no limit."
-            self.fields["rate_burst"].help_text = "So many at once."
+            self.fields["rate_per_second"].help_text = "Maximum; empty: no limit."
+            self.fields["rate_burst"].help_text = "Maximum at once."
         if "description" in self.fields:
             self.fields["description"].widget = UnfoldAdminTextareaWidget(attrs={"rows": 2})
         if self.instance.pk:
@@ -249,33 +249,35 @@ class ConsumerForm(ResourceForm):
     event_types = Lines(help_text="Names and patterns such as order.*, one per line; none: all.")
     headers = _json(
         4,
-        "Static headers as a JSON object. They are sealed; ******** keeps a value that is stored.",
+        "Static headers as a JSON object. Stored encrypted; ******** keeps a stored value.",
     )
     retry = Policy()
     retry_overrides = RetryOverridesField(
         label="Retry overrides",
         widget=RetryOverridesWidget(input_class=" ".join(INPUT_CLASSES)),
         help_text="Other settings for some event types. The first entry whose names or patterns, "
-        "such as order.*, match a message holds for it. What is left empty is as above. Emptying "
-        "an entry removes it.",
+        "such as order.*, match a message applies to it. Empty fields inherit the settings above. "
+        "Emptying an entry removes it.",
     )
     ack = _json(
         4,
-        "How it acknowledges. Empty: by its answer. It, or its provider, says later whether it "
-        'worked: {"mode": "callback", "timeout_ms": 2000, "on_timeout": "proceed"}. So long after '
-        'its 2xx: {"mode": "timer", "delay_ms": 250}. ******** keeps a secret that is stored.',
+        "How it acknowledges. Empty: by its response. By a later callback from it or its provider: "
+        '{"mode": "callback", "timeout_ms": 2000, "on_timeout": "proceed"}. By a delay after its '
+        '2xx: {"mode": "timer", "delay_ms": 250}. ******** keeps a stored secret.',
     )
     signing = forms.MultipleChoiceField(
         required=False,
         choices=[("v1a", "Ed25519 (v1a)")],
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text="Beside HMAC-SHA256 (v1), which every consumer gets.",
+        help_text="In addition to HMAC-SHA256 (v1), which every consumer gets.",
     )
 
     class Meta:
         model = Consumer
         exclude = ("headers_sealed", "inbound_sealed")  # noqa: DJ006 - the admin names the fields
-        help_texts: ClassVar[Mapping[str, str]] = {"team": "Who looks after it in the portal."}
+        help_texts: ClassVar[Mapping[str, str]] = {
+            "team": "The team that manages it in the portal."
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -168,7 +168,7 @@ class MessageAdmin(WithPageContext, base.BigList):
         return {
             "body": shown,
             "curl": body.publishing(row, shown.data) if shown.data else "",
-            "curl_note": "Publishes it once more, with a key of yours in KEY.",
+            "curl_note": "Publishes it again, with your API key in KEY.",
             "deliveries": deliveries,
             "may_move": self.has_operate_permission(request)
             and (waits or row.state == Message.State.ACCEPTED),

@@ -30,7 +30,7 @@ SCOPES = [(scope, scope) for scope in keys.SCOPES]
 GIVEN = ("label", "scopes", "channels", "all_channels", "sigv4")
 """Form fields that are passed on unchanged."""
 REVOKE = dialog(
-    "Revoke this key?", "Every process refuses it within a second. It cannot be undone.", "Revoke"
+    "Revoke this key?", "Every process refuses it within a second. This cannot be undone.", "Revoke"
 )
 
 
@@ -97,19 +97,19 @@ class ApiKeyForm(ShowsFieldErrors):
         choices=SCOPES, initial=["publish"], widget=UnfoldAdminCheckboxSelectMultipleWidget
     )
     channels = Lines(
-        help_text="Channels that it may use, one per line. A key of a team reaches external "
-        "channels without naming them."
+        help_text="Channels that it may use, one per line. A team's key may use external "
+        "channels without listing them."
     )
     all_channels = forms.BooleanField(
         required=False,
         widget=UnfoldBooleanSwitchWidget,
-        help_text="Every channel, also those made later. An admin key needs it.",
+        help_text="Every channel, including future ones. An admin key needs this.",
     )
     sigv4 = forms.BooleanField(
         label="Also for SQS clients (AWS Signature V4)",
         required=False,
         widget=UnfoldBooleanSwitchWidget,
-        help_text="With a key pair as AWS's libraries take it.",
+        help_text="Adds an access key pair for AWS SDKs.",
     )
     giver: ClassVar[Any] = None
     """The user who creates the key."""
@@ -123,7 +123,7 @@ class ApiKeyForm(ShowsFieldErrors):
         cleaned = super().clean()
         scopes = granting.scopes_lacking(self.giver, self.cleaned_data.get("scopes", ()))
         if scopes:
-            text = f"You may not give {', '.join(scopes)}: a key does no more than who makes it."
+            text = f"You may not grant {', '.join(scopes)}: you do not have these rights yourself."
             self.add_error("scopes", text)
         if self.cleaned_data.get("producer") and self.cleaned_data.get("team"):
             raise ValidationError("Choose a producer or a team, not both.")
@@ -157,12 +157,15 @@ class RotateKeyForm(base.ReasonForm):
         max_value=MAX_OVERLAP_S,
         initial=DEFAULT_OVERLAP_S,
         widget=UnfoldAdminIntegerFieldWidget,
-        help_text="So long the old key works beside the new one; 0 ends it now.",
+        help_text="How long the old key keeps working; 0 ends it now.",
     )
 
 
 ROTATE = dialog(
-    "Make a successor of this key?", "With the same rights; shown once.", "Make it", RotateKeyForm
+    "Rotate this key?",
+    "The new key has the same rights and is shown once.",
+    "Rotate",
+    RotateKeyForm,
 )
 
 
@@ -242,7 +245,7 @@ class ApiKeyAdmin(base.ResourceAdmin):
     def reach(self, key: ApiKey) -> str:
         """The channels that it may use."""
         if key.reaches_all:
-            return "all, also those made later"
+            return "all, including future ones"
         return ", ".join(key.channels) or "the external ones"
 
     @display(description="For SQS clients", boolean=True)

@@ -81,7 +81,7 @@ class SequenceAdmin(WithPageContext, base.BigList):
         """The number expected next."""
         return f"{row.expected:,}"
 
-    @display(description="Begun anew")
+    @display(description="Restarted")
     def restarts(self, row: Sequence) -> str:
         """How many times its producer sent a 0."""
         return f"{row.epoch:,}"

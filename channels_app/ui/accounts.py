@@ -59,11 +59,11 @@ _LABELS = {
     "remember": "Stay signed in",
     "username": "User name",
     "email": "E-mail address",
-    "oldpassword": "Present password",
+    "oldpassword": "Current password",
     "password2": "The same password again",
     "code": "Code",
 }
-_GOOD_ONES = "Ten characters at least; none of the common ones, and not like your name."
+_GOOD_ONES = "At least ten characters, not a common password and not similar to your name."
 
 
 class _PlainMessages:

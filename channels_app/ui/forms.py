@@ -22,9 +22,9 @@ MEANING = {
 DOES = {
     "publish": "send messages, and move or cancel them",
     "register": "register and change webhooks",
-    "receive": "ask for messages, and compare what was received with what was sent",
-    "read": "look at messages, deliveries and webhooks",
-    "replay": "send again what failed",
+    "receive": "receive messages, and compare sent with received ones",
+    "read": "view messages, deliveries and webhooks",
+    "replay": "replay and cancel deliveries",
 }
 KEY_DAYS = (30, 90, 365)
 PRODUCER = "producer:"
@@ -67,7 +67,7 @@ class InviteForm(forms.Form):
         label="E-mail address",
         required=False,
         max_length=254,
-        help_text="The link is sent there if this broker sends mail. It works for whoever has it.",
+        help_text="The link is sent there if this broker sends mail. Anyone who has it can use it.",
     )
     role = forms.ChoiceField(
         choices=[(role, MEANING[role]) for role in roles.ROLES],
@@ -92,40 +92,40 @@ class KeyForm(forms.Form):
     """A new key: its owner, rights, channels and lifetime."""
 
     label = forms.CharField(
-        label="Name", max_length=200, help_text="For people: what uses the key, and where."
+        label="Name", max_length=200, help_text="Which program uses the key, and where."
     )
     owner = forms.ChoiceField(
         label="Key of",
-        help_text="A producer publishes. The team itself registers, looks and repairs.",
+        help_text="A producer's key publishes. A team's key manages and uses webhooks.",
     )
     scopes = forms.MultipleChoiceField(
-        label="It may",
+        label="Scopes",
         choices=[
             (scope, f"{scope}: {DOES[scope]}")
             for scope in (*grants.PRODUCER_SCOPES, *grants.TEAM_SCOPES)
         ],
         widget=forms.CheckboxSelectMultiple,
-        help_text="A producer's key may publish, no more; a key of the team may do the rest.",
+        help_text="A producer's key may only publish. A team's key may do everything else.",
     )
     channels = forms.MultipleChoiceField(
         widget=forms.CheckboxSelectMultiple(attrs={"class": "channels"}),
         error_messages={"required": "Choose channels, or all."},
-        help_text="By name there are those that operators granted to one of the owners, for what "
-        "stands behind them. For more ask an operator.",
+        help_text="The channels listed by name were granted by operators to the owners shown, with "
+        "these scopes. For more, ask an operator.",
     )
     days = forms.TypedChoiceField(
         label="It works for",
-        choices=[(days, f"{days} days") for days in KEY_DAYS] + [("", "as long as nobody ends it")],
+        choices=[(days, f"{days} days") for days in KEY_DAYS] + [("", "until it is revoked")],
         initial=KEY_DAYS[-1],
         required=False,
         coerce=int,
         empty_value=None,
-        help_text="At most as long as the keys that it has its channels from.",
+        help_text="At most as long as the keys that grant its channels.",
     )
     sigv4 = forms.BooleanField(
         label="Also for SQS clients (AWS Signature V4)",
         required=False,
-        help_text="With a key pair as AWS's libraries take it.",
+        help_text="Adds an access key pair for AWS SDKs.",
     )
 
     def __init__(self, team: Team, *args: Any, **kwargs: Any) -> None:
@@ -204,7 +204,7 @@ class RotateForm(forms.Form):
     """For how long the old key keeps working."""
 
     overlap_s = forms.TypedChoiceField(
-        label="The old key works on for",
+        label="The old key keeps working for",
         choices=[
             (0, "no time: it ends now"),
             (3600, "an hour"),
@@ -214,18 +214,18 @@ class RotateForm(forms.Form):
         ],
         initial=86_400,
         coerce=int,
-        help_text="Time to bring the new one to wherever the old one is used.",
+        help_text="Time to replace the old key wherever it is used.",
     )
 
 
 class TeamForm(forms.Form):
     """A new team."""
 
-    name = forms.CharField(max_length=200, help_text="For people, such as Acme Accounting.")
+    name = forms.CharField(max_length=200, help_text="Display name, such as Acme Accounting.")
     slug = forms.CharField(
         label="Short name",
         max_length=names.MAX_SLUG_LENGTH,
-        help_text="For addresses and programs, such as acme; it stays as it is. Lower-case "
+        help_text="For URLs and programs, such as acme. It cannot be changed later. Lower-case "
         "letters, digits, dots, underscores and hyphens.",
     )
 
@@ -241,14 +241,14 @@ class ProducerForm(forms.Form):
         required=False,
         max_length=2000,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text="For people: which system it is, and who looks after it.",
+        help_text="Which system it is, and who maintains it.",
     )
     default_priority = forms.IntegerField(
         label="Priority",
         min_value=0,
         max_value=9,
         initial=4,
-        help_text="Of messages that name none: 0 is the lowest, 9 the highest.",
+        help_text="For messages without a priority: 0 is the lowest, 9 the highest.",
     )
 
     def values(self) -> dict[str, Any]:
@@ -269,8 +269,8 @@ class NewProducerForm(ProducerForm):
         """Explain the prefix of its name."""
         super().__init__(*args, **kwargs)
         self.fields["name"].help_text = (
-            f"Such as till; programs know it as {team.slug}.till. Lower-case letters, digits, "
-            "dots, underscores and hyphens; it stays as it is."
+            f"Such as till; the API uses {team.slug}.till. Lower-case letters, digits, dots, "
+            "underscores and hyphens. It cannot be changed later."
         )
 
 

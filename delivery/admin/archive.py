@@ -148,7 +148,7 @@ class SegmentAdmin(WithPageContext, base.BigList):
         """When its files were verified."""
         return base.instant(row.verified_at)
 
-    @display(description="In the lake alone")
+    @display(description="Only in the lake")
     def pruned(self, row: Segment) -> SafeString | str:
         """When its rows were deleted from the tables."""
         return base.instant(row.pruned_at)

@@ -65,7 +65,7 @@ def move_message(request: HttpRequest, object_id: int) -> HttpResponse:
 def cancel_message(request: HttpRequest, object_id: int) -> HttpResponse:
     """Cancel the deliveries of a message that are not delivered yet."""
     base.require(request.user.has_perm(MAY_CHANGE_MESSAGE))
-    with base.telling(request, "What waited of it is cancelled."):
+    with base.telling(request, "Its waiting deliveries are cancelled."):
         cancel.cancel_message(object_id, _principal(request), now=clock.now())
     return redirect(_page(request, object_id))
 
@@ -204,7 +204,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         return {
             "body": shown,
             "curl": self._curl(row, shown.data or b""),
-            "curl_note": "Sends the same, but unsigned: a careful consumer refuses it.",
+            "curl_note": "Unsigned: a consumer that verifies signatures refuses it.",
             "moments": moments(row, hidden=hidden),
             "roundtrip": row.roundtrip(row.attempts.order_by("-number")[:MAX_SHOWN]),
             "most_shown": MAX_SHOWN,

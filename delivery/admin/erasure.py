@@ -98,7 +98,7 @@ class ErasureAdmin(base.ReadOnly):
     def written(self, row: Erasure) -> SafeString | str:
         """The rewritten files, with removed rows and SHA-256 before and after."""
         if not row.files:
-            return "None had to be changed."
+            return "No file was changed."
         rows = format_html_join(
             "",
             ROW,

@@ -25,9 +25,9 @@ from delivery.rules.principal import Principal
 from delivery.steps import hot_keys, lanes, pace
 
 PAUSE = dialog(
-    "Pause this key?", "What is on its way still ends; nothing more of it is sent.", "Pause"
+    "Pause this key?", "A delivery in flight still ends. No further ones are sent.", "Pause"
 )
-RESUME = dialog("Let this key go on?", "The next delivery of it is sent at once.", "Resume")
+RESUME = dialog("Resume this key?", "Its next delivery is sent at once.", "Resume")
 
 
 class SkipForm(base.ReasonForm):
@@ -42,8 +42,8 @@ class SkipForm(base.ReasonForm):
 
 
 SKIP = dialog(
-    "Pass over the head?",
-    "A dead delivery stays dead, one that waits is cancelled; the next one goes.",
+    "Skip the head?",
+    "A dead head stays dead, a waiting head is cancelled. The next delivery is sent.",
     "Skip",
     SkipForm,
 )
@@ -136,7 +136,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
     def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Resume the key."""
         return self.carry_out(
-            request, form, object_id, of(object_id, lanes.resume), "The key goes on."
+            request, form, object_id, of(object_id, lanes.resume), "The key is resumed."
         )
 
     @action(
@@ -153,9 +153,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
         def step(number: int, principal: Principal, *, now: datetime) -> object:
             return lanes.skip(number, head_id, principal, now=now)
 
-        return self.carry_out(
-            request, form, object_id, of(object_id, step), "The head is passed over."
-        )
+        return self.carry_out(request, form, object_id, of(object_id, step), "The head is skipped.")
 
     @display(description="Ordering key")
     def key(self, lane: Lane) -> str:
@@ -200,10 +198,10 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
         """Maximum rate of one key of this consumer."""
         found = pace.most_per_second(lane.consumer_id)
         if found is None:
-            return "1 / answer time; how much that is, is known once something was delivered"
-        return f"about {found:,.3g} a second: one after the other; more keys carry more"
+            return "1 / response time; known after the first delivery"
+        return f"about {found:,.3g} per second: one at a time; more keys allow more"
 
-    @display(description="Stands since")
+    @display(description="Head since")
     def stands(self, lane: Lane) -> str:
         """Since when its head has been the head."""
         return base.instant(lane.head_at, exact=False)

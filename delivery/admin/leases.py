@@ -92,7 +92,7 @@ class PullWorkerAdmin(WithPageContext, base.ReadOnly):
         """Its consumer's channel."""
         return worker.consumer.channel.slug
 
-    @display(description="Keys are left to it until")
+    @display(description="Keeps its keys until")
     def keys(self, worker: PullWorker) -> str:
         """Until when its ordering keys are reserved for it."""
         return base.instant(worker.keys_until)

@@ -49,7 +49,7 @@ class Wanted(forms.Form):
         required=False,
         widget=UnfoldAdminSelectWidget,
         empty_label="Any",
-        help_text="Those of the channel stand here when it was counted.",
+        help_text="Lists the channel's consumers after you count.",
     )
     state = forms.ChoiceField(
         choices=[(state.value, state.value.capitalize()) for state in sorted(FINISHED)],
@@ -62,7 +62,7 @@ class Wanted(forms.Form):
         widget=UnfoldAdminSelectWidget,
     )
     status = forms.IntegerField(
-        label="Answered with",
+        label="Status code",
         required=False,
         min_value=LOWEST_STATUS,
         max_value=HIGHEST_STATUS,
@@ -101,7 +101,7 @@ class How(forms.Form):
     """Rate and reason of the replay."""
 
     rate_per_second = forms.FloatField(
-        label="At most so many a second",
+        label="Maximum per second",
         required=False,
         min_value=SLOWEST,
         max_value=FASTEST,
@@ -135,7 +135,7 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
         try:
             return _begin(request, how)
         except (BrokerError, ValueError) as error:
-            refused = getattr(error, "detail", "The filter cannot be read. Count once more.")
+            refused = getattr(error, "detail", "The filter is not valid. Count again.")
     given = _given(request)
     wanted = Wanted(given)
     preview = None

@@ -76,12 +76,12 @@ class EarlyAckAdmin(OfDelivery):
     fields = ("delivery", "word", "said")
     readonly_fields = ("delivery", "word", "said")
 
-    @display(description="Word")
+    @display(description="Result")
     def word(self, row: EarlyAck) -> str:
         """Whether processing succeeded."""
         return base.label("ok", "good") if row.ok else base.label("failed", "bad")
 
-    @display(description="Said at")
+    @display(description="Received at")
     def said(self, row: EarlyAck) -> str:
         """When the acknowledgement arrived."""
         return base.instant(row.said_at)
@@ -120,14 +120,14 @@ class CorrelationAdmin(base.BigList):
         url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
         return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
 
-    @display(description="Word")
+    @display(description="Result")
     def word(self, row: Correlation) -> str:
         """The result received before the id was known."""
         if row.ok is None:
             return base.NONE
         return base.label("ok", "good") if row.ok else base.label("failed", "bad")
 
-    @display(description="Noted at")
+    @display(description="Stored at")
     def noted(self, row: Correlation) -> str:
         """When it was stored."""
         return base.instant(row.noted_at)

@@ -43,7 +43,7 @@ class JobForm(forms.Form):
             self.fields[option.name] = _field(option)
         if job.is_final:
             self.fields[SURE] = forms.BooleanField(
-                label="It cannot be taken back: do it",
+                label="Do it: it cannot be undone",
                 required=False,
                 widget=UnfoldBooleanSwitchWidget,
             )
@@ -59,9 +59,9 @@ class JobForm(forms.Form):
         values = self.cleaned_data
         private = self.job.private
         if private and not any((values.get(name) or "").strip() for name in private):
-            raise forms.ValidationError("Say whose: fill in at least one of the keys.")
+            raise forms.ValidationError("Fill in at least one of the keys.")
         if self.job.is_final and not values.get(DRY_RUN.name) and not values.get(SURE):
-            self.add_error(SURE, "Say so here, or choose a dry run.")
+            self.add_error(SURE, "Confirm it here, or choose a dry run.")
         return values
 
     def options(self) -> dict[str, Any]:

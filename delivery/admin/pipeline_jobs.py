@@ -127,15 +127,15 @@ def period(minutes: int) -> str:
 
 def _rhythm(job: Job, row: PipelineSchedule | None) -> str:
     if not job.every_minutes:
-        return "when asked for"
+        return "on request"
     if row is None or not is_on(row):
-        return "not by itself"
+        return "not scheduled"
     return f"every {period(row.every_minutes)}"
 
 
 def _heading(run: PipelineRun) -> str:
     if run.state == State.QUEUED:
-        return "Its process is starting" if run.host else "Waits for its turn"
+        return "Its process is starting" if run.host else "Queued"
     if run.state == State.RUNNING:
         return "Stopping" if run.cancel_at else capfirst(run.stage or "beginning")
     return HEADINGS[State(run.state)]
@@ -144,17 +144,17 @@ def _heading(run: PipelineRun) -> str:
 def _hint(run: PipelineRun) -> str:
     """Explain what a queued run waits for, or why a run without a log ended."""
     if run.state == State.CANCELLED and not run.started_at:
-        return "It was taken back before it began."
+        return "It was stopped before it started."
     if run.state == State.FAILED:
         where = f"pipeline/{run.job}.log in the data folder of its host"
-        log = "" if run.log else f" It left no log here: what it printed is in {where}."
-        return f"What it had written is whole, and it may be started again.{log}"
+        log = "" if run.log else f" It left no log here. Its output is in {where}."
+        return f"What it wrote is intact, and you can start it again.{log}"
     if run.state != State.QUEUED or run.host:
         return ""
-    others = " and nothing else runs" if run.requested_by == pipeline_runs.SCHEDULE else ""
+    others = " and no other job runs" if run.requested_by == pipeline_runs.SCHEDULE else ""
     return (
         f"A worker ({typed('manage.py broker')}) starts it within a minute, when no other run "
-        f"of this job is at work{others}."
+        f"of this job is in progress{others}."
     )
 
 

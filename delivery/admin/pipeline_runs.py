@@ -27,7 +27,7 @@ from delivery.steps import pipeline_runs
 
 State = PipelineRun.State
 ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
-STOP = dialog("Stop this run?", "What it has written is whole; the next run goes on.", "Stop it")
+STOP = dialog("Stop this run?", "What it wrote is intact. The next run continues.", "Stop it")
 
 
 @admin.register(PipelineRun)
@@ -115,7 +115,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
         ended = {"state__in": ENDED, "job__in": list(JOBS)}
         return self.is_now(request, object_id, **ended)
 
-    @action(description="Start it again", icon="replay", permissions=["again"])
+    @action(description="Start again", icon="replay", permissions=["again"])
     def again(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirect to the job's form, filled with the run's options."""
         run = PipelineRun.objects.defer("log").get(pk=object_id)
@@ -143,12 +143,12 @@ class PipelineRunAdmin(LivePage, base.BigList):
             return base.NONE
         return f"{run.stage} {run.done:,} of {run.total:,}" if run.total else run.stage
 
-    @display(description="Asked for by")
+    @display(description="Requested by")
     def who(self, run: PipelineRun) -> str:
         """A person, the command line or the scheduler."""
         return run.requested_by
 
-    @display(description="Asked at")
+    @display(description="Requested at")
     def asked(self, run: PipelineRun) -> str:
         """When it was requested."""
         return base.instant(run.requested_at, exact=False)

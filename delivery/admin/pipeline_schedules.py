@@ -24,10 +24,10 @@ class Rhythm(base.ReasonForm):
 
     field_order = ("mode", "every_minutes", "reason")
     mode = forms.ChoiceField(
-        label="Runs by itself", choices=Mode.choices, widget=UnfoldAdminSelectWidget
+        label="Runs automatically", choices=Mode.choices, widget=UnfoldAdminSelectWidget
     )
     every_minutes = forms.IntegerField(
-        label="Every so many minutes",
+        label="Interval in minutes",
         min_value=1,
         max_value=MAX_MINUTES,
         widget=UnfoldAdminIntegerFieldWidget,
@@ -58,13 +58,13 @@ class PipelineScheduleAdmin(base.ReadOnly):
         return pipeline_runs.target(obj.job)
 
     @action(
-        description="Change the rhythm",
+        description="Change the schedule",
         icon="schedule",
         permissions=["operate"],
         dialog=dialog(
-            "Change the rhythm",
-            "Each run starts a Spark of its own: a minute of two cores, and about 1 GB of memory.",
-            "Change it",
+            "Change the schedule",
+            "Each run starts its own Spark: about a minute of two cores, and 1 GB of memory.",
+            "Change the schedule",
             Rhythm,
         ),
     )
@@ -72,11 +72,11 @@ class PipelineScheduleAdmin(base.ReadOnly):
         """Change when the job runs."""
         values = form.cleaned_data
         principal = Principal(base.actor(request), values["reason"])
-        with base.telling(request, "The rhythm is changed."):
+        with base.telling(request, "The schedule is changed."):
             pipeline_runs.plan(object_id, values["mode"], values["every_minutes"], principal)
         return base.leave_dialog(self.page_of(object_id))
 
-    @display(description="Runs by itself")
+    @display(description="Runs automatically")
     def state_now(self, row: PipelineSchedule) -> str:
         """Whether it is enabled, and why."""
         if is_on(row):
@@ -88,7 +88,7 @@ class PipelineScheduleAdmin(base.ReadOnly):
         """Its interval."""
         return period(row.every_minutes)
 
-    @display(description="Last asked for")
+    @display(description="Last requested")
     def last(self, row: PipelineSchedule) -> str:
         """When the scheduler last requested a run."""
         return base.instant(row.last_at, exact=False)

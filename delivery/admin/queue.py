@@ -50,7 +50,7 @@ TONE = {
     State.FAILED: "bad",
 }
 STOP = dialog(
-    "Stop moving messages?", "What was moved stays where it is. The others wait here.", "Stop it"
+    "Stop moving messages?", "Messages already moved stay there. The others stay here.", "Stop it"
 )
 DURATIONS = {
     "VisibilityTimeout": "Visibility timeout",
@@ -92,7 +92,7 @@ class MoveForm(forms.Form):
         help_text="Or one queue for all of them.",
     )
     max_per_second = forms.IntegerField(
-        label="At most so many a second",
+        label="Maximum per second",
         required=False,
         min_value=1,
         max_value=queues.MAX_PER_SECOND,
@@ -164,7 +164,7 @@ class MoveActions(RowActions):
             form,
             object_id,
             lambda actor, reason: queues.cancel_move(task, Principal(actor, reason)),
-            "Nothing is moved any more.",
+            "The move is stopped.",
         )
 
     def move_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -260,7 +260,7 @@ def progress(consumer: Consumer) -> dict[str, Any]:
             max(task.to_move_count, task.moved_count, 1),
             "Messages moved",
             facts=(("Moved", task.moved_count), ("Of", max(task.to_move_count, task.moved_count))),
-            hint=f"{rate}What was accepted later stays.",
+            hint=f"{rate}Messages accepted later are not moved.",
         ),
         "is_open": True,
         "live_url": reverse(f"admin:{_name('moves')}", args=[consumer.pk]),

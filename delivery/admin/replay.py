@@ -18,7 +18,7 @@ from delivery.steps import replay
 
 State = Replay.State
 TONE = {State.RUNNING: "busy", State.FINISHED: "good", State.CANCELLED: "calm"}
-STOP = dialog("Stop this replay?", "What it has queued already is sent all the same.", "Stop it")
+STOP = dialog("Stop this replay?", "Deliveries that are already queued are still sent.", "Stop it")
 
 
 @admin.register(Replay)
@@ -46,12 +46,12 @@ class ReplayAdmin(LivePage, base.BigList):
         if row.state == State.RUNNING:
             hint, heading = "", "Queueing"
             if rate := row.rate_per_second:
-                hint = f"At most {rate:g} a second are sent, a minute's worth is queued ahead."
+                hint = f"At most {rate:g} per second are sent; a minute's worth is queued ahead."
         else:
             hint, heading = "", "Stopped" if row.state == State.CANCELLED else "Done"
         left = max(0, row.matched_count - row.replayed_count)
         if row.state == State.FINISHED and left:
-            hint = "What was left had changed meanwhile, or its last instant had passed."
+            hint = "The skipped ones had changed meanwhile or had expired."
         return Live(
             heading,
             f"{row.replayed_count:,} of {row.matched_count:,} are queued again",
@@ -64,7 +64,7 @@ class ReplayAdmin(LivePage, base.BigList):
             else (
                 ("Matched", row.matched_count),
                 ("Queued again", row.replayed_count),
-                ("Left as they were", left),
+                ("Skipped", left),
             ),
             hint=hint,
             links=tuple(_links(replay.shown(row.filter))),
@@ -99,7 +99,7 @@ class ReplayAdmin(LivePage, base.BigList):
         """Its progress."""
         return f"{row.replayed_count:,} of {row.matched_count:,}"
 
-    @display(description="Asked at")
+    @display(description="Requested at")
     def created(self, row: Replay) -> str:
         """When it was created."""
         return base.instant(row.created_at)

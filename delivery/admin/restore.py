@@ -27,14 +27,14 @@ TONE = {
     State.REFUSED: "bad",
 }
 HEADINGS = {
-    State.STAGING: "Bringing messages out of the lake",
-    State.STAGED: "Letting them in",
+    State.STAGING: "Copying messages from the lake",
+    State.STAGED: "Queueing them",
     State.FINISHED: "Done",
     State.CANCELLED: "Stopped",
     State.REFUSED: "Refused",
 }
 RUN, REPLAY = "admin:delivery_pipelinerun_change", "admin:delivery_replay_change"
-STOP = dialog("Stop this restore?", "What is queued already is sent all the same.", "Stop it")
+STOP = dialog("Stop this restore?", "Deliveries that are already queued are still sent.", "Stop it")
 
 
 @admin.register(Restore)
@@ -79,13 +79,13 @@ class RestoreAdmin(LivePage):
             f"{row.queued_count:,} of {row.matched_count:,} are queued",
             through,
             max(row.matched_count, through),
-            "Queued or left out",
+            "Queued or skipped",
             row.error,
             (
                 ("Matched", row.matched_count),
-                ("Brought", row.staged_count),
+                ("Copied", row.staged_count),
                 ("Queued", row.queued_count),
-                ("Left out", row.skipped_count),
+                ("Skipped", row.skipped_count),
             ),
             _hint(row),
             tuple(links),
@@ -123,7 +123,7 @@ class RestoreAdmin(LivePage):
         if waiting := row.staged_count - row.queued_count - row.skipped_count:
             text += f", {intcomma(waiting)} staged"
         if row.skipped_count:
-            text += f", {intcomma(row.skipped_count)} left out"
+            text += f", {intcomma(row.skipped_count)} skipped"
         return text
 
     @display(description="Begun")
@@ -177,9 +177,9 @@ class RestoredMessageAdmin(base.BigList):
 def _hint(row: Restore) -> str:
     """Return a hint or an instruction."""
     if row.state == State.STAGING and not pipeline_runs.unended().filter(pk=row.run_id).exists():
-        return "Its run has ended before all was brought: start it with the same options again."
+        return "Its run ended before it copied everything. Start it again with the same options."
     if row.state in restore.OPEN and row.rate_per_second:
-        return f"At most {row.rate_per_second:g} a second are let in."
+        return f"At most {row.rate_per_second:g} per second are queued."
     if row.skipped_count:
-        return "What was left out was on its way already, or had changed or expired meanwhile."
+        return "The skipped ones were already queued or in flight, or had changed or expired."
     return ""

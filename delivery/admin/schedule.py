@@ -34,13 +34,15 @@ RESULT_TONE = {
 }
 PAUSE = dialog(
     "Pause this schedule?",
-    "It publishes nothing until it is resumed. What would have happened meanwhile does not.",
+    "It publishes nothing until it is resumed. Occurrences until then are skipped.",
     "Pause",
 )
-RESUME = dialog("Resume this schedule?", "It goes on with the next occurrence from now.", "Resume")
+RESUME = dialog(
+    "Resume this schedule?", "It continues with the next occurrence from now.", "Resume"
+)
 RUN = dialog(
     "Publish its message now?",
-    "One more message, to every consumer that wants it. The timetable stays as it is.",
+    "An extra message goes to every consumer that wants it. Its occurrences do not change.",
     "Publish it",
 )
 
@@ -73,7 +75,7 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
             "When",
             {"fields": (("cron", "timezone"), ("every_ms", "limit"), "start_at", "end_at")},
         ),
-        ("Late or too early", {"fields": (("misfire", "overlap"),)}),
+        ("Misfires and overlaps", {"fields": (("misfire", "overlap"),)}),
         (
             "Message",
             {

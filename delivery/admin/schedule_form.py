@@ -51,15 +51,15 @@ class ScheduleForm(ReasonedForm):
         help_texts = {
             "cron": "minute hour day month weekday, as 0 9 * * 1-5; or six fields with seconds "
             "in front.",
-            "every_ms": "Instead: milliseconds from one to the next, 100 at least.",
-            "timezone": "Whose wall clock the expression means, as Europe/Paris.",
-            "start_at": "UTC. None before it.",
-            "end_at": "UTC. None after it.",
-            "limit": "So many messages in all; then it ends.",
+            "every_ms": "Instead of cron: milliseconds from one to the next, at least 100.",
+            "timezone": "The time zone of the expression, as Europe/Paris.",
+            "start_at": "UTC. No occurrence before it.",
+            "end_at": "UTC. No occurrence after it.",
+            "limit": "It ends after this number of messages.",
             "misfire": "When occurrences are more than a minute late.",
             "overlap": "While its last message still waits for a consumer.",
-            "priority": "0 to 9; none: the producer's default.",
-            "producer": "Whose messages they are; none: the installation's.",
+            "priority": "0 to 9; empty: the producer's default.",
+            "producer": "The producer of the messages; empty: the installation.",
         }
         widgets = {
             "cron": UnfoldAdminTextInputWidget(attrs={"placeholder": "0 9 * * 1-5"}),
@@ -80,7 +80,7 @@ class ScheduleForm(ReasonedForm):
         except Unreadable as error:
             reason = str(error)
         except UnicodeDecodeError:
-            reason = "It is no text."
+            reason = "It is not text."
         self.fields["body"].disabled = True
         self.fields["body"].help_text = f"{reason} Change this schedule through the API."
 
@@ -122,7 +122,7 @@ def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:
         "end_at": _instant(typed, "end_at"),
     }
     if not (values["cron"] or values["every_ms"]):
-        return {"hint": "Say when: a cron expression, or every so many milliseconds."}
+        return {"hint": "Enter a cron expression, or an interval in milliseconds."}
     try:
         read = recurrence.clean("preview", values)
         table = Timetable(

@@ -81,6 +81,8 @@ def _ahead(delivery: Delivery) -> list[TimelineEvent]:
         ]
     if delivery.is_behind:
         return [
-            TimelineEvent("wait", "Next", None, "It waits for an earlier one of its ordering key.")
+            TimelineEvent(
+                "wait", "Next", None, "It waits for an earlier delivery of its ordering key."
+            )
         ]
     return [TimelineEvent("wait", "Next", delivery.due_at, "Not sent before this instant.")]

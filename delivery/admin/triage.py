@@ -104,7 +104,7 @@ class DeadClusterAdmin(base.ReadOnly):
     def ended(self, cluster: DeadCluster) -> str:
         """Outcome and status."""
         if not cluster.signature:
-            return "all other kinds together"
+            return "all other clusters together"
         code = f" ({cluster.status_code})" if cluster.status_code else ""
         return f"{cluster.outcome.replace('_', ' ') or 'unknown'}{code}"
 

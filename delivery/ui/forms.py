@@ -52,8 +52,8 @@ class WebhookForm(forms.Form):
         required=False,
         max_length=4000,
         help_text=SafeString(
-            "Names or patterns like <code>order.*</code> (all below order), with blanks between "
-            "them. With nothing chosen above and here you get everything."
+            "Names or patterns like <code>order.*</code> (all below order), separated by spaces. "
+            "If you choose nothing above and here, you get every message."
         ),
         widget=forms.TextInput(attrs={"placeholder": "order.* stock.low"}),
     )
@@ -68,11 +68,11 @@ class WebhookForm(forms.Form):
         help_text="Failures until a message becomes a dead letter.",
     )
     retry_overrides = RetryOverridesField(
-        label="The first entry that matches a message's event type holds",
+        label="The first entry that matches a message's event type applies",
         help_text=SafeString(
             "When an attempt fails: a plan of those above, such as <code>fast</code>, or seconds "
-            "to wait after each failure, such as <code>1, 10, 60</code>. What is left empty is as "
-            "above. Emptying an entry removes it."
+            "to wait after each failure, such as <code>1, 10, 60</code>. Empty fields inherit "
+            "the settings above. Emptying an entry removes it."
         ),
     )
     rate_per_second = forms.FloatField(
@@ -80,34 +80,34 @@ class WebhookForm(forms.Form):
         required=False,
         min_value=0.001,
         max_value=100_000,
-        help_text="At most so many. Empty: as fast as you answer.",
+        help_text="Maximum. Empty: as fast as you respond.",
     )
     headers = forms.CharField(
         label="Headers of your own",
         required=False,
         max_length=20_000,
         help_text=SafeString(
-            "One a line, like <code>Authorization: Bearer abc</code>. Sealed when stored, and "
-            f"shown as <code>{MASK}</code> from then on, which keeps them."
+            "One per line, like <code>Authorization: Bearer abc</code>. They are stored encrypted "
+            f"and shown as <code>{MASK}</code>, which keeps a stored value."
         ),
         widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
     )
     lapsed_leases = forms.ChoiceField(
-        label="When a worker lets a message lapse",
+        label="When a worker's lease expires",
         required=False,
         choices=[
-            ("free", "It is no attempt: the worker died, the message is not to blame"),
-            ("charged", "It is an attempt, as Amazon SQS counts them"),
+            ("free", "It does not count as an attempt: the worker may have died"),
+            ("charged", "It counts as an attempt, as in Amazon SQS"),
         ],
         initial="free",
         widget=forms.RadioSelect,
-        help_text="Only of one that asks for its messages.",
+        help_text="Only for a webhook that pulls its messages.",
     )
     dead_letter_channel = forms.ChoiceField(
         label="Publish dead letters on",
         required=False,
         help_text="Each dead letter is published there too, and stays a dead letter "
-        "here. Channels that producers of the team publish on can be chosen.",
+        "here. You can choose channels on which producers of the team publish.",
     )
     description = forms.CharField(
         label="Description",
@@ -139,8 +139,8 @@ class WebhookForm(forms.Form):
             del self.fields["types"]
             self.fields["patterns"].label = "Event types"
             self.fields["patterns"].help_text = SafeString(
-                "Names or patterns like <code>order.*</code> (all below order), with blanks "
-                "between them. With nothing here you get everything."
+                "Names or patterns like <code>order.*</code> (all below order), separated by "
+                "spaces. If it is empty, you get every message."
             )
         retry: Any = self.fields["retry"]
         retry.choices = _policies(stored)
@@ -164,7 +164,7 @@ class WebhookForm(forms.Form):
             if not colon:
                 raise forms.ValidationError(f"There is no colon in {line[:60]!r}.")
             if name.strip() in found:
-                raise forms.ValidationError(f"{name.strip()} is there twice.")
+                raise forms.ValidationError(f"{name.strip()} occurs twice.")
             found[name.strip()] = value.strip()
         return found
 
@@ -215,7 +215,7 @@ class RegisterForm(WebhookForm):
         label="Name",
         max_length=names.MAX_SLUG_LENGTH,
         help_text=SafeString(
-            "Yours to choose, and unique on the channel: lower-case letters, digits, "
+            "A name of your choice, unique on the channel: lower-case letters, digits, "
             "<code>.</code> <code>_</code> <code>-</code>"
         ),
         widget=forms.TextInput(attrs={"placeholder": "billing", "spellcheck": "false"}),
@@ -225,7 +225,7 @@ class RegisterForm(WebhookForm):
         required=False,
         choices=[
             ("push", "We call it: a POST request as soon as there is a message"),
-            ("pull", "It asks for them: workers of yours receive, behind a firewall too"),
+            ("pull", "It pulls them: your workers receive, also behind a firewall"),
         ],
         initial="push",
         widget=forms.RadioSelect,
@@ -241,7 +241,7 @@ class RegisterForm(WebhookForm):
         if self.cleaned_data.get("mode") == "pull":
             return ""
         if not self.cleaned_data["url"].strip():
-            raise forms.ValidationError("An address is required, unless it asks for its messages.")
+            raise forms.ValidationError("An address is required, unless it pulls its messages.")
         return super().clean_url()
 
     def values(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class RotateForm(forms.Form):
     """A new secret."""
 
     overlap_s = forms.TypedChoiceField(
-        label="The old secret goes on signing beside the new one",
+        label="The old secret keeps signing",
         coerce=int,
         choices=[
             (DEFAULT_OVERLAP_S, "for a day"),
@@ -292,7 +292,7 @@ class ReplayForm(forms.Form):
     reason = forms.CharField(
         label="Reason",
         max_length=MAX_REASON_LENGTH,
-        help_text="For those who look into the audit log later.",
+        help_text="For the audit log.",
         widget=forms.TextInput(attrs={"placeholder": "the endpoint was down"}),
     )
 

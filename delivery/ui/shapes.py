@@ -16,19 +16,19 @@ from delivery.runtime.probe import Probed
 
 TONES = {"delivered": "good", "dead": "bad", "in_flight": "busy", "queued": "calm"}
 HINTS = {
-    Outcome.BLOCKED_ADDRESS: "The name leads to an address that may not be called.",
+    Outcome.BLOCKED_ADDRESS: "The name resolves to an address that may not be called.",
     Outcome.DNS_ERROR: "The host name is not known.",
-    Outcome.CONNECTION_REFUSED: "Nobody listens there: is the program running, is the port right?",
-    Outcome.CONNECT_TIMEOUT: "No connection: does a firewall stand in between?",
-    Outcome.TIMEOUT: "The answer took too long. Answer first and work afterwards.",
+    Outcome.CONNECTION_REFUSED: "Nothing listens there. Is the program running? Is the port right?",
+    Outcome.CONNECT_TIMEOUT: "No connection. Does a firewall block it?",
+    Outcome.TIMEOUT: "The response took too long. Respond first and do the work afterwards.",
     Outcome.TLS_ERROR: "The certificate is not valid for this host.",
     Outcome.REDIRECT: "Redirects are not followed: register the address that it leads to.",
-    Outcome.NOT_FOUND: "The server is there, the path is not.",
-    Outcome.GONE: "410 says that it wants no more messages: then we stop for good.",
+    Outcome.NOT_FOUND: "The server responds, but the path does not exist.",
+    Outcome.GONE: "410 means that it wants no more messages, so we stop sending.",
     Outcome.INTEGRITY_ERROR: "Nothing was sent. The operator has to find out who changed it.",
     Outcome.THROTTLED: "It asks us to slow down.",
 }
-BEHIND = "It waits for an earlier one of its ordering key."
+BEHIND = "It waits for an earlier delivery of its ordering key."
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> lis
     elif row.state == DeliveryState.IN_FLIGHT and (row.lease_owner or 0) < 0:
         moments.append(TimelineEvent("busy", "A worker has it", row.due_at, "Its lease ends then."))
     elif row.state == DeliveryState.IN_FLIGHT:
-        moments.append(TimelineEvent("busy", "On its way", None, "An attempt is under way."))
+        moments.append(TimelineEvent("busy", "In flight", None, "An attempt is under way."))
     elif row.state != DeliveryState.DELIVERED:
         note = {"dead": "Dead. A replay sends it again."}.get(row.state, "")
         moments.append(

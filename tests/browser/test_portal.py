@@ -39,7 +39,7 @@ def test_a_member_registers_a_webhook_and_sees_its_first_delivery(
     (request,) = consumer.wait_for(1, path="/website", timeout=60)
     assert request.header("webhook-id") == published["id"]
 
-    page.get_by_role("link", name="To its deliveries").click()
+    page.get_by_role("link", name="Show its deliveries").click()
     rows = page.locator("table tbody tr")
     # The consumer has the request; the broker records the result a moment later.
     wait_until(lambda: shows_delivered(page), 20, "the delivery is not shown as delivered")

@@ -46,9 +46,9 @@ def test_fifty_thousand_dead_letters_are_counted_sent_again_and_stopped_half_way
     pile.get_by_role("link", name="Replay all").click()
     expect(page.locator(".hs-count")).to_contain_text("50,000 deliveries match.")
     # Fast enough to move the bar, slow enough to stop halfway.
-    page.get_by_label("At most so many a second").fill("300")
+    page.get_by_label("Maximum per second").fill("300")
     page.get_by_label("Reason").fill("the archive is back")
-    page.get_by_role("button", name="Send 50,000 again").click()
+    page.get_by_role("button", name="Replay 50,000").click()
 
     bar = page.get_by_role("progressbar", name="Queued again")
     expect(bar).to_have_attribute("max", "50000")

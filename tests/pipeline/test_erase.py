@@ -140,5 +140,5 @@ def test_by_id_and_idempotency_key(made: Month, run_job: RunJob, chosen: Setting
 
 
 def test_somebody_has_to_be_named(made: Month, run_job: RunJob) -> None:
-    with pytest.raises(Refused, match="Say whose"):
+    with pytest.raises(Refused, match="Fill in at least one of the keys"):
         run_job("erase", dry_run=True)

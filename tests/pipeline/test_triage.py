@@ -181,7 +181,7 @@ def test_a_replay_takes_what_the_page_says(run_job: RunJob) -> None:
     usual: Part = mixed[503, shape]
     assert (usual.dead - usual.sendable, usual.more) == (1, 2)
     assert DeadCluster.objects.get(shape=shape).expired_count == 1
-    assert "The filter takes 2 more: same outcome, another answer." in console.look(
+    assert "The filter also matches 2 with the same outcome and another response." in console.look(
         operator, f"{console.list_url(DeadCluster)}triage/"
     )
 

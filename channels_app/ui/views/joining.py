@@ -50,7 +50,7 @@ class FoundView(PersonView):
     def enter(self, request: PersonRequest, *args: str, **kwargs: str) -> HttpResponseBase:
         """Check that the user may create teams. Raises PermissionDenied."""
         if not may_found(request.user):
-            raise PermissionDenied("Here the operators make the teams. Ask them for yours.")
+            raise PermissionDenied("Only operators create teams here. Ask them for one.")
         return super().enter(request, *args, **kwargs)
 
     def get(self, request: PersonRequest) -> HttpResponse:

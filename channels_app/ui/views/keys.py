@@ -118,7 +118,7 @@ class RevokeView(TeamView):
             done = api_keys.revoke(key_id, actor=actor(request), team=request.team.slug)
         except NotFound as unknown:
             raise Http404(unknown.detail) from None
-        messages.success(request, f"{done.row} is revoked: within a second it opens nothing.")
+        messages.success(request, f"{done.row} is revoked. It stops working within a second.")
         return redirect("portal:keys", request.team.slug)
 
 

@@ -87,7 +87,7 @@ class MemberView(TeamView):
         try:
             if action == "remove":
                 gone = teams.end_membership(slug, member, actor=who)
-                messages.success(request, f"{gone.user.get_username()} is no member any more.")
+                messages.success(request, f"{gone.user.get_username()} is no longer a member.")
             else:
                 role = request.POST.get("role", "")
                 changed = teams.set_role(slug, member, role, actor=who)
@@ -127,5 +127,5 @@ class InvitationView(TeamView):
         except BrokerError as refused:
             messages.error(request, refused.detail)
         else:
-            messages.success(request, "The invitation is revoked; its link does not work any more.")
+            messages.success(request, "The invitation is revoked. Its link no longer works.")
         return redirect("portal:members", request.team.slug)

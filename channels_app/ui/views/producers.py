@@ -47,9 +47,7 @@ class NewProducerView(TeamView):
         )
         if done is None:
             return self._ask(form, status=422)
-        messages.success(
-            request, f"{done.row} is there. Ask an operator for its first key: it says where."
-        )
+        messages.success(request, f"{done.row} is created. Ask an operator for its first key.")
         return redirect("portal:producer", team, done.row.slug)
 
     def _ask(self, form: NewProducerForm, *, status: int = 200) -> HttpResponse:
@@ -82,7 +80,7 @@ class ProducerView(TeamView):
         )
         if done is None:
             return self._ask(form, found, status=422)
-        messages.success(request, "Saved." if done.changed else "Nothing was different.")
+        messages.success(request, "Saved." if done.changed else "Nothing was changed.")
         return redirect("portal:producer", request.team.slug, producer)
 
     def _ask(self, form: ProducerForm, found: Producer, *, status: int = 200) -> HttpResponse:

@@ -139,7 +139,9 @@ class ReplayCancelView(WebhookView):
         except BrokerError as error:
             messages.error(request, error.detail)
         else:
-            messages.success(request, "Cancelled. What was queued already is sent.")
+            messages.success(
+                request, "Cancelled. Deliveries that are already queued are still sent."
+            )
         return redirect("webhooks:replay", request.team.slug, channel, client_id, replay_id)
 
 

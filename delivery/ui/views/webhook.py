@@ -161,7 +161,7 @@ class SettingsView(WebhookView):
         )
         if done is None:
             return self._form(webhook, form, status=422)
-        messages.success(request, "Saved." if done.changed else "Nothing was different.")
+        messages.success(request, "Saved." if done.changed else "Nothing was changed.")
         return redirect("webhooks:settings", request.team.slug, channel, client_id)
 
     def _form(self, webhook: Consumer, form: WebhookForm, *, status: int = 200) -> HttpResponse:
@@ -235,9 +235,9 @@ class SwitchView(WebhookView):
     """Pause, resume or retire a webhook."""
 
     steps = {
-        "pause": (switch_consumer.pause, "Paused. What arrives waits until you resume."),
-        "resume": (switch_consumer.resume, "Resumed. What waited is being sent."),
-        "retire": (switch_consumer.retire, "Retired. It gets nothing more."),
+        "pause": (switch_consumer.pause, "Paused. New messages wait until you resume it."),
+        "resume": (switch_consumer.resume, "Resumed. Waiting messages are being sent."),
+        "retire": (switch_consumer.retire, "Retired. It gets no more messages."),
     }
 
     def post(self, request: TeamRequest, channel: str, client_id: str, action: str) -> HttpResponse:

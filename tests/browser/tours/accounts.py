@@ -38,7 +38,7 @@ def entrance(house: House) -> Stops:
     yield "login-locked-out", page
     yield "sign-up-closed", somebody.open("/accounts/signup/")
     page.goto(_invited(house))
-    page.get_by_role("link", name="Make an account").click()
+    page.get_by_role("link", name="Create an account").click()
     yield "sign-up-invited", page
     _sign_up(page, "stella", "short")
     yield "sign-up-refused", page
@@ -51,7 +51,7 @@ def entrance(house: House) -> Stops:
     stranger.base = base
     page = stranger.open("/accounts/login/")
     yield "login-sign-up-open", page
-    page.get_by_role("link", name="Make an account").click()
+    page.get_by_role("link", name="Create an account").click()
     yield "sign-up-open", page
     _sign_up(page, "stranger", PASSWORD)
     yield "e-mail-sent", page
@@ -163,7 +163,7 @@ def code_of(secret: str) -> str:
 def _invited(house: House) -> str:
     owner = Person.open(house.open_window(storage_state=house.sessions[OWNER]),
                         f"/portal/{TEAM}/members/invite/")  # fmt: skip
-    owner.get_by_role("button", name="Make the link").click()
+    owner.get_by_role("button", name="Create the link").click()
     return owner.locator("pre").inner_text()
 
 

@@ -22,7 +22,7 @@ def walk(house: House) -> Stops:
     page = owner.page
     page.get_by_label("Name", exact=True).fill("Harbour")
     page.get_by_label("Short name").fill("Not a name")
-    page.get_by_role("button", name="Make the team").click()
+    page.get_by_role("button", name="Create the team").click()
     yield "team-new-refused", page
     yield "home-empty", owner.open(f"{PORTAL}{EMPTY}/")
     yield "home-full", owner.open(f"{PORTAL}{TEAM}/")
@@ -52,10 +52,10 @@ def members(house: House, page: Page, other: Page) -> Stops:
     page.goto(f"{team}/members/")
     page.locator("td.act summary").first.click()
     yield "members", page
-    page.get_by_role("link", name="Invite somebody").click()
+    page.get_by_role("link", name="Invite someone").click()
     yield "invite", page
     page.locator("[name=email]").fill("sofia.lindqvist@contractors.example")
-    page.get_by_role("button", name="Make the link").click()
+    page.get_by_role("button", name="Create the link").click()
     yield "invite-made", page
     link = page.locator("pre").inner_text()
     page.goto(f"{team}/members/")
@@ -83,16 +83,16 @@ def keys(page: Page, portal: str) -> Stops:
     page.get_by_label("Name").fill("Cron")
     page.locator("[name=owner]").select_option("team")
     page.locator("[name=channels]").first.check()
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Create the key").click()
     yield "key-refused", page
     page.locator("[name=scopes][value=publish]").uncheck()
     page.locator("[name=scopes][value=read]").check()
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Create the key").click()
     yield "key-made", page
     page.goto(f"{portal}{TEAM}/keys/")
     page.locator("tr", has_text="Deploy script").get_by_role("link", name="Rotate").click()
     yield "key-rotate", page
-    page.get_by_role("button", name="Make the successor").click()
+    page.get_by_role("button", name="Rotate the key").click()
     yield "key-rotated", page
     page.goto(f"{portal}{TEAM}/keys/")
     page.locator("tr", has_text="Cron").get_by_text("Revoke", exact=True).click()
@@ -108,10 +108,10 @@ def producers(page: Page, portal: str) -> Stops:
     page.goto(f"{portal}{TEAM}/producers/-/new/")
     yield "producer-new", page
     page.get_by_label("Name").fill("Not a name")
-    page.get_by_role("button", name="Make the producer").click()
+    page.get_by_role("button", name="Create the producer").click()
     yield "producer-refused", page
     page.get_by_label("Name").fill("point-of-sale-terminals-of-all-our-shops")
-    page.get_by_role("button", name="Make the producer").click()
+    page.get_by_role("button", name="Create the producer").click()
     page.goto(f"{portal}{TEAM}/producers/")
     yield "producers", page
     page.goto(f"{portal}{TEAM}/producers/web-shop/")

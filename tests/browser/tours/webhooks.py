@@ -1,5 +1,7 @@
 """The pages of webhooks: catalogue, registration, and all tabs of a webhook."""
 
+import re
+
 from playwright.sync_api import Page, expect
 
 from tests.browser.person import OWNER, Person
@@ -71,7 +73,7 @@ def registering(owner: Person, url: str) -> Stops:
     yield "registered", page
     page = owner.open(f"{PLACE}-/new/{CHANNEL}/")
     page.get_by_label("Name", exact=True).fill("stock-keepers")
-    page.get_by_label("It asks for them").check()
+    page.get_by_label("It pulls them").check()
     yield "register-pull", page
     page.get_by_role("button", name="Register", exact=True).click()
     page.get_by_role("heading", name="2. Receive").wait_for()
@@ -102,7 +104,7 @@ def one(owner: Person) -> Stops:
     page.get_by_text("Retire this webhook").click()
     yield "settings-retire", page
     yield "secret", owner.open(f"{PLACE}{CHANNEL}/{FRESH}/secret/")
-    page.get_by_role("button", name="Make a new secret").click()
+    page.get_by_role("button", name="Create a new secret").click()
     page.locator("#secret").wait_for()
     yield "secret-rotated", page
     for language in ("node", "go", "php", "curl"):
@@ -117,12 +119,12 @@ def tests(owner: Person, url: str) -> Stops:
     page = owner.open(f"{PLACE}{CHANNEL}/{FRESH}/test/")
     yield "test", page
     page.get_by_role("button", name="Send a test").last.click()
-    page.get_by_role("heading", name="Your answer").wait_for()
+    page.get_by_role("heading", name="Your response").wait_for()
     yield "test-answered", page
     address(owner, "http://127.0.0.1:9/nobody")
     page = owner.open(f"{PLACE}{CHANNEL}/{FRESH}/test/")
     page.get_by_role("button", name="Send a test").last.click()
-    page.get_by_role("heading", name="Your answer").wait_for()
+    page.get_by_role("heading", name="Your response").wait_for()
     yield "test-refused", page
     address(owner, url)
 
@@ -192,5 +194,5 @@ def replays(owner: Person) -> Stops:
 
 def _send(page: Page, reason: str) -> None:
     page.get_by_role("textbox", name="Reason", exact=True).fill(reason)
-    page.get_by_role("button", name="again").last.click()
+    page.get_by_role("button", name=re.compile("^Replay [0-9]")).click()
     page.locator("[data-live-url]").wait_for()

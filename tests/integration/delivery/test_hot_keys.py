@@ -213,7 +213,7 @@ def test_the_console_and_the_metrics_say_so(consumer: Consumer, now: datetime) -
     assert consumer.client_id not in scrape, "no series for a key or its consumer"
     drain(consumer, now)
     look(now + MINUTE)
-    assert "ordering keys that get more than can go" in console.look(operator, page)
+    assert "ordering keys with more messages than can be sent" in console.look(operator, page)
     assert "hookstation_hot_keys 0.0" in Client().get("/metrics").content.decode()
 
 

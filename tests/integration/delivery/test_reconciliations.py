@@ -151,4 +151,4 @@ def test_the_console_names_the_rows_and_the_way_out(client: Any) -> None:
     assert f"/admin/channels_app/message/?channel={row.channel_id}" in text
     assert EXPLANATIONS[Check.FAN_OUT].remedy[:40] in text
     overview = client.get("/admin/").content.decode()
-    assert "the last audit found off" in overview
+    assert "mismatched rows in the last audit" in overview

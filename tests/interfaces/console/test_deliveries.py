@@ -247,7 +247,7 @@ def test_a_body_is_for_who_may_see_messages() -> None:
     assert "Server: x" not in text
     for place in (page, console.page_url(attempt)):
         assert "repeated it" not in console.look(client, place)
-    assert "Only who may view messages sees it." in text
+    assert "Only people who may view messages see it." in text
     assert "--data-binary" not in text
     assert "hs-hex" not in text
 

@@ -52,7 +52,7 @@ def test_the_strip_shows_each_hour_and_marks_the_peak(operator: Client) -> None:
     assert peak.heat == forecast.HEATS - 1
     assert {cell.heat for cell in cells if cell.frame} == set(range(forecast.HEATS))
     assert text.count("is-hot") == 1
-    assert "missed by 12.5 %" in text
+    assert "was off by 12.5 %" in text
     assert "at 600 deliveries/s each (docs/performance.md)" in text
     assert f'href="?channel={channel.pk}"' in text
     minutes = [frame.deliveries for frame in answer.context["hot_minutes"]]
@@ -65,7 +65,7 @@ def test_a_channel_has_a_strip_of_its_own(operator: Client) -> None:
 
     assert "Forecast of orders" in console.look(operator, f"{PAGE}?channel={channel.pk}")
     other = ChannelFactory.create()
-    assert "Nothing is to be expected here" in console.look(operator, f"{PAGE}?channel={other.pk}")
+    assert "No messages are expected here" in console.look(operator, f"{PAGE}?channel={other.pk}")
     assert "By channel" in console.look(operator, f"{PAGE}?channel=nonsense")
 
 

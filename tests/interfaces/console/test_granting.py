@@ -128,7 +128,7 @@ def test_add_apikey_alone_makes_no_key(scope: str) -> None:
     weak = client_of(person("wim", "channels_app.add_apikey", "channels_app.view_apikey"))
     answer = weak.post(reverse("admin:channels_app_apikey_add"), key_form(scope))
 
-    assert f"You may not give {scope}" in answer.content.decode()
+    assert f"You may not grant {scope}" in answer.content.decode()
     assert not ApiKey.objects.exists()
 
 
@@ -136,7 +136,7 @@ def test_a_key_does_what_its_maker_may() -> None:
     maker = client_of(person("mia", "channels_app.add_apikey", *access.SCOPES["read"]))
     page = reverse("admin:channels_app_apikey_add")
     assert "hsk_" in maker.post(page, key_form("read")).content.decode()
-    assert "You may not give admin" in maker.post(page, key_form("read", "admin")).content.decode()
+    assert "You may not grant admin" in maker.post(page, key_form("read", "admin")).content.decode()
     assert [key.scopes for key in ApiKey.objects.all()] == [["read"]]
 
 
@@ -152,7 +152,7 @@ def test_the_console_asks_for_all_channels_in_words() -> None:
     assert "hsk_" in operator.post(page, key_form("publish")).content.decode()
     key = ApiKey.objects.get()
     shown = reverse("admin:channels_app_apikey_change", args=[key.pk])
-    assert "all, also those made later" in console.look(operator, shown)
+    assert "all, including future ones" in console.look(operator, shown)
 
 
 def test_the_successor_of_a_stronger_key_is_shown_to_nobody_weaker() -> None:

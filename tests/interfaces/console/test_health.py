@@ -97,7 +97,7 @@ def test_a_day_can_be_chosen(operator: Client) -> None:
     text = console.look(operator, f"{PAGE}?day=2026-11-20")
     assert "?day=2026-11-21" in text
     assert ">40</b>" in text
-    assert "Nothing is known of this day" in console.look(operator, f"{PAGE}?day=2026-11-01")
+    assert "No data for this day" in console.look(operator, f"{PAGE}?day=2026-11-01")
     assert "Health, 2026-11-21" in console.look(operator, f"{PAGE}?day=nonsense")
 
 

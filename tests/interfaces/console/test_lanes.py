@@ -54,11 +54,11 @@ def test_keys_are_found_by_their_consumer(operator: Client, consumer: Consumer) 
 @pytest.mark.seed("S2-64")
 def test_the_page_says_what_a_key_can_carry(operator: Client, consumer: Consumer) -> None:
     page = console.page_url(lane_of(consumer, "A"))
-    assert "1 / answer time" in console.look(operator, page)
+    assert "1 / response time" in console.look(operator, page)
     now = clock.now()
     end(take(consumer, now), "delivered", now + timedelta(milliseconds=250))
     Attempt.objects.update(started_at=now)
-    assert "about 4 a second" in console.look(operator, page)
+    assert "about 4 per second" in console.look(operator, page)
 
 
 def test_a_key_is_paused_resumed_and_skipped(operator: Client, consumer: Consumer) -> None:
@@ -73,7 +73,7 @@ def test_a_key_is_paused_resumed_and_skipped(operator: Client, consumer: Consume
     now = clock.now()
     end([row for row in take(consumer, now) if row.ordering_key == "A"], "dead", now)
     assert "blocked" in console.look(operator, console.page_url(lane))
-    assert "Its head is dead and holds" in console.look(operator, console.page_url(lane))
+    assert "The head is dead and blocks" in console.look(operator, console.page_url(lane))
     press(operator, lane, "skip")
     assert lane_of(consumer, "A").waiting_count == 1
     actions = AuditEntry.objects.order_by("id").values_list("action", "reason")
@@ -94,7 +94,7 @@ def test_only_the_head_that_was_seen_is_passed_over(operator: Client, consumer: 
 def test_who_waits_is_told_for_whom(operator: Client, consumer: Consumer) -> None:
     behind = Delivery.objects.order_by("message_id")[1]
     text = console.look(operator, console.page_url(behind))
-    assert "It waits for an earlier one of its ordering key." in text
+    assert "It waits for an earlier delivery of its ordering key." in text
     assert "9000" not in text
     assert console.page_url(lane_of(consumer, "A")) in text
 
@@ -105,7 +105,7 @@ def test_a_consumers_page_leads_to_its_keys(operator: Client, consumer: Consumer
     name = f"{consumer.channel.slug}%2F{consumer.client_id}"
     assert f"{console.list_url(Lane)}?q={name}" in text
     Lane.objects.all().delete()
-    assert "None is open." in console.look(operator, console.page_url(consumer))
+    assert "No key is open." in console.look(operator, console.page_url(consumer))
     assert "No key is open" in console.look(operator, console.list_url(Lane))
     Consumer.objects.update(ordering=False)
     assert 'id="lanes"' not in console.look(operator, console.page_url(consumer))

@@ -27,24 +27,24 @@ def part(page: str) -> str:
 def test_a_consumers_page_says_who_holds_what_and_until_when(operator: Client) -> None:
     consumer = waiting(b"x", b"y")
     page = console.page_url(consumer)
-    assert "No worker holds anything." in part(console.look(operator, page))
+    assert "No worker holds a lease." in part(console.look(operator, page))
     received = Worker(consumer).receive(worker_id="<b>printer</b>", max=1)
     shown = part(console.look(operator, page))
     assert received[0]["delivery_id"] in shown
     assert "&lt;b&gt;printer" in shown
-    assert "lapsed" not in shown
+    assert "expired" not in shown
     lapse(consumer)
-    assert "lapsed" in part(console.look(operator, page))
+    assert "expired" in part(console.look(operator, page))
     PullWorker.objects.all().delete()
     assert "not known any more" in part(console.look(operator, page))
 
 
 def test_the_list_of_workers_says_how_one_becomes_one(operator: Client) -> None:
     page = console.list_url(PullWorker)
-    assert "Nobody receives" in console.look(operator, page)
+    assert "No workers yet" in console.look(operator, page)
     Worker(waiting(b"x")).receive(worker_id="printer")
     text = console.look(operator, page)
-    assert "Nobody receives" not in text
+    assert "No workers yet" not in text
     assert "printer" in text
 
 

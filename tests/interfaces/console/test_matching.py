@@ -61,7 +61,7 @@ def test_what_was_counted_is_what_is_sent_again(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 3)
     text = console.look(operator, f"{MATCHING}?consumer={consumer.pk}")
-    assert "Send 3 again" in text
+    assert "Replay 3" in text
     form = {
         "filter": operator.get(f"{MATCHING}?consumer={consumer.pk}").context["preview"].filter,
         "rate_per_second": "50",
@@ -80,7 +80,7 @@ def test_what_was_counted_is_what_is_sent_again(operator: Client) -> None:
 @pytest.mark.parametrize(
     ("form", "sentence"),
     [
-        ({"filter": "{"}, "The filter cannot be read."),
+        ({"filter": "{"}, "The filter is not valid."),
         ({"filter": "{}"}, "Name a channel"),
         ({"filter": json.dumps({"channel": "nowhere"})}, "There is no channel nowhere"),
         ({"filter": "{}", "rate_per_second": "0"}, "greater than or equal to 0.001"),
@@ -136,7 +136,7 @@ def test_the_bar_follows_and_the_result_adds_up(operator: Client) -> None:
     ended = operator.get(bar)
     assert ended.headers["HX-Refresh"] == "true"
     facts = dict(ended.context["live"].facts)
-    assert (facts["Queued again"], facts["Left as they were"]) == (2, 3)
+    assert (facts["Queued again"], facts["Skipped"]) == (2, 3)
     assert f"consumer={consumer.pk}&amp;state=dead" in console.look(
         operator, console.page_url(made)
     )

@@ -86,8 +86,8 @@ def test_every_job_is_started_by_its_form(operator: Client, job: str) -> None:
 
 def test_who_is_to_be_erased_is_said_and_that_it_is_meant(operator: Client) -> None:
     for form, asked in (
-        ({"dry_run": "on", "message": " "}, "Say whose"),
-        ({"message": "msg_1"}, "Say so here, or choose a dry run"),
+        ({"dry_run": "on", "message": " "}, "Fill in at least one of the keys"),
+        ({"message": "msg_1"}, "Confirm it here, or choose a dry run"),
     ):
         assert asked in operator.post(start_url("erase"), form).content.decode()
     assert not PipelineRun.objects.exists()
@@ -188,9 +188,9 @@ def test_a_restore_is_seen_live_until_its_end(operator: Client) -> None:
     assert "17 of 400 are queued" in page
     assert "--since 30d --only-dead" in page
     assert console.page_url(run) in page
-    assert "with the same options again" not in page
+    assert "with the same options" not in page
     pipeline_runs.ended(run.pk, "gone", now=clock.now())
-    assert "with the same options again" in console.look(operator, bar)
+    assert "with the same options" in console.look(operator, bar)
 
     Restore.objects.update(state="refused", error="<No key>", finished_at=clock.now())
     answer = operator.get(bar)

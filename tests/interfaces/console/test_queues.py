@@ -108,7 +108,7 @@ def test_a_queues_page_says_what_waits_what_is_held_and_what_is_delayed(operator
     for name, number in figures.items():
         assert f">{number}</a>" in shown.partition(f"<dt>{name}</dt>")[2].partition("</div>")[0]
     assert "2\xa0hours, 5\xa0minutes" in shown
-    assert "None: what dies stays a dead letter" in shown
+    assert "None: dead letters stay with this consumer" in shown
 
 
 def test_a_retry_that_waits_for_its_time_is_delayed_and_not_ready(operator: Client) -> None:
@@ -173,10 +173,10 @@ def test_a_channels_page_leads_to_its_consumers(operator: Client) -> None:
     ConsumerFactory.create(channel=consumer.channel, client_id="gone", retired=True)
     shown = part(console.look(operator, console.page_url(consumer.channel)), "consumers")
     assert f'href="{console.page_url(consumer)}">printers</a>' in shown
-    assert "a queue to SQS clients" in shown
+    assert "also with SQS clients" in shown
     assert "gone" not in shown
     nobody = console.look(operator, console.page_url(ChannelFactory.create()))
-    assert "delivered to nobody" in part(nobody, "consumers")
+    assert "stored but not delivered" in part(nobody, "consumers")
 
 
 def test_the_search_finds_a_queue_by_its_own_name(operator: Client) -> None:

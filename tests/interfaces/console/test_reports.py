@@ -75,7 +75,7 @@ def test_a_failed_run_is_told_with_its_error_its_log_and_the_way_out(
     assert FAILED in text
     assert "&lt;Access&gt; denied" in text
     assert "long story" not in text
-    assert "None has come to its end yet" in text
+    assert "No run has succeeded yet" in text
     assert f'href="{console.page_url(run)}"' in text
     assert f'href="{start_url(job, run)}"' in text
     assert operator.get(start_url(job, run)).status_code == 200
@@ -91,18 +91,18 @@ def test_a_page_tells_of_the_newest_run_of_its_own_job_alone(operator: Client) -
 
     make("triage", error="it broke")
     text = console.look(operator, PAGES["triage"])
-    assert "when a run came to its end last" in text
+    assert "when the last run succeeded" in text
     assert f"{clock.now() - timedelta(days=400):%Y-%m-%d}" in text
 
     run = make("triage", "running")
     text = console.look(operator, PAGES["triage"])
     assert FAILED not in text
-    assert "A run is at work" in text
+    assert "A run is in progress" in text
     assert f'href="{console.page_url(run)}"' in text
 
     make("triage", "finished")
     text = console.look(operator, PAGES["triage"])
-    assert "at work" not in text
+    assert "A run is in progress" not in text
 
 
 def test_who_may_not_see_runs_is_not_told_of_them() -> None:
@@ -126,7 +126,7 @@ def test_the_page_of_a_failed_run_has_its_error_its_log_and_the_way_out(operator
     assert "with a long story" in page
     assert "<details open>" in page
     assert "&lt;i&gt;one&lt;/i&gt;" in page
-    assert "it may be started again" in page
+    assert "you can start it again" in page
     assert "It left no log" not in page
     again = reverse("admin:delivery_pipelinerun_again", args=[run.pk])
     assert again in page

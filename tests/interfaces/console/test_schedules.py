@@ -38,9 +38,9 @@ def form(**values: Any) -> dict[str, Any]:
 
 def test_the_empty_list_says_what_to_do(operator: Client) -> None:
     page = console.look(operator, LIST)
-    assert "Nothing recurs yet" in page
+    assert "No schedules yet" in page
     assert f'href="{ADD}"' in page
-    assert "Make one" not in console.look(console.onlooker(), LIST)
+    assert "Create a schedule" not in console.look(console.onlooker(), LIST)
 
 
 def test_a_form_makes_one_and_changes_it(operator: Client) -> None:
@@ -99,7 +99,7 @@ def test_what_cannot_be_used_stands_in_the_form(
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ({}, "Say when"),
+        ({}, "Enter a cron expression"),
         ({"cron": "0 9 * * *", "timezone": "Europe/Paris"}, "At 09:00 every day, Europe/Paris"),
         ({"cron": "0 9 * * *", "timezone": "Paris"}, "A time zone is an IANA name"),
         ({"cron": "0 9 * * *", "every_ms": "500"}, "Give either"),
@@ -145,7 +145,8 @@ def test_a_schedule_is_forgotten_through_its_step(operator: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("traits", "sentence"), [({"paused": True}, "Resume it"), ({"ended": True}, "It has ended")]
+    ("traits", "sentence"),
+    [({"paused": True}, "When you resume it"), ({"ended": True}, "It has ended")],
 )
 def test_one_that_does_not_go_on_says_why(
     operator: Client, traits: dict[str, bool], sentence: str

@@ -39,7 +39,7 @@ def fill() -> None:
 def test_it_says_what_to_do_where_nobody_has_looked(operator: Client) -> None:
     text = console.look(operator, PAGE)
 
-    assert "Nobody has looked yet" in text
+    assert "Triage has not run yet" in text
     assert "python -m pipeline triage" in text
 
 
@@ -58,13 +58,13 @@ def test_a_kind_has_its_number_story_and_replay(operator: Client) -> None:
     text = console.look(operator, PAGE)
 
     assert "<strong>20</strong> dead letters in <strong>1</strong> cluster" in text
-    assert "17 more are of rarer kinds" in text
+    assert "17 more are in rarer clusters" in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt; line #" in text
     assert "No earlier attempt at" in text
     assert "1 of them are in the archive" in text
     assert REPLAY in text
-    assert "Look anew" in text
-    assert "The filter takes 1 more" in text
+    assert "Run again" in text
+    assert "The filter also matches 1" in text
     ((line,),) = (triage.lines(DeadCluster.objects.filter(place=1)),)
     assert line.sample is not None
     (part,) = line.parts
@@ -87,7 +87,7 @@ def test_who_only_looks_has_no_replay() -> None:
 
     text = console.look(console.onlooker(), PAGE)
     assert REPLAY not in text
-    assert "Look anew" not in text
+    assert "Run again" not in text
 
 
 def test_an_answer_is_shown_to_those_who_may_view_messages() -> None:

@@ -56,7 +56,7 @@ def test_it_goes_on_page_by_page(operator: Client, monkeypatch: pytest.MonkeyPat
 
     assert [str(row) in first for row in rows] == [True, True, False]
     assert [str(row) in second for row in rows] == [False, False, True]
-    assert "From the beginning" in second
+    assert "Back to the first" in second
     assert str(rows[0]) in console.look(operator, f"{PAGE}?after=nonsense")
 
 
@@ -103,6 +103,6 @@ def test_a_message_is_moved_and_cancelled_from_there(operator: Client) -> None:
 def test_who_may_only_look_finds_no_buttons() -> None:
     later(1)
     text = console.look(console.onlooker(), PAGE)
-    assert "Move it there" not in text
+    assert "Move the message" not in text
     stranger = Client()
     assert stranger.get(PAGE).status_code == 302

@@ -121,9 +121,9 @@ def test_no_cell_is_a_formula_and_what_is_gone_keeps_its_number(
 
 
 def test_a_month_without_hours_says_how_to_count_them(operator: Client) -> None:
-    assert "Nothing was counted yet" in console.look(operator, PAGE)
+    assert "No usage was counted yet" in console.look(operator, PAGE)
     console.fill()
-    assert "Nothing was counted in this month" in console.look(operator, f"{PAGE}?month=2025-02")
+    assert "No usage was counted for this month" in console.look(operator, f"{PAGE}?month=2025-02")
     for query in ("", "?month=nonsense"):
         assert "By producer, channel and consumer" in console.look(operator, PAGE + query)
     for month in ("0001-01", "9999-12"):

@@ -183,7 +183,7 @@ def test_a_forgotten_password_is_replaced_by_a_link_that_works_once(settings: An
     told = (entry.actor, entry.action, entry.target)
     assert told == ("user:mia", "user.reset_password", "user:mia")
     assert sign_in(Client(), "mia", new).status_code == 302
-    assert "This link opens nothing" in Client().get(link[1], follow=True).content.decode()
+    assert "This link does not work" in Client().get(link[1], follow=True).content.decode()
 
 
 @pytest.fixture
@@ -305,5 +305,5 @@ def test_forms_of_ones_own_account_speak_our_words(place: str) -> None:
     page = client.get(f"/accounts/{place}").content.decode()
 
     assert "placeholder=" not in page
-    assert re.search(r"E-mail address</label>|Present password</label>|Password</label>", page)
+    assert re.search(r"E-mail address</label>|Current password</label>|Password</label>", page)
     assert "Email" not in page

@@ -313,7 +313,7 @@ def test_no_number_of_keys_that_are_over_hides_one_that_works(
 
     shown = [key.key_id in html for key in (*working, *over)]
     assert shown == [True, True, False, True]
-    assert "of those that are over only the newest" in html
+    assert "only the newest expired and revoked ones" in html
 
     monkeypatch.setattr(views, "MAX_SHOWN", 1)
     html = editor.get("/portal/acme/keys/").content.decode()

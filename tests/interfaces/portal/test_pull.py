@@ -27,7 +27,7 @@ def orders() -> Channel:
 def test_a_pull_consumer_is_registered_and_shown_how_to_receive(
     owner: Client, orders: Channel, team: Team
 ) -> None:
-    assert "It asks for them" in text(owner.get(f"{ROOT}/-/new/orders/"))
+    assert "It pulls them" in text(owner.get(f"{ROOT}/-/new/orders/"))
     made = owner.post(f"{ROOT}/-/new/orders/", {"client_id": "printer", "mode": "pull"})
     assert made.status_code == 201
     page = text(made)
@@ -45,7 +45,7 @@ def test_a_pull_consumer_is_registered_and_shown_how_to_receive(
     assert "Send a test" not in listed
     detail = f"{ROOT}/orders/printer/deliveries/{one['delivery_id']}/"
     assert "A worker has it" in text(owner.get(detail))
-    assert "asks for its messages" in text(owner.get(f"{ROOT}/"))
+    assert "pulls its messages" in text(owner.get(f"{ROOT}/"))
     assert worker.say("ack", one["lease"])[0] == [one["lease"]]
     shown = text(owner.get(detail))
     assert "Attempt 1: delivered" in shown

@@ -80,7 +80,7 @@ def test_what_is_due_later_stands_in_the_order_of_its_time(
     monkeypatch.setattr(views, "MAX_UPCOMING", 2)
     few = text(owner.get(path))
     assert re.findall(r">(dlv_\w{13})<", few) == [first, retry]
-    assert "more than these 2" in few
+    assert "Only the first 2 are shown" in few
 
 
 def run_sweeps() -> None:
@@ -107,7 +107,7 @@ def test_dead_letters_are_counted_first_then_sent_again(
     dead = text(owner.get(f"{root(webhook)}/dead/"))
     assert all(str(row) in dead for row in rows)
     start = f"{root(webhook)}/dead/replay/?outcome=server_error"
-    assert "This will send 5 messages again" in text(owner.get(start))
+    assert "Replay 5 messages?" in text(owner.get(start))
     assert not Replay.objects.exists()
     assert owner.post(start, {"reason": ""}).status_code == 422  # a reason is required
 
@@ -134,7 +134,7 @@ def test_only_the_selected_are_sent_again(
 ) -> None:
     first, second, third = die(webhook, receiver, 3)
     start = f"{root(webhook)}/dead/replay/?id={first}&id={third}"
-    assert "This will send 2 messages again" in text(owner.get(start))
+    assert "Replay 2 messages?" in text(owner.get(start))
     owner.post(start, {"reason": "two of them"})
     run_sweeps()
     second.refresh_from_db()
@@ -148,7 +148,7 @@ def test_another_teams_dead_letters_cannot_be_selected(
     theirs = ConsumerFactory.create(channel=webhook.channel, team=TeamFactory.create())
     row = DeliveryFactory.create(dead=True, consumer=theirs)
     start = f"{root(webhook)}/dead/replay/?id={row}"
-    assert "There is nothing to send again" in text(owner.get(start))
+    assert "There is nothing to replay" in text(owner.get(start))
     owner.post(start, {"reason": "mine now"})
     run_sweeps()
     row.refresh_from_db()
@@ -164,7 +164,7 @@ def test_a_replay_is_cancelled_half_way(
     page = owner.post(start, {"reason": "slowly", "rate_per_second": "0.001"})["Location"]
     run_sweeps()
     answer = owner.post(f"{page}cancel/", follow=True)
-    assert "What was queued already is sent" in text(answer)
+    assert "Deliveries that are already queued are still sent" in text(answer)
     assert Replay.objects.get().state == "cancelled"
     assert Delivery.objects.filter(state="dead").count() == 2
     assert "cancelled already" in text(owner.post(f"{page}cancel/", follow=True))

@@ -89,7 +89,7 @@ def test_from_the_catalogue_to_the_first_delivery(
     assert entry.actor == "user:olga"
 
     page = text(owner.post(f"{ROOT}/orders/billing/test/"))
-    assert "Your answer" in page
+    assert "Your response" in page
     assert "delivered" in page
     tested = receiver.wait_for(2)[1]
     verify(secret_text, dict(tested.headers), tested.body, now=_signed_at(tested))
@@ -177,8 +177,8 @@ def test_an_address_is_judged_while_it_is_typed(owner: Client) -> None:
     def check(url: str) -> str:
         return text(owner.get(f"{ROOT}/-/check/", {"url": url}))
 
-    assert "It may be called." in check("https://example.com/hook")
-    assert "read along" in check("http://example.com/hook")
+    assert "The address is allowed." in check("https://example.com/hook")
+    assert "others on the network can read" in check("http://example.com/hook")
     assert "bad-text" in check("http://192.168.1.1/")
     assert "bad-text" in check("javascript:alert(1)")
     assert "<script>" not in check("<script>")
@@ -192,7 +192,7 @@ def test_a_try_calls_nothing_that_may_not_be_called(
     assert "was tried" not in text(answer)
 
     refused = owner.post(f"{ROOT}/-/new/orders/", {"url": receiver.url("/status/401"), "do": "try"})
-    assert "as it should" in text(refused)
+    assert "This refusal is expected" in text(refused)
 
 
 def test_only_external_channels_and_the_teams_own_webhooks_are_there(
@@ -340,9 +340,9 @@ def test_pause_resume_and_retire(owner: Client, orders: Channel, team: Team) -> 
     webhook = ConsumerFactory.create(channel=orders, client_id="mine", team=team)
     address = f"{ROOT}/orders/mine/"
     for action, state, said in (
-        ("pause", "paused", "What arrives waits"),
-        ("resume", "active", "What waited is being sent"),
-        ("retire", "retired", "It gets nothing more"),
+        ("pause", "paused", "New messages wait"),
+        ("resume", "active", "Waiting messages are being sent"),
+        ("retire", "retired", "It gets no more messages"),
     ):
         answer = owner.post(f"{address}{action}/", {"reason": f"{action} it"}, follow=True)
         assert said in text(answer)
@@ -362,7 +362,7 @@ def test_a_hot_key_is_named(owner: Client, orders: Channel, team: Team) -> None:
     hot: dict[str, Any] = {"hot_count": 1, "hot_key": "room-<7>", "hot_waiting": 1234}
     Standing.objects.create(consumer=webhook, since=now, looked_at=now, **hot)
     shown = text(owner.get(page))
-    assert "1234 messages wait behind one of the ordering key" in shown
+    assert "1234 messages wait for an earlier message with the ordering key" in shown
     assert "room-&lt;7&gt;" in shown
 
 
@@ -386,7 +386,7 @@ def test_an_answer_of_any_kind_is_shown_and_never_run(
     for reply, said in (
         (Reply(500, b"<script>alert(1)</script>"), "&lt;script&gt;alert(1)"),
         (Reply(200, b"\xff\xfe\x00binary"), "ff fe 00"),
-        (Reply(404), "the path is not"),
+        (Reply(404), "the path does not exist"),
         (Reply(reset=True), "connection reset"),
     ):
         receiver.script("/hook", [reply])
@@ -429,7 +429,7 @@ def test_the_pages_of_a_webhook_that_never_answered_say_so(
     page = text(owner.get(f"{ROOT}/orders/billing/deliveries/{delivery}/"))
     assert "ResponseView" not in page
     assert "The last 3 attempts failed (connection refused)" in page
-    assert "Answer to the last attempt" in page
+    assert "Response to the last attempt" in page
     for path in ("/portal/acme/", f"{ROOT}/", f"{ROOT}/orders/billing/"):
         assert "failing" in text(owner.get(path))
     assert "None is failing" not in text(owner.get("/portal/acme/"))
