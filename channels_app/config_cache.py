@@ -36,7 +36,7 @@ class ConfigCache:
     """The cache. Threads share it; a snapshot, once built, is never changed."""
 
     def __init__(self) -> None:
-        self._lock, self._select_payloads = threading.RLock(), threading.Lock()
+        self._lock, self._refreshing = threading.RLock(), threading.Lock()
         self._again, self._began = threading.Lock(), float("-inf")
         self._number = -1
         self._checked = float("-inf")
@@ -61,7 +61,7 @@ class ConfigCache:
         if not now and self._is_fresh(mark, CHECK_S):
             return self._number
         # One thread asks; the others go on with what is known as long as that is young enough.
-        is_first = self._select_payloads.acquire(blocking=False)
+        is_first = self._refreshing.acquire(blocking=False)
         if not (is_first or now) and self._is_fresh(mark, 2 * CHECK_S):
             return self._number
         try:
@@ -72,7 +72,7 @@ class ConfigCache:
                 return self._learn(number)
         finally:
             if is_first:
-                self._select_payloads.release()
+                self._refreshing.release()
 
     def _learn(self, number: int) -> int:
         with self._lock:

@@ -58,7 +58,7 @@ class Result(NamedTuple):
     one."""
 
 
-def _no_waiters(consumer_id: int, due_at: datetime) -> None:
+def _ignore(consumer_id: int, due_at: datetime) -> None:
     """Ignore the due time: nothing waits for it."""
 
 
@@ -87,9 +87,7 @@ def bare(result: Result) -> Result:
     return result._replace(error="The answer could not be stored.", answer_headers="", excerpt=b"")
 
 
-def settle(
-    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _no_waiters
-) -> int:
+def settle(results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _ignore) -> int:
     """Write ``results`` in one transaction; return how many deliveries this caller still held.
 
     ``expect`` is called when a result makes the next delivery of an ordering key due.
@@ -101,7 +99,7 @@ def settle(
 
 
 def close(
-    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _no_waiters
+    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _ignore
 ) -> Sequence[Result]:
     """Do the same as `settle`, and return the results that were written."""
     if not results:

@@ -61,7 +61,7 @@ class Sender:
         self._untold: list[Known] = []
         self._max_idle_handles = max_connections
         self._connected = False
-        self._no_waiters = pycurl.Curl()
+        self._dummy_handle = pycurl.Curl()
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer_change)
@@ -180,7 +180,7 @@ class Sender:
         self._done.clear()
         self._names.close()
         self._multi.close()
-        self._no_waiters.close()
+        self._dummy_handle.close()
         for handle in self._idle:
             handle.curl.close()
         self._idle.clear()
@@ -200,8 +200,8 @@ class Sender:
         """
         if self._connected:
             self._connected = False
-            self._multi.add_handle(self._no_waiters)
-            self._multi.remove_handle(self._no_waiters)
+            self._multi.add_handle(self._dummy_handle)
+            self._multi.remove_handle(self._dummy_handle)
 
     def _go(self, handle: Handle) -> None:
         self._busy[handle.curl] = handle

@@ -48,7 +48,7 @@ def claimer(limit: int = 100, *, only: int | None = None, **values: Any) -> Dire
     def leave(counts: Mapping[int, int]) -> dict[int, ClaimAllowance]:
         return {key: ClaimAllowance(limit, LEASE_MS) for key in counts if only in (None, key)}
 
-    return DirectClaim(owner=7, now=values.get("now") or clock.now(), leave=leave)
+    return DirectClaim(owner=7, now=values.get("now") or clock.now(), allow=leave)
 
 
 def test_what_is_taken_at_birth_looks_as_if_it_had_been_queued_and_then_claimed() -> None:

@@ -157,7 +157,7 @@ def test_a_moved_or_cancelled_message_is_never_sent_at_its_old_time(
     kept: set[bytes] = set()
     with pumping.pumping() as pump:
         pump_until(pump, lambda: Delivery.objects.count() == 30)
-        monkeypatch.setattr(pump, "_patience", lambda: 0.0)
+        monkeypatch.setattr(pump, "_max_wait_s", lambda: 0.0)
         for place, (message_id, name) in enumerate(zip(ids, names, strict=True)):
             pump.round()
             now = clock.now()
