@@ -75,14 +75,14 @@ def _ask_on(descriptor: str) -> bool:
     return True
 
 
-def release_on_stop(told: socket.socket) -> None:
+def release_on_stop(stop_socket: socket.socket) -> None:
     """End the calls that wait for messages when the worker is told to stop.
 
     The server waits for open requests, and those may be open for 20 seconds. Its own handler of
     the signal takes the place of any that is set here; what the interpreter writes down of each
     signal that has a handler does not change with it.
     """
-    while told.recv(1)[0] not in {signal.SIGINT, signal.SIGTERM}:
+    while stop_socket.recv(1)[0] not in {signal.SIGINT, signal.SIGTERM}:
         pass
     long_polls.stop()
 

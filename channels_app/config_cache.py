@@ -37,7 +37,7 @@ class ConfigCache:
 
     def __init__(self) -> None:
         self._lock, self._refreshing = threading.RLock(), threading.Lock()
-        self._again, self._began = threading.Lock(), float("-inf")
+        self._reloading, self._began = threading.Lock(), float("-inf")
         self._number = -1
         self._checked = float("-inf")
         self._mark = (0, 0)
@@ -87,7 +87,7 @@ class ConfigCache:
         Who comes while somebody asks waits for the next look, and shares it with all who do.
         """
         came = time.monotonic()
-        with self._again:
+        with self._reloading:
             if self._began > came:
                 return
             time.sleep(max(0.0, self._began + RETRY_INTERVAL_S - came))
@@ -97,12 +97,12 @@ class ConfigCache:
     def _is_fresh(self, mark: tuple[int, int], seconds: float) -> bool:
         return mark == self._mark and time.monotonic() - self._checked < seconds
 
-    def channel(self, slug: str, *, look: bool = True) -> ChannelConfig | None:
-        """The channel of that name, or None. Who looked a moment ago need not ``look`` again.
+    def channel(self, slug: str, *, refresh: bool = True) -> ChannelConfig | None:
+        """The channel of that name, or None. Who looked a moment ago need not ``refresh`` again.
 
         None only after the database was asked.
         """
-        if look:
+        if refresh:
             self.refresh()
         if (known := self._all().channels.get(slug)) is None:
             self._reload()

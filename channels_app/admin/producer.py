@@ -18,7 +18,7 @@ from channels_app import clock
 from channels_app.admin import base, granting
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import RelatedDropdownFilter
-from channels_app.admin.forms import Lines, ProducerForm, ShowsFieldErrors
+from channels_app.admin.forms import LinesField, ProducerForm, ShowsFieldErrors
 from channels_app.errors import BrokerError
 from channels_app.models import ApiKey, Producer, ProducerRate
 from channels_app.rules import keys, times
@@ -96,7 +96,7 @@ class ApiKeyForm(ShowsFieldErrors):
     scopes = forms.MultipleChoiceField(
         choices=SCOPES, initial=["publish"], widget=UnfoldAdminCheckboxSelectMultipleWidget
     )
-    channels = Lines(
+    channels = LinesField(
         help_text="Channels that it may use, one per line. A key of a team reaches external "
         "channels without naming them."
     )

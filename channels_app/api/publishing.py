@@ -41,7 +41,7 @@ def publish(
     caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
 ) -> Response:
     """The same for a caller who may."""
-    view = channel_of(channel, look=False)  # who called was asked of it a moment ago
+    view = channel_of(channel, refresh=False)  # who called was asked of it a moment ago
     producer = caller.producer
     message = publication.from_headers(meta, view, producer, clock.now())
     check_rate(producer, 1)
@@ -70,9 +70,9 @@ def _in_turn(
     return result
 
 
-def channel_of(slug: str, *, look: bool = True) -> ChannelConfig:
+def channel_of(slug: str, *, refresh: bool = True) -> ChannelConfig:
     """The channel to publish on; as in the directory. Raises NotFound."""
-    view = config_cache.channel(slug, look=look)
+    view = config_cache.channel(slug, refresh=refresh)
     if view is None:
         raise NotFound("unknown_channel", f"There is no channel {slug}.")
     return view

@@ -110,7 +110,7 @@ def _made(schema: Any) -> Checker:
         # Not jsonschema_rs.meta.validate, which fetches the $schema that it does not know.
         validator = jsonschema_rs.validator_for(schema, pattern_options=PATTERNS, offline=True)
     except ValidationError as error:
-        raise ValueError(_said(error)) from None
+        raise ValueError(_error_text(error)) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"The schema cannot be used: {str(error)[:_MAX_MESSAGE_LENGTH]}") from None
     return Checker(validator, *bounds)
@@ -340,7 +340,7 @@ def _inner(value: Any) -> list[Any]:
     return [one for one in values if isinstance(one, dict | list)]
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     """Why a schema is none."""
     name = error.instance_path[-1] if error.instance_path else ""
     if "regex" in str(error.message):

@@ -170,7 +170,7 @@ def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
     return results
 
 
-_together = GroupCommit(_commit, most=SHARED_MESSAGES, most_size=SHARED_BYTES)
+_together = GroupCommit(_commit, max_orders=SHARED_MESSAGES, max_size=SHARED_BYTES)
 
 
 def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:

@@ -122,7 +122,7 @@ def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
     return [ends] * len(orders)
 
 
-_together = GroupCommit(_close, most=MAX_SHARED, most_size=MAX_SHARED)
+_together = GroupCommit(_close, max_orders=MAX_SHARED, max_size=MAX_SHARED)
 
 
 def _is_due_soon(transition: Transition) -> bool:

@@ -36,7 +36,7 @@ class ReadyConsumers:
     """
 
     def __init__(self, queues: Mapping[int, ConsumerQueue]) -> None:
-        self._lines = queues
+        self._queues = queues
         self._noted: dict[int, ConsumerQueue] = {}
         """Queues that changed since the last check."""
         self._waiting: dict[tuple[int, QueueStatus], dict[int, ConsumerQueue]] = {
@@ -52,7 +52,7 @@ class ReadyConsumers:
     def note(self, queue: ConsumerQueue) -> None:
         """Must be called for every change that may let this queue claim, or claim sooner."""
         consumer_id = queue.view.id
-        if self._lines.get(consumer_id) is queue:
+        if self._queues.get(consumer_id) is queue:
             self._noted[consumer_id] = queue
 
     def forget(self, consumer_id: int) -> None:
@@ -136,8 +136,8 @@ class ReadyConsumers:
             at, consumer_id = heapq.heappop(self._asleep)
             if self._until.get(consumer_id) == at:
                 del self._until[consumer_id]
-                if consumer_id in self._lines:
-                    self._noted[consumer_id] = self._lines[consumer_id]
+                if consumer_id in self._queues:
+                    self._noted[consumer_id] = self._queues[consumer_id]
         noted, self._noted = self._noted, {}
         for consumer_id, queue in noted.items():
             place = queue.place(now, ticks)

@@ -96,7 +96,7 @@ def _shares(
     ]
 
 
-_group_commit = GroupCommit(_take, most=MAX_ROWS, most_size=MAX_ROWS)
+_group_commit = GroupCommit(_take, max_orders=MAX_ROWS, max_size=MAX_ROWS)
 
 
 MIN_STAY_S = 30.0
@@ -310,7 +310,7 @@ def _takes_new(view: ConsumerConfig, receive_request: ReceiveRequest) -> bool:
     """Whether a receiver can fan out new messages itself: no other consumer gets them."""
     if receive_request.sticky or view.ordering or view.halted:
         return False
-    channel = config_cache.channel(view.channel_slug, look=False)
+    channel = config_cache.channel(view.channel_slug, refresh=False)
     return channel is not None and len(channel.consumers) == 1
 
 
@@ -439,7 +439,9 @@ def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) 
         if made.due:
             notify_pumps(made.due)
     # Claim even if nothing was waiting: a pump may have fanned it out since the first claim.
-    more = _due(view, receive_request._replace(most=receive_request.most - len(share.rows)), owner)
+    more = _due(
+        view, receive_request._replace(max_orders=receive_request.most - len(share.rows)), owner
+    )
     return more._replace(rows=share.rows + more.rows, payloads=share.payloads | more.payloads)
 
 
@@ -471,7 +473,7 @@ def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) 
     if len(held.rows) == receive_request.most:
         return held
     more = _claimed(
-        view, receive_request._replace(most=receive_request.most - len(held.rows)), owner
+        view, receive_request._replace(max_orders=receive_request.most - len(held.rows)), owner
     )
     return more._replace(rows=held.rows + more.rows, payloads=held.payloads | more.payloads)
 

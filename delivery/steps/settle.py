@@ -65,17 +65,19 @@ def _ignore(consumer_id: int, due_at: datetime) -> None:
 def _stored(result: Result) -> Result:
     """Return the result with the consumer's response as it is stored."""
     # Only a rejection's error comes from the consumer; the broker writes all others.
-    said = result.error[:MAX_ERROR] if result.outcome is Outcome.REJECTED else ""
-    if not (result.seals and (said or result.answer_headers or result.excerpt)):
+    rejection = result.error[:MAX_ERROR] if result.outcome is Outcome.REJECTED else ""
+    if not (result.seals and (rejection or result.answer_headers or result.excerpt)):
         plain = data_encryption.plain_response(result.excerpt)
         return result if plain is result.excerpt else result._replace(excerpt=plain)
-    answer = data_encryption.StoredResponse(said, result.answer_headers, result.excerpt)
+    answer = data_encryption.StoredResponse(rejection, result.answer_headers, result.excerpt)
     claimed = result.claimed
     try:
         sealed = data_encryption.encrypt_response(claimed.id, claimed.attempt, answer)
     except KeyMissing:
         return bare(result)
-    return result._replace(error="" if said else result.error, answer_headers="", excerpt=sealed)
+    return result._replace(
+        error="" if rejection else result.error, answer_headers="", excerpt=sealed
+    )
 
 
 class _LostRace(Exception):

@@ -198,12 +198,12 @@ def test_of_several_that_look_at_once_one_tells(
 @pytest.mark.seed("S3-32")
 def test_the_console_and_the_metrics_say_so(consumer: Consumer, now: datetime) -> None:
     operator, page = console.operator(), reverse("admin:index")
-    assert 'id="hot-keys"' not in console.scan(operator, console.list_url(Lane))
+    assert 'id="hot-keys"' not in console.look(operator, console.list_url(Lane))
     crowd(consumer, "A0 " * 9)
     look(now)
     name = f"{consumer.channel.slug}/{consumer.client_id}"
-    assert f"8 wait in A of {name}" in console.scan(operator, page)
-    text = console.scan(operator, console.list_url(Lane))
+    assert f"8 wait in A of {name}" in console.look(operator, page)
+    text = console.look(operator, console.list_url(Lane))
     assert f'href="?q={name}/A"' in text
     answer = operator.get(f"{console.list_url(Lane)}?q={name}/A")
     assert list(answer.context["cl"].result_list) == [lane_of(consumer, "A")]
@@ -213,7 +213,7 @@ def test_the_console_and_the_metrics_say_so(consumer: Consumer, now: datetime) -
     assert consumer.client_id not in scrape, "no series for a key or its consumer"
     drain(consumer, now)
     look(now + MINUTE)
-    assert "ordering keys that get more than can go" in console.scan(operator, page)
+    assert "ordering keys that get more than can go" in console.look(operator, page)
     assert "hookstation_hot_keys 0.0" in Client().get("/metrics").content.decode()
 
 
