@@ -439,9 +439,7 @@ def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) 
         if made.due:
             notify_pumps(made.due)
     # Claim even if nothing was waiting: a pump may have fanned it out since the first claim.
-    more = _due(
-        view, receive_request._replace(max_orders=receive_request.most - len(share.rows)), owner
-    )
+    more = _due(view, receive_request._replace(most=receive_request.most - len(share.rows)), owner)
     return more._replace(rows=share.rows + more.rows, payloads=share.payloads | more.payloads)
 
 
@@ -473,7 +471,7 @@ def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) 
     if len(held.rows) == receive_request.most:
         return held
     more = _claimed(
-        view, receive_request._replace(max_orders=receive_request.most - len(held.rows)), owner
+        view, receive_request._replace(most=receive_request.most - len(held.rows)), owner
     )
     return more._replace(rows=held.rows + more.rows, payloads=held.payloads | more.payloads)
 
