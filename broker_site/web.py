@@ -12,11 +12,11 @@ import time
 # A worker is a fork that keeps its parent's handlers until the application is loaded, and those
 # swallow SIGTERM: a stop during the second that loading takes would wait until SIGKILL. Until the
 # worker installs its own, a stop shall simply end it.
-swallowing = signal.getsignal(signal.SIGTERM)
+parent_handler = signal.getsignal(signal.SIGTERM)
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_DFL)
 # One that came before has only left a mark on the server's copy in this process.
-if getattr(getattr(swallowing, "__self__", None), "interrupt_signal", False):
+if getattr(getattr(parent_handler, "__self__", None), "interrupt_signal", False):
     raise SystemExit(0)
 # Loading makes a hundred thousand objects and hardly any garbage: looking for it took a quarter of
 # the start. `freeze_loaded_objects` turns it on again.

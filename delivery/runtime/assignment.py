@@ -197,13 +197,13 @@ class Assignment:
         self.ready_consumers.note(queue)
         return True
 
-    def look_ahead(self, consumer_ids: Iterable[int], now: datetime) -> None:
+    def read_next_due(self, consumer_ids: Iterable[int], now: datetime) -> None:
         """Read when these consumers, which have nothing due, have their next delivery due.
 
         Exact, so that scheduled deliveries do not wait for `discover`.
         """
         for consumer_id, due in due_times.by_priority(consumer_ids).items():
-            self.queues[consumer_id].next_are(due, now)
+            self.queues[consumer_id].set_next_due(due, now)
 
     def discover(self, poll_s: float) -> float:
         """Read what some consumers have due; return the seconds until the next call.
@@ -247,11 +247,11 @@ class Assignment:
         now = clock.now()
         ticks = time.monotonic()
         for consumer_id, (queue, answer) in list(self._unsaved.items()):
-            remarkable = queue.circuit.state != queue.saved.state or (
+            is_urgent = queue.circuit.state != queue.saved.state or (
                 (queue.circuit.failing_since is None) != (queue.saved.failing_since is None)
             )
             gone = answer.outcome is Outcome.GONE
-            if not (remarkable or gone) and ticks - self._saved.get(consumer_id, 0.0) < SAVE_S:
+            if not (is_urgent or gone) and ticks - self._saved.get(consumer_id, 0.0) < SAVE_S:
                 continue
             health.save(
                 consumer_id,

@@ -292,7 +292,7 @@ class LongPolls:
         self._asleep_until = float("-inf")
         while _drained(self._poked):
             pass
-        hints = listener.hear()
+        hints = listener.read()
         self.wake(hints.consumer_ids)
         for channel_id, priority, message_ids in hints.take:
             if not self.give(wakeup := Wakeup(channel_id, priority, message_ids)):

@@ -318,9 +318,9 @@ class Pump:
         self.body_buffer.prepare(taken.rows, now)
         for request in requests:
             queue = self.assignment.queues[request.consumer_id]
-            queue.asked(counts[queue.view.id], taken.left.get(queue.view.id, {}), now)
+            queue.record_claim(counts[queue.view.id], taken.left.get(queue.view.id, {}), now)
             self.assignment.ready_consumers.note(queue)
-        self.assignment.look_ahead(taken.drained, now)
+        self.assignment.read_next_due(taken.drained, now)
         return len(taken.rows)
 
     def _keep_claimed(self, rows: Sequence[ClaimedDelivery], now: datetime) -> Tally[int]:
@@ -331,7 +331,7 @@ class Pump:
             queues = self.assignment.queues
             self.claimed += [(row, queues[row.consumer_id]) for row in rows]
             for consumer_id, count in counts.items():
-                queues[consumer_id].took(count, now)
+                queues[consumer_id].add_claimed(count, now)
         return counts
 
     def _send_claimed(self) -> None:
@@ -468,7 +468,7 @@ class Pump:
         self.sender.on_timer()
 
     def _read_wakeups(self) -> None:
-        hints = self.listener.hear()
+        hints = self.listener.read()
         self.accepted_hint = self.accepted_hint or hints.accepted
         if hints.waiting:
             self.waiting.note(hints.waiting)

@@ -89,7 +89,7 @@ class Supervisor:
         self._pulses: dict[str, Pulse] = {}
         self._stopped: dict[int, int] = {}
         """How many checks ago a process was first found stopped, by process id."""
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     @property
     def is_stopping(self) -> bool:
@@ -121,7 +121,9 @@ class Supervisor:
             status = process.reap()
             pause_s = process.start_at - time.monotonic()
             name = process.child.name
-            logger.error("%s ended (%s); starting it again in %.0f s", name, _say(status), pause_s)
+            logger.error(
+                "%s ended (%s); starting it again in %.0f s", name, _exit_text(status), pause_s
+            )
         elif process.is_running:
             self._check_pulse(process)
         elif time.monotonic() >= process.start_at:
@@ -141,9 +143,9 @@ class Supervisor:
         as well. Its parent, or this process, starts a replacement.
         """
         ticks = time.monotonic()
-        if ticks < self._next_look:
+        if ticks < self._next_check:
             return
-        self._next_look = ticks + TICK_S
+        self._next_check = ticks + TICK_S
         stopped = {pid for process in self._processes for pid in process.stopped()}
         self._stopped = {pid: self._stopped.get(pid, 0) + 1 for pid in stopped}
         for pid, looks in self._stopped.items():
@@ -215,7 +217,7 @@ class Supervisor:
             self._signals.append(number)
 
 
-def _say(status: int) -> str:
+def _exit_text(status: int) -> str:
     """Return an exit status as text: ``exit code 3`` or ``SIGKILL``."""
     if status >= 0:
         return f"exit code {status}"

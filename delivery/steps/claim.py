@@ -251,14 +251,20 @@ def take(candidates: Candidates, context: ClaimContext) -> Claim:
         row for row in rows if row.interruption_count >= FREE_ATTEMPTS and row not in expired
     ]
     _finish(interrupted, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, instant, tally)
-    spent = [row for row in rows if charged.get(row.id) and row not in (*expired, *interrupted)]
-    _finish(spent, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.LEASE_EXPIRED, instant, tally)
-    if expired or interrupted or spent:
-        dead = {row.id for row in (*interrupted, *spent)}
+    out_of_attempts = [
+        row for row in rows if charged.get(row.id) and row not in (*expired, *interrupted)
+    ]
+    _finish(
+        out_of_attempts, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.LEASE_EXPIRED, instant, tally
+    )
+    if expired or interrupted or out_of_attempts:
+        dead = {row.id for row in (*interrupted, *out_of_attempts)}
         finished = dead | {row.id for row in expired}
         rows = [row for row in rows if row.id not in finished]
-        _leave((*expired, *interrupted, *spent), dead, now)
-        dead_letters.note(((row.id, row.consumer_id) for row in (*interrupted, *spent)), now)
+        _leave((*expired, *interrupted, *out_of_attempts), dead, now)
+        dead_letters.note(
+            ((row.id, row.consumer_id) for row in (*interrupted, *out_of_attempts)), now
+        )
     rows = _without_held([_counted(row, charged) for row in rows], now, tally)
     claimed = _lease(rows, context, tally)
     rescued_count = sum(row.due_at <= instant for row in lapsed)

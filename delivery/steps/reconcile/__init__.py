@@ -2,12 +2,12 @@
 
 The audit trail of people's actions (AuditEntry) is something else.
 
-result, parties = Reconciliation(most_ids=20), reconcile.Parties(grace)
+result, config = Reconciliation(most_ids=20), reconcile.ConfigSnapshot(grace)
 while first <= scope.last:
     with reconcile.snapshot():
-        parties.refresh()
+        config.refresh()
         key_range = reconcile.next_key_range(scope, first)
-        reconcile.look(result, scope, key_range, parties)
+        reconcile.check(result, scope, key_range, config)
     first = key_range.last + 1
 """
 

@@ -280,7 +280,7 @@ def _form_of(webhook: Consumer, *args: Any, **kwargs: Any) -> WebhookForm:
 
 def _listed(request: TeamRequest, webhook: Consumer, name: str) -> dict[str, Any]:
     wanted = Wanted.read(request.GET, state="dead" if name == "dead" else "")
-    found = pages.look(
+    found = pages.find(
         webhook.id,
         wanted,
         clock.now(),

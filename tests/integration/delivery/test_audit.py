@@ -255,7 +255,7 @@ def test_a_message_that_went_with_its_channel_is_not_lost(
     other = make_channel()
     publish(other, b"1", idempotency_key="a")
     fanout.fan_out(100, 0)
-    erase.close(channel, actor="user:olga", reason="", counted=erase.census(channel))
+    erase.close(channel, actor="user:olga", reason="", counted=erase.count_rows(channel))
     for _ in erase.rows(channel):
         assert found() == {}
     assert erase.finish(channel, actor="user:olga", reason="")
