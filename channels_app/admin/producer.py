@@ -111,7 +111,7 @@ class ApiKeyForm(ShowsFieldErrors):
         widget=UnfoldBooleanSwitchWidget,
         help_text="With a key pair as AWS's libraries take it.",
     )
-    giver: ClassVar[Any] = None
+    granted_by: ClassVar[Any] = None
     """Who makes the key."""
 
     class Meta:
@@ -121,7 +121,7 @@ class ApiKeyForm(ShowsFieldErrors):
     def clean(self) -> dict[str, Any] | None:
         """A key belongs to a producer, to a team, or to the installation."""
         cleaned = super().clean()
-        scopes = granting.scopes_lacking(self.giver, self.cleaned_data.get("scopes", ()))
+        scopes = granting.scopes_lacking(self.granted_by, self.cleaned_data.get("scopes", ()))
         if scopes:
             text = f"You may not give {', '.join(scopes)}: a key does no more than who makes it."
             self.add_error("scopes", text)
@@ -204,7 +204,7 @@ class ApiKeyAdmin(base.ResourceAdmin):
     def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """The form, with the person who makes the key."""
         form = super().get_form(request, *args, **kwargs)
-        form.giver = request.user
+        form.granted_by = request.user
         return form
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:

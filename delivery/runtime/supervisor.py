@@ -38,12 +38,14 @@ class Pulse(threading.Thread):
         self._is_alive = is_alive
         self._every_s = every_s
         self._stopped = threading.Event()
-        self._noes: list[float] = []
+        self._failed_probes: list[float] = []
 
     def stalled_after(self, instant: float) -> bool:
         """Whether all the last probes failed that began after ``instant`` (monotonic)."""
-        noes = self._noes
-        return len(noes) >= MAX_FAILED_PROBES and noes[-MAX_FAILED_PROBES] > instant
+        failed_probes = self._failed_probes
+        return (
+            len(failed_probes) >= MAX_FAILED_PROBES and failed_probes[-MAX_FAILED_PROBES] > instant
+        )
 
     def run(self) -> None:
         """Probe until stopped."""
@@ -51,8 +53,10 @@ class Pulse(threading.Thread):
         while not self._stopped.wait(self._every_s):
             asked_at = time.monotonic()
             try:
-                self._noes = (
-                    [] if self._is_alive() else [*self._noes[1 - MAX_FAILED_PROBES :], asked_at]
+                self._failed_probes = (
+                    []
+                    if self._is_alive()
+                    else [*self._failed_probes[1 - MAX_FAILED_PROBES :], asked_at]
                 )
                 known = True
             except Exception:
