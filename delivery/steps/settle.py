@@ -249,8 +249,8 @@ def _moving(group: Sequence[Result], now: datetime) -> raw.Statement:
     waits = move.due_in is not None
     due, instants = _due(group, now) if waits else ("NULL", [])
     counted = "failure_count" if move.charged else "interruption_count"
-    spoilt = waits and move.state is not DeliveryState.AWAITING_ACK
-    more = f"{counted} = {counted} + 1, " if move.charged or spoilt else ""
+    is_queued_again = waits and move.state is not DeliveryState.AWAITING_ACK
+    more = f"{counted} = {counted} + 1, " if move.charged or is_queued_again else ""
     sql = (
         f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, status_code = %s, "
         f"due_at = {due}, finished_at = %s, lease_owner = NULL, {more}version = version + 1 "
