@@ -90,8 +90,8 @@ class Hookstation:
         end = time.monotonic() + START_S
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > end:
-                said = (self.folder / "broker.log").read_text(errors="replace")
-                raise BenchError(f"The broker did not start: {_end(said)}")
+                log_text = (self.folder / "broker.log").read_text(errors="replace")
+                raise BenchError(f"The broker did not start: {_end(log_text)}")
             time.sleep(POLL_S)
 
     def prepare(self, consumers: Sequence[Consumer]) -> None:

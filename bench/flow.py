@@ -130,11 +130,11 @@ class Following:
         expected = len(self.flow.sent) * len(self.flow.arrived)
         return self.flow.deliveries >= expected and not self.flow.lost()
 
-    def finish(self, tell: Tell = quietly, patience_s: float = STALLED_AFTER_S) -> Flow:
+    def finish(self, tell: Tell = quietly, stalled_after_s: float = STALLED_AFTER_S) -> Flow:
         """Wait until everything is delivered. Raises BenchError when a message is refused or lost.
 
         `tell` is called with the numbers of completed and of expected deliveries. The wait ends
-        after `patience_s` seconds without progress.
+        after `stalled_after_s` seconds without progress.
         """
         expected = self._plan.count * len(self.flow.arrived)
         moved_at = time.monotonic()
@@ -142,7 +142,7 @@ class Following:
             if self.look():
                 moved_at = time.monotonic()
                 tell(self.flow.deliveries, expected)
-            if time.monotonic() - moved_at > patience_s:
+            if time.monotonic() - moved_at > stalled_after_s:
                 break
             time.sleep(POLL_S)
         time.sleep(AFTER_S)

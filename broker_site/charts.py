@@ -87,8 +87,8 @@ def _chart(
         Drawn(line.name, line.tone, _path(line.values, height), _last(line.values, show))
         for line in lines
     ]
-    told = ", ".join(f"{line.name} {line.last}" for line in drawn)
-    return Chart(title, drawn, marks, times, f"{title}. Last: {told}.")
+    last_values = ", ".join(f"{line.name} {line.last}" for line in drawn)
+    return Chart(title, drawn, marks, times, f"{title}. Last: {last_values}.")
 
 
 def _path(values: Sequence[Value], height: Callable[[float], float]) -> str:

@@ -23,7 +23,7 @@ WRAP = "_wsgi_call_wrap"
 PARAMETERS = ["callback", "scope_opts", "access_log_fmt"]
 
 
-class _Taker(Protocol):
+class _Application(Protocol):
     """Takes a response: granian's object, or ours in its place."""
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
@@ -41,7 +41,7 @@ class _Deferrable:
 
     __slots__ = ("_inner", "_is_postponed")
 
-    def __init__(self, inner: _Taker) -> None:
+    def __init__(self, inner: _Application) -> None:
         self._inner, self._is_postponed = inner, False
 
     def response_bytes(self, *answer: Any) -> None:
@@ -84,8 +84,8 @@ def install() -> None:
     def deferrable(*arguments: Any) -> Callable[..., Any]:
         run = wrap(*arguments)
 
-        def call(taker: _Taker, environ: dict[str, Any]) -> Any:
-            ours = _Deferrable(taker)
+        def call(application: _Application, environ: dict[str, Any]) -> Any:
+            ours = _Deferrable(application)
             environ[DEFER_RESPONSE] = ours.defer
             return run(ours, environ)
 

@@ -65,7 +65,7 @@ def find() -> list[Finding]:
         outdated = list(migrations())
         found += outdated
         # Without current tables the other checks would fail.
-        for look in () if outdated else LOOKS:
+        for look in () if outdated else CHECKS:
             found += look()
     except DatabaseFailure as error:
         found.append(
@@ -106,7 +106,7 @@ def late() -> Iterable[Finding]:
         yield Finding("warning", "oldest_due", check.detail, check.hint)
 
 
-def books() -> Iterable[Finding]:
+def counters() -> Iterable[Finding]:
     """Report counters that do not add up, and dead letters."""
     now = backlog.read()
     if now.gap:
@@ -333,10 +333,10 @@ def data_dir() -> Iterable[Finding]:
     )
 
 
-LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
+CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     pumps,
     late,
-    books,
+    counters,
     schedules,
     durability,
     packets,

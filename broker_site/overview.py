@@ -153,7 +153,7 @@ def _hot_keys() -> dict[str, Any]:
     count, waiting = hot_keys.totals()
     lanes = reverse("admin:delivery_lane_changelist")
     text = "ordering keys with more messages than can be sent"
-    for worst in hot_keys.crowds(1):
+    for worst in hot_keys.backlogs(1):
         key = Truncator(worst.key).chars(KEY_SHOWN)
         text = f"{intcomma(waiting)} wait in {key} of {worst.name}"
     return _card("Hot keys", intcomma(count), text, lanes, alarm=count > 0)

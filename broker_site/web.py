@@ -12,11 +12,11 @@ import time
 # A worker is a fork that keeps its parent's signal handlers while it loads the application. These
 # ignore SIGTERM, so that a stop during that second would need SIGKILL. Until the worker installs
 # its own handlers, the signal ends it.
-swallowing = signal.getsignal(signal.SIGTERM)
+parent_handler = signal.getsignal(signal.SIGTERM)
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_DFL)
 # An earlier signal has only set a flag in this process's copy of the server.
-if getattr(getattr(swallowing, "__self__", None), "interrupt_signal", False):
+if getattr(getattr(parent_handler, "__self__", None), "interrupt_signal", False):
     raise SystemExit(0)
 # Loading creates a hundred thousand objects and hardly any garbage, and collections took a quarter
 # of the start. `freeze_loaded_objects` enables them again.
@@ -75,14 +75,14 @@ def _ask_on(descriptor: str) -> bool:
     return True
 
 
-def release_on_stop(told: socket.socket) -> None:
+def release_on_stop(stop_socket: socket.socket) -> None:
     """End waiting receive calls when the worker is told to stop.
 
     The server waits for open requests, and these may take 20 seconds. It replaces any signal
     handler that is set here, but the interpreter still writes each handled signal to the wakeup
     descriptor.
     """
-    while told.recv(1)[0] not in {signal.SIGINT, signal.SIGTERM}:
+    while stop_socket.recv(1)[0] not in {signal.SIGINT, signal.SIGTERM}:
         pass
     long_polls.stop()
 

@@ -110,8 +110,8 @@ def _ask() -> datetime:
         return datetime.now(UTC)
     with connection.cursor() as cursor:
         cursor.execute("SELECT UTC_TIMESTAMP(6)")
-        (told,) = cursor.fetchone()
-    instant: datetime = told.replace(tzinfo=UTC)
+        (database_now,) = cursor.fetchone()
+    instant: datetime = database_now.replace(tzinfo=UTC)
     return instant
 
 

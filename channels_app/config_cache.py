@@ -37,7 +37,7 @@ class ConfigCache:
 
     def __init__(self) -> None:
         self._lock, self._query_lock = threading.RLock(), threading.Lock()
-        self._again, self._began = threading.Lock(), float("-inf")
+        self._reloading, self._began = threading.Lock(), float("-inf")
         self._number = -1
         self._checked = float("-inf")
         self._mark = (0, 0)
@@ -88,7 +88,7 @@ class ConfigCache:
         Callers that arrive during a query wait for the next one and share it.
         """
         came = time.monotonic()
-        with self._again:
+        with self._reloading:
             if self._began > came:
                 return
             time.sleep(max(0.0, self._began + RETRY_INTERVAL_S - came))
@@ -98,12 +98,12 @@ class ConfigCache:
     def _is_fresh(self, mark: tuple[int, int], seconds: float) -> bool:
         return mark == self._mark and time.monotonic() - self._checked < seconds
 
-    def channel(self, slug: str, *, look: bool = True) -> ChannelConfig | None:
+    def channel(self, slug: str, *, refresh: bool = True) -> ChannelConfig | None:
         """The channel of that name, or None. Pass ``look=False`` right after another ``refresh``.
 
         None only after a query of the database.
         """
-        if look:
+        if refresh:
             self.refresh()
         if (known := self._all().channels.get(slug)) is None:
             self._reload()

@@ -69,15 +69,15 @@ def decided(lapsed: Sequence[Waiting]) -> list[Move]:
     """
     if not lapsed:
         return []
-    words = _kept(row.id for row in lapsed)
-    heard = [row for row in lapsed if row.id in words]
+    acks_by_id = _kept(row.id for row in lapsed)
+    acknowledged = [row for row in lapsed if row.id in acks_by_id]
     ends = [
         acks.confirmed()
-        if words[row.id]
+        if acks_by_id[row.id]
         else refused(row.consumer_id, row.failure_count, row.event_type)
-        for row in heard
+        for row in acknowledged
     ]
-    return [Move(row.id, end) for row, end in zip(heard, ends, strict=True)]
+    return [Move(row.id, end) for row, end in zip(acknowledged, ends, strict=True)]
 
 
 def early(delivery_ids: Iterable[int]) -> dict[int, bool]:

@@ -25,7 +25,7 @@ def run(
 
     Raises BenchError with the last printed line when it fails.
     """
-    said: list[str] = []
+    lines: list[str] = []
     found: dict[str, Any] = {}
     command = [sys.executable, "-m", "bench.inside", module, *map(str, arguments)]
     with subprocess.Popen(
@@ -45,10 +45,10 @@ def run(
                 elif line.startswith(END):
                     found = json.loads(line.removeprefix(END))
                 else:
-                    said.append(line.strip())
+                    lines.append(line.strip())
         except BaseException:
             process.kill()
             raise
     if process.returncode:
-        raise BenchError(f"{module}: {said[-1] if said else process.returncode}")
+        raise BenchError(f"{module}: {lines[-1] if lines else process.returncode}")
     return found

@@ -79,8 +79,8 @@ class Cost:
 
 
 def _claim(consumer_id: int) -> int:
-    wants = [ClaimRequest(consumer_id, BATCH, LEASE_MS, OWNER)]
-    return len(claim.claim(wants, now=clock.now(), slot=SLOT).rows)
+    requests = [ClaimRequest(consumer_id, BATCH, LEASE_MS, OWNER)]
+    return len(claim.claim(requests, now=clock.now(), slot=SLOT).rows)
 
 
 def _fan_out_messages() -> int:

@@ -113,10 +113,10 @@ class Month:
         self._count(first, last)
 
     def _delivery(self, place: int, at_ms: str, message_id: str) -> dict[str, str | None]:
-        again = "n %% 2 = 0" if place else "FALSE"
+        is_retried = "n %% 2 = 0" if place else "FALSE"
         dead = "n %% 50 = 0" if place else "FALSE"
         took = B_TOOK if place else A_TOOK
-        ended = sql.instant(f"{at_ms} + IF({again}, {AGAIN_MS}, 0) + {took}")
+        ended = sql.instant(f"{at_ms} + IF({is_retried}, {AGAIN_MS}, 0) + {took}")
         return {
             "id": _key(at_ms),
             "message_id": message_id,
@@ -125,8 +125,8 @@ class Month:
             "reason": f"IF({dead}, 'exhausted', 'delivered')",
             "outcome": f"IF({dead}, {_failure(0)}, 'delivered')",
             "status_code": f"IF({dead}, {_failure(1)}, 200)",
-            "attempt_count": f"IF({again}, 2, 1)",
-            "failure_count": f"IF({dead}, 2, IF({again}, 1, 0))",
+            "attempt_count": f"IF({is_retried}, 2, 1)",
+            "failure_count": f"IF({dead}, 2, IF({is_retried}, 1, 0))",
             "due_at": None,
             "finished_at": ended,
         }

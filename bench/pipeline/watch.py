@@ -59,11 +59,11 @@ def run(command: Sequence[str], environment: Mapping[str, str], server: Sequence
             watcher.join()
         cost.seconds = time.monotonic() - start
         output.seek(0)
-        said = output.read().splitlines()
+        lines = output.read().splitlines()
     cost.database_cpu_s = cpu.look({"server": server}).since(before)["server"]
     if code:
         name = " ".join(Path(word).name for word in command[1:4])
-        raise BenchError(f"{name} ended with {code}: {' '.join(said[-1:])}")
+        raise BenchError(f"{name} ended with {code}: {' '.join(lines[-1:])}")
     return cost
 
 

@@ -39,7 +39,7 @@ PLACES = {"rate_limit": "rate_per_second", "channel": "slug", "producer": "slug"
 """Form fields whose names differ from those of the steps."""
 
 
-class Lines(forms.CharField):
+class LinesField(forms.CharField):
     """A list, one entry per line."""
 
     def __init__(self, *, rows: int = 3, **kwargs: Any) -> None:
@@ -183,7 +183,9 @@ class ChannelForm(ReasonedForm):
     """A channel."""
 
     known = register_channel.FIELDS
-    content_types = Lines(help_text="Media types that producers may send, one per line; none: any.")
+    content_types = LinesField(
+        help_text="Media types that producers may send, one per line; none: any."
+    )
     default_retry = Policy()
 
     class Meta:
@@ -246,7 +248,9 @@ class ConsumerForm(ResourceForm):
     """A consumer of a channel."""
 
     known = register_consumer.FIELDS
-    event_types = Lines(help_text="Names and patterns such as order.*, one per line; none: all.")
+    event_types = LinesField(
+        help_text="Names and patterns such as order.*, one per line; none: all."
+    )
     headers = _json(
         4,
         "Static headers as a JSON object. Stored encrypted; ******** keeps a stored value.",

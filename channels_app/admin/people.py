@@ -44,10 +44,15 @@ class Audited(base.Page):
                 f"{self.noun}.{'update' if change else 'create'}",
                 self.audit_target(obj),
                 team_id=self.team_id_of(obj),
-                before={name: said(name, form.initial.get(name)) for name in form.changed_data}
+                before={
+                    name: audit_value(name, form.initial.get(name)) for name in form.changed_data
+                }
                 if change
                 else None,
-                after={name: said(name, form.cleaned_data.get(name)) for name in form.changed_data},
+                after={
+                    name: audit_value(name, form.cleaned_data.get(name))
+                    for name in form.changed_data
+                },
             )
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
@@ -75,7 +80,9 @@ class Audited(base.Page):
         several = {row.name for row in obj._meta.many_to_many}
         known = {row.name for row in obj._meta.concrete_fields} | several
         return {
-            name: said(name, getattr(obj, name).all() if name in several else getattr(obj, name))
+            name: audit_value(
+                name, getattr(obj, name).all() if name in several else getattr(obj, name)
+            )
             for name in shown
             if name in known
         }
@@ -251,7 +258,7 @@ class DirectoryVersionAdmin(base.ReadOnly):
     list_display = ("id", "number")
 
 
-def said(name: str, value: Any) -> Any:
+def audit_value(name: str, value: Any) -> Any:
     """A value for the audit log: no secrets, rows by name, long text shortened."""
     if any(word in name for word in SECRET):
         return "(not kept)"

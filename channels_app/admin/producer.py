@@ -18,7 +18,7 @@ from channels_app import clock
 from channels_app.admin import base, granting
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import RelatedDropdownFilter
-from channels_app.admin.forms import Lines, ProducerForm, ShowsFieldErrors
+from channels_app.admin.forms import LinesField, ProducerForm, ShowsFieldErrors
 from channels_app.errors import BrokerError
 from channels_app.models import ApiKey, Producer, ProducerRate
 from channels_app.rules import keys, times
@@ -96,7 +96,7 @@ class ApiKeyForm(ShowsFieldErrors):
     scopes = forms.MultipleChoiceField(
         choices=SCOPES, initial=["publish"], widget=UnfoldAdminCheckboxSelectMultipleWidget
     )
-    channels = Lines(
+    channels = LinesField(
         help_text="Channels that it may use, one per line. A team's key may use external "
         "channels without listing them."
     )
@@ -111,7 +111,7 @@ class ApiKeyForm(ShowsFieldErrors):
         widget=UnfoldBooleanSwitchWidget,
         help_text="Adds an access key pair for AWS SDKs.",
     )
-    giver: ClassVar[Any] = None
+    granted_by: ClassVar[Any] = None
     """The user who creates the key."""
 
     class Meta:
@@ -121,7 +121,7 @@ class ApiKeyForm(ShowsFieldErrors):
     def clean(self) -> dict[str, Any] | None:
         """Check that the user may grant the scopes, and that there is at most one owner."""
         cleaned = super().clean()
-        scopes = granting.scopes_lacking(self.giver, self.cleaned_data.get("scopes", ()))
+        scopes = granting.scopes_lacking(self.granted_by, self.cleaned_data.get("scopes", ()))
         if scopes:
             text = f"You may not grant {', '.join(scopes)}: you do not have these rights yourself."
             self.add_error("scopes", text)
@@ -207,7 +207,7 @@ class ApiKeyAdmin(base.ResourceAdmin):
     def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         """The form class, with the user who creates the key."""
         form = super().get_form(request, *args, **kwargs)
-        form.giver = request.user
+        form.granted_by = request.user
         return form
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:

@@ -46,10 +46,10 @@ class RowActions(ModelAdmin):
         form: Any,
         object_id: str,
         step: Callable[[str, str], object],
-        told: str,
+        success_message: str,
     ) -> HttpResponse:
         """Run the step as this user for the dialog's reason; then show the row if it exists."""
-        with base.telling(request, told):
+        with base.telling(request, success_message):
             step(base.actor(request), form.cleaned_data["reason"])
         if self.model._default_manager.filter(pk=object_id).exists():
             return base.leave_dialog(self.page_of(object_id))

@@ -95,16 +95,16 @@ class _Outage:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told_at = float("-inf")
-        self._untold = 0
+        self._logged_at = float("-inf")
+        self._suppressed = 0
 
     def tell(self, error: Exception) -> None:
         """Count a request that could not be served."""
         with self._lock:
-            self._untold += 1
-            if time.monotonic() - self._told_at < LINE_S:
+            self._suppressed += 1
+            if time.monotonic() - self._logged_at < LINE_S:
                 return
-            count, self._untold, self._told_at = self._untold, 0, time.monotonic()
+            count, self._suppressed, self._logged_at = self._suppressed, 0, time.monotonic()
         log.warning("storage is unavailable (requests refused: %d): %s", count, error)
 
 

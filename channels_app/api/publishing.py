@@ -41,7 +41,7 @@ def publish(
     caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
 ) -> Response:
     """As ``answer``, for an authorized caller."""
-    view = channel_of(channel, look=False)  # authentication has just refreshed the cache
+    view = channel_of(channel, refresh=False)  # authentication has just refreshed the cache
     producer = caller.producer
     message = publication.from_headers(meta, view, producer, clock.now())
     check_rate(producer, 1)
@@ -70,9 +70,9 @@ def _in_turn(
     return result
 
 
-def channel_of(slug: str, *, look: bool = True) -> ChannelConfig:
+def channel_of(slug: str, *, refresh: bool = True) -> ChannelConfig:
     """The channel from the config cache. Raises NotFound."""
-    view = config_cache.channel(slug, look=look)
+    view = config_cache.channel(slug, refresh=refresh)
     if view is None:
         raise NotFound("unknown_channel", f"There is no channel {slug}.")
     return view

@@ -111,7 +111,7 @@ def _made(schema: Any) -> Checker:
         # jsonschema_rs.meta.validate would fetch an unknown $schema.
         validator = jsonschema_rs.validator_for(schema, pattern_options=PATTERNS, offline=True)
     except ValidationError as error:
-        raise ValueError(_said(error)) from None
+        raise ValueError(_error_text(error)) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"The schema cannot be used: {str(error)[:_MAX_MESSAGE_LENGTH]}") from None
     return Checker(validator, *bounds)
@@ -341,7 +341,7 @@ def _inner(value: Any) -> list[Any]:
     return [one for one in values if isinstance(one, dict | list)]
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     """Why the schema is not valid, as a sentence."""
     name = error.instance_path[-1] if error.instance_path else ""
     if "regex" in str(error.message):

@@ -123,7 +123,7 @@ def _accept(order: _Order) -> list[Accepted]:
         (results,) = transactions.run(lambda: _store([order]), on_collision=new_id.reseed)
         _announce([order], [results])
         return results
-    return _together.run(order, size)
+    return _group_commit.run(order, size)
 
 
 def _left_out(
@@ -171,7 +171,7 @@ def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
     return results
 
 
-_together = GroupCommit(_commit, most=SHARED_MESSAGES, most_size=SHARED_BYTES)
+_group_commit = GroupCommit(_commit, max_orders=SHARED_MESSAGES, max_size=SHARED_BYTES)
 
 
 def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:

@@ -201,27 +201,29 @@ def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
     """Check the request, and drop ``all_channels``: a key without channels means the same."""
     if not wanted["scopes"]:
         raise Invalid.of(InvalidValues([FieldError("scopes", "A key needs at least one scope.")]))
-    granted, said = wanted["channels"], wanted.pop("all_channels")
+    granted, all_channels = wanted["channels"], wanted.pop("all_channels")
     admin = "admin" in wanted["scopes"]
-    if fault := _reach(granted, said=said, admin=admin, of_team=of_team):
+    if fault := _reach(granted, all_channels=all_channels, admin=admin, of_team=of_team):
         raise Invalid.of(InvalidValues([fault]))
     known = set(Channel.objects.filter(slug__in=granted).values_list("slug", flat=True))
     if lost := [slug for slug in granted if slug not in known]:
         raise Invalid.of(InvalidValues([FieldError("channels", f"There is no channel {lost[0]}.")]))
 
 
-def _reach(granted: list[str], *, said: bool, admin: bool, of_team: bool) -> FieldError | None:
+def _reach(
+    granted: list[str], *, all_channels: bool, admin: bool, of_team: bool
+) -> FieldError | None:
     """Why the channels are invalid: all of them have to be requested explicitly."""
-    if said and granted:
+    if all_channels and granted:
         return FieldError("all_channels", "Name channels, or ask for all of them, not both.")
-    if said and of_team and not admin:
+    if all_channels and of_team and not admin:
         return FieldError(
             "all_channels", "A team's key reaches external channels, and those it names."
         )
-    if admin and not said:
+    if admin and not all_channels:
         detail = "An admin key reaches every channel: name none, and ask for all of them."
         return FieldError("all_channels", detail)
-    if not (granted or said or of_team):
+    if not (granted or all_channels or of_team):
         detail = "Name the channels, or ask for all of them, also those made later."
         return FieldError("all_channels", detail)
     return None

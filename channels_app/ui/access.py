@@ -13,7 +13,7 @@ from django.views import View
 from channels_app.models import Membership, Team
 from channels_app.rules import roles
 
-LOOKING = ("GET", "HEAD", "OPTIONS")
+READ_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class PersonRequest(HttpRequest):
@@ -68,7 +68,7 @@ class TeamView(PersonView):
         member = cast(TeamRequest, request)
         member.membership = membership_of(request.user, kwargs.pop("team"))
         member.team = member.membership.team
-        needed = self.reader if request.method in LOOKING else self.writer
+        needed = self.reader if request.method in READ_METHODS else self.writer
         if not roles.includes(member.membership.role, needed):
             return self.refuse(member, needed)
         return super().enter(member, *args, **kwargs)

@@ -186,7 +186,9 @@ def _granted(team: Team) -> list[tuple[str, str]]:
         for channel in channels:
             if scopes := set(offered).intersection(key.scopes):
                 held.setdefault(channel, {}).setdefault(owner, set()).update(scopes)
-    return [(channel, f"{channel}: {_said(owners)}") for channel, owners in sorted(held.items())]
+    return [
+        (channel, f"{channel}: {_owner_names(owners)}") for channel, owners in sorted(held.items())
+    ]
 
 
 def _open() -> list[str]:
@@ -194,7 +196,7 @@ def _open() -> list[str]:
     return list(external.values_list("slug", flat=True))
 
 
-def _said(owners: Mapping[str, Collection[str]]) -> str:
+def _owner_names(owners: Mapping[str, Collection[str]]) -> str:
     return "; ".join(
         f"{owner} may {', '.join(sorted(scopes))}" for owner, scopes in sorted(owners.items())
     )

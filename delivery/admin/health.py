@@ -41,7 +41,7 @@ class Line:
     """Links to related pages: label and URL."""
     spark: str
     """SVG path of the last days' scores."""
-    told: str
+    spark_text: str
     """The same as text, for screen readers."""
 
     @property

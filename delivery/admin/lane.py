@@ -90,7 +90,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """A hint for an empty list, and the hot keys."""
-        return {"none": not Lane.objects.exists(), "hot": hot_keys.crowds()}
+        return {"none": not Lane.objects.exists(), "hot": hot_keys.backlogs()}
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
         """Sort one consumer's keys by how long their heads have waited."""

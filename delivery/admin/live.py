@@ -39,7 +39,7 @@ class Live:
     log: str = ""
 
     @property
-    def told(self) -> list[tuple[str, Any]]:
+    def formatted_facts(self) -> list[tuple[str, Any]]:
         """The facts with formatted numbers."""
         return [(name, f"{it:,}" if type(it) is int else it) for name, it in self.facts]
 

@@ -141,7 +141,7 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
     preview = None
     if given.get("channel") and wanted.is_valid():
         try:
-            preview = look(wanted.wanted(), clock.now())
+            preview = preview_of(wanted.wanted(), clock.now())
         except BrokerError as error:
             refused = refused or error.detail
     elif not given.get("channel"):
@@ -157,7 +157,7 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "delivery/matching.html", context)
 
 
-def look(wanted: ReplayFilter, now: datetime) -> Preview:
+def preview_of(wanted: ReplayFilter, now: datetime) -> Preview:
     """Count the matching deliveries."""
     consumers = replay.consumers_of(wanted)
     return Preview(

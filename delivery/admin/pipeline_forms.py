@@ -25,18 +25,18 @@ class JobForm(forms.Form):
         self,
         job: Job,
         data: Any = None,
-        told: Mapping[str, Any] | None = None,
+        given: Mapping[str, Any] | None = None,
         before: Mapping[str, Any] | None = None,
     ) -> None:
-        """``told`` are values from the URL; ``before`` are options of an earlier run."""
-        said = {
-            option.name: told[option.name]
+        """``given`` are values from the URL; ``before`` are options of an earlier run."""
+        initial = {
+            option.name: given[option.name]
             for option in job.options
             # A link must not set a flag, since flags are confirmations.
-            if told and option.name in told and option.kind is not Kind.FLAG
+            if given and option.name in given and option.kind is not Kind.FLAG
         }
         is_dry = job.is_final or bool(before and before.get(DRY_RUN.name))
-        asked = _again(job, before or {}) | said
+        asked = _again(job, before or {}) | initial
         super().__init__(data, initial={**asked, DRY_RUN.name: is_dry})
         self.job = job
         for option in job.options:

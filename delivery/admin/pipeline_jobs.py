@@ -30,7 +30,7 @@ PERIODS = ((24 * 60, "day"), (60, "hour"), (1, "minute"))
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobStatus:
     """The state of a job."""
 
     job: Job
@@ -44,13 +44,13 @@ class Standing:
     rhythm: str
 
 
-def standings() -> list[Standing]:
+def job_statuses() -> list[JobStatus]:
     """Return each job with its last run, its last success and its schedule."""
     last, done = pipeline_runs.latest(), pipeline_runs.latest(State.FINISHED)
     plans = PipelineSchedule.objects.in_bulk()
     now = clock.now()
     return [
-        Standing(
+        JobStatus(
             job,
             newest := last.get(name),
             state(newest) if newest else "",

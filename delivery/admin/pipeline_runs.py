@@ -17,7 +17,7 @@ from channels_app.admin.choices import ChoicesDropdownFilter
 from channels_app.errors import BrokerError
 from delivery.admin.live import Live, LivePage
 from delivery.admin.pipeline_forms import JobForm
-from delivery.admin.pipeline_jobs import duration, shown, standings, state, words
+from delivery.admin.pipeline_jobs import duration, job_statuses, shown, state, words
 from delivery.admin.stop_action import button
 from delivery.models import PipelineRun
 from delivery.rules.pipeline_jobs import JOBS
@@ -58,7 +58,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """The state of each job."""
         return {
-            "jobs": standings(),
+            "jobs": job_statuses(),
             "may_operate": self.has_operate_permission(request),
             "lake": settings.ENVIRONMENT.lake,
         }

@@ -42,11 +42,13 @@ class Stoppable(RowActions, base.ReadOnly):
         return self.is_now(request, object_id, state__in=self.open_states)
 
 
-def button(question: Any, told: str, cancel: Step) -> Callable[..., HttpResponse]:
+def button(question: Any, success_message: str, cancel: Step) -> Callable[..., HttpResponse]:
     """Return a page's action ``stop``, which asks for a reason, stops the row and confirms it."""
 
     def stop(self: Any, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        done: HttpResponse = self.carry_out(request, form, object_id, of(object_id, cancel), told)
+        done: HttpResponse = self.carry_out(
+            request, form, object_id, of(object_id, cancel), success_message
+        )
         return done
 
     made: Callable[..., HttpResponse] = action(

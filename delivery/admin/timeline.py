@@ -41,8 +41,8 @@ def moments(delivery: Delivery, *, hidden: str) -> Sequence[TimelineEvent]:
 
 
 def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> TimelineEvent:
-    outcome, said = Outcome(attempt.outcome), attempt.answer
-    excerpt, headers = said.body.decode("utf-8", errors="replace"), said.headers.strip()
+    outcome, response = Outcome(attempt.outcome), attempt.answer
+    excerpt, headers = response.body.decode("utf-8", errors="replace"), response.headers.strip()
     sent = request.text(delivery, delivery.message, delivery.consumer, attempt.started_at)
     if hidden:
         sent, headers = hidden, ""
@@ -52,7 +52,7 @@ def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> TimelineEvent:
         title=outcome.words,
         at=attempt.started_at,
         # The worker's message about an encrypted body is part of the response.
-        detail=attempt.error if hidden else said.error,
+        detail=attempt.error if hidden else response.error,
         timings=timings(attempt),
         attempt=attempt,
         request=sent,

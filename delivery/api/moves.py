@@ -9,14 +9,14 @@ from delivery.api.schemas import (
     WRITTEN_INSTANT,
     YES_OR_NO,
     Schema,
+    described,
     list_of,
-    said,
 )
 
 _MOVE: Schema = {
     "priority": PRIORITY,
-    "due_at": said(WRITTEN_INSTANT, "An instant in the past means now. Not with delay_ms."),
-    "delay_ms": said(
+    "due_at": described(WRITTEN_INSTANT, "An instant in the past means now. Not with delay_ms."),
+    "delay_ms": described(
         {"type": "integer", "minimum": 0, "maximum": times.MAX_DELAY_MS},
         "Milliseconds from now, by the broker's clock.",
     ),
@@ -33,7 +33,7 @@ RESCHEDULE = component(
 )
 _ONE_OF_MANY: Schema = {
     "id": TEXT,
-    "version": said({"type": ["integer", "null"], "minimum": 0}, "As If-Match: else 412."),
+    "version": described({"type": ["integer", "null"], "minimum": 0}, "As If-Match: else 412."),
 }
 
 
@@ -68,8 +68,10 @@ RESULTS = component(
                 "type": "object",
                 "properties": {
                     "id": MAYBE_TEXT,
-                    "status": said(WHOLE, "200, or as PATCH or DELETE of it alone would answer."),
-                    "version": said(WHOLE, "The new one."),
+                    "status": described(
+                        WHOLE, "200, or as PATCH or DELETE of it alone would answer."
+                    ),
+                    "version": described(WHOLE, "The new one."),
                     "cancelled_count": WHOLE,
                     "code": TEXT,
                     "detail": TEXT,
@@ -91,6 +93,6 @@ HISTOGRAM = component(
         width_s=WHOLE,
         buckets=list_of(_BUCKET),
         count=WHOLE,
-        complete=said(YES_OR_NO, "False where there are more than were counted."),
+        complete=described(YES_OR_NO, "False where there are more than were counted."),
     ),
 )

@@ -17,7 +17,7 @@ from channels_app.api.openapi import (
     record,
 )
 from delivery.api import schemas
-from delivery.api.schemas import said
+from delivery.api.schemas import described
 
 STATES = ("open", "paused", "blocked")
 ORDERING_KEY = component(
@@ -25,20 +25,20 @@ ORDERING_KEY = component(
     record(
         id=schemas.public_id("oky", "Stands for consumer and key."),
         channel=TEXT,
-        consumer=said(TEXT, "The consumer's client id."),
+        consumer=described(TEXT, "The consumer's client id."),
         ordering_key=TEXT,
-        state=said(schemas.one_of(STATES), "blocked: its head is dead, and holds the others."),
-        head=said(MAYBE_TEXT, "The delivery that may go; null while none may."),
-        head_at=said(INSTANT, "Since when it is the head."),
-        waiting_count=said(WHOLE, "Deliveries behind the head."),
-        most_per_second=said(
+        state=described(schemas.one_of(STATES), "blocked: its head is dead, and holds the others."),
+        head=described(MAYBE_TEXT, "The delivery that may go; null while none may."),
+        head_at=described(INSTANT, "Since when it is the head."),
+        waiting_count=described(WHOLE, "Deliveries behind the head."),
+        most_per_second=described(
             {"type": ["number", "null"]},
             "Messages of one key that the consumer takes at most, by its latest deliveries: about "
             "1 / answer time. Null before the first one.",
         ),
         paused_at=MAYBE_INSTANT,
         blocked_at=MAYBE_INSTANT,
-        url=said(schemas.ADDRESS, "The ordering key."),
+        url=described(schemas.ADDRESS, "The ordering key."),
     ),
 )
 ORDERING_KEYS = component("OrderingKeys", record(items=schemas.list_of(ORDERING_KEY)))

@@ -46,7 +46,9 @@ class Deep(Page):
 
     __slots__ = ()
 
-    def look(self, ranges: Sequence[QuerySet[M]], wanted: Q, show: Show) -> dict[str, Any]:
+    def answer_filtered(
+        self, ranges: Sequence[QuerySet[M]], wanted: Q, show: Show
+    ) -> dict[str, Any]:
         """Return the page, like Page.answer. An index serves ``ranges`` in the order of ``id``."""
         found: list[Any] = []
         lookup, place, edge = self.lookup, self.place, None
@@ -106,7 +108,7 @@ def answer(page: Page, ranges: Sequence[QuerySet[M]], wanted: Q, show: Show) -> 
     if not wanted:
         return page.answer(ranges, show)
     deep = Deep(**{field.name: getattr(page, field.name) for field in fields(page)})
-    return deep.look(ranges, wanted, show)
+    return deep.answer_filtered(ranges, wanted, show)
 
 
 def states_of(page: Page) -> tuple[list[str], Q]:

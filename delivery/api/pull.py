@@ -30,7 +30,7 @@ EXPIRED, UNKNOWN = "expired", "unknown"
 
 Read = Callable[[int], bytes]
 """Reads up to so many bytes of the request's body."""
-Known = dict[Lease, str]
+TokensByLease = dict[Lease, str]
 """Leases with their tokens."""
 
 
@@ -71,27 +71,26 @@ def receive(
         sticky=is_sticky,
         resume=is_back,
     )
-    received_message = receiving.receive_ignoring_outage(
+    messages = receiving.receive_ignoring_outage(
         view,
         receive_request,
         asked.get("wait_s", 0.0),
         owner=caller.owner,
         defer=_deferring(meta, view, receive_request),
     )
-    if received_message is None:
+    if messages is None:
         raise ApiProblem(503, "too_many_polls", NO_PLACE, retry_after_s=RETRY_AFTER_S)
-    return _received(received_message, view, receive_request)
+    return _received(messages, view, receive_request)
 
 
 def _received(
-    received_message: Sequence[ReceivedMessage],
+    messages: Sequence[ReceivedMessage],
     view: ConsumerConfig,
     receive_request: ReceiveRequest,
 ) -> dict[str, Any]:
     return {
         "messages": [
-            shapes.received_message(one, view, settled=receive_request.settled)
-            for one in received_message
+            shapes.received_message(one, view, settled=receive_request.settled) for one in messages
         ],
         "now": times.text(clock.now()),
     }
@@ -108,12 +107,8 @@ def _deferring(
     def begin() -> Deliver:
         answer_later = defer()
 
-        def deliver(
-            received_message: Sequence[ReceivedMessage], confirm: Callable[[], object]
-        ) -> bool:
-            done = Response(
-                200, fast_path.to_json(_received(received_message, view, receive_request))
-            )
+        def deliver(messages: Sequence[ReceivedMessage], confirm: Callable[[], object]) -> bool:
+            done = Response(200, fast_path.to_json(_received(messages, view, receive_request)))
             return answer_later(done, confirm)
 
         return deliver
@@ -140,7 +135,7 @@ def ended(caller: Caller, asked: Mapping[str, Any], outcome: Outcome) -> dict[st
     return result(mine, done, failed)
 
 
-def known(caller: Caller, tokens: Collection[str]) -> tuple[Known, dict[str, str]]:
+def known(caller: Caller, tokens: Collection[str]) -> tuple[TokensByLease, dict[str, str]]:
     """Return the leases that the caller may see with their tokens, and errors for the others."""
     found = {token: leasing.lease_of(token) for token in tokens}
     theirs = policy.received_by(caller, {lease.consumer_id for lease in found.values() if lease})
@@ -151,7 +146,9 @@ def known(caller: Caller, tokens: Collection[str]) -> tuple[Known, dict[str, str
     return mine, failed
 
 
-def result(mine: Known, done: Collection[Lease], failed: Mapping[str, str]) -> dict[str, Any]:
+def result(
+    mine: TokensByLease, done: Collection[Lease], failed: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the response: settled leases, and failed ones with errors."""
     lost = {token: EXPIRED for lease, token in mine.items() if lease not in done}
     return {

@@ -16,10 +16,10 @@ from delivery.api.schemas import (
     MESSAGE_ID,
     PRIORITY,
     YES_OR_NO,
+    described,
     list_of,
     one_of,
     public_id,
-    said,
 )
 
 RECEIVE = component("Receive", fields.object_schema(bodies.RECEIVE, partial=True))
@@ -35,31 +35,31 @@ ACK, NACK, EXTEND, RELEASE = (
 _HANDED = record(
     id=MESSAGE_ID,
     delivery_id=public_id("dlv"),
-    lease=said(MAYBE_TEXT, "lse_...: settle it by this; null with `auto_ack`."),
-    lease_expires_at=said(MAYBE_INSTANT, "From then on somebody else may receive it."),
-    attempt=said(WHOLE, "From 1, within the current budget."),
+    lease=described(MAYBE_TEXT, "lse_...: settle it by this; null with `auto_ack`."),
+    lease_expires_at=described(MAYBE_INSTANT, "From then on somebody else may receive it."),
+    attempt=described(WHOLE, "From 1, within the current budget."),
     max_attempts=WHOLE,
     event_type=TEXT,
     priority=PRIORITY,
     ordering_key=TEXT,
-    replay=said(YES_OR_NO, "Somebody asked for it again."),
+    replay=described(YES_OR_NO, "Somebody asked for it again."),
     accepted_at=INSTANT,
     content_type=TEXT,
-    headers=said(
+    headers=described(
         {"type": "object", "additionalProperties": TEXT}, "What the producer had forwarded."
     ),
 )
 _HANDED["properties"] |= {
-    "body": said(TEXT, "Where it is UTF-8."),
+    "body": described(TEXT, "Where it is UTF-8."),
     "body_base64": {"type": "string", "contentEncoding": "base64"},
-    "body_url": said(ADDRESS, "Where it is too large to stand here with the others."),
+    "body_url": described(ADDRESS, "Where it is too large to stand here with the others."),
 }
 HANDED = component("ReceivedMessage", _HANDED)
 RECEIVED = component(
     "ReceivedMessages",
     record(
         messages=list_of(HANDED),
-        now=said(INSTANT, "The broker's time."),
+        now=described(INSTANT, "The broker's time."),
     ),
 )
 _FAILED = component(
@@ -68,7 +68,7 @@ _FAILED = component(
 SETTLED = component(
     "LeaseResults",
     record(
-        done=said(list_of(TEXT), "Leases for which it was done, now or by an earlier call."),
+        done=described(list_of(TEXT), "Leases for which it was done, now or by an earlier call."),
         failed=list_of(
             _FAILED,
             description="`expired`: the message is somebody else's by now, or finished. "

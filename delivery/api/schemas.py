@@ -39,7 +39,7 @@ PRIORITY: Schema = {"type": "integer", "minimum": 0, "maximum": 9}
 ADDRESS: Schema = {"type": "string", "format": "uri"}
 
 
-def said(schema: Schema, description: str) -> Schema:
+def described(schema: Schema, description: str) -> Schema:
     """A schema with a description."""
     return schema | {"description": description}
 
@@ -69,39 +69,41 @@ def list_of(schema: Schema, **more: Any) -> Schema:
 def public_id(prefix: str, description: str = "") -> Schema:
     """Return the schema of a public id."""
     found = {"type": "string", "pattern": f"^{prefix}_[0-7][0-9a-hjkmnp-tv-z]{{12}}$"}
-    return said(found, description) if description else found
+    return described(found, description) if description else found
 
 
 MESSAGE_ID = public_id("msg", "Rises with the order of acceptance.")
 
 STATE = component(
     "DeliveryState",
-    said(one_of(SHOWN), "Retry-... once an attempt has failed since the last replay."),
+    described(one_of(SHOWN), "Retry-... once an attempt has failed since the last replay."),
 )
 _DELIVERY = {
     "id": public_id("dlv", "Rises with the order in which deliveries are made."),
     "message_id": MESSAGE_ID,
     "channel": TEXT,
-    "consumer": said(TEXT, "The consumer's client id."),
+    "consumer": described(TEXT, "The consumer's client id."),
     "state": STATE,
-    "reason": said(one_of(reason.value for reason in Reason), "Why it is in this state."),
-    "outcome": said(one_of(["", *OUTCOMES]), "How the last attempt ended; empty before it."),
-    "status_code": said(MAYBE_WHOLE, "HTTP status of the last response."),
-    "attempt_count": said(WHOLE, "Attempts ever begun."),
-    "failure_count": said(WHOLE, "Failures that count against max_attempts."),
-    "next_attempt_at": said(MAYBE_INSTANT, "When it may be sent; null while it is not queued."),
-    "held_until": said(
+    "reason": described(one_of(reason.value for reason in Reason), "Why it is in this state."),
+    "outcome": described(one_of(["", *OUTCOMES]), "How the last attempt ended; empty before it."),
+    "status_code": described(MAYBE_WHOLE, "HTTP status of the last response."),
+    "attempt_count": described(WHOLE, "Attempts ever begun."),
+    "failure_count": described(WHOLE, "Failures that count against max_attempts."),
+    "next_attempt_at": described(
+        MAYBE_INSTANT, "When it may be sent; null while it is not queued."
+    ),
+    "held_until": described(
         MAYBE_INSTANT,
         "In flight: when its holder's lease ends. Awaiting-Ack: when nobody waits any more.",
     ),
     "event_type": TEXT,
     "priority": PRIORITY,
     "ordering_key": TEXT,
-    "replay_id": said(MAYBE_TEXT, "The replay that queued it last."),
-    "accepted_at": said(INSTANT, "When the broker accepted the message."),
-    "expires_at": said(MAYBE_INSTANT, "It is not sent after this instant."),
+    "replay_id": described(MAYBE_TEXT, "The replay that queued it last."),
+    "accepted_at": described(INSTANT, "When the broker accepted the message."),
+    "expires_at": described(MAYBE_INSTANT, "It is not sent after this instant."),
     "finished_at": MAYBE_INSTANT,
-    "url": said(ADDRESS, "The delivery with its attempts."),
+    "url": described(ADDRESS, "The delivery with its attempts."),
 }
 DELIVERY = component("Delivery", record(**_DELIVERY))
 
@@ -111,7 +113,7 @@ RESPONSE = component(
         "type": "object",
         "description": "The beginning of a consumer's response: `body` where it is UTF-8.",
         "properties": {
-            "headers": said(TEXT, "Status line and headers, up to 2 KiB."),
+            "headers": described(TEXT, "Status line and headers, up to 2 KiB."),
             "body": TEXT,
             "body_base64": {"type": "string", "contentEncoding": "base64"},
         },
@@ -121,8 +123,8 @@ RESPONSE = component(
 _EXCHANGE = {
     "outcome": one_of(OUTCOMES),
     "status_code": MAYBE_WHOLE,
-    "error": said(TEXT, "One sentence; empty on success."),
-    "connect_ms": said(MAYBE_WHOLE, "Null on a connection that was open already."),
+    "error": described(TEXT, "One sentence; empty on success."),
+    "connect_ms": described(MAYBE_WHOLE, "Null on a connection that was open already."),
     "first_byte_ms": MAYBE_WHOLE,
     "total_ms": WHOLE,
     "remote_address": TEXT,
@@ -130,7 +132,7 @@ _EXCHANGE = {
 }
 _ATTEMPT = record(
     id=public_id("att"),
-    number=said(WHOLE, "From 1, over all replays."),
+    number=described(WHOLE, "From 1, over all replays."),
     started_at=INSTANT,
     **_EXCHANGE
     | {
@@ -138,18 +140,20 @@ _ATTEMPT = record(
         "response": {"oneOf": [RESPONSE, {"type": "null"}]}
     },
 )
-_ATTEMPT["properties"]["worker"] = said(TEXT, "The process that made it; for admin keys.")
+_ATTEMPT["properties"]["worker"] = described(TEXT, "The process that made it; for admin keys.")
 ATTEMPT = component("Attempt", _ATTEMPT)
 ROUNDTRIP = component(
     "Roundtrip",
     record(
         accepted_at=INSTANT,
-        leased_at=said(INSTANT, "When a worker took it."),
-        sent_at=said(INSTANT, "When the connection was there."),
-        responded_at=said(INSTANT, "When the consumer had answered."),
-        acknowledged_at=said(INSTANT, "When the broker had the acknowledgement: the end of it."),
-        total_ms=said({"type": "number"}, "The sum of the parts."),
-        **{f"{name}_ms": said({"type": "number"}, f"{words}.") for name, words in PARTS},
+        leased_at=described(INSTANT, "When a worker took it."),
+        sent_at=described(INSTANT, "When the connection was there."),
+        responded_at=described(INSTANT, "When the consumer had answered."),
+        acknowledged_at=described(
+            INSTANT, "When the broker had the acknowledgement: the end of it."
+        ),
+        total_ms=described({"type": "number"}, "The sum of the parts."),
+        **{f"{name}_ms": described({"type": "number"}, f"{words}.") for name, words in PARTS},
     ),
 )
 DELIVERY_WITH_ATTEMPTS = component(
@@ -166,19 +170,19 @@ _MESSAGE = {
     "id": MESSAGE_ID,
     "channel": TEXT,
     "state": component("MessageState", one_of(Message.Shown.values)),
-    "scheduled": said(YES_OR_NO, "Its time is still to come."),
+    "scheduled": described(YES_OR_NO, "Its time is still to come."),
     "event_type": TEXT,
     "priority": PRIORITY,
     "ordering_key": TEXT,
     "content_type": TEXT,
     "body_bytes": WHOLE,
     "accepted_at": INSTANT,
-    "due_at": said(INSTANT, "It is not sent before this instant."),
-    "expires_at": said(MAYBE_INSTANT, "It is not sent after this instant."),
-    "consumer_count": said(WHOLE, "Consumers that it is, or was, to be sent to."),
-    "version": said(WHOLE, "Of its ETag."),
+    "due_at": described(INSTANT, "It is not sent before this instant."),
+    "expires_at": described(MAYBE_INSTANT, "It is not sent after this instant."),
+    "consumer_count": described(WHOLE, "Consumers that it is, or was, to be sent to."),
+    "version": described(WHOLE, "Of its ETag."),
     "url": ADDRESS,
-    "body_url": said(ADDRESS, "The exact bytes."),
+    "body_url": described(ADDRESS, "The exact bytes."),
 }
 MESSAGE = component("Message", record(**_MESSAGE))
 _WITH_DELIVERIES = {
@@ -189,8 +193,8 @@ _WITH_DELIVERIES = {
         "description": "Forwarded to consumers. null on a sensitive channel without the scope "
         "sensitive.",
     },
-    "idempotency_key": said(TEXT, "Empty for all but the message's own side."),
-    "producer": said(MAYBE_TEXT, "null for all but the message's own side."),
+    "idempotency_key": described(TEXT, "Empty for all but the message's own side."),
+    "producer": described(MAYBE_TEXT, "null for all but the message's own side."),
     "deliveries": list_of(
         DELIVERY,
         description="Those that exist for the caller, up to 1,000: its own consumers', "
@@ -200,7 +204,9 @@ _WITH_DELIVERIES = {
 MESSAGE_WITH_DELIVERIES = component("MessageWithDeliveries", record(**_WITH_DELIVERIES))
 CANCELLED_MESSAGE = component(
     "CancelledMessage",
-    record(**_WITH_DELIVERIES, cancelled_count=said(WHOLE, "Deliveries that this call took back.")),
+    record(
+        **_WITH_DELIVERIES, cancelled_count=described(WHOLE, "Deliveries that this call took back.")
+    ),
 )
 
 REASON = {"type": ["string", "null"], "maxLength": 500, "description": "For the audit trail."}
@@ -211,7 +217,7 @@ RATE = {
     "description": "Deliveries queued per second; null for all at once.",
 }
 WRITTEN_INSTANT = {
-    "anyOf": [INSTANT, said(WHOLE, "Milliseconds since 1970.")],
+    "anyOf": [INSTANT, described(WHOLE, "Milliseconds since 1970.")],
 }
 REPAIR = component(
     "Repair",
@@ -222,8 +228,8 @@ _EVENT_TYPES = list_of(
     TEXT, minItems=1, maxItems=MAX_EVENT_TYPES, description="Names, `order.*`, or `*`."
 )
 _RANGE = {
-    "from": said(WRITTEN_INSTANT, "Accepted at this instant or later."),
-    "to": said(WRITTEN_INSTANT, "Accepted before this instant."),
+    "from": described(WRITTEN_INSTANT, "Accepted at this instant or later."),
+    "to": described(WRITTEN_INSTANT, "Accepted before this instant."),
 }
 FILTER = component(
     "ReplayFilter",
@@ -233,7 +239,7 @@ FILTER = component(
         "ids. Null is the same as absent; an empty list is refused.",
         "properties": {
             "channel": TEXT,
-            "consumer": said(TEXT, "A client id on that channel."),
+            "consumer": described(TEXT, "A client id on that channel."),
             "states": list_of(
                 one_of(sorted(state.value for state in FINISHED)), minItems=1, default=["dead"]
             ),
@@ -276,8 +282,8 @@ REPLAY = component(
         kind=one_of(["replay", "backfill"]),
         state=_STATE,
         filter=FILTER,
-        matched_count=said(WHOLE, "What matched when it was asked for."),
-        replayed_count=said(WHOLE, "Deliveries queued so far."),
+        matched_count=described(WHOLE, "What matched when it was asked for."),
+        replayed_count=described(WHOLE, "Deliveries queued so far."),
         rate_per_second={"type": ["number", "null"]},
         reason=TEXT,
         requested_by=TEXT,
@@ -297,7 +303,7 @@ def preview(name: str, item: Schema) -> Schema:
             dry_run=YES_OR_NO,
             filter=FILTER,
             matched_count=WHOLE,
-            exact=said(YES_OR_NO, looked),
+            exact=described(YES_OR_NO, looked),
             sample=list_of(item, maxItems=10),
         ),
     )
@@ -308,10 +314,10 @@ BACKFILL_PREVIEW = preview("BackfillPreview", MESSAGE)
 PROBE = component(
     "Probe",
     record(
-        webhook_id=said(TEXT, "The sample's id; begins with `msg_test_`."),
+        webhook_id=described(TEXT, "The sample's id; begins with `msg_test_`."),
         event_type=TEXT,
-        body=said(TEXT, "What was sent."),
-        delivered=said(YES_OR_NO, "The consumer answered 2xx."),
+        body=described(TEXT, "What was sent."),
+        delivered=described(YES_OR_NO, "The consumer answered 2xx."),
         **_EXCHANGE,
     ),
 )

@@ -82,19 +82,19 @@ def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, An
     made the attempt is for operators.
     """
     # A worker's error message about an encrypted body is stored with the response.
-    said = row.answer if may_open else data_encryption.StoredResponse(row.error, "", b"")
+    answer = row.answer if may_open else data_encryption.StoredResponse(row.error, "", b"")
     shown = {
         "id": ids.to_public(ids.ATTEMPT, row.id),
         "number": row.number,
         "started_at": times.text(row.started_at),
         "outcome": row.outcome,
         "status_code": row.status_code,
-        "error": said.error,
+        "error": answer.error,
         "connect_ms": row.connect_ms,
         "first_byte_ms": row.first_byte_ms,
         "total_ms": row.total_ms,
         "remote_address": row.remote_address,
-        "response": response(said.headers, said.body) if may_open else None,
+        "response": response(answer.headers, answer.body) if may_open else None,
     }
     return shown | ({"worker": row.worker} if for_operator else {})
 

@@ -55,7 +55,7 @@ def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
     new: list[raw.Row] = []
     waiters: list[raw.Row] = []
     longer: dict[int, list[int]] = {}
-    again: list[int] = []
+    unblocked: list[int] = []
     for key, some in sorted(by_lane.items()):
         lane, last = known.get(key), 0
         if lane is None:
@@ -65,13 +65,13 @@ def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
         else:
             behind, last = [it for it in some if it.delivery_id != lane.head_id], lane.last_place
             longer.setdefault(len(behind), []).append(key)
-            again += [key] * (len(behind) < len(some))
+            unblocked += [key] * (len(behind) < len(some))
         places = enumerate(behind, last + 1)
         waiters += [((one.delivery_id, key, place), (one.due_at,)) for place, one in places]
     statements = [*NEW.statements(new), *WAITING.statements(waiters)]
     statements += [lengthen(count, keys) for count, keys in longer.items() if count]
-    if again:
-        statements.append(_unblocking(again, now))
+    if unblocked:
+        statements.append(_unblocking(unblocked, now))
     return Entered(frozenset(numbers[0] for numbers, _ in waiters), statements)
 
 

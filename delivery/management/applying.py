@@ -56,7 +56,7 @@ class Applied:
     problems: list[Problem] = field(default_factory=list)
 
 
-class _TakeBack(Exception):
+class _Rollback(Exception):
     """Rolls back the transaction."""
 
 
@@ -83,8 +83,8 @@ def apply(
                 done += len(some)
                 progress(done, total)
             if applied.problems or dry_run:
-                raise _TakeBack
-    except _TakeBack:
+                raise _Rollback
+    except _Rollback:
         pass
     return applied
 

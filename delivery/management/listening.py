@@ -20,7 +20,7 @@ class Refused(Exception):
     """The broker refuses this key; the message gives the reason."""
 
 
-class Heard(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message and its result here."""
 
     message: dict[str, Any]
@@ -40,7 +40,7 @@ class Listener:
     key: str = field(repr=False)
     forward: str | None = None
     event_types: tuple[str, ...] = ()
-    show: Callable[[Heard], None] = lambda heard: None
+    show: Callable[[ReceivedMessage], None] = lambda received: None
     _session: requests.Session = field(default_factory=requests.Session)
 
     @property
@@ -79,9 +79,11 @@ class Listener:
         body = self._body(message)
         status = self._passed_on(message, body) if self.forward else None
         is_done = self.forward is None or (status is not None and 200 <= status < 300)
-        said = {"leases": [message["lease"]]} | ({} if is_done else {"error": f"answered {status}"})
-        _check(self._call("POST", "/leases/ack" if is_done else "/leases/nack", said))
-        self.show(Heard(message, body, status, is_done))
+        settlement = {"leases": [message["lease"]]} | (
+            {} if is_done else {"error": f"answered {status}"}
+        )
+        _check(self._call("POST", "/leases/ack" if is_done else "/leases/nack", settlement))
+        self.show(ReceivedMessage(message, body, status, is_done))
 
     def _body(self, message: dict[str, Any]) -> bytes:
         if "body" in message:
@@ -131,7 +133,7 @@ def _check(answer: requests.Response) -> None:
     if answer.ok:
         return
     try:
-        said = str(answer.json()["detail"])
+        detail = str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):
-        said = f"{answer.url} answered {answer.status_code}; is that the broker?"
-    raise Refused(said)
+        detail = f"{answer.url} answered {answer.status_code}; is that the broker?"
+    raise Refused(detail)

@@ -79,7 +79,7 @@ _OPEN_ENDS = {_R.ACK_TIMEOUT, _R.INTERRUPTED, _R.LEASE_EXPIRED}
 response was never received."""
 
 
-def heard(state: DeliveryState, reason: Reason, *, ok: bool) -> AckResult:
+def ack_result(state: DeliveryState, reason: Reason, *, ok: bool) -> AckResult:
     """Return how an acknowledgement that arrives now relates to its delivery."""
     if state is _S.AWAITING_ACK:
         return AckResult.ON_TIME

@@ -52,15 +52,17 @@ def words(setting: Mapping[str, Any], body: object) -> Iterator[ProviderStatus]:
 
     Raises ValueError when it contains more than ``MAX_WORDS`` messages.
     """
-    told = iter([body]) if setting["callback"] is None else paths.found(setting["callback"], body)
-    for one in islice(told, MAX_WORDS):
+    statuses = (
+        iter([body]) if setting["callback"] is None else paths.found(setting["callback"], body)
+    )
+    for one in islice(statuses, MAX_WORDS):
         provider_id = _first(setting["callback_id"], one)
         status = _first(setting["callback_status"], one)
         if provider_id and status in setting["accept"]:
             yield ProviderStatus(provider_id, ok=True)
         elif provider_id and status in setting["fail"]:
             yield ProviderStatus(provider_id, ok=False)
-    if next(told, None) is not None:
+    if next(statuses, None) is not None:
         raise ValueError(f"At most {MAX_WORDS} messages are told about in one callback.")
 
 

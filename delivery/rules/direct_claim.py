@@ -20,11 +20,11 @@ class DirectClaim:
     owner: int
     """The pump's generation, or a pull worker."""
     now: datetime
-    leave: Callable[[Mapping[int, int]], Mapping[int, ClaimAllowance]]
+    allow: Callable[[Mapping[int, int]], Mapping[int, ClaimAllowance]]
     """Called with the number of new deliveries of each consumer; returns how many may be claimed.
-    It must omit consumers that already have due deliveries of priority ``least`` or more, which
-    might be more urgent. Called again if the transaction is retried."""
-    least: int = 0
+    It must omit consumers that already have due deliveries of priority ``min_priority`` or more,
+    which might be more urgent. Called again if the transaction is retried."""
+    min_priority: int = 0
     """Deliveries of lower priority are not claimed: more urgent ones wait for the same capacity."""
 
     def end(self, lease_ms: int) -> datetime:

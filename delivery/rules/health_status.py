@@ -76,7 +76,7 @@ def judge(known: State, since: datetime, facts: Facts, now: datetime) -> State:
     return known
 
 
-def told(known: State, new: State) -> Kind | None:
+def notification_kind(known: State, new: State) -> Kind | None:
     """Return the notification for a change of health; None if none is needed."""
     if new is known:
         return None

@@ -115,7 +115,7 @@ ARROWS: frozenset[tuple[DeliveryState, DeliveryState, Reason]] = frozenset(
 FINISHED = frozenset({_S.DELIVERED, _S.DEAD, _S.CANCELLED})
 """States that only a replay leaves; their ``due_at`` is null."""
 
-_SPOILT = {
+_REASON_AFTER = {
     Outcome.INTERRUPTED: _R.INTERRUPTED,
     Outcome.LEASE_EXPIRED: _R.LEASE_EXPIRED,
 }
@@ -172,14 +172,14 @@ def after_attempt(
     if is_final:
         return Transition(_S.DEAD, _R.PERMANENT_FAILURE, due_in=None, charged=True)
     if not (outcome.charged or charges_leases) and attempt_count - failure_count <= FREE_ATTEMPTS:
-        return Transition(_S.QUEUED, _SPOILT[outcome], due_in=0.0, charged=False)
+        return Transition(_S.QUEUED, _REASON_AFTER[outcome], due_in=0.0, charged=False)
     failures = failure_count + 1
     if failures >= backoff.allowed_attempts(policy, max_attempts):
         return Transition(_S.DEAD, _R.EXHAUSTED, due_in=None, charged=True)
     if charges_leases and not outcome.charged:
-        return Transition(_S.QUEUED, _SPOILT[outcome], due_in=0.0, charged=True)
+        return Transition(_S.QUEUED, _REASON_AFTER[outcome], due_in=0.0, charged=True)
     wait = max(backoff.delay(policy, failures, jitter), retry_after or 0.0)
-    return Transition(_S.QUEUED, _SPOILT.get(outcome, _R.RETRY), due_in=wait, charged=True)
+    return Transition(_S.QUEUED, _REASON_AFTER.get(outcome, _R.RETRY), due_in=wait, charged=True)
 
 
 def is_last_lease(failure_count: int, *, rule: RetryRule) -> bool:

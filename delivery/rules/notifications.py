@@ -74,7 +74,7 @@ def _instant(at: datetime) -> str:
 def subject(notification: Notification) -> str:
     """Return the subject line of the e-mail."""
     about = notification.limit or f"{notification.channel}/{notification.client_id}"
-    return f"{about} {_SAYS[notification.kind]}"
+    return f"{about} {_PHRASES[notification.kind]}"
 
 
 def text(notification: Notification) -> str:
@@ -84,7 +84,7 @@ def text(notification: Notification) -> str:
     if notification.limit:
         subject = f"Your {notification.limit}"
     parts = [
-        f"{subject} {_SAYS[notification.kind]} ({at}).",
+        f"{subject} {_PHRASES[notification.kind]} ({at}).",
         notification.reason,
         _NEXT[notification.kind],
         f"Look at it: {notification.page}" if notification.page else "",
@@ -93,7 +93,7 @@ def text(notification: Notification) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-_SAYS = {
+_PHRASES = {
     Kind.FAILING: "is failing",
     Kind.DISABLED: "was disabled",
     Kind.DEAD_LETTER: "has a dead letter",

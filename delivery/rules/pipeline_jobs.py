@@ -98,7 +98,7 @@ class Job:
         rest = {name: value for name, value in options.items() if name not in asked}
         return rest | {SUBJECT: hashlib.sha256(text.encode()).hexdigest()}
 
-    def told(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def for_audit(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options for the audit log."""
         private = self.private
         return {name: "(not kept)" if name in private else value for name, value in options.items()}

@@ -47,22 +47,22 @@ class Recipients:
     ) -> None:
         self._channels = {channel.id: channel for channel in channels}
         self._unfinished, self._resting = unfinished, resting
-        self._wanting: dict[tuple[int, str], list[Consumer]] = {}
+        self._recipients: dict[tuple[int, str], list[Consumer]] = {}
         self._ids: dict[tuple[int, str], list[int]] = {}
         self._open: dict[int, int] = {}
-        self._shunned: set[int] = set()
+        self._avoided: set[int] = set()
 
     def of(self, channel_id: int, event_type: str, ordering_key: str) -> list[int]:
         """Return the consumers that get the next message of this kind."""
         kind = channel_id, event_type
         channel = self._channels.get(channel_id)
-        if kind not in self._wanting:
+        if kind not in self._recipients:
             found = [it for it in (channel.consumers if channel else ()) if it.wants(event_type)]
-            self._wanting[kind] = found
+            self._recipients[kind] = found
             self._ids[kind] = [consumer.id for consumer in found]
         if channel is None or channel.kind != QUEUE or not self._ids[kind]:
             return self._ids[kind]
-        return [self._one(self._wanting[kind], self._ids[kind], ordering_key)]
+        return [self._one(self._recipients[kind], self._ids[kind], ordering_key)]
 
     def _one(self, wanting: list[Consumer], ids: list[int], ordering_key: str) -> int:
         if ordering_key:
@@ -71,9 +71,9 @@ class Recipients:
             return owner
         if not self._open.keys() >= set(ids):
             self._open |= {key: self._open.get(key, n) for key, n in self._unfinished(ids).items()}
-            self._shunned.update(self._resting(ids))
+            self._avoided.update(self._resting(ids))
         awake = [consumer.id for consumer in wanting if not consumer.halted] or ids
-        able = [one for one in awake if one not in self._shunned] or awake
+        able = [one for one in awake if one not in self._avoided] or awake
         # Ties go to the one that registered first; any rule works that is the same everywhere.
         chosen = min(able, key=lambda one: (self._open[one], one))
         self._open[chosen] += 1

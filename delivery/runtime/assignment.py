@@ -59,14 +59,14 @@ class Assignment:
         """All consumers at the last refresh, with their full limits."""
         self._basis: object = None
         self._members: set[int] = set()
-        self._news: dict[int, tuple[ConsumerQueue, Response]] = {}
+        self._unsaved: dict[int, tuple[ConsumerQueue, Response]] = {}
         self._saved: dict[int, float] = {}
-        self._unasked: list[int] = []
+        self._unexamined: list[int] = []
         """Consumers not yet examined in this round of discovery."""
         self._pumps: list[KeyHolder] = []
         """All claiming pumps, from their rows at the last refresh."""
         self._missing: set[str] = set()
-        self._notified: set[str] = set()
+        self._published: set[str] = set()
         """The missing keys that are published to the other pumps."""
 
     def is_behind(self) -> bool:
@@ -75,9 +75,9 @@ class Assignment:
 
     def refresh(self) -> bool:
         """Apply changes of configuration and live pumps; return whether anything changed."""
-        if self._notified != self._missing:
+        if self._published != self._missing:
             registration.lack(self.generation, self._missing)
-            self._notified = set(self._missing)
+            self._published = set(self._missing)
         # A pump without an address finishes what it has and claims nothing more.
         version, claimers = raw.read_all([(DirectoryVersion.CURRENT, []), registration.claimers()])
         number = config_cache.refresh(number=DirectoryVersion.of(version))
@@ -88,9 +88,9 @@ class Assignment:
         basis = (number, frozenset(members))
         if basis == self._basis:
             return False
-        everybody = config_cache.consumers()
-        shares = _shares(everybody.values(), members, self.generation)
-        views = {key: _part(everybody[key], share) for key, share in shares.items()}
+        all_consumers = config_cache.consumers()
+        shares = _shares(all_consumers.values(), members, self.generation)
+        views = {key: _part(all_consumers[key], share) for key, share in shares.items()}
         for consumer_id in self.queues.keys() - views.keys():
             self._former[consumer_id] = self.queues.pop(consumer_id)
             self.ready_consumers.forget(consumer_id)
@@ -98,7 +98,7 @@ class Assignment:
         self._former = {key: queue for key, queue in self._former.items() if queue.in_flight}
         # These are examined first: nothing is known of their waiting deliveries.
         fresh = [key for key in views if key not in self.queues or self.queues[key].view.halted]
-        self._unasked = [*fresh, *self._unasked]
+        self._unexamined = [*fresh, *self._unexamined]
         ours = views.keys() - self.queues.keys()
         moved = ours | {key for key, queue in self.queues.items() if queue.share != shares[key]}
         circuits = health.load(ours)
@@ -109,8 +109,8 @@ class Assignment:
             moved &= self._known.keys()
             if moved:
                 self._awaited_until = time.monotonic() + confirmation.FENCE_S
-        self._moves(moved)
-        self._known, self._members = everybody, members
+        self._assume_moved(moved)
+        self._known, self._members = all_consumers, members
         self._basis, self.number = basis, number
         self.recount()
         return True
@@ -127,10 +127,10 @@ class Assignment:
 
     def take_over(self) -> None:
         """Treat all own consumers as if another pump had served them until now."""
-        self._moves(self.queues)
+        self._assume_moved(self.queues)
         self.recount()
 
-    def _moves(self, consumer_ids: Iterable[int]) -> None:
+    def _assume_moved(self, consumer_ids: Iterable[int]) -> None:
         now = clock.now().timestamp()
         for consumer_id in consumer_ids:
             queue = self.queues[consumer_id]
@@ -166,7 +166,7 @@ class Assignment:
         for consumer_id in mine:
             queue = self.queues[consumer_id]
             queue.elsewhere = counts.get(consumer_id, 0)
-            if consumer_id not in self._news:
+            if consumer_id not in self._unsaved:
                 queue.circuit = queue.saved = circuits.get(consumer_id, Circuit())
             self.ready_consumers.note(queue)
         self._moved = set(counts)
@@ -197,13 +197,13 @@ class Assignment:
         self.ready_consumers.note(queue)
         return True
 
-    def look_ahead(self, consumer_ids: Iterable[int], now: datetime) -> None:
+    def read_next_due(self, consumer_ids: Iterable[int], now: datetime) -> None:
         """Read when these consumers, which have nothing due, have their next delivery due.
 
         Exact, so that scheduled deliveries do not wait for `discover`.
         """
         for consumer_id, due in due_times.by_priority(consumer_ids).items():
-            self.queues[consumer_id].next_are(due, now)
+            self.queues[consumer_id].set_next_due(due, now)
 
     def discover(self, poll_s: float) -> float:
         """Read what some consumers have due; return the seconds until the next call.
@@ -211,16 +211,16 @@ class Assignment:
         Examines a few at a time, so that a scan of thousands of consumers does not delay requests.
         """
         started = time.monotonic()
-        turn = self._unasked or list(self.queues)
-        asked, self._unasked = turn[:DISCOVER_AT_ONCE], turn[DISCOVER_AT_ONCE:]
-        queues = [self.queues[key] for key in asked if key in self.queues]
+        turn = self._unexamined or list(self.queues)
+        chosen, self._unexamined = turn[:DISCOVER_AT_ONCE], turn[DISCOVER_AT_ONCE:]
+        queues = [self.queues[key] for key in chosen if key in self.queues]
         callable_now = [queue for queue in queues if not queue.view.halted]
         found = due_times.by_priority(queue.view.id for queue in callable_now)
         for queue in callable_now:
             queue.due = found.get(queue.view.id, {})
             self.ready_consumers.note(queue)
         rest_s = DISCOVER_SHARE * (time.monotonic() - started)
-        return rest_s if self._unasked else max(poll_s, rest_s)
+        return rest_s if self._unexamined else max(poll_s, rest_s)
 
     def suspend(self, queue: ConsumerQueue) -> None:
         """Pause a consumer whose signing keys this pump cannot decrypt."""
@@ -237,21 +237,21 @@ class Assignment:
             return
         queue.answered(answer.total_ms / 1000, time.monotonic())
         instant = now.timestamp()
-        queue.circuit = _judged(queue.circuit, answer, instant)
-        self._news[queue.view.id] = (queue, answer)
+        queue.circuit = _next_circuit(queue.circuit, answer, instant)
+        self._unsaved[queue.view.id] = (queue, answer)
 
     def save(self) -> None:
         """Save changes that people or another pump need now, and the others every few seconds."""
-        if not self._news:
+        if not self._unsaved:
             return
         now = clock.now()
         ticks = time.monotonic()
-        for consumer_id, (queue, answer) in list(self._news.items()):
-            remarkable = queue.circuit.state != queue.saved.state or (
+        for consumer_id, (queue, answer) in list(self._unsaved.items()):
+            is_urgent = queue.circuit.state != queue.saved.state or (
                 (queue.circuit.failing_since is None) != (queue.saved.failing_since is None)
             )
             gone = answer.outcome is Outcome.GONE
-            if not (remarkable or gone) and ticks - self._saved.get(consumer_id, 0.0) < SAVE_S:
+            if not (is_urgent or gone) and ticks - self._saved.get(consumer_id, 0.0) < SAVE_S:
                 continue
             health.save(
                 consumer_id,
@@ -264,18 +264,18 @@ class Assignment:
             # Removed last: changes that the database rejected above are saved next time.
             queue.saved = queue.circuit
             self._saved[consumer_id] = ticks
-            del self._news[consumer_id]
+            del self._unsaved[consumer_id]
 
     def _give_up(self, queue: ConsumerQueue, gone: bool, now: datetime) -> None:
         days = conf().disable_after_days
-        due_times = now - timedelta(days=days)
+        failing_before = now - timedelta(days=days)
         since = queue.circuit.failing_since
         with confirmation.unconfirmed():
             if gone:
                 health.disable(queue.view.id, reason="It answered 410 Gone.", now=now)
-            elif since is not None and since < due_times.timestamp():
+            elif since is not None and since < failing_before.timestamp():
                 reason = f"Every attempt failed for {days} days."
-                health.disable(queue.view.id, reason=reason, now=now, active_since=due_times)
+                health.disable(queue.view.id, reason=reason, now=now, active_since=failing_before)
 
     def _adopt(self, view: ConsumerConfig, share: Share, circuit: Circuit) -> None:
         queue = self.queues.get(view.id)
@@ -320,7 +320,7 @@ def _part(view: ConsumerConfig, share: Share) -> ConsumerConfig:
     return view.within(sharding.part(view.max_in_flight, place, count), burst, count)
 
 
-def _judged(circuit: Circuit, answer: Response, instant: float) -> Circuit:
+def _next_circuit(circuit: Circuit, answer: Response, instant: float) -> Circuit:
     if answer.outcome.is_success:
         return breaker.after_success(circuit, instant)
     # A consumer that answers 429 works: it is slowed down, but not a failure.

@@ -24,19 +24,19 @@ class BodyBuffer:
     """Counts the bytes in flight, and chooses which claimed deliveries may be sent."""
 
     def __init__(self) -> None:
-        self._shelf = PayloadCache()
+        self._cache = PayloadCache()
         self._bytes = 0
         self.next_at: datetime | None = None
         """When the next claimed delivery that is not due yet may be sent."""
 
     def prepare(self, claimed: Sequence[ClaimedDelivery], now: datetime) -> None:
         """Read payloads of deliveries that are not due yet, so that they can be sent in time."""
-        self._shelf.prepare(row.message_id for row in claimed if row.due_at > now)
+        self._cache.prepare(row.message_id for row in claimed if row.due_at > now)
 
-    def stock(self, contents: Sequence[payloads.Row], claimed: Iterable[ClaimedDelivery]) -> None:
+    def add(self, payload_rows: Sequence[payloads.Row], claimed: Iterable[ClaimedDelivery]) -> None:
         """Keep payloads that were read when these deliveries were claimed."""
-        if contents:
-            self._shelf.stock(contents, Tally(row.message_id for row in claimed))
+        if payload_rows:
+            self._cache.add(payload_rows, Tally(row.message_id for row in claimed))
 
     def seconds(self, now: datetime) -> float:
         """Return the seconds until the next delivery that was not due at the last `load` is due."""
@@ -52,12 +52,12 @@ class BodyBuffer:
         self.next_at = min((row.due_at for row, _ in early), default=None)
         tried, waiting = _apart([it for it in claimed if it[0].due_at <= now], now)
         waiting += early
-        contents = self._shelf.load(row.message_id for row, _ in tried)
+        payload_rows = self._cache.load(row.message_id for row, _ in tried)
         going: Loaded = []
         coming: dict[int, int] = {}
         total = self._bytes
         for row, queue in tried:
-            payload = contents.get(row.message_id)
+            payload = payload_rows.get(row.message_id)
             size = payload.size if payload else 0
             mine = queue.body_bytes + coming.get(queue.view.id, 0)
             fits = mine + size <= queue.most_bytes and total + size <= conf().pump_body_bytes
@@ -71,9 +71,9 @@ class BodyBuffer:
         for message_id in {
             row.message_id for row, _, payload in going if payload and payload.is_left
         }:
-            contents |= payloads.load([message_id])
+            payload_rows |= payloads.load([message_id])
         metrics.LATENESS.observe_all([(now - row.due_at).total_seconds() for row, *_ in going])
-        return [(row, queue, contents.get(row.message_id)) for row, queue, _ in going], waiting
+        return [(row, queue, payload_rows.get(row.message_id)) for row, queue, _ in going], waiting
 
     def put(self, queue: ConsumerQueue, size: int) -> None:
         """Add a body that is sent now."""

@@ -44,8 +44,8 @@ class CapacityPlanner:
     """Distributes a pump's free requests among its consumers."""
 
     def __init__(self, assignment: Assignment) -> None:
-        self._roster = assignment
-        self._eaters: list[int] = []
+        self._assignment = assignment
+        self._fanout_consumers: list[int] = []
         """Consumers of the last fan-out."""
         self._claims = 0
         self.batch = CLAIM_BATCH
@@ -65,7 +65,9 @@ class CapacityPlanner:
         longer, because other consumers wait for their messages.
         """
         most = MIXED_BATCH if self._is_mixed() else FANOUT_BATCH
-        queues = [queue for key in self._eaters if (queue := self._roster.queues.get(key))]
+        queues = [
+            queue for key in self._fanout_consumers if (queue := self._assignment.queues.get(key))
+        ]
         rooms = [queue.capacity(now) for queue in queues if not queue.has_due(now)]
         ticks = time.monotonic()
         if rooms and not any(rooms):
@@ -74,7 +76,7 @@ class CapacityPlanner:
         self.full_until = 0.0
         return min(most, max(*rooms, MIN_FANOUT_BATCH)) if rooms else most
 
-    def wants(self, owner: int, now: datetime, free: int) -> list[ClaimRequest]:
+    def claim_requests(self, owner: int, now: datetime, free: int) -> list[ClaimRequest]:
         """Return the claims to make of due deliveries, while ``free`` more requests may be open.
 
         At most `claim.CONSUMERS_PER_QUERY`, so that one query decides across all of them.
@@ -84,7 +86,7 @@ class CapacityPlanner:
             return []
         oldest_first = self._claims % GUARD_EVERY == GUARD_EVERY - 1
         most = (MIXED_BATCH if self._is_mixed() else CLAIM_BATCH) // MIN_SHARE
-        picks = self._roster.ready_consumers.gather(
+        picks = self._assignment.ready_consumers.gather(
             now, time.monotonic(), self._admits, most, from_below=oldest_first
         )
         picks = [pick for pick in picks if isinstance(self.signer(pick.queue), Signer)]
@@ -105,36 +107,41 @@ class CapacityPlanner:
         ]
 
     def claimer(
-        self, owner: int, now: datetime, free: Callable[[], int], least: int = 0
+        self, owner: int, now: datetime, free: Callable[[], int], min_priority: int = 0
     ) -> DirectClaim:
         """Return a direct claim for a fan-out, limited to the room at that time.
 
-        Excludes deliveries below the priority ``least``, or below any that waits.
+        Excludes deliveries below the priority ``min_priority``, or below any that waits.
         """
-        least = max(least, self._roster.ready_consumers.top())
-        return DirectClaim(owner, now, lambda counts: self.leave(counts, now, free(), least), least)
+        min_priority = max(min_priority, self._assignment.ready_consumers.top())
+        return DirectClaim(
+            owner,
+            now,
+            lambda counts: self.allowances(counts, now, free(), min_priority),
+            min_priority,
+        )
 
-    def leave(
-        self, counts: Mapping[int, int], now: datetime, free: int, least: int = 0
+    def allowances(
+        self, counts: Mapping[int, int], now: datetime, free: int, min_priority: int = 0
     ) -> dict[int, ClaimAllowance]:
         """Return how many new deliveries to claim directly; ``counts`` says how many there are.
 
-        They have the priority ``least`` or more. A consumer that already has such deliveries due
-        gets none, because its claims must go by priority.
+        They have the priority ``min_priority`` or more. A consumer that already has such deliveries
+        due gets none, because its claims must go by priority.
         """
-        self._eaters = list(counts)
+        self._fanout_consumers = list(counts)
         self._free = free
-        queues, ticks = self._roster.queues, time.monotonic()
+        queues, ticks = self._assignment.queues, time.monotonic()
         mine = [queues[consumer_id] for consumer_id in counts if consumer_id in queues]
         picks = []
         for queue in mine:
-            if queue.top_due(now) >= least or not isinstance(self.signer(queue), Signer):
+            if queue.top_due(now) >= min_priority or not isinstance(self.signer(queue), Signer):
                 continue
             status = queue.status(ticks)
             room = min(queue.capacity(now), self._admits(status, queue.in_flight))
             if room > 0:
                 picks.append(Pick(queue, 0, room, status))
-        others = self._roster.ready_consumers.waiting_count
+        others = self._assignment.ready_consumers.waiting_count
         return {
             queue.view.id: ClaimAllowance(limit, _lease_ms(queue))
             for queue, limit, _ in shares(picks, free, CLAIM_BATCH, others)
@@ -142,7 +149,7 @@ class CapacityPlanner:
 
     def wake_at(self, free: int) -> float | None:
         """Return when the next ready consumer must be checked, in Unix seconds."""
-        return self._roster.ready_consumers.wake_at() if free > 0 else None
+        return self._assignment.ready_consumers.wake_at() if free > 0 else None
 
     def signer(self, queue: ConsumerQueue) -> Signer | Unreadable:
         """Return the consumer's decrypted secrets, or the error; then the consumer is paused."""
@@ -151,15 +158,15 @@ class CapacityPlanner:
                 keystore.signing_key(acknowledge.PURPOSE)  # for the acknowledgement URL
             return config_cache.signer(queue.view.id)
         except KeyMissing as error:
-            self._roster.miss(error.key_id)
-            self._roster.suspend(queue)
+            self._assignment.miss(error.key_id)
+            self._assignment.suspend(queue)
             return error
         except Unreadable as error:
             logger.error("secrets of consumer %s cannot be opened: %s", queue.view.client_id, error)
-            self._roster.suspend(queue)
+            self._assignment.suspend(queue)
             return error
 
-    def saw(self, levels: Set[int]) -> None:
+    def record_levels(self, levels: Set[int]) -> None:
         """Record the priorities of a claim; if they differ from the last one's, use small steps.
 
         See `MIXED_BATCH`.
@@ -210,11 +217,11 @@ def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list
     urgent rows.
     """
     most = min(free, most)
-    alike = Tally(pick.level for pick in picks)
+    by_level = Tally(pick.level for pick in picks)
     shared = []
     for queue, level, room, status in picks:
         room = min(room, admits(status, queue.in_flight, free))
-        limit = min(room, max(1, most // (alike[level] + others)))
+        limit = min(room, max(1, most // (by_level[level] + others)))
         if limit > 0:
             free -= limit
             shared.append(Share(queue, limit, may_take_more=limit < room))

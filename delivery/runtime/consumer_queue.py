@@ -124,23 +124,23 @@ class ConsumerQueue:
         instant = now.timestamp()
         if instant < self.ready_at:
             return 0
-        verdict = breaker.may_send(self.circuit, instant)
-        if verdict == "no":
+        decision = breaker.may_send(self.circuit, instant)
+        if decision == "no":
             return 0
         open_count = self.in_flight + self.elsewhere
         room = self._most() - open_count
-        if verdict == "probe":
+        if decision == "probe":
             room = min(room, 1 if open_count == 0 else 0)
         return self._within_rate(room, instant) if room > 0 else 0
 
-    def took(self, count: int, now: datetime) -> None:
+    def add_claimed(self, count: int, now: datetime) -> None:
         """Record ``count`` claimed deliveries."""
         self.in_flight += count
         if self.view.rate:
             for _ in range(count):
                 _, self.arrival, _ = decide(self.arrival, now.timestamp(), self.view.rate)
 
-    def asked(self, count: int, left: Mapping[int, datetime], now: datetime) -> None:
+    def record_claim(self, count: int, left: Mapping[int, datetime], now: datetime) -> None:
         """Record a claim: how many rows it got, and what it left due of each priority."""
         for level in self.due_levels(now):
             del self.due[level]
@@ -148,7 +148,7 @@ class ConsumerQueue:
         if left and not count:
             self.ready_at = now.timestamp() + BUSY_S  # another worker holds its rows
 
-    def next_are(self, due: Mapping[int, datetime], now: datetime) -> None:
+    def set_next_due(self, due: Mapping[int, datetime], now: datetime) -> None:
         """Set the due times that were read after a claim that left nothing due."""
         self.due = dict(due)
         if self.has_due(now):

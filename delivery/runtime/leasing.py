@@ -83,7 +83,7 @@ def end(
                     total_ms=int((now - lease.taken_at) / timedelta(milliseconds=1)),
                 )
             )
-    closed = _together.run(results, len(results)) if results else set()
+    closed = _group_commit.run(results, len(results)) if results else set()
     ended = {lease for lease in leases if _End(lease.delivery_id, lease.attempt, outcome) in closed}
     failpoints.reach("after_end")
     return ended | steps.ended_so(set(leases) - ended, outcome)
@@ -122,7 +122,7 @@ def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
     return [ends] * len(orders)
 
 
-_together = GroupCommit(_close, most=MAX_SHARED, most_size=MAX_SHARED)
+_group_commit = GroupCommit(_close, max_orders=MAX_SHARED, max_size=MAX_SHARED)
 
 
 def _is_due_soon(transition: Transition) -> bool:

@@ -40,7 +40,7 @@ REGISTER_INTERVAL_S = 1.0
 """How often pumps are told whose receivers wait here, so that new pumps know it soon."""
 MAX_REGISTERED = 10_000
 """Consumers for which this process remembers that it has told the pumps."""
-MAX_TOLD = 50
+MAX_SENT_IDS = 50
 """Most message ids passed to another web process; a datagram has room for them."""
 WOKEN_TOGETHER = 2
 """Receivers woken by one that left something, so that many messages find receivers quickly."""
@@ -99,13 +99,13 @@ class WaitingReceiver:
 class _Queue:
     """The receivers waiting for one consumer, oldest first."""
 
-    __slots__ = ("channel_id", "is_woken", "looking", "waiting")
+    __slots__ = ("channel_id", "is_woken", "receiving", "waiting")
 
     def __init__(self) -> None:
         self.channel_id = 0
         """Channel whose new messages its receivers take, if any."""
         self.waiting: list[WaitingReceiver] = []
-        self.looking = 0
+        self.receiving = 0
         """How many are querying just now, and wait unless they find something."""
         self.is_woken = False
         """Whether a wake-up came that no waiting receiver could take; a querying one must
@@ -135,7 +135,7 @@ class LongPolls:
         self._scan_at = float("inf")
         self._asleep_until = float("-inf")
         self._listener: Listener | None = None
-        self._poked, self._poke = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_read_fd, self._wake_write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def start(self) -> str:
         """Begin to listen unless done already; return the address for wake-ups."""
@@ -165,7 +165,7 @@ class LongPolls:
         self.start()
         ticks = time.monotonic()
         with self._lock:
-            self._queues.setdefault(consumer_id, _Queue()).looking += 1
+            self._queues.setdefault(consumer_id, _Queue()).receiving += 1
             registered_at = self._registered.get(consumer_id, float("-inf"))
         if ticks - registered_at > FORGET_S / 2:
             self._register([consumer_id])
@@ -174,12 +174,12 @@ class LongPolls:
         """Unregister a receiver after its query; ``is_more`` wakes others for what it left."""
         with self._lock:
             queue = self._queues[consumer_id]
-            queue.looking -= 1
+            queue.receiving -= 1
             count = WOKEN_TOGETHER if is_more else 0
             if queue.is_woken and queue.waiting:
                 queue.is_woken, count = False, max(count, 1)
             resumed = self._popped(consumer_id, range(count), Cause.NEXT)
-            if not (queue.looking or queue.waiting):
+            if not (queue.receiving or queue.waiting):
                 del self._queues[consumer_id]
                 if self._taking.get(queue.channel_id) == consumer_id:
                     del self._taking[queue.channel_id]
@@ -192,7 +192,7 @@ class LongPolls:
             if self.is_over or queue.is_woken:
                 queue.is_woken = False
                 return False
-            queue.looking -= 1
+            queue.receiving -= 1
             if receiver.channel_id is not None:
                 queue.channel_id = receiver.channel_id
                 self._taking[receiver.channel_id] = receiver.consumer_id
@@ -246,7 +246,7 @@ class LongPolls:
 
     def give_elsewhere(self, wakeup: Wakeup) -> bool:
         """Give new messages to a receiver of another web process; False if none waits."""
-        if len(wakeup.message_ids) > MAX_TOLD:
+        if len(wakeup.message_ids) > MAX_SENT_IDS:
             return False
         for address in self._elsewhere.of([wakeup.channel_id]):
             wakeup_sender.take(address, wakeup.channel_id, wakeup.priority, wakeup.message_ids)
@@ -270,7 +270,7 @@ class LongPolls:
         if some:
             gone = set(some)
             queue.waiting = [one for one in queue.waiting if one not in gone]
-            queue.looking += len(some)
+            queue.receiving += len(some)
             metrics.WAITING.dec(len(some))
         return some
 
@@ -278,7 +278,7 @@ class LongPolls:
         assert self._listener is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener.socket, selectors.EVENT_READ)
-            selector.register(self._poked, selectors.EVENT_READ)
+            selector.register(self._wake_read_fd, selectors.EVENT_READ)
             while True:
                 selector.select(self._rest_s())
                 try:
@@ -290,9 +290,9 @@ class LongPolls:
 
     def _round(self, listener: Listener) -> None:
         self._asleep_until = float("-inf")
-        while _drained(self._poked):
+        while _drained(self._wake_read_fd):
             pass
-        hints = listener.hear()
+        hints = listener.read()
         self.wake(hints.consumer_ids)
         for channel_id, priority, message_ids in hints.take:
             if not self.give(wakeup := Wakeup(channel_id, priority, message_ids)):
@@ -337,7 +337,7 @@ class LongPolls:
 
     def _interrupt(self) -> None:
         try:
-            os.write(self._poke, b"\0")
+            os.write(self._wake_write_fd, b"\0")
         except BlockingIOError:
             return  # a full pipe wakes the thread anyway
 

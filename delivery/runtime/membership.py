@@ -27,7 +27,7 @@ class Membership:
 
     def __init__(self, held: PumpRegistration, assignment: Assignment) -> None:
         self._held = held
-        self._roster = assignment
+        self._assignment = assignment
         self._beaten_at = float("-inf")
         self._followed = 0
         self._is_behind = True
@@ -41,7 +41,7 @@ class Membership:
     @property
     def may_begin(self) -> bool:
         """Whether requests may begin with the assignment's current configuration."""
-        return time.monotonic() < self.fence_at and not self._roster.is_behind()
+        return time.monotonic() < self.fence_at and not self._assignment.is_behind()
 
     def beat(self, in_flight: int) -> bool:
         """Send a heartbeat and apply changes; return whether anything changed.
@@ -54,7 +54,7 @@ class Membership:
         self._show(in_flight)
         if began - self._beaten_at > AWAY_S:
             self.join()
-        self._is_behind = self._roster.refresh() or self._is_behind
+        self._is_behind = self._assignment.refresh() or self._is_behind
         self._beaten_at = began
         if not self._is_behind:
             self.fence_at = began + FENCE_S
@@ -62,7 +62,7 @@ class Membership:
 
     def confirm(self, in_flight: int) -> None:
         """Confirm that no request begins any more with configuration before the last `beat`."""
-        self._followed = self._roster.number
+        self._followed = self._assignment.number
         self._show(in_flight)
         self._is_behind = False
         self.fence_at = self._beaten_at + FENCE_S
@@ -85,7 +85,7 @@ class Membership:
         if unaware and time.monotonic() < self._join_until:
             return False
         self._joining = None
-        self._roster.take_over()
+        self._assignment.take_over()
         return True
 
     def rest_s(self) -> float:

@@ -107,7 +107,7 @@ def _published(notice_id: int) -> int:
     notice = outbox.take(notice_id)
     if notice is None:
         return 0
-    notification = _told(notice)
+    notification = _notification(notice)
     channel = _channel(notification)
     if channel is not None:
         body = json.dumps(notifications.event(notification), ensure_ascii=False).encode()
@@ -142,7 +142,7 @@ def _mail(notice: Notice) -> int:
     if not addresses:
         outbox.sent(notice, [])
         return 0
-    notification = _told(notice)
+    notification = _notification(notice)
     message = EmailMessage(
         notifications.subject(notification), notifications.text(notification), to=addresses
     )
@@ -160,7 +160,7 @@ def _mail(notice: Notice) -> int:
     return 1
 
 
-def _told(notice: Notice) -> Notification:
+def _notification(notice: Notice) -> Notification:
     consumer = notice.consumer
     if consumer is None:
         return Notification(

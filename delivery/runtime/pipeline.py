@@ -124,7 +124,7 @@ def _last_output(code: int, path: Path) -> str:
     if code < 0:
         return f"{pipeline_runs.GONE} It was killed by signal {-code}."
     try:
-        said = path.read_bytes()[-TAIL:].decode(errors="replace").strip()
+        output = path.read_bytes()[-TAIL:].decode(errors="replace").strip()
     except OSError:
-        said = ""
-    return said or f"{pipeline_runs.GONE} Its exit code was {code}."
+        output = ""
+    return output or f"{pipeline_runs.GONE} Its exit code was {code}."

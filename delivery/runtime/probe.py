@@ -62,7 +62,9 @@ def probe(view: ConsumerConfig, *, team_id: int | None) -> Probed:
         return _probe(view, signer)
 
 
-def knock(url: str, channel: ChannelConfig, client_id: str, *, team_id: int | None) -> Probed:
+def probe_address(
+    url: str, channel: ChannelConfig, client_id: str, *, team_id: int | None
+) -> Probed:
     """Send a sample to an address before it is registered, signed with a random secret.
 
     The address has passed rules/addresses.py; the resolved address is checked when the socket

@@ -53,12 +53,12 @@ class Reaper:
     def watch(self, group: int) -> None:
         """Have the group killed if this process dies."""
         self._groups.add(group)
-        self._tell(f"+{group}\n")
+        self._write(f"+{group}\n")
 
     def forget(self, group: int) -> None:
         """Stop watching a group that has ended; its number may be reused soon."""
         self._groups.discard(group)
-        self._tell(f"-{group}\n")
+        self._write(f"-{group}\n")
 
     def ensure(self) -> None:
         """Start another reaper if this one was killed."""
@@ -67,7 +67,7 @@ class Reaper:
             os.close(self._pipe)
             self._process, self._pipe = self._start()
             for group in self._groups:
-                self._tell(f"+{group}\n")
+                self._write(f"+{group}\n")
 
     def close(self) -> None:
         """End the reaper, which kills all groups that it still watches."""
@@ -78,7 +78,7 @@ class Reaper:
         # Isolated and without site-packages: starts quickly, independent of the environment.
         return _popen([sys.executable, "-I", "-S", reaper.__file__])
 
-    def _tell(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         # If the reaper has just died, ensure() replaces it and repeats all groups.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, line.encode())

@@ -64,7 +64,7 @@ class Pump:
         self.assignment = Assignment(held.generation)
         self.membership = Membership(held, self.assignment)
         self.capacity_planner = CapacityPlanner(self.assignment)
-        self.hold = BodyBuffer()
+        self.body_buffer = BodyBuffer()
         self.open: dict[
             int, tuple[ClaimedDelivery, ConsumerQueue, ConsumerConfig, datetime, int]
         ] = {}
@@ -78,15 +78,15 @@ class Pump:
         """Claimed deliveries to give back because this process lacks their encryption key, by key
         id."""
         self.recorder = Recorder(held, self.assignment)
-        self.is_hushed = False
+        self.is_clock_wrong = False
         """Whether the pump claims nothing because its clock is wrong."""
         self.accepted_hint = True
         self.notified: dict[int, int] = {}
         """Accepted messages from wake-ups, with their priorities."""
         self.waiting = WaitingReceivers()
-        self.least = 0
+        self.min_priority = 0
         """The lowest priority among the deliveries that this round has claimed."""
-        self.next_poll = self.next_look = 0.0
+        self.next_poll = self.next_scan = 0.0
         self.fan_outs = 0
 
     def run(self, stopped: Callable[[], bool], seconds: float) -> None:
@@ -115,31 +115,31 @@ class Pump:
         now = clock.now()
         if time.monotonic() >= self.membership.next_beat:
             self._beat()
-        if time.monotonic() >= self.next_look and self.membership.owns():
+        if time.monotonic() >= self.next_scan and self.membership.owns():
             self._scan(now)
         self._send_claimed()
         self._send_urgent()
         # Record after sending: consumers work while the database writes.
         self._record()
         self._send_urgent()
-        if self.hold.seconds(clock.now()) <= 0:
+        if self.body_buffer.seconds(clock.now()) <= 0:
             self._send_claimed()  # deliveries that became due during the write
-        self._wait(self._patience())
+        self._wait(self._max_wait_s())
         self._take_answers()
 
     def _scan(self, now: datetime) -> None:
         """Fan out and claim, then rest after a large result, so that batches stay large."""
         if self._is_adrift():
-            self.next_look = self.next_poll = time.monotonic() + registration.BEAT_S
+            self.next_scan = self.next_poll = time.monotonic() + registration.BEAT_S
             return
         began = time.monotonic()
         self.assignment.recount()
         found = self._fan_out(now)
         self._send_urgent()
-        found += self._take(now)
+        found += self._claim(now)
         ended = time.monotonic()
         if found >= MUCH:
-            self.next_look = ended + min(ended - began, REST_S)
+            self.next_scan = ended + min(ended - began, REST_S)
 
     def _is_adrift(self) -> bool:
         """Return whether the host's clock and the database's differ too much to claim.
@@ -148,18 +148,18 @@ class Pump:
         """
         offset_s = clock.drift_s()
         adrift = registration.is_adrift(offset_s)
-        if adrift and not self.is_hushed:
+        if adrift and not self.is_clock_wrong:
             logger.error(
                 "pump takes nothing: this host's clock is %+.1f s from the database's", offset_s
             )
             registration.stop_claiming(self.held)
-        elif self.is_hushed and not adrift:
+        elif self.is_clock_wrong and not adrift:
             logger.warning("pump takes deliveries again: the clocks agree")
             registration.start_claiming(self.held, self.listener.address)
             self.membership.join()
-            self.is_hushed = False
+            self.is_clock_wrong = False
             return True  # wait until the pumps that serve its consumers now have noticed
-        self.is_hushed = adrift
+        self.is_clock_wrong = adrift
         return adrift
 
     def _may_leave(self, end: float) -> bool:
@@ -244,8 +244,8 @@ class Pump:
             payloads.select_payloads,
             oldest_first=self.fan_outs % FAN_OUT_GUARD == 0,
         )
-        self._made(made, now)
-        self.least = min((row.priority for row in made.claimed), default=self.least)
+        self._handle_fanout(made, now)
+        self.min_priority = min((row.priority for row in made.claimed), default=self.min_priority)
         if made.more:
             self.accepted_hint = True
         if made.oldest_accepted_at is not None and not hinted:
@@ -256,10 +256,10 @@ class Pump:
             self.next_poll = time.monotonic() + self.assignment.discover(conf().poll_s)
         return made.message_count
 
-    def _made(self, made: FanoutResult, now: datetime) -> None:
+    def _handle_fanout(self, made: FanoutResult, now: datetime) -> None:
         """Keep what a fan-out claimed, and notify the processes that serve the rest."""
-        self._took(made.claimed, now)
-        self.hold.stock(made.along, made.claimed)
+        self._keep_claimed(made.claimed, now)
+        self.body_buffer.add(made.payload_rows, made.claimed)
         if not made.due.keys() <= self.assignment.queues.keys() and self.assignment.is_behind():
             self._beat()  # so that a new consumer does not wait for the next heartbeat
         others = {
@@ -273,7 +273,7 @@ class Pump:
             pulling = {key for key in others if pulls(views.get(key))}
             wakeup_sender.due(others - pulling, but=self.held.generation)
             if pulling:
-                self._hear()  # for receivers that began to wait before the fan-out
+                self._read_wakeups()  # for receivers that began to wait before the fan-out
                 soon = now + SOON
                 due = [key for key in pulling if min(made.due[key].values()) <= soon]
                 wakeup_sender.receivers(self.waiting.of(due))
@@ -284,50 +284,54 @@ class Pump:
         A step of a bulk load takes up to 20 ms, and a round has four. More than `URGENT_AT_ONCE`
         messages wait for the next fan-out, which also goes by priority.
         """
-        self._hear()
-        urgent = {key for key, level in self.notified.items() if level > self.least}
-        if not 0 < len(urgent) <= URGENT_AT_ONCE or self.is_hushed or not self.membership.owns():
+        self._read_wakeups()
+        urgent = {key for key, level in self.notified.items() if level > self.min_priority}
+        if (
+            not 0 < len(urgent) <= URGENT_AT_ONCE
+            or self.is_clock_wrong
+            or not self.membership.owns()
+        ):
             return
         for key in urgent:
             del self.notified[key]
         now = clock.now()
         claimer = self.capacity_planner.claimer(
-            self.held.generation, now, self._free, self.least + 1
+            self.held.generation, now, self._free, self.min_priority + 1
         )
         made = fanout.fan_out(
             URGENT_AT_ONCE, self.held.ordinal, claimer, urgent, payloads.select_payloads
         )
-        self._made(made, now)
+        self._handle_fanout(made, now)
         self._send_claimed()
 
-    def _take(self, now: datetime) -> int:
+    def _claim(self, now: datetime) -> int:
         """Claim due deliveries, and return how many there were."""
-        wants = self.capacity_planner.wants(self.held.generation, now, self._free())
-        if not wants:
+        requests = self.capacity_planner.claim_requests(self.held.generation, now, self._free())
+        if not requests:
             return 0
         taken = claim.claim(
-            wants, now=now, slot=self.held.ordinal, ahead=AHEAD, most=self.capacity_planner.batch
+            requests, now=now, slot=self.held.ordinal, ahead=AHEAD, most=self.capacity_planner.batch
         )
         metrics.SWEEP_ROWS.labels("lease").inc(taken.rescued_count)
-        counts = self._took(taken.rows, now)
-        self.least = min((row.priority for row in taken.rows), default=self.least)
-        self.hold.prepare(taken.rows, now)
-        for want in wants:
-            queue = self.assignment.queues[want.consumer_id]
-            queue.asked(counts[queue.view.id], taken.left.get(queue.view.id, {}), now)
+        counts = self._keep_claimed(taken.rows, now)
+        self.min_priority = min((row.priority for row in taken.rows), default=self.min_priority)
+        self.body_buffer.prepare(taken.rows, now)
+        for request in requests:
+            queue = self.assignment.queues[request.consumer_id]
+            queue.record_claim(counts[queue.view.id], taken.left.get(queue.view.id, {}), now)
             self.assignment.ready_consumers.note(queue)
-        self.assignment.look_ahead(taken.drained, now)
+        self.assignment.read_next_due(taken.drained, now)
         return len(taken.rows)
 
-    def _took(self, rows: Sequence[ClaimedDelivery], now: datetime) -> Tally[int]:
+    def _keep_claimed(self, rows: Sequence[ClaimedDelivery], now: datetime) -> Tally[int]:
         """Keep deliveries leased to this pump, and return their number by consumer."""
         counts = Tally(row.consumer_id for row in rows)
         if rows:
-            self.capacity_planner.saw({row.priority for row in rows})
+            self.capacity_planner.record_levels({row.priority for row in rows})
             queues = self.assignment.queues
             self.claimed += [(row, queues[row.consumer_id]) for row in rows]
             for consumer_id, count in counts.items():
-                queues[consumer_id].took(count, now)
+                queues[consumer_id].add_claimed(count, now)
         return counts
 
     def _send_claimed(self) -> None:
@@ -337,7 +341,7 @@ class Pump:
         if not self.claimed:
             return
         now = clock.now()
-        loaded, waiting = self.hold.load(self.claimed, now)
+        loaded, waiting = self.body_buffer.load(self.claimed, now)
         queues = {row.consumer_id: queue for row, queue in self.claimed}
         signers = {
             consumer_id: self.capacity_planner.signer(queue)
@@ -376,7 +380,7 @@ class Pump:
         ticket, size = next(self.tickets), payload.size if payload else 0
         self.open[ticket] = (row, queue, queue.view, datetime.now(UTC), size)
         queue.began[ticket] = time.monotonic()
-        self.hold.put(queue, size)
+        self.body_buffer.put(queue, size)
         return ticket
 
     def _send(self, ticket: int, signer: Signer, payload: Payload | None, now: datetime) -> None:
@@ -414,7 +418,7 @@ class Pump:
         row, queue, _, started_at, size = self.open.pop(answer.key)
         queue.in_flight -= 1
         del queue.began[answer.key]
-        self.hold.take(queue, size)
+        self.body_buffer.take(queue, size)
         self.recorder.note(row, queue, started_at, answer)
         self.assignment.ready_consumers.note(queue)
 
@@ -429,18 +433,22 @@ class Pump:
         if not self.open or time.monotonic() >= self.recorder.due_at:
             self.recorder.flush()
 
-    def _patience(self) -> float:
+    def _max_wait_s(self) -> float:
         """Return the seconds until this pump must act without a notification."""
         ticks = time.monotonic()
-        waits = [self.next_poll - ticks, self.hold.seconds(clock.now()), self.membership.rest_s()]
+        waits = [
+            self.next_poll - ticks,
+            self.body_buffer.seconds(clock.now()),
+            self.membership.rest_s(),
+        ]
         if (recount_s := self.assignment.recount_s) is not None:
             waits.append(recount_s)
         if self.recorder.results:
             waits.append(self.recorder.due_at - ticks)
         if self.accepted_hint:
-            waits.append(max(self.next_look, self.capacity_planner.full_until) - ticks)
+            waits.append(max(self.next_scan, self.capacity_planner.full_until) - ticks)
         elif (at := self.capacity_planner.wake_at(self._free())) is not None:
-            waits.append(max(at - clock.now().timestamp(), self.next_look - ticks))
+            waits.append(max(at - clock.now().timestamp(), self.next_scan - ticks))
         return max(0.0, min(waits))
 
     def _wait(self, seconds: float) -> None:
@@ -456,11 +464,11 @@ class Pump:
             if key.fileobj is self.sender:
                 self.sender.ready()
             else:
-                self._hear()
+                self._read_wakeups()
         self.sender.on_timer()
 
-    def _hear(self) -> None:
-        hints = self.listener.hear()
+    def _read_wakeups(self) -> None:
+        hints = self.listener.read()
         self.accepted_hint = self.accepted_hint or hints.accepted
         if hints.waiting:
             self.waiting.note(hints.waiting)

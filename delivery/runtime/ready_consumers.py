@@ -36,8 +36,8 @@ class ReadyConsumers:
     """
 
     def __init__(self, queues: Mapping[int, ConsumerQueue]) -> None:
-        self._lines = queues
-        self._noted: dict[int, ConsumerQueue] = {}
+        self._queues = queues
+        self._changed: dict[int, ConsumerQueue] = {}
         """Queues that changed since the last check."""
         self._waiting: dict[tuple[int, QueueStatus], dict[int, ConsumerQueue]] = {
             (level, status): {} for level in LEVELS for status in QUEUE_STATUSES
@@ -52,12 +52,12 @@ class ReadyConsumers:
     def note(self, queue: ConsumerQueue) -> None:
         """Must be called for every change that may let this queue claim, or claim sooner."""
         consumer_id = queue.view.id
-        if self._lines.get(consumer_id) is queue:
-            self._noted[consumer_id] = queue
+        if self._queues.get(consumer_id) is queue:
+            self._changed[consumer_id] = queue
 
     def forget(self, consumer_id: int) -> None:
         """Remove a consumer that this pump no longer serves."""
-        self._noted.pop(consumer_id, None)
+        self._changed.pop(consumer_id, None)
         self._until.pop(consumer_id, None)
         self._leave(consumer_id)
 
@@ -92,7 +92,7 @@ class ReadyConsumers:
 
     def wake_at(self) -> float | None:
         """Return when to check again, in Unix seconds; None if only an event changes anything."""
-        if self._more or self._noted:
+        if self._more or self._changed:
             return 0.0
         return self._asleep[0][0] if self._asleep else None
 
@@ -118,7 +118,7 @@ class ReadyConsumers:
                 if consumer_id in known:
                     continue
                 if queue.place(now, ticks) != (level, status):
-                    self._noted[consumer_id] = queue  # its status changed: sort it in again
+                    self._changed[consumer_id] = queue  # its status changed: sort it in again
                     self._leave(consumer_id)
                     continue
                 if (capacity := queue.capacity(now)) <= 0:
@@ -136,9 +136,9 @@ class ReadyConsumers:
             at, consumer_id = heapq.heappop(self._asleep)
             if self._until.get(consumer_id) == at:
                 del self._until[consumer_id]
-                if consumer_id in self._lines:
-                    self._noted[consumer_id] = self._lines[consumer_id]
-        noted, self._noted = self._noted, {}
+                if consumer_id in self._queues:
+                    self._changed[consumer_id] = self._queues[consumer_id]
+        noted, self._changed = self._changed, {}
         for consumer_id, queue in noted.items():
             place = queue.place(now, ticks)
             if place is None:
@@ -151,14 +151,14 @@ class ReadyConsumers:
             # A more urgent delivery that is due later changes its place at that time.
             level, _ = place
             if rises := [due for known, due in queue.due.items() if known > level]:
-                self._alarm(consumer_id, (min(rises) - LEAD).timestamp())
+                self._wake_later(consumer_id, (min(rises) - LEAD).timestamp())
 
     def _sleep(self, queue: ConsumerQueue, at: float | None) -> None:
         self._leave(queue.view.id)
         if at is not None:
-            self._alarm(queue.view.id, at)
+            self._wake_later(queue.view.id, at)
 
-    def _alarm(self, consumer_id: int, at: float) -> None:
+    def _wake_later(self, consumer_id: int, at: float) -> None:
         if at < self._until.get(consumer_id, float("inf")):
             self._until[consumer_id] = at
             heapq.heappush(self._asleep, (at, consumer_id))

@@ -53,31 +53,35 @@ class Share(NamedTuple):
     """Whether more deliveries may be due."""
 
 
-def take(want: ClaimRequest) -> Share:
+def take(claim_request: ClaimRequest) -> Share:
     """Claim due deliveries; threads that claim at the same time share a transaction."""
-    return _together.run(want, want.limit)
+    return _group_commit.run(claim_request, claim_request.limit)
 
 
-def take_chosen(chosen: list[int], want: ClaimRequest, *, anew: bool = False) -> Share:
-    """Claim the chosen rows; ``anew`` includes rows that the worker already holds."""
-    taken = claim.claim_chosen(chosen, want, now=clock.now(), slot=os.getpid(), anew=anew)
-    return _shares([taken.rows], taken, [want])[0]
+def take_chosen(chosen: list[int], claim_request: ClaimRequest, *, reclaim: bool = False) -> Share:
+    """Claim the chosen rows; ``reclaim`` includes rows that the worker already holds."""
+    taken = claim.claim_chosen(
+        chosen, claim_request, now=clock.now(), slot=os.getpid(), reclaim=reclaim
+    )
+    return _shares([taken.rows], taken, [claim_request])[0]
 
 
-def share(rows: list[ClaimedDelivery], along: Sequence[tuple[Any, ...]], *, is_more: bool) -> Share:
-    """Return the share for claimed rows; ``along`` are their payload rows."""
-    ids, shelf = [row.message_id for row in rows], PayloadCache()
-    shelf.stock(along, dict.fromkeys(ids, 1))
-    return Share(rows, shelf.load(ids) if rows else {}, has_expired=False, is_more=is_more)
+def share(
+    rows: list[ClaimedDelivery], payload_rows: Sequence[tuple[Any, ...]], *, is_more: bool
+) -> Share:
+    """Return the share for claimed rows; ``payload_rows`` are their payload rows."""
+    ids, cache = [row.message_id for row in rows], PayloadCache()
+    cache.add(payload_rows, dict.fromkeys(ids, 1))
+    return Share(rows, cache.load(ids) if rows else {}, has_expired=False, is_more=is_more)
 
 
-def _take(wants: Sequence[ClaimRequest]) -> Sequence[Share]:
-    taken = claim.claim(wants, now=clock.now(), slot=os.getpid())
-    return _shares(claim.shared(taken.rows, wants), taken, wants)
+def _take(claim_requests: Sequence[ClaimRequest]) -> Sequence[Share]:
+    taken = claim.claim(claim_requests, now=clock.now(), slot=os.getpid())
+    return _shares(claim.shared(taken.rows, claim_requests), taken, claim_requests)
 
 
 def _shares(
-    shares: list[list[ClaimedDelivery]], taken: claim.Claim, wants: Sequence[ClaimRequest]
+    shares: list[list[ClaimedDelivery]], taken: claim.Claim, claim_requests: Sequence[ClaimRequest]
 ) -> list[Share]:
     metrics.SWEEP_ROWS.labels("lease").inc(taken.rescued_count)
     payloads = PayloadCache().load([row.message_id for row in taken.rows]) if taken.rows else {}
@@ -86,13 +90,13 @@ def _shares(
             rows,
             payloads,
             has_expired=taken.expired_count > 0,
-            is_more=want.consumer_id not in taken.drained,
+            is_more=claim_request.consumer_id not in taken.drained,
         )
-        for rows, want in zip(shares, wants, strict=True)
+        for rows, claim_request in zip(shares, claim_requests, strict=True)
     ]
 
 
-_together = GroupCommit(_take, most=MAX_ROWS, most_size=MAX_ROWS)
+_group_commit = GroupCommit(_take, max_orders=MAX_ROWS, max_size=MAX_ROWS)
 
 
 MIN_STAY_S = 30.0
@@ -117,7 +121,7 @@ class StickyKeys:
         self._joined: dict[int, float] = {}
         self._known: dict[int, tuple[float, dict[int, datetime]]] = {}
 
-    def around(self, owner: int, consumer_id: int, worker: str, lease_ms: int) -> list[int]:
+    def join(self, owner: int, consumer_id: int, worker: str, lease_ms: int) -> list[int]:
         """Return the workers that share the consumer's keys, after adding ``owner`` to them.
 
         A worker stays a member for the time of one lease after it last joined, which it does
@@ -138,7 +142,7 @@ class StickyKeys:
         return [one for one, until in known.items() if until > now]
 
 
-circles = StickyKeys()
+sticky_keys = StickyKeys()
 
 
 logger = logging.getLogger(__name__)
@@ -215,13 +219,13 @@ def receive_ignoring_outage(
     long_polls.enter(view.id)
     is_waiting, is_more = False, False
     try:
-        received_message, is_more = _receive(view, receive_request)
-        is_waiting = not received_message and polls.take(owner, waits=False)
+        messages, is_more = _receive(view, receive_request)
+        is_waiting = not messages and polls.take(owner, waits=False)
     finally:
         if not is_waiting:
             long_polls.leave(view.id, is_more=is_more)
-    if received_message:
-        return received_message
+    if messages:
+        return messages
     if not is_waiting:
         metrics.POLLS_REFUSED.inc()
         return None
@@ -236,7 +240,7 @@ def receive_ignoring_outage(
 class _Deferred:
     """A request that waits without a thread."""
 
-    __slots__ = ("_deliver", "_owner", "_receiver", "_wish")
+    __slots__ = ("_deliver", "_owner", "_receiver", "_request")
 
     def __init__(
         self,
@@ -248,7 +252,7 @@ class _Deferred:
         deliver: Deliver,
     ) -> None:
         self._receiver = WaitingReceiver(consumer_id, deadline, self._resume, channel_id)
-        self._wish, self._owner, self._deliver = receive_request, owner, deliver
+        self._request, self._owner, self._deliver = receive_request, owner, deliver
 
     def wait(self) -> None:
         """Wait until resumed, or answer at once if a delivery arrived meanwhile."""
@@ -259,40 +263,40 @@ class _Deferred:
         _threads.submit(self._scan)
 
     def _scan(self) -> None:
-        received_message: list[ReceivedMessage] = []
+        messages: list[ReceivedMessage] = []
         try:
             # At-most-once deliveries are settled only once the client is known to be connected.
-            found = _scan(self._receiver, self._wish._replace(settled=False))
+            found = _scan(self._receiver, self._request._replace(settled=False))
             if found is None:
                 return
-            received_message = found
+            messages = found
         except Exception:
             # The worker gets an empty response, and the error when it asks again.
             logger.exception("a receiver that waited cannot be given anything")
         finally:
             _keep_connection_usable()
         try:
-            if not self._deliver(received_message, lambda: self._settle(received_message)):
-                self._take_back(received_message)
+            if not self._deliver(messages, lambda: self._settle(messages)):
+                self._take_back(messages)
         except Exception:
             logger.exception("what a receiver waited for cannot be given to it")
         finally:
             polls.give_back(self._owner)
 
-    def _settle(self, received_message: Sequence[ReceivedMessage]) -> None:
-        if self._wish.settled and received_message:
+    def _settle(self, messages: Sequence[ReceivedMessage]) -> None:
+        if self._request.settled and messages:
             leasing.end(
-                [_lease(one.row, self._wish.worker) for one in received_message], Outcome.DELIVERED
+                [_lease(one.row, self._request.worker) for one in messages], Outcome.DELIVERED
             )
 
-    def _take_back(self, received_message: Sequence[ReceivedMessage]) -> None:
+    def _take_back(self, messages: Sequence[ReceivedMessage]) -> None:
         """Undo the claim because the client has disconnected, and wake the next receiver."""
-        if not received_message:
+        if not messages:
             return
         consumer_id, now = self._receiver.consumer_id, clock.now()
         release.give_back(
-            [one.row for one in received_message],
-            owner=leases.owner_of(consumer_id, self._wish.worker),
+            [one.row for one in messages],
+            owner=leases.owner_of(consumer_id, self._request.worker),
             due_at=now,
             now=now,
             slot=os.getpid(),
@@ -306,7 +310,7 @@ def _takes_new(view: ConsumerConfig, receive_request: ReceiveRequest) -> bool:
     """Whether a receiver can fan out new messages itself: no other consumer gets them."""
     if receive_request.sticky or view.ordering or view.halted:
         return False
-    channel = config_cache.channel(view.channel_slug, look=False)
+    channel = config_cache.channel(view.channel_slug, refresh=False)
     return channel is not None and len(channel.consumers) == 1
 
 
@@ -321,14 +325,14 @@ def _wait(
     resumed = threading.Event()
     receiver = WaitingReceiver(consumer_id, deadline, resumed.set, channel_id)
     try:
-        received_message = None if long_polls.wait(receiver) else _scan(receiver, receive_request)
-        while received_message is None:
+        messages = None if long_polls.wait(receiver) else _scan(receiver, receive_request)
+        while messages is None:
             resumed.wait()
             resumed.clear()
-            received_message = _scan(receiver, receive_request)
+            messages = _scan(receiver, receive_request)
     finally:
         polls.give_back(owner)
-    return received_message
+    return messages
 
 
 def _scan(
@@ -336,15 +340,15 @@ def _scan(
 ) -> list[ReceivedMessage] | None:
     """Return the deliveries for the response, possibly none; None if the request waits again."""
     is_waiting, is_more = False, False
-    received_message: list[ReceivedMessage] = []
+    messages: list[ReceivedMessage] = []
     try:
         while not long_polls.is_over_for(receiver):
             view = config_cache.consumers().get(receiver.consumer_id)
             if view is None or view.mode != "pull":
                 break
             wakeup, receiver.wakeup = receiver.wakeup, None
-            received_message, is_more = _receive(view, receive_request, wakeup)
-            if received_message:
+            messages, is_more = _receive(view, receive_request, wakeup)
+            if messages:
                 if receiver.cause is not None:
                     metrics.RESUMED.labels(receiver.cause.value).inc()
                 break
@@ -358,7 +362,7 @@ def _scan(
             long_polls.leave(receiver.consumer_id, is_more=is_more)
             if receiver.wakeup is not None:
                 wakeup_sender.accepted(*receiver.wakeup)
-    return received_message
+    return messages
 
 
 def _receive(
@@ -388,10 +392,10 @@ def _receive(
         leasing.end([held[row.id] for row in whole], Outcome.DELIVERED)
     failpoints.reach("before_handout")
     metrics.RECEIVED.inc(len(whole))
-    received_message = [
+    messages = [
         ReceivedMessage(row, contents[row.message_id], leasing.token(held[row.id])) for row in whole
     ]
-    return received_message, share.is_more
+    return messages, share.is_more
 
 
 _threads = ThreadPoolExecutor(THREADS, thread_name_prefix="receive")
@@ -420,7 +424,7 @@ def _new(
     if others := made.due.keys() - {view.id}:
         notify_pumps(others)
     due = made.due.get(view.id, {}).values()
-    return share(made.claimed, made.along, is_more=any(at <= claimer.now for at in due))
+    return share(made.claimed, made.payload_rows, is_more=any(at <= claimer.now for at in due))
 
 
 def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
@@ -441,7 +445,7 @@ def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) 
 
 def _due(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
     for _ in range(EMPTY_TRIES):
-        want = ClaimRequest(
+        claim_request = ClaimRequest(
             view.id,
             receive_request.most,
             receive_request.lease_ms,
@@ -449,7 +453,11 @@ def _due(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> S
             oldest_first=next(_turns) % GUARD_EVERY == 0,
             spare=receive_request.most,
         )
-        share = _own(want, receive_request, owner) if receive_request.sticky else take(want)
+        share = (
+            _own(claim_request, receive_request, owner)
+            if receive_request.sticky
+            else take(claim_request)
+        )
         if share.rows or not share.has_expired:
             break
     return share
@@ -458,8 +466,8 @@ def _due(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> S
 def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
     """Claim first what the worker holds, which voids the leases of its crashed process."""
     mine = steps.held(view.id, owner, receive_request.most, clock.now())
-    want = ClaimRequest(view.id, receive_request.most, receive_request.lease_ms, owner)
-    held = take_chosen(mine, want, anew=True)
+    claim_request = ClaimRequest(view.id, receive_request.most, receive_request.lease_ms, owner)
+    held = take_chosen(mine, claim_request, reclaim=True)
     if len(held.rows) == receive_request.most:
         return held
     more = _claimed(
@@ -468,15 +476,20 @@ def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) 
     return more._replace(rows=held.rows + more.rows, payloads=held.payloads | more.payloads)
 
 
-def _own(want: ClaimRequest, receive_request: ReceiveRequest, owner: int) -> Share:
+def _own(claim_request: ClaimRequest, receive_request: ReceiveRequest, owner: int) -> Share:
     """Claim deliveries without a key or with the worker's keys; makes it a member."""
-    workers = circles.around(
-        owner, want.consumer_id, receive_request.worker, receive_request.lease_ms
+    workers = sticky_keys.join(
+        owner, claim_request.consumer_id, receive_request.worker, receive_request.lease_ms
     )
     chosen = sharing.choose(
-        want.consumer_id, want.limit, owner, workers, clock.now(), oldest_first=want.oldest_first
+        claim_request.consumer_id,
+        claim_request.limit,
+        owner,
+        workers,
+        clock.now(),
+        oldest_first=claim_request.oldest_first,
     )
-    return take_chosen(chosen, want)
+    return take_chosen(chosen, claim_request)
 
 
 def _lease(row: ClaimedDelivery, worker: str) -> Lease:

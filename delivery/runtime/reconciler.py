@@ -51,7 +51,7 @@ class Wanted:
         return not (self.is_narrow or self.since or self.until)
 
 
-Still = Mapping[int, tuple[datetime, dict[str, int]]]
+Stalled = Mapping[int, tuple[datetime, dict[str, int]]]
 """Consumers that seem to make no progress, with the earliest due time and the counters."""
 
 
@@ -62,7 +62,7 @@ class Reconciler:
         self.wanted = wanted
         self._now = now
         self._grace = conf().reconcile_grace if wanted.grace is None else wanted.grace
-        self.parties = reconcile.Parties(self._grace)
+        self.config = reconcile.ConfigSnapshot(self._grace)
         """Names of channels and consumers at the last step."""
         self.result = Reconciliation(most_ids)
         newest = reconcile.newest()
@@ -77,9 +77,9 @@ class Reconciler:
     def steps(self) -> Iterator[float]:
         """Run all checks step by step; yield the share that is done, from 0 to 1."""
         with reconcile.snapshot():
-            self.parties.refresh()
-        second_look = time.monotonic() + CHECK_INTERVAL_S
-        still = self._still() if self._is_served() else {}
+            self.config.refresh()
+        recheck_at = time.monotonic() + CHECK_INTERVAL_S
+        stalled = self._stalled() if self._is_served() else {}
         yield 0.0
         yield from self._messages()
         if not self.wanted.is_narrow:  # these rows have no channel or consumer
@@ -90,15 +90,15 @@ class Reconciler:
         if self._is_served():
             reconcile.late.messages(self.result, self.scope)
             # Leases of pull consumers have any length, and stay expired until a worker receives.
-            pushed = [key for key in self._meant() if self.parties.by_id[key].is_pushed]
+            pushed = [key for key in self._meant() if self.config.consumers[key].is_pushed]
             reconcile.late.leases(
                 self.result, pushed, before=self.scope.before, latest=self._latest()
             )
             yield 1.0
-            while still and time.monotonic() < second_look:
+            while stalled and time.monotonic() < recheck_at:
                 time.sleep(BATCH_PAUSE_S)
                 yield 1.0
-            self._late(still)
+            self._late(stalled)
         yield 1.0
 
     def findings(self) -> list[Finding]:
@@ -115,9 +115,9 @@ class Reconciler:
         begins = first
         while first <= last:
             with reconcile.snapshot():
-                self.parties.refresh()
+                self.config.refresh()
                 key_range = reconcile.next_key_range(self.scope, first)
-                reconcile.look(self.result, self.scope, key_range, self.parties)
+                reconcile.check(self.result, self.scope, key_range, self.config)
             first = key_range.last + 1
             begins = begins or key_range.first
             yield (first - begins) / (last - begins + 1)
@@ -134,7 +134,7 @@ class Reconciler:
     def _lost(self) -> Iterator[float]:
         wanted, keys = self.wanted, (self.scope.first, self._last)
         until = wanted.until or self._now
-        for after, last in reconcile.lost.spans(self.parties, wanted.since, until, self._grace):
+        for after, last in reconcile.lost.spans(self.config, wanted.since, until, self._grace):
             while after < last:
                 with reconcile.snapshot():
                     after = reconcile.lost.walk(self.result, after, last, keys)
@@ -147,13 +147,13 @@ class Reconciler:
 
     def _counters(self) -> Iterator[float]:
         for consumer_id in self._meant():
-            party = self.parties.by_id[consumer_id]
+            consumer = self.config.consumers[consumer_id]
             # The counters of a channel that is being deleted are deleted last.
-            if Pruned.is_all(party.channel_id) or self._is_too_large(consumer_id):
+            if Pruned.is_all(consumer.channel_id) or self._is_too_large(consumer_id):
                 continue
             wrong = counter_repair.difference(consumer_id)
             names = [f"{state} {number:+,}" for (_, state), number in sorted(wrong.items())]
-            self.result.note(Check.COUNTERS, party.place, names)
+            self.result.note(Check.COUNTERS, consumer.place, names)
             yield 1.0
 
     def _is_too_large(self, consumer_id: int) -> bool:
@@ -165,7 +165,7 @@ class Reconciler:
         pumps = registration.living()
         return not pumps or any(pump.started_at < self.scope.before for pump in pumps)
 
-    def _still(self) -> Still:
+    def _stalled(self) -> Stalled:
         """Return active consumers with deliveries due too long ago and none in flight."""
         views = config_cache.consumers()
         calm = [
@@ -185,15 +185,18 @@ class Reconciler:
     def _may_be_called(self, view: ConsumerConfig) -> bool:
         if view.mode != Consumer.Mode.PUSH or view.halted or view.rate is not None:
             return False
-        party, lane = self.parties.by_id[view.id], self.parties.lanes.get(view.channel_id)
+        consumer, channel = (
+            self.config.consumers[view.id],
+            self.config.channels.get(view.channel_id),
+        )
         # Deliveries of a consumer that was just resumed have waited until now.
-        return lane is not None and max(party.since, lane.since) < _id_at(self._now)
+        return channel is not None and max(consumer.since, channel.since) < _id_at(self._now)
 
-    def _late(self, first: Still) -> None:
+    def _late(self, first: Stalled) -> None:
         """Record consumers that are found twice without any change; served ones have changed."""
-        for consumer_id, known in self._still().items() if first else ():
+        for consumer_id, known in self._stalled().items() if first else ():
             if first.get(consumer_id) == known:
-                place = self.parties.by_id[consumer_id].place
+                place = self.config.consumers[consumer_id].place
                 reconcile.late.due(self.result, place, self.scope.before)
 
     def _latest(self) -> datetime:
@@ -204,14 +207,14 @@ class Reconciler:
     def _meant(self) -> list[int]:
         channels = self.scope.channel_ids
         return [
-            party.id
-            for party in self.parties.by_id.values()
-            if self.scope.has(party.id) and (channels is None or party.channel_id in channels)
+            consumer.id
+            for consumer in self.config.consumers.values()
+            if self.scope.has(consumer.id) and (channels is None or consumer.channel_id in channels)
         ]
 
     def _names(self, place: Place) -> tuple[str, str]:
-        party = self.parties.by_id.get(place.consumer_id)
-        return self.parties.slug(place.channel_id), party.client_id if party else ""
+        consumer = self.config.consumers.get(place.consumer_id)
+        return self.config.slug(place.channel_id), consumer.client_id if consumer else ""
 
 
 def _channel_ids(wanted: Wanted) -> frozenset[int] | None:

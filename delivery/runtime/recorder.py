@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(self, held: PumpRegistration, assignment: Assignment) -> None:
         self._held = held
-        self._roster = assignment
+        self._assignment = assignment
         self._waits = Waits()
         self.results: list[Result] = []
         self.due_at = 0.0
@@ -90,7 +90,7 @@ class Recorder:
                 seals=queue.view.encrypt_bodies,
             )
         )
-        self._roster.learn(queue, answer, transition.due_in, row.priority)
+        self._assignment.learn(queue, answer, transition.due_in, row.priority)
 
     def flush(self) -> None:
         """Write all results; on a database error, which is raised, they are kept."""
@@ -99,7 +99,7 @@ class Recorder:
             self._settle()
             failpoints.reach("after_settle")
             self._waits.learn()
-        self._roster.save()
+        self._assignment.save()
 
     def _settle(self) -> None:
         """Write results so that one rejected by the database does not hold up the others."""
@@ -124,7 +124,7 @@ class Recorder:
         )
 
     def _expect(self, consumer_id: int, due_at: datetime) -> None:
-        if not self._roster.expect(consumer_id, due_at) and conf().wake:
+        if not self._assignment.expect(consumer_id, due_at) and conf().wake:
             wakeup_sender.due([consumer_id])
 
 

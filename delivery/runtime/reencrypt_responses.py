@@ -43,8 +43,8 @@ def _answers(after: int) -> Slice:
             unreadable.append(f"The answer of attempt {public}: {error}")
             continue
         # The error's own column stays unchanged.
-        said = answer._replace(error="" if row.error else answer.error)
-        sealed = data_encryption.encrypt_response(row.delivery_id, row.number, said)
+        to_store = answer._replace(error="" if row.error else answer.error)
+        sealed = data_encryption.encrypt_response(row.delivery_id, row.number, to_store)
         reencrypted += Attempt.objects.filter(id=row.id).update(answer_excerpt=sealed)
     progress = Progress(len(heads), reencrypted, tuple(unreadable))
     return heads[-1][0] if heads else None, progress

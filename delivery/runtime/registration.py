@@ -175,7 +175,7 @@ class ChangeMarker:
         self._held: PumpRegistration | None = None
         self._wake_address = ""
         self._missing: set[str] = set()
-        self._told: tuple[int, frozenset[str]] = (0, frozenset())
+        self._published: tuple[int, frozenset[str]] = (0, frozenset())
 
     def start(self, wake_address: str) -> None:
         """Run in a thread while the process lives; wake-ups are sent to the address."""
@@ -191,10 +191,10 @@ class ChangeMarker:
         if keystore.refusal():
             self.miss(keystore.encrypting_key_id())
         if self._held is not None and self._missing:
-            told = self._held.generation, frozenset(self._missing)
-            if told != self._told:
-                lack(*told)
-                self._told = told
+            published = self._held.generation, frozenset(self._missing)
+            if published != self._published:
+                lack(*published)
+                self._published = published
 
     def miss(self, key_id: str) -> float:
         """Record a missing key; return its `wait_s`."""

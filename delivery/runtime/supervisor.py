@@ -38,12 +38,14 @@ class Pulse(threading.Thread):
         self._is_alive = is_alive
         self._every_s = every_s
         self._stopped = threading.Event()
-        self._noes: list[float] = []
+        self._failed_probes: list[float] = []
 
     def stalled_after(self, instant: float) -> bool:
         """Whether all the last probes failed that began after ``instant`` (monotonic)."""
-        noes = self._noes
-        return len(noes) >= MAX_FAILED_PROBES and noes[-MAX_FAILED_PROBES] > instant
+        failed_probes = self._failed_probes
+        return (
+            len(failed_probes) >= MAX_FAILED_PROBES and failed_probes[-MAX_FAILED_PROBES] > instant
+        )
 
     def run(self) -> None:
         """Probe until stopped."""
@@ -51,8 +53,10 @@ class Pulse(threading.Thread):
         while not self._stopped.wait(self._every_s):
             asked_at = time.monotonic()
             try:
-                self._noes = (
-                    [] if self._is_alive() else [*self._noes[1 - MAX_FAILED_PROBES :], asked_at]
+                self._failed_probes = (
+                    []
+                    if self._is_alive()
+                    else [*self._failed_probes[1 - MAX_FAILED_PROBES :], asked_at]
                 )
                 known = True
             except Exception:
@@ -89,7 +93,7 @@ class Supervisor:
         self._pulses: dict[str, Pulse] = {}
         self._stopped: dict[int, int] = {}
         """How many checks ago a process was first found stopped, by process id."""
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     @property
     def is_stopping(self) -> bool:
@@ -121,7 +125,9 @@ class Supervisor:
             status = process.reap()
             pause_s = process.start_at - time.monotonic()
             name = process.child.name
-            logger.error("%s ended (%s); starting it again in %.0f s", name, _say(status), pause_s)
+            logger.error(
+                "%s ended (%s); starting it again in %.0f s", name, _exit_text(status), pause_s
+            )
         elif process.is_running:
             self._check_pulse(process)
         elif time.monotonic() >= process.start_at:
@@ -141,9 +147,9 @@ class Supervisor:
         as well. Its parent, or this process, starts a replacement.
         """
         ticks = time.monotonic()
-        if ticks < self._next_look:
+        if ticks < self._next_check:
             return
-        self._next_look = ticks + TICK_S
+        self._next_check = ticks + TICK_S
         stopped = {pid for process in self._processes for pid in process.stopped()}
         self._stopped = {pid: self._stopped.get(pid, 0) + 1 for pid in stopped}
         for pid, looks in self._stopped.items():
@@ -215,7 +221,7 @@ class Supervisor:
             self._signals.append(number)
 
 
-def _say(status: int) -> str:
+def _exit_text(status: int) -> str:
     """Return an exit status as text: ``exit code 3`` or ``SIGKILL``."""
     if status >= 0:
         return f"exit code {status}"

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 SLICE_S = 0.1
 """Seconds after which a long sweep pauses to let the others run."""
-NOTIFIED_INTERVAL_S = 10.0
+REPORT_INTERVAL_S = 10.0
 """How often a sweep begins although it has nothing to do, so that its row shows that it runs."""
 SOON_S = 0.05
 """A sweep due within this many seconds begins now, so that those with the same interval share one
@@ -71,7 +71,7 @@ class SweepScheduler:
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
         self._due = dict.fromkeys(self._sweeps, float("-inf"))
         self._open: dict[str, _Run] = {}
-        self._notified: dict[str, float] = {}
+        self._last_begun: dict[str, float] = {}
         """When each last began."""
         self._is_new = True
         """Whether the due times have not been read from the database yet."""
@@ -104,7 +104,7 @@ class SweepScheduler:
         if sweep.has_work is None:
             return False
         if (
-            ticks - self._notified.get(sweep.name, float("-inf")) < NOTIFIED_INTERVAL_S
+            ticks - self._last_begun.get(sweep.name, float("-inf")) < REPORT_INTERVAL_S
             and not sweep.has_work()
         ):
             self._due[sweep.name] = ticks + max(sweep.every_s, sweep.idle_s)
@@ -119,31 +119,33 @@ class SweepScheduler:
         if self._is_new:
             # If another process runs them, most are not due yet: one query finds out.
             self._is_new = False
-            known = self._learn(sweeps, now, ticks)
+            known = self._read_due(sweeps, now, ticks)
             sweeps = [sweep for sweep in known if self._due[sweep.name] <= ticks + SOON_S]
         # Sorted by name, so that two processes lock the rows in the same order.
         sweeps = sorted(sweeps, key=lambda sweep: sweep.name)
         begun = [sweep for sweep, found in zip(sweeps, _claim(sweeps, now), strict=True) if found]
         for sweep in begun:
             self._open[sweep.name] = _Run(sweep.work(), ticks, ticks + sweep.every_s)
-            self._notified[sweep.name] = ticks
-        self._learn([sweep for sweep in sweeps if sweep.name not in self._open], now, ticks)
+            self._last_begun[sweep.name] = ticks
+        self._read_due([sweep for sweep in sweeps if sweep.name not in self._open], now, ticks)
         return len(begun)
 
-    def _learn(self, sweeps: Sequence[Sweep], now: datetime, ticks: float) -> list[Sweep]:
+    def _read_due(self, sweeps: Sequence[Sweep], now: datetime, ticks: float) -> list[Sweep]:
         """Read when these are due, and create missing rows; return the sweeps that had rows."""
         if not sweeps:
             return []
         names = [sweep.name for sweep in sweeps]
-        notified = dict(SweepRun.objects.filter(name__in=names).values_list("name", "next_at"))
+        next_at_by_name = dict(
+            SweepRun.objects.filter(name__in=names).values_list("name", "next_at")
+        )
         for sweep in sweeps:
-            next_at = notified.get(sweep.name)
+            next_at = next_at_by_name.get(sweep.name)
             if next_at is None:
                 SweepRun.objects.get_or_create(name=sweep.name, defaults={"next_at": now})
                 next_at = now
             rest_s = (next_at - now).total_seconds()
             self._due[sweep.name] = ticks + (max(0.0, rest_s) if rest_s <= sweep.every_s else 0.0)
-        return [sweep for sweep in sweeps if sweep.name in notified]
+        return [sweep for sweep in sweeps if sweep.name in next_at_by_name]
 
     def _go_on(self, sweep: Sweep, run: _Run) -> None:
         started = time.monotonic()

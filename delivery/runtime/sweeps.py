@@ -154,7 +154,7 @@ SWEEPS = (
     Sweep("reassigned", 2.0, reassigned, idle_s=5.0, has_work=reassign.is_needed),
     Sweep("retired", 5.0, retired),
     Sweep("lanes", 5.0, lambda: lanes.repair(clock.now()), idle_s=15.0),
-    Sweep("hot keys", 15.0, lambda: hot_keys.look(clock.now())),
+    Sweep("hot keys", 15.0, lambda: hot_keys.scan(clock.now())),
     Sweep("quotas", 1.0, _waiting.run, pause_s=QUOTA_PAUSE_S, has_work=_waiting.has_work),
     Sweep("notices", 5.0, notifications.sweep),
     Sweep("dead letters", 0.5, _until_none(dead_letters.forward), has_work=dead_letters.has_work),

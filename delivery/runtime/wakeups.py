@@ -62,7 +62,7 @@ class Listener:
         host, port = self.socket.getsockname()[:2]
         self.address = f"{host} {port}"
 
-    def hear(self) -> Hints:
+    def read(self) -> Hints:
         """Return all hints that arrived, merged. Ignores unknown datagrams."""
         hints = Hints()
         while True:

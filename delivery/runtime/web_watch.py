@@ -21,7 +21,7 @@ from delivery.runtime.processes import runs
 logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
-LOOKS = 10
+MAX_CHECKS = 10
 """Checks in a row, 3 s apart (Supervisor's ``pulse_s``), that find a file unchanged. Checks are
 counted instead of seconds, so that a suspended host or a changed clock kills no process."""
 GONE_S = 86_400.0
@@ -82,9 +82,9 @@ class WebWatch:
                 continue
             with suppress(FileNotFoundError):
                 touched = path.stat().st_mtime_ns
-                last, looks = before.get(path, (touched, -1))
-                self._seen[path] = (touched, looks + 1 if touched == last else 0)
-            if self._seen.get(path, (0, 0))[1] >= LOOKS:
+                last, checks = before.get(path, (touched, -1))
+                self._seen[path] = (touched, checks + 1 if touched == last else 0)
+            if self._seen.get(path, (0, 0))[1] >= MAX_CHECKS:
                 logger.error("web process %d stands still; killing it to start another", pid)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

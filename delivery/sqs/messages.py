@@ -97,15 +97,11 @@ def receive(context: Context, parameters: Parameters) -> Result:
     ]
     chosen = _names(parameters, "MessageAttributeNames")
 
-    def show(received_message: Sequence[ReceivedMessage]) -> Result:
-        if not received_message:
+    def show(received: Sequence[ReceivedMessage]) -> Result:
+        if not received:
             return {}
-        known = _Known(received_message, wanted)
-        return {
-            "Messages": [
-                _show(one, queue, known, chosen, context.region) for one in received_message
-            ]
-        }
+        known = _Known(received, wanted)
+        return {"Messages": [_show(one, queue, known, chosen, context.region) for one in received]}
 
     return show(_wait(context, queue, receive_request, float(wait_s), show))
 
@@ -274,20 +270,18 @@ def _wait(
     def begin() -> Deliver:
         assert defer is not None
         answer_later = defer()
-        return lambda received_message, confirm: answer_later(
-            lambda: show(received_message), confirm
-        )
+        return lambda received, confirm: answer_later(lambda: show(received), confirm)
 
-    received_message = receiving.receive_ignoring_outage(
+    received = receiving.receive_ignoring_outage(
         queue.consumer,
         receive_request,
         wait_s,
         owner=context.caller.owner,
         defer=begin if defer else None,
     )
-    if received_message is None:
+    if received is None:
         raise SqsError("ServiceUnavailable", "Too many calls wait for messages already.")
-    return received_message
+    return received
 
 
 def _worker(context: Context, attempt: object) -> str:
@@ -302,7 +296,7 @@ def _worker(context: Context, attempt: object) -> str:
 class _Known:
     """Data for the system attributes of received messages, read with one query for all."""
 
-    def __init__(self, received_message: Sequence[ReceivedMessage], wanted: Sequence[str]) -> None:
+    def __init__(self, received: Sequence[ReceivedMessage], wanted: Sequence[str]) -> None:
         self.wanted = set(wanted)
         self.all = "All" in self.wanted
         self.senders: dict[int, tuple[str, str]] = {}
@@ -310,12 +304,14 @@ class _Known:
         self.first: dict[int, datetime] = {}
         """When a delivery was first received, by delivery; absent if it was not received before."""
         if self.asks("MessageDeduplicationId") or self.asks("SenderId"):
-            rows = Message.objects.filter(id__in=[one.row.message_id for one in received_message])
+            rows = Message.objects.filter(id__in=[one.row.message_id for one in received])
             found = rows.values_list("id", "idempotency_key", "producer__slug")
             self.senders = {id_: (key, slug or "") for id_, key, slug in found}
-        again = [one.row.id for one in received_message if one.row.attempt > 1]
-        if again and self.asks("ApproximateFirstReceiveTimestamp"):
-            attempts = Attempt.objects.filter(delivery_id__in=again).values_list("delivery_id")
+        redelivered = [one.row.id for one in received if one.row.attempt > 1]
+        if redelivered and self.asks("ApproximateFirstReceiveTimestamp"):
+            attempts = Attempt.objects.filter(delivery_id__in=redelivered).values_list(
+                "delivery_id"
+            )
             self.first = dict(attempts.annotate(first=Min("started_at")))
 
     def asks(self, name: str) -> bool:

@@ -24,7 +24,7 @@ def wait_ms(consumer_id: int, bounds: Bounds) -> float:
         recent = by_index(of_state, "delivery_list").order_by("-id")
         rows += recent.values_list("id", "reason", "attempt_count", "finished_at")[:RECENT]
     rows = sorted(rows, reverse=True)[:RECENT]
-    heard = {
+    acknowledged = {
         key: finished_at
         for key, reason, attempts, finished_at in rows
         if reason == Reason.ACKNOWLEDGED and attempts == 1
@@ -34,9 +34,9 @@ def wait_ms(consumer_id: int, bounds: Bounds) -> float:
         or (reason == Reason.ACKNOWLEDGED and attempts > 1)
         for _, reason, attempts, _ in rows
     )
-    firsts = Attempt.objects.filter(delivery_id__in=list(heard), number=1)
+    firsts = Attempt.objects.filter(delivery_id__in=list(acknowledged), number=1)
     took_ms = [
-        (heard[key] - started_at).total_seconds() * 1000 - total_ms
+        (acknowledged[key] - started_at).total_seconds() * 1000 - total_ms
         for key, started_at, total_ms in firsts.values_list("delivery_id", "started_at", "total_ms")
     ]
     return ack_timeouts.wait_ms(took_ms, silent, low=bounds.low_ms, high=bounds.high_ms)

@@ -13,7 +13,7 @@ from channels_app.errors import NotFound
 from channels_app.rules import ids
 from delivery import acks, dead_letters, lanes, metrics
 from delivery.models import Counter, Delivery, EarlyAck
-from delivery.rules.acks import AckResult, confirmed, heard
+from delivery.rules.acks import AckResult, ack_result, confirmed
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
 
 PURPOSE = b"acknowledgement addresses"
@@ -25,7 +25,7 @@ RETENTION = timedelta(hours=1)
 class Answered(NamedTuple):
     """The effect of an acknowledgement."""
 
-    heard: AckResult
+    result: AckResult
     delivery: Delivery
     due: dict[int, datetime]
     """When released deliveries of ordered consumers are due."""
@@ -61,7 +61,7 @@ def acknowledge(delivery_id: int, *, ok: bool, now: datetime, slot: int = 0) -> 
     answered = transactions.run(lambda: _write(delivery_id, ok, now, slot))
     if answered is None:
         raise _foreign()
-    metrics.ACKS.labels(answered.heard.value).inc()
+    metrics.ACKS.labels(answered.result.value).inc()
     failpoints.reach("after_ack")
     return answered
 
@@ -96,30 +96,30 @@ def _write(number: int, ok: bool, now: datetime, slot: int) -> Answered | None:
     row = Delivery.objects.select_for_update().filter(id=number).first()
     if row is None:
         return None
-    word = heard(DeliveryState(row.state), Reason(row.reason), ok=ok)
+    result = ack_result(DeliveryState(row.state), Reason(row.reason), ok=ok)
     due: dict[int, datetime] = {}
-    if word is AckResult.EARLY:
+    if result is AckResult.EARLY:
         _, is_new = EarlyAck.objects.get_or_create(
             delivery_id=row.id, defaults={"ok": ok, "said_at": now}
         )
-        word = word if is_new else AckResult.DOUBLE
-    elif word is AckResult.ON_TIME:
+        result = result if is_new else AckResult.DOUBLE
+    elif result is AckResult.ON_TIME:
         due = _follow(row, ok, now, slot)
     failpoints.reach("in_ack")
-    return Answered(word, row, due)
+    return Answered(result, row, due)
 
 
 def _extend_wait(number: int, now: datetime) -> Answered | None:
     row = Delivery.objects.select_for_update().filter(id=number).first()
     if row is None:
         return None
-    word = heard(DeliveryState(row.state), Reason(row.reason), ok=False)
-    if word is AckResult.ON_TIME:
+    result = ack_result(DeliveryState(row.state), Reason(row.reason), ok=False)
+    if result is AckResult.ON_TIME:
         row.due_at = max(row.due_at or now, now + acks.wait_of(row.consumer_id))
         row.version += 1
         row.save(update_fields=["due_at", "version"])
     failpoints.reach("in_ack")
-    return Answered(word, row, {})
+    return Answered(result, row, {})
 
 
 def _follow(row: Delivery, ok: bool, now: datetime, slot: int) -> dict[int, datetime]:

@@ -52,7 +52,7 @@ class ClaimRequest:
     so helps a slow one."""
 
     @property
-    def look(self) -> int:
+    def rows_per_level(self) -> int:
         """Rows to read per priority: enough for all owners of the consumer, and one more."""
         return (self.limit + self.spare) * len(self.share.owners) + 1
 
@@ -69,9 +69,13 @@ class Candidates:
     """When the earliest row that was not chosen is due, by consumer and priority."""
 
 
-def candidates_sql(wants: Sequence[ClaimRequest], now: datetime) -> tuple[str, list[Any]]:
+def candidates_sql(requests: Sequence[ClaimRequest], now: datetime) -> tuple[str, list[Any]]:
     """Return the query for due rows: one range per consumer and level, each in index order."""
-    terms = [(want.consumer_id, level, want.look) for want in wants for level in want.levels]
+    terms = [
+        (request.consumer_id, level, request.rows_per_level)
+        for request in requests
+        for level in request.levels
+    ]
     sql = raw.union(
         f"SELECT id, consumer_id, priority, due_at FROM {TABLE} "
         f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
@@ -81,51 +85,53 @@ def candidates_sql(wants: Sequence[ClaimRequest], now: datetime) -> tuple[str, l
     return sql, [raw.text(now)] * len(terms)
 
 
-def choose(wants: Sequence[ClaimRequest], now: datetime, most: int | None = None) -> Candidates:
+def choose(requests: Sequence[ClaimRequest], now: datetime, most: int | None = None) -> Candidates:
     """Choose due rows by priority, or by age where the starvation guard asks for it.
 
     Expects one request per consumer. ``most`` limits the total over all of them
     (`rules.fair_sharing`).
     """
-    found: dict[int, list[Row]] = {want.consumer_id: [] for want in wants}
-    for delivery_id, consumer_id, priority, due_at in raw.read(*candidates_sql(wants, now)):
+    found: dict[int, list[Row]] = {request.consumer_id: [] for request in requests}
+    for delivery_id, consumer_id, priority, due_at in raw.read(*candidates_sql(requests, now)):
         found[consumer_id].append((-priority, due_at, delivery_id))
     due = dict(found)
-    for want in wants:
-        if not want.share.is_all:
-            found[want.consumer_id] = list(_preferred(want, due[want.consumer_id]))
-        found[want.consumer_id].sort(key=by_age if want.oldest_first else None)
+    for request in requests:
+        if not request.share.is_all:
+            found[request.consumer_id] = list(_preferred(request, due[request.consumer_id]))
+        found[request.consumer_id].sort(key=by_age if request.oldest_first else None)
     if most is None:
-        chosen = {want.consumer_id: found[want.consumer_id][: want.limit] for want in wants}
+        chosen = {
+            request.consumer_id: found[request.consumer_id][: request.limit] for request in requests
+        }
     else:
         chosen = share_out(
             found,
-            {want.consumer_id: want.limit for want in wants},
-            {want.consumer_id for want in wants if want.may_take_more},
+            {request.consumer_id: request.limit for request in requests},
+            {request.consumer_id for request in requests if request.may_take_more},
             most,
-            oldest_first=any(want.oldest_first for want in wants),
+            oldest_first=any(request.oldest_first for request in requests),
         )
     first: dict[int, list[int]] = {}
     spare: dict[int, list[int]] = {}
     left: dict[int, dict[int, datetime]] = {}
-    for want in wants:
-        mine, rows = chosen[want.consumer_id], found[want.consumer_id]
+    for request in requests:
+        mine, rows = chosen[request.consumer_id], found[request.consumer_id]
         if mine:
-            first[want.consumer_id] = [row[2] for row in mine]
-            spare[want.consumer_id] = [row[2] for row in rows[want.limit :][: want.spare]]
-        if len(mine) < len(due[want.consumer_id]):
-            left[want.consumer_id] = _earliest(set(due[want.consumer_id]).difference(mine))
+            first[request.consumer_id] = [row[2] for row in mine]
+            spare[request.consumer_id] = [row[2] for row in rows[request.limit :][: request.spare]]
+        if len(mine) < len(due[request.consumer_id]):
+            left[request.consumer_id] = _earliest(set(due[request.consumer_id]).difference(mine))
     return Candidates(first, spare, frozenset(found.keys() - left.keys()), left)
 
 
-def _preferred(want: ClaimRequest, rows: Sequence[Row]) -> Iterator[Row]:
+def _preferred(request: ClaimRequest, rows: Sequence[Row]) -> Iterator[Row]:
     """Up to the limit of each priority: this owner's rows first, then those of other owners."""
     by_level: dict[int, list[Row]] = {}
     for row in rows:
         by_level.setdefault(row[0], []).append(row)
     for level in by_level.values():
-        level.sort(key=lambda row: (not want.share.prefers(row[2]), row))
-        yield from level[: want.limit + want.spare + 1]
+        level.sort(key=lambda row: (not request.share.prefers(row[2]), row))
+        yield from level[: request.limit + request.spare + 1]
 
 
 def _earliest(rows: set[Row]) -> dict[int, datetime]:
@@ -153,7 +159,7 @@ LAPSED = raw.Insert(
 class ClaimContext(NamedTuple):
     """Who claims, and when."""
 
-    wants: Sequence[ClaimRequest]
+    requests: Sequence[ClaimRequest]
     now: datetime
     slot: int
     ahead: timedelta
@@ -185,16 +191,16 @@ class _OfConsumer(Protocol):
 R = TypeVar("R", bound=_OfConsumer)
 
 
-def shared(rows: Iterable[R], wants: Sequence[ClaimRequest]) -> list[list[R]]:
+def shared(rows: Iterable[R], requests: Sequence[ClaimRequest]) -> list[list[R]]:
     """Distribute rows over the requests: each gets up to its limit, earlier requests first."""
     left: dict[int, deque[R]] = {}
     for row in rows:
         left.setdefault(row.consumer_id, deque()).append(row)
     nothing: deque[R] = deque()
     shares = []
-    for want in wants:
-        mine = left.get(want.consumer_id, nothing)
-        shares.append([mine.popleft() for _ in range(min(want.limit, len(mine)))])
+    for request in requests:
+        mine = left.get(request.consumer_id, nothing)
+        shares.append([mine.popleft() for _ in range(min(request.limit, len(mine)))])
     return shares
 
 
@@ -223,47 +229,55 @@ _COLUMNS = ", ".join(
 )
 
 
-def take(choice: Candidates, holding: ClaimContext) -> Claim:
+def take(candidates: Candidates, context: ClaimContext) -> Claim:
     """Lease the chosen rows that no other worker holds. Must be the transaction's last step."""
-    now, instant = holding.now, raw.text(holding.now)
-    rows = _locked(choice, now + holding.ahead, holding.owner)
-    if holding.ahead:
+    now, instant = context.now, raw.text(context.now)
+    rows = _locked(candidates, now + context.ahead, context.owner)
+    if context.ahead:
         waiting = DeliveryState.QUEUED.value
         rows = [row for row in rows if row.state == waiting or row.due_at <= instant]
     tally: Tally[tuple[int, str]] = Tally()
     lapsed = [row for row in rows if row.state == DeliveryState.IN_FLIGHT]
-    heard = acks.decided(lapsed)
-    charged = _record_lapsed(lapsed, {move.delivery_id for move in heard}, instant)
-    unheard = [row for row in rows if row.state == DeliveryState.AWAITING_ACK]
-    if decided := heard + acks.timed_out(unheard):
-        rows = _go_on(rows, decided, now, tally)
+    acknowledged = acks.decided(lapsed)
+    charged = _record_lapsed(lapsed, {move.delivery_id for move in acknowledged}, instant)
+    unacknowledged = [row for row in rows if row.state == DeliveryState.AWAITING_ACK]
+    if decided := acknowledged + acks.timed_out(unacknowledged):
+        rows = _apply_decided(rows, decided, now, tally)
     if expired := [row for row in rows if row.expires_at and row.expires_at <= instant]:
         heads = ((row.consumer_id, row.ordering_key) for row in expired)
         expired += map(_DueRow._make, lanes.expired_behind(heads, _COLUMNS, instant))
     _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, instant, tally)
-    worn = [row for row in rows if row.interruption_count >= FREE_ATTEMPTS and row not in expired]
-    _finish(worn, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, instant, tally)
-    spent = [row for row in rows if charged.get(row.id) and row not in (*expired, *worn)]
-    _finish(spent, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.LEASE_EXPIRED, instant, tally)
-    if expired or worn or spent:
-        dead = {row.id for row in (*worn, *spent)}
+    interrupted = [
+        row for row in rows if row.interruption_count >= FREE_ATTEMPTS and row not in expired
+    ]
+    _finish(interrupted, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, instant, tally)
+    out_of_attempts = [
+        row for row in rows if charged.get(row.id) and row not in (*expired, *interrupted)
+    ]
+    _finish(
+        out_of_attempts, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.LEASE_EXPIRED, instant, tally
+    )
+    if expired or interrupted or out_of_attempts:
+        dead = {row.id for row in (*interrupted, *out_of_attempts)}
         finished = dead | {row.id for row in expired}
         rows = [row for row in rows if row.id not in finished]
-        _leave((*expired, *worn, *spent), dead, now)
-        dead_letters.note(((row.id, row.consumer_id) for row in (*worn, *spent)), now)
+        _leave((*expired, *interrupted, *out_of_attempts), dead, now)
+        dead_letters.note(
+            ((row.id, row.consumer_id) for row in (*interrupted, *out_of_attempts)), now
+        )
     rows = _without_held([_counted(row, charged) for row in rows], now, tally)
-    claimed = _lease(rows, holding, tally)
+    claimed = _lease(rows, context, tally)
     rescued_count = sum(row.due_at <= instant for row in lapsed)
     return Claim(claimed, len(expired), rescued_count)
 
 
-def _locked(choice: Candidates, now: datetime, owner: int | None) -> list[_DueRow]:
+def _locked(candidates: Candidates, now: datetime, owner: int | None) -> list[_DueRow]:
     """Lock the first candidates, and a spare one for each that another worker holds."""
-    rows = _lock(choice.first, now, owner)
+    rows = _lock(candidates.first, now, owner)
     got = Tally(row.consumer_id for row in rows)
     instead = {
-        consumer_id: spare[: len(choice.first[consumer_id]) - got[consumer_id]]
-        for consumer_id, spare in choice.spare.items()
+        consumer_id: spare[: len(candidates.first[consumer_id]) - got[consumer_id]]
+        for consumer_id, spare in candidates.spare.items()
     }
     return rows + _lock(instead, now, owner) if any(instead.values()) else rows
 
@@ -283,23 +297,23 @@ def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None)
 
 
 def _lease(
-    rows: list[_DueRow], holding: ClaimContext, tally: Tally[tuple[int, str]]
+    rows: list[_DueRow], context: ClaimContext, tally: Tally[tuple[int, str]]
 ) -> list[ClaimedDelivery]:
     """Lease the rows, one UPDATE per owner and lease time, and update the counters."""
     by_holder: dict[tuple[int, int], list[_DueRow]] = {}
-    for want, mine in zip(holding.wants, shared(rows, holding.wants), strict=True):
-        by_holder.setdefault((want.owner, want.lease_ms), []).extend(mine)
+    for request, mine in zip(context.requests, shared(rows, context.requests), strict=True):
+        by_holder.setdefault((request.owner, request.lease_ms), []).extend(mine)
     claimed: dict[int, ClaimedDelivery] = {}
     statements = []
     for (owner, lease_ms), some in by_holder.items():
-        until = holding.now + timedelta(milliseconds=lease_ms)
+        until = context.now + timedelta(milliseconds=lease_ms)
         claimed |= {row.id: _claimed(row, until) for row in some}
         if some:
             statements.append(_leasing(some, until, owner))
     for (consumer_id, state), count in Tally((row.consumer_id, row.state) for row in rows).items():
         tally[consumer_id, state] -= count
         tally[consumer_id, DeliveryState.IN_FLIGHT.value] += count
-    statements += Counter.adding(tally, holding.slot)
+    statements += Counter.adding(tally, context.slot)
     failpoints.reach("in_claim")
     if statements:
         raw.execute_last(statements)
@@ -337,7 +351,7 @@ def _finish(
     )
 
 
-def _go_on(
+def _apply_decided(
     rows: list[_DueRow], decided: list[acks.Move], now: datetime, tally: Tally[tuple[int, str]]
 ) -> list[_DueRow]:
     """Move rows whose result is already known, and return the other rows."""
@@ -361,13 +375,13 @@ def _without_held(
 
     Rows that were never attempted need no check: they already wait behind their lane's head.
     """
-    again = [row for row in rows if row.ordering_key and (row.attempt_count or row.replay_id)]
-    if not again:
+    retries = [row for row in rows if row.ordering_key and (row.attempt_count or row.replay_id)]
+    if not retries:
         return rows
-    held = lanes.paused((row.consumer_id, row.ordering_key) for row in again)
+    held = lanes.paused((row.consumer_id, row.ordering_key) for row in retries)
     heads = {
         row.id: lane_id(row.consumer_id, row.ordering_key)
-        for row in again
+        for row in retries
         if (row.consumer_id, row.ordering_key) in held
     }
     if not heads:
@@ -399,23 +413,23 @@ def _leave(rows: Sequence[_DueRow], dead: set[int], now: datetime) -> None:
     )
 
 
-def _record_lapsed(lapsed: list[_DueRow], heard: set[int], now: str) -> dict[int, bool]:
+def _record_lapsed(lapsed: list[_DueRow], acknowledged: set[int], now: str) -> dict[int, bool]:
     """Record the expired attempts, after which their former holders can no longer close them.
 
-    ``heard`` are deliveries whose consumers have acknowledged or refused them: these count as
-    neither failure nor interruption. Returns the other deliveries that count as a failure of the
+    ``acknowledged`` are deliveries whose consumers have acknowledged or refused them: these count
+    as neither failure nor interruption. Returns the other deliveries that count as a failure of the
     consumer, and for each whether that was its last attempt.
     """
     if not lapsed:
         return {}
-    spoilt = [row for row in lapsed if row.id not in heard]
+    unacknowledged = [row for row in lapsed if row.id not in acknowledged]
     views = config_cache.consumers()
     charged = {
         row.id: lifecycle.is_last_lease(row.failure_count, rule=view.retry_for(row.event_type))
-        for row in spoilt
+        for row in unacknowledged
         if (view := views.get(row.consumer_id)) and view.charges_leases
     }
-    free = [row.id for row in spoilt if row.id not in charged]
+    free = [row.id for row in unacknowledged if row.id not in charged]
     for counted, ids in (("failure_count", list(charged)), ("interruption_count", free)):
         if ids:
             raw.execute(
@@ -461,7 +475,7 @@ CONSUMERS_PER_QUERY = 40
 
 
 def claim(
-    wants: Sequence[ClaimRequest],
+    requests: Sequence[ClaimRequest],
     *,
     now: datetime,
     slot: int,
@@ -477,8 +491,8 @@ def claim(
     ``most`` limits the total for each group of `CONSUMERS_PER_QUERY` consumers; the highest
     priority then goes first across consumers as well (`rules.fair_sharing`).
     """
-    holding = ClaimContext(wants, now, slot, ahead)
-    parts = [_claim_group(group, holding, most) for group in _groups(_merged(wants))]
+    context = ClaimContext(requests, now, slot, ahead)
+    parts = [_claim_group(group, context, most) for group in _groups(_merged(requests))]
     return Claim(
         rows=[row for part in parts for row in part.rows],
         expired_count=sum(part.expired_count for part in parts),
@@ -489,45 +503,50 @@ def claim(
 
 
 def claim_chosen(
-    chosen: list[int], want: ClaimRequest, *, now: datetime, slot: int, anew: bool = False
+    chosen: list[int], request: ClaimRequest, *, now: datetime, slot: int, reclaim: bool = False
 ) -> Claim:
     """Lease rows of one consumer that the caller has chosen among its due ones.
 
-    ``anew`` also claims rows that the owner itself holds, as if their leases had expired.
+    ``reclaim`` also claims rows that the owner itself holds, as if their leases had expired.
     """
     if not chosen:
         return Claim([])
-    choice = Candidates({want.consumer_id: chosen}, {}, frozenset())
-    return _take(choice, ClaimContext([want], now, slot, IMMEDIATELY, want.owner if anew else None))
+    candidates = Candidates({request.consumer_id: chosen}, {}, frozenset())
+    return _take(
+        candidates,
+        ClaimContext([request], now, slot, IMMEDIATELY, request.owner if reclaim else None),
+    )
 
 
-def _claim_group(wants: Sequence[ClaimRequest], holding: ClaimContext, most: int | None) -> Claim:
-    choice = choose(wants, holding.now + holding.ahead, most)
-    taken = _take(choice, holding) if choice.first else Claim([])
-    return replace(taken, drained=choice.drained, left=choice.left)
+def _claim_group(
+    requests: Sequence[ClaimRequest], context: ClaimContext, most: int | None
+) -> Claim:
+    candidates = choose(requests, context.now + context.ahead, most)
+    taken = _take(candidates, context) if candidates.first else Claim([])
+    return replace(taken, drained=candidates.drained, left=candidates.left)
 
 
-def _take(choice: Candidates, holding: ClaimContext) -> Claim:
-    part = transactions.run(lambda: take(choice, holding), on_collision=new_id.reseed)
+def _take(candidates: Candidates, context: ClaimContext) -> Claim:
+    part = transactions.run(lambda: take(candidates, context), on_collision=new_id.reseed)
     failpoints.reach("after_claim")
     return part
 
 
-def _merged(wants: Sequence[ClaimRequest]) -> Sequence[ClaimRequest]:
+def _merged(requests: Sequence[ClaimRequest]) -> Sequence[ClaimRequest]:
     """Combine requests so that each consumer has one."""
     by_consumer: dict[int, ClaimRequest] = {}
-    for want in wants:
-        known = by_consumer.get(want.consumer_id)
-        by_consumer[want.consumer_id] = (
+    for request in requests:
+        known = by_consumer.get(request.consumer_id)
+        by_consumer[request.consumer_id] = (
             replace(
-                want,
-                limit=known.limit + want.limit,
-                spare=known.spare + want.spare,
-                oldest_first=known.oldest_first or want.oldest_first,
+                request,
+                limit=known.limit + request.limit,
+                spare=known.spare + request.spare,
+                oldest_first=known.oldest_first or request.oldest_first,
                 levels=LEVELS,
             )
             if known
-            else want
+            else request
         )
     return list(by_consumer.values())
 

@@ -22,30 +22,32 @@ class ProviderReport(NamedTuple):
     delivery_id: int | None
     """None while the response to the broker's request is not recorded."""
     ok: bool
-    heard: AckResult | None
+    result: AckResult | None
     """How the acknowledgement relates, where no delivery is known yet that would decide it."""
 
 
-def find(consumer_id: int, words: Sequence[ProviderStatus], now: datetime) -> list[ProviderReport]:
+def find(
+    consumer_id: int, statuses: Sequence[ProviderStatus], now: datetime
+) -> list[ProviderReport]:
     """Return the deliveries that these statuses are about, in their order.
 
     A status with an unknown id is kept until the response that contains the id is recorded
     (acks.correlated), like early acknowledgements. If none does, it concerned another sender's
     message.
     """
-    keys = [correlation_id(consumer_id, word.provider_id) for word in words]
+    keys = [correlation_id(consumer_id, status.provider_id) for status in statuses]
     known = dict(
         Correlation.objects.filter(id__in=keys, delivery_id__isnull=False).values_list(
             "id", "delivery_id"
         )
     )
-    told = []
-    for key, word in zip(keys, words, strict=True):
-        delivery_id, heard = known.get(key), None
+    reports = []
+    for key, status in zip(keys, statuses, strict=True):
+        delivery_id, result = known.get(key), None
         if delivery_id is None:
-            delivery_id, heard = _kept(key, word, now)
-        told.append(ProviderReport(delivery_id, word.ok, heard))
-    return told
+            delivery_id, result = _kept(key, status, now)
+        reports.append(ProviderReport(delivery_id, status.ok, result))
+    return reports
 
 
 def forget(now: datetime) -> Iterator[int]:
@@ -62,19 +64,21 @@ def forget(now: datetime) -> Iterator[int]:
         yield len(gone)
 
 
-def _kept(key: int, word: ProviderStatus, now: datetime) -> tuple[int | None, AckResult | None]:
+def _kept(key: int, status: ProviderStatus, now: datetime) -> tuple[int | None, AckResult | None]:
     # The response may be recorded at this moment; then this insert collides, and runs again. The
     # metric counts it once its delivery is known: it may concern another sender's message.
-    delivery_id, heard = transactions.run(lambda: _keep(key, word, now), on_collision=lambda: None)
-    if heard is not None:
+    delivery_id, result = transactions.run(
+        lambda: _keep(key, status, now), on_collision=lambda: None
+    )
+    if result is not None:
         failpoints.reach("after_early_word")
-    return delivery_id, heard
+    return delivery_id, result
 
 
-def _keep(key: int, word: ProviderStatus, now: datetime) -> tuple[int | None, AckResult | None]:
+def _keep(key: int, status: ProviderStatus, now: datetime) -> tuple[int | None, AckResult | None]:
     row = Correlation.objects.filter(id=key).first()
     if row is None:
-        Correlation.objects.create(id=key, ok=word.ok, noted_at=now)
+        Correlation.objects.create(id=key, ok=status.ok, noted_at=now)
         failpoints.reach("in_early_word")
         return None, AckResult.EARLY
     if row.delivery_id is None:

@@ -25,7 +25,7 @@ BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class RowCounts:
     """The number of rows that are erased with a channel."""
 
     consumers: int
@@ -37,12 +37,12 @@ class Census:
     """Deliveries that would still have been sent."""
 
 
-def census(channel: Channel) -> Census:
+def count_rows(channel: Channel) -> RowCounts:
     """Count without changing anything; only messages are counted row by row."""
     consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
     counts = Counter.read(consumer_ids).values()
     finished = {"delivered", "dead", "cancelled", MADE}
-    return Census(
+    return RowCounts(
         consumers=len(consumer_ids),
         event_types=EventType.objects.filter(channel=channel).count(),
         schedules=Schedule.objects.filter(channel=channel).count(),
@@ -52,7 +52,7 @@ def census(channel: Channel) -> Census:
     )
 
 
-def close(channel: Channel, *, actor: str, reason: str, counted: Census) -> None:
+def close(channel: Channel, *, actor: str, reason: str, counted: RowCounts) -> None:
     """Retire the consumers and end the schedules, and record who did it.
 
     Afterwards nothing more is stored, fanned out or sent.

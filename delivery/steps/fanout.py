@@ -54,7 +54,7 @@ class Accepted(NamedTuple):
         )
 
 
-class Found(NamedTuple):
+class ScanResult(NamedTuple):
     """What one scan found, beginning with messages from wake-ups."""
 
     waiting: list[int]
@@ -64,7 +64,7 @@ class Found(NamedTuple):
     """Those of the waiting messages that this transaction has locked."""
     number: int
     """Configuration version, read after the locks were taken."""
-    along: list[tuple[Any, ...]]
+    payload_rows: list[tuple[Any, ...]]
 
 
 class MessageScan(NamedTuple):
@@ -80,7 +80,7 @@ class MessageScan(NamedTuple):
         With more than ``limit`` messages priority decides. Returns no ids if this query cannot
         decide, because priorities differ or `MAX_SEEN` rows were found; `ranked` then can.
         """
-        return self._cut(raw.read(*self._select_payloads()))
+        return self._cut(raw.read(*self._select_waiting()))
 
     def ranked(self, passed: int, *, oldest_first: bool) -> tuple[list[int], bool]:
         """Return the ids after the first ``passed`` ones, and whether all have one priority.
@@ -100,7 +100,7 @@ class MessageScan(NamedTuple):
 
     def with_notified(
         self, notified: Iterable[int], select_payloads: SelectPayloads | None
-    ) -> Found:
+    ) -> ScanResult:
         """Return what waits and lock what is free, with the payloads if there are few.
 
         For use inside a transaction. Takes one round trip where `first`, `lock`, the configuration
@@ -109,10 +109,10 @@ class MessageScan(NamedTuple):
         ids = sorted(notified)[: self.limit]
         more = [select_payloads(ids)] if select_payloads and len(ids) <= FEW else []
         # The scan runs after the locks, so it sees each message accepted before a locked one.
-        rows, looked, version, *along = raw.read_all(
-            [_locking(ids), self._select_payloads(), (DirectoryVersion.CURRENT, []), *more]
+        rows, scanned, version, *payload_rows = raw.read_all(
+            [_locking(ids), self._select_waiting(), (DirectoryVersion.CURRENT, []), *more]
         )
-        waiting, is_all = self._cut(looked)
+        waiting, is_all = self._cut(scanned)
         locked, number = _accepted(rows), DirectoryVersion.of(version)
         if not is_all:
             chosen = set(waiting)
@@ -120,9 +120,9 @@ class MessageScan(NamedTuple):
         if others := sorted(set(waiting).difference(ids)):
             locked = sorted([*locked, *lock(others)])
             number = DirectoryVersion.current()  # these may match consumers that registered later
-        return Found(waiting, is_all, locked, number, *(along or [[]]))
+        return ScanResult(waiting, is_all, locked, number, *(payload_rows or [[]]))
 
-    def _select_payloads(self) -> raw.Statement:
+    def _select_waiting(self) -> raw.Statement:
         # Index order, so that the read ends at the limit.
         sql = f"SELECT id, priority FROM {MESSAGES} WHERE state = %s{self.condition}"
         values = [Message.State.ACCEPTED.value, *self.values, MAX_SEEN]
@@ -176,8 +176,8 @@ def lock_alone(
     """
     more = [select_payloads(ids)] if len(ids) <= FEW else []
     statements = [_locking(ids), (DirectoryVersion.CURRENT, []), *more]
-    rows, version, *along = raw.read_all(statements)
-    return _accepted(rows), DirectoryVersion.of(version), along[0] if along else []
+    rows, version, *payload_rows = raw.read_all(statements)
+    return _accepted(rows), DirectoryVersion.of(version), payload_rows[0] if payload_rows else []
 
 
 def _locking(ids: Iterable[int]) -> raw.Statement:
@@ -237,7 +237,7 @@ class FanoutResult:
     """When each consumer's earliest queued delivery of each priority is due."""
     claimed: list[ClaimedDelivery] = field(default_factory=list)
     """Deliveries that the claimer holds now; each consumer's in the order in which to send them."""
-    along: list[tuple[Any, ...]] = field(default_factory=list)
+    payload_rows: list[tuple[Any, ...]] = field(default_factory=list)
     """Rows that ``select_payloads`` returned."""
 
 
@@ -266,12 +266,12 @@ def fan_out(
     ``select_payloads`` reads the payloads in the same round trip if there are few messages.
     ``oldest_first`` ignores priority: the guard against starvation.
     """
-    look = MessageScan(limit)
+    scan = MessageScan(limit)
     if notified:
-        made = _make(partial(_fan_out_notified, notified, look, slot, claimer, select_payloads))
+        made = _make(partial(_fan_out_notified, notified, scan, slot, claimer, select_payloads))
         if made.message_count or not made.more:
             return made
-    return _run(look, slot, claimer, oldest_first=oldest_first)
+    return _run(scan, slot, claimer, oldest_first=oldest_first)
 
 
 def fan_out_for_receiver(
@@ -287,8 +287,8 @@ def fan_out_for_receiver(
 
 def fan_out_late(limit: int, slot: int, *, accepted_before: datetime) -> FanoutResult:
     """Fan out messages that were accepted before an instant and still wait (S0-33)."""
-    look = MessageScan(limit, " AND accepted_at < %s", (raw.text(accepted_before),))
-    return _run(look, slot, None, oldest_first=True)
+    scan = MessageScan(limit, " AND accepted_at < %s", (raw.text(accepted_before),))
+    return _run(scan, slot, None, oldest_first=True)
 
 
 def fan_out_channel(channel_id: int, slot: int) -> Iterator[FanoutResult]:
@@ -317,35 +317,35 @@ def fan_out_channel(channel_id: int, slot: int) -> Iterator[FanoutResult]:
 
 
 def _run(
-    look: MessageScan, slot: int, claimer: DirectClaim | None, *, oldest_first: bool
+    scan: MessageScan, slot: int, claimer: DirectClaim | None, *, oldest_first: bool
 ) -> FanoutResult:
     # Scan without locks first. An idle broker then opens no transaction, and a locking scan would
     # also stop at each index entry of earlier messages that the database has not purged yet: with
     # ten messages waiting that takes three times as long.
-    ids, is_all = look.first()
+    ids, is_all = scan.first()
     if is_all:
         return (
-            _make(partial(_fan_out_messages, ids, len(ids), look, slot, claimer))
+            _make(partial(_fan_out_messages, ids, len(ids), scan, slot, claimer))
             if ids
             else FanoutResult()
         )
     if ids:
-        made = _make(partial(_fan_out_messages, ids, len(ids), look, slot, claimer))
+        made = _make(partial(_fan_out_messages, ids, len(ids), scan, slot, claimer))
         if made.message_count:
             return made
     elif not oldest_first:
-        ids, is_alike = look.ranked(0, oldest_first=False)
+        ids, is_alike = scan.ranked(0, oldest_first=False)
         if not is_alike:
             made = _make(partial(_fan_out_urgent, ids, slot, claimer))
             if made.message_count:
                 return made
     passed, more = list[int](), False
-    while ids := look.ranked(len(passed), oldest_first=True)[0]:
+    while ids := scan.ranked(len(passed), oldest_first=True)[0]:
         if len(passed) >= MAX_PASSED:
             return FanoutResult(more=True)
         passed += ids
-        made = _make(partial(_fan_out_messages, passed, len(ids), look, slot, claimer))
-        if made.message_count or len(ids) < look.limit:
+        made = _make(partial(_fan_out_messages, passed, len(ids), scan, slot, claimer))
+        if made.message_count or len(ids) < scan.limit:
             return made
         # Other processes hold all of these; more may wait behind them.
         more = more or made.more
@@ -359,7 +359,7 @@ def _make(work: Callable[[], FanoutResult]) -> FanoutResult:
 
 
 def _fan_out_messages(
-    passed: list[int], found: int, look: MessageScan, slot: int, claimer: DirectClaim | None
+    passed: list[int], found: int, scan: MessageScan, slot: int, claimer: DirectClaim | None
 ) -> FanoutResult:
     locked = lock(passed[-found:])
     if not locked:
@@ -368,7 +368,7 @@ def _fan_out_messages(
     # one of them was accepted, and all consumers are read at one point in time.
     config_cache.refresh(now=True)
     made = _fan_out(lanes.in_turn(locked, passed), slot, claimer)
-    return replace(made, more=found == look.limit or made.message_count < len(locked))
+    return replace(made, more=found == scan.limit or made.message_count < len(locked))
 
 
 def _fan_out_free(ids: list[int], slot: int) -> FanoutResult:
@@ -402,33 +402,35 @@ def _fan_out_urgent(ids: list[int], slot: int, claimer: DirectClaim | None) -> F
 
 def _fan_out_notified(
     notified: Collection[int],
-    look: MessageScan,
+    scan: MessageScan,
     slot: int,
     claimer: DirectClaim | None,
     select_payloads: SelectPayloads | None,
 ) -> FanoutResult:
-    waiting, is_all, locked, number, along = look.with_notified(notified, select_payloads)
+    waiting, is_all, locked, number, payload_rows = scan.with_notified(notified, select_payloads)
     if not locked:
         return FanoutResult(more=bool(waiting) or not is_all)
     config_cache.refresh(number=number)
     made = _fan_out(lanes.in_turn(locked, waiting), slot, claimer)
-    return replace(made, more=not is_all or made.message_count < len(waiting), along=along)
+    return replace(
+        made, more=not is_all or made.message_count < len(waiting), payload_rows=payload_rows
+    )
 
 
 def _fan_out_alone(
     message_ids: Collection[int], slot: int, claimer: DirectClaim, select_payloads: SelectPayloads
 ) -> FanoutResult:
-    locked, number, along = lock_alone(message_ids, select_payloads)
+    locked, number, payload_rows = lock_alone(message_ids, select_payloads)
     config_cache.refresh(number=number)
     channels = {view.channel_id for view in config_cache.ordered().values()}
     if not locked or any(it.channel_id in channels for it in locked):
         return FanoutResult()
-    return replace(_fan_out(locked, slot, claimer), along=along)
+    return replace(_fan_out(locked, slot, claimer), payload_rows=payload_rows)
 
 
-def _fan_out(turned: list[Accepted], slot: int, claimer: DirectClaim | None) -> FanoutResult:
+def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> FanoutResult:
     """Create the deliveries of locked messages."""
-    messages, rows = _deliveries(turned)
+    messages, rows = _deliveries(locked)
     if not messages:
         return FanoutResult()
     entered = lanes.new_deliveries(rows)
@@ -459,8 +461,8 @@ def _fan_out(turned: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
             *QUEUED.statements(
                 (_numbers(row), _values(row.message, row.message.due_at)) for row in queued
             ),
-            *_making(chosen.values(), claimer),
-            *_marking(messages, rows),
+            *_insert_claimed(chosen.values(), claimer),
+            *_mark_dispatched(messages, rows),
             *Counter.adding(_tally(queued, claimed), slot),
         ]
     )
@@ -482,8 +484,8 @@ def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_NewDeli
 def _away(consumer_ids: Collection[int]) -> set[int]:
     """Return a queue's consumers to leave out while others are available."""
     views = config_cache.consumers()
-    select_payloads = (one for one in consumer_ids if views[one].mode == Consumer.Mode.PULL)
-    return ConsumerHealth.resting(consumer_ids) | PullWorker.absent(select_payloads)
+    pull_ids = (one for one in consumer_ids if views[one].mode == Consumer.Mode.PULL)
+    return ConsumerHealth.resting(consumer_ids) | PullWorker.absent(pull_ids)
 
 
 def _chosen(
@@ -495,11 +497,11 @@ def _chosen(
     now = raw.text(claimer.now)
     due: dict[int, list[_NewDelivery]] = {}
     for row in rows:
-        if row.message.priority >= claimer.least and row.message.is_due(now):
+        if row.message.priority >= claimer.min_priority and row.message.is_due(now):
             due.setdefault(row.consumer_id, []).append(row)
     chosen: dict[int, tuple[_NewDelivery, int]] = {}
-    leaves = claimer.leave({consumer_id: len(some) for consumer_id, some in due.items()})
-    for consumer_id, (limit, lease_ms) in leaves.items():
+    allowances = claimer.allow({consumer_id: len(some) for consumer_id, some in due.items()})
+    for consumer_id, (limit, lease_ms) in allowances.items():
         best = sorted(due[consumer_id], key=_urgency)
         chosen |= {row.id: (row, lease_ms) for row in best[:limit]}
     return chosen
@@ -524,7 +526,7 @@ def _values(message: Accepted, due_at: str) -> tuple[str | None, ...]:
     return due_at, message.expires_at, *kind, message.accepted_at
 
 
-def _making(
+def _insert_claimed(
     chosen: Iterable[tuple[_NewDelivery, int]], claimer: DirectClaim | None
 ) -> Iterable[raw.Statement]:
     if claimer is None:
@@ -570,7 +572,9 @@ def _claimed(
     return claimed
 
 
-def _marking(messages: Sequence[Accepted], rows: Iterable[_NewDelivery]) -> Iterator[raw.Statement]:
+def _mark_dispatched(
+    messages: Sequence[Accepted], rows: Iterable[_NewDelivery]
+) -> Iterator[raw.Statement]:
     fan_out = Tally(row.message.id for row in rows)
     by_count: dict[int, list[int]] = {}
     for message in messages:

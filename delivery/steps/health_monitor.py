@@ -64,7 +64,7 @@ def _scan(consumer: Consumer, now: datetime) -> int:
         values |= {"state": new.value, "since": now}
     if new is State.DISABLED:
         notices = []  # "disabled" covers them
-    if kind := health_status.told(old, new):
+    if kind := health_status.notification_kind(old, new):
         notices = [(kind, _reason(consumer, kind)), *notices]
     if not values:
         return 0

@@ -63,7 +63,7 @@ class KeyBacklog:
         return f"{self.consumer.channel.slug}/{self.consumer.client_id}"
 
 
-def look(now: datetime) -> Iterator[int]:
+def scan(now: datetime) -> Iterator[int]:
     """Check each lane, and notify the owners of keys that became hot; yield the notifications.
 
     A key is hot if more than HOOKSTATION_HOT_KEY_WAITING deliveries wait behind its head, or if its
@@ -83,10 +83,10 @@ def look(now: datetime) -> Iterator[int]:
     for consumer in (
         Consumer.objects.filter(known | Q(id__in=found)).select_related("standing").order_by("id")
     ):
-        yield _tell(consumer, found.get(consumer.id, []), now)
+        yield _update(consumer, found.get(consumer.id, []), now)
 
 
-def crowds(most: int = SHOWN) -> list[KeyBacklog]:
+def backlogs(most: int = SHOWN) -> list[KeyBacklog]:
     """Return consumers with hot keys, those with most waiting deliveries first."""
     rows = Standing.objects.filter(hot_count__gt=0).select_related("consumer__channel")
     return [
@@ -121,7 +121,7 @@ def _due_later(head_ids: Sequence[int], now: datetime) -> set[int]:
     return set(rows.values_list("id", flat=True))
 
 
-def _tell(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
+def _update(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
     known = Standing.of(consumer)
     if known.state != State.HEALTHY:
         keys = []

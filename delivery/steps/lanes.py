@@ -39,7 +39,7 @@ def pause(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
         if lane.paused_at is None:
             lane.paused_at = now
             lane.save(update_fields=["paused_at"])
-            _hold(locked, now)
+            _keep_head(locked, now)
             _record(lane, principal, "ordering_key.pause")
         failpoints.reach("in_pause_key")
         return Lane.objects.get(id=lane_id)
@@ -177,7 +177,7 @@ def _find(lane_id: int) -> tuple[Lane, Locked]:
     return Lane.objects.get(id=lane_id), locked
 
 
-def _hold(lane: Locked, now: datetime) -> None:
+def _keep_head(lane: Locked, now: datetime) -> None:
     """Keep the head of a lane that was just paused from being sent (again)."""
     head = Delivery.objects.select_for_update().filter(id=lane.head_id or 0).first()
     if head is not None and head.state == DeliveryState.QUEUED:

@@ -71,8 +71,8 @@ def sent(notice: Notice, addresses: Sequence[str]) -> None:
 def failed(notice: Notice, error: str, now: datetime) -> None:
     """Schedule the next try; tries end after a few hours."""
     wait = FIRST_WAIT * 2 ** (notice.mail_count - 1)
-    again = now + wait if notice.mail_count < MAX_MAILS else None
-    _ours(notice).update(mail_due_at=again, mail_error=error[:300])
+    next_try_at = now + wait if notice.mail_count < MAX_MAILS else None
+    _ours(notice).update(mail_due_at=next_try_at, mail_error=error[:300])
 
 
 def _ours(notice: Notice) -> QuerySet[Notice]:

@@ -104,7 +104,7 @@ class PayloadCache:
             if payload.body is not None:
                 self._keep(key, payload, max(1, consumer_count))
 
-    def stock(self, rows: Iterable[Row], uses: Mapping[int, int]) -> None:
+    def add(self, rows: Iterable[Row], uses: Mapping[int, int]) -> None:
         """Keep rows that were read already, for this many uses each, except large bodies."""
         for found in rows:
             key = found[0]

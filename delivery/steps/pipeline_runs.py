@@ -46,7 +46,7 @@ def ask(
             "pipeline.start",
             target(job),
             reason=principal.reason,
-            after={"run": run.pk, "options": JOBS[job].told(options)},
+            after={"run": run.pk, "options": JOBS[job].for_audit(options)},
         )
     return run
 

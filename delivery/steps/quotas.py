@@ -195,7 +195,7 @@ def _changed(
     row.counted_at = now
     if level != row.level:
         row.level = level
-        _tell(row, quota or Quota(), now)
+        _notify(row, quota or Quota(), now)
     return row
 
 
@@ -219,7 +219,7 @@ def _share_of_disk() -> float:
     return quotas.CALM if any(room.is_nearly_low for room in rooms) else 0.0
 
 
-def _tell(row: QuotaUsage, quota: Quota, now: datetime) -> None:
+def _notify(row: QuotaUsage, quota: Quota, now: datetime) -> None:
     """Create the notification of a change, in the transaction that stores it."""
     if row.scope == QuotaUsage.Scope.DISK:
         name, reason = f"disk {HOST}", f"{row.bytes // MIB:,} MiB are free."

@@ -58,24 +58,26 @@ class Result(NamedTuple):
     one."""
 
 
-def _no_waiters(consumer_id: int, due_at: datetime) -> None:
+def _ignore(consumer_id: int, due_at: datetime) -> None:
     """Ignore the due time: nothing waits for it."""
 
 
 def _stored(result: Result) -> Result:
     """Return the result with the consumer's response as it is stored."""
     # Only a rejection's error comes from the consumer; the broker writes all others.
-    said = result.error[:MAX_ERROR] if result.outcome is Outcome.REJECTED else ""
-    if not (result.seals and (said or result.answer_headers or result.excerpt)):
+    rejection = result.error[:MAX_ERROR] if result.outcome is Outcome.REJECTED else ""
+    if not (result.seals and (rejection or result.answer_headers or result.excerpt)):
         plain = data_encryption.plain_response(result.excerpt)
         return result if plain is result.excerpt else result._replace(excerpt=plain)
-    answer = data_encryption.StoredResponse(said, result.answer_headers, result.excerpt)
+    answer = data_encryption.StoredResponse(rejection, result.answer_headers, result.excerpt)
     claimed = result.claimed
     try:
         sealed = data_encryption.encrypt_response(claimed.id, claimed.attempt, answer)
     except KeyMissing:
         return bare(result)
-    return result._replace(error="" if said else result.error, answer_headers="", excerpt=sealed)
+    return result._replace(
+        error="" if rejection else result.error, answer_headers="", excerpt=sealed
+    )
 
 
 class _LostRace(Exception):
@@ -87,9 +89,7 @@ def bare(result: Result) -> Result:
     return result._replace(error="The answer could not be stored.", answer_headers="", excerpt=b"")
 
 
-def settle(
-    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _no_waiters
-) -> int:
+def settle(results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _ignore) -> int:
     """Write ``results`` in one transaction; return how many deliveries this caller still held.
 
     ``expect`` is called when a result makes the next delivery of an ordering key due.
@@ -101,7 +101,7 @@ def settle(
 
 
 def close(
-    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _no_waiters
+    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _ignore
 ) -> Sequence[Result]:
     """Do the same as `settle`, and return the results that were written."""
     if not results:
@@ -249,8 +249,8 @@ def _moving(group: Sequence[Result], now: datetime) -> raw.Statement:
     waits = move.due_in is not None
     due, instants = _due(group, now) if waits else ("NULL", [])
     counted = "failure_count" if move.charged else "interruption_count"
-    spoilt = waits and move.state is not DeliveryState.AWAITING_ACK
-    more = f"{counted} = {counted} + 1, " if move.charged or spoilt else ""
+    is_queued_again = waits and move.state is not DeliveryState.AWAITING_ACK
+    more = f"{counted} = {counted} + 1, " if move.charged or is_queued_again else ""
     sql = (
         f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, status_code = %s, "
         f"due_at = {due}, finished_at = %s, lease_owner = NULL, {more}version = version + 1 "

@@ -97,7 +97,7 @@ class Found:
     """The scan ended before the list did: there may be more rows although the page is not full."""
 
 
-def look(
+def find(
     consumer_id: int,
     wanted: Wanted,
     now: datetime,
@@ -118,7 +118,7 @@ def look(
     more = len(rows) > limit
     if upwards and not more and edge is None:
         # No newer page is left: show the newest page, which is full.
-        return look(consumer_id, wanted, now, limit=limit)
+        return find(consumer_id, wanted, now, limit=limit)
     rows = rows[:limit]
     onward = edge if not more else None
     if upwards:

@@ -96,19 +96,19 @@ def probed(found: Probed) -> dict[str, Any]:
 
 def attempt(row: Attempt) -> ResponseView:
     """Represent one attempt's response."""
-    outcome, said = Outcome(row.outcome), row.answer
+    outcome, response = Outcome(row.outcome), row.answer
     return ResponseView(
         is_success=outcome.is_success,
         outcome=outcome.value,
         status=row.status_code,
-        error=said.error,
+        error=response.error,
         hint=HINTS.get(outcome, ""),
         total_ms=row.total_ms,
         connect_ms=row.connect_ms,
         first_byte_ms=row.first_byte_ms,
         remote_address=row.remote_address,
-        headers=said.headers.strip(),
-        body=body_preview.show(said.body),
+        headers=response.headers.strip(),
+        body=body_preview.show(response.body),
     )
 
 

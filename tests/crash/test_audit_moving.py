@@ -112,10 +112,10 @@ def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
 
     reconciler = Reconciler(Wanted(), now=clock.now(), most_ids=5)
     with reconcile.snapshot():
-        reconciler.parties.refresh()
+        reconciler.config.refresh()
         meanwhile(come_late)
         stretch = reconcile.next_key_range(reconciler.scope, 0)
-        reconcile.look(reconciler.result, reconciler.scope, stretch, reconciler.parties)
+        reconcile.check(reconciler.result, reconciler.scope, stretch, reconciler.config)
     assert reconciler.result.looked["deliveries"] == 3
     assert reconciler.result.off == {}
     assert Delivery.objects.count() == 6

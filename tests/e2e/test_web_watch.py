@@ -14,7 +14,7 @@ import requests
 
 from delivery.runtime import children, web_watch
 from delivery.runtime.children import Bind
-from delivery.runtime.web_watch import LOOKS, WebWatch
+from delivery.runtime.web_watch import MAX_CHECKS, WebWatch
 from tests.support.broker import Broker, descendants, running, wait_until
 
 SERVER = """
@@ -70,7 +70,7 @@ def runs(pid: int) -> bool:
 @pytest.mark.usefixtures("server")
 def test_a_process_that_beats_is_left_alone(folder: Path) -> None:
     pid = of(folder)
-    look(WebWatch(), 2 * LOOKS)
+    look(WebWatch(), 2 * MAX_CHECKS)
     assert runs(pid)
 
 
@@ -78,7 +78,7 @@ def test_a_process_that_beats_is_left_alone(folder: Path) -> None:
 def test_a_process_that_stands_still_is_killed_not_before_many_looks(folder: Path) -> None:
     pid, watch = of(folder), WebWatch()
     os.kill(pid, signal.SIGSTOP)
-    look(watch, LOOKS)
+    look(watch, MAX_CHECKS)
     assert runs(pid)
     look(watch, 1)
     wait_until(lambda: not runs(pid), 5, "it is still there")
@@ -91,7 +91,7 @@ def test_a_pause_shorter_than_that_begins_a_new_count(folder: Path) -> None:
     pid, watch = of(folder), WebWatch()
     for _ in range(3):
         os.kill(pid, signal.SIGSTOP)
-        look(watch, LOOKS - 1)
+        look(watch, MAX_CHECKS - 1)
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.1)
         look(watch, 1)
@@ -110,7 +110,7 @@ def test_a_folder_that_nobody_can_write_kills_nobody(
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(Path, "touch", refuse)
-    look(watch, 2 * LOOKS)
+    look(watch, 2 * MAX_CHECKS)
     assert runs(pid)
     monkeypatch.undo()
 
@@ -122,7 +122,7 @@ def test_the_processes_of_others_and_other_files_are_left_alone(folder: Path) ->
         (folder / f"1.{other.pid}").touch()
         (folder / "1.999999999").touch()
         (folder / "README.md").touch()
-        look(WebWatch(), LOOKS + 2)
+        look(WebWatch(), MAX_CHECKS + 2)
         assert runs(other.pid)
         other.kill()
     assert not (folder / "1.999999999").exists()

@@ -74,9 +74,9 @@ def brisk(pump: Pump) -> Iterator[None]:
 
     Otherwise an idle pump waits half a second for its next poll, and so does the test.
     """
-    patience = pump._patience
+    max_wait_s = pump._max_wait_s
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pump, "_patience", lambda: min(patience(), POLL_S))
+        patched.setattr(pump, "_max_wait_s", lambda: min(max_wait_s(), POLL_S))
         yield
 
 

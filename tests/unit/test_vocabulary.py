@@ -18,13 +18,14 @@ MODULES = frozenset(
 )
 NAMES = frozenset(
     """
-    Acting Agenda Allotment Announcement AnswerLater Asker Asking Auditor BadValues Bell Choice
-    Circles Claimed Clockwork Crowd Directory Dispatched Entrant Fate Fault Guardian Handed Hold
-    Holding Knower LeanHandler LeanRequest Leaver Mourner OfPeople Parcel Pile Places Postpone
-    Refusable Registered Roster Rounds Shelf Stale Stamp StepForm Stepped Surrounded Taker Turns
-    Veil Want Wish agenda allotment appetite asker asking bury bell clockwork guardian hurry hush
-    insist mend mint mourner nudge parcel parcels patiently prolong reseal resealed ripe roster seal
-    sealer steward stragglers takers undispatched unhush
+    Acting Agenda Allotment Announcement AnswerLater Asker Asking Auditor BadValues Bell Census
+    Choice Circles Claimed Clockwork Crowd Directory Dispatched Entrant Fate Fault Guardian Handed
+    Heard Hold Holding Knower LeanHandler LeanRequest Leaver Mourner OfPeople Parcel Pile Places
+    Postpone Refusable Registered Roster Rounds Served Shelf Stale Stamp StepForm Stepped Surrounded
+    Taker Turns Veil Want Wish agenda allotment appetite asker asking bell bury circles clockwork
+    crowds guardian hear hurry hush insist knock mend mint mourner nudge
+    parcel parcels patience_s patiently prolong reseal resealed ripe roster seal sealer
+    shelf standings steward stragglers takers undispatched unhush
     """.split()  # noqa: SIM905  (words are easier to read and to sort than literals)
 )
 PREFIXES = ("MOST_", "LONGEST_", "FEWEST_", "DEEPEST_", "SHORTEST_")

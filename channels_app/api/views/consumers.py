@@ -330,8 +330,8 @@ def with_secret(done: WriteResult[Consumer]) -> dict[str, Any]:
 
 
 def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
-    along = ("channel", "team", "health", "dead_letter_channel")
-    mine = Consumer.objects.select_related(*along).prefetch_related("secrets")
+    related = ("channel", "team", "health", "dead_letter_channel")
+    mine = Consumer.objects.select_related(*related).prefetch_related("secrets")
     mine = mine.filter(channel_id=channel_id)
     tenant = caller.tenant
     return mine if tenant.everything else mine.filter(team=tenant.team_id)

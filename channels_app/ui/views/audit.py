@@ -42,8 +42,8 @@ def changes(entry: AuditEntry) -> list[Change]:
     """All changed values of an entry."""
     before, after = entry.before or {}, entry.after or {}
     names = [*before, *(name for name in after if name not in before)]
-    told = [Change(name, _shown(before, name), _shown(after, name)) for name in names]
-    return [change for change in told if change.before or change.after]
+    compared = [Change(name, _shown(before, name), _shown(after, name)) for name in names]
+    return [change for change in compared if change.before or change.after]
 
 
 def _shown(side: Any, name: str) -> str:

@@ -55,7 +55,7 @@ class AckView(OpenView):
             )
         if answered.due:
             wakeups.notify_pumps(answered.due)
-        return Response({"result": answered.heard, "state": shapes.state(answered.delivery)})
+        return Response({"result": answered.result, "state": shapes.state(answered.delivery)})
 
 
 MAX_BYTES = 3 * 1024 * 1024
@@ -72,8 +72,8 @@ class InboundView(OpenView):
         setting = settings.of(inbound.called(token).ack)
         asked = request.query_params
         wanted = setting["verify_token"] if setting else None
-        told = asked.get("hub.verify_token", "")
-        if wanted is not None and not hmac.compare_digest(told.encode(), wanted.encode()):
+        given = asked.get("hub.verify_token", "")
+        if wanted is not None and not hmac.compare_digest(given.encode(), wanted.encode()):
             raise ApiProblem(403, "wrong_token", "This is not the verify_token of the consumer.")
         challenge = asked.get("hub.challenge", "")
         if asked.get("hub.mode") != "subscribe" or not _CHALLENGE.fullmatch(challenge):
@@ -88,13 +88,13 @@ class InboundView(OpenView):
         """What has become of messages; answers how many words were heard as what."""
         # Checked first, so that no body is read for an invalid token.
         consumer = inbound.called(token)
-        words = self._words(request, consumer)
+        statuses = self._statuses(request, consumer)
         now = clock.now()
-        told = correlate.find(consumer.id, words, now)
-        heard = Tally(one.heard or _acknowledge(one, now) for one in told)
-        return Response({"results": {name.value: count for name, count in heard.items()}})
+        reports = correlate.find(consumer.id, statuses, now)
+        counts = Tally(one.result or _acknowledge(one, now) for one in reports)
+        return Response({"results": {name.value: count for name, count in counts.items()}})
 
-    def _words(self, request: Request, consumer: Consumer) -> list[ProviderStatus]:
+    def _statuses(self, request: Request, consumer: Consumer) -> list[ProviderStatus]:
         meta, read = request.META, request._request.read
         body = read_body(AuthenticatedRequest(consumer.id), meta, read, MAX_BYTES)
         setting: Any = settings.of(consumer.ack)
@@ -111,12 +111,14 @@ class InboundView(OpenView):
             raise ApiProblem(413, "too_many_words", str(error)) from None
 
 
-def _acknowledge(told: correlate.ProviderReport, now: datetime) -> AckResult:
-    assert told.delivery_id is not None
+def _acknowledge(report: correlate.ProviderReport, now: datetime) -> AckResult:
+    assert report.delivery_id is not None
     try:
-        answered = acknowledge.acknowledge(told.delivery_id, ok=told.ok, now=now, slot=os.getpid())
+        answered = acknowledge.acknowledge(
+            report.delivery_id, ok=report.ok, now=now, slot=os.getpid()
+        )
     except NotFound:
         return AckResult.LATE  # its delivery has been deleted since
     if answered.due:
         wakeups.notify_pumps(answered.due)
-    return answered.heard
+    return answered.result

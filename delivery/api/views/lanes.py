@@ -65,7 +65,7 @@ class _HeldKey(ApiView):
 
     scopes: ClassVar = {"POST": ("replay",)}
 
-    def _hold(
+    def _change(
         self, request: Request, channel: str, client_id: str, ordering_key_id: str, what: str
     ) -> Response:
         consumer = policy.consumer_of(self.caller, channel, client_id)
@@ -87,7 +87,7 @@ class OrderingKeyPauseView(_HeldKey):
         self, request: Request, channel: str, client_id: str, ordering_key_id: str
     ) -> Response:
         """Begin nothing more of a key: what is on the wire ends. Other keys go on."""
-        return self._hold(request, channel, client_id, ordering_key_id, "pause")
+        return self._change(request, channel, client_id, ordering_key_id, "pause")
 
 
 class OrderingKeyResumeView(_HeldKey):
@@ -98,7 +98,7 @@ class OrderingKeyResumeView(_HeldKey):
         self, request: Request, channel: str, client_id: str, ordering_key_id: str
     ) -> Response:
         """Let a paused key go on. Doing it twice is harmless."""
-        return self._hold(request, channel, client_id, ordering_key_id, "resume")
+        return self._change(request, channel, client_id, ordering_key_id, "resume")
 
 
 class OrderingKeySkipView(_HeldKey):
@@ -113,7 +113,7 @@ class OrderingKeySkipView(_HeldKey):
         Name the `head` that is meant, so that a repeated call does not pass over the next one:
         409 when another one is the head by now, or when it is on its way.
         """
-        return self._hold(request, channel, client_id, ordering_key_id, "skip")
+        return self._change(request, channel, client_id, ordering_key_id, "skip")
 
 
 def _representation(lane: Lane, consumer: Consumer) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Command(BaseCommand):
         row = Channel.objects.filter(slug=channel).first()
         if row is None:
             raise Error(_unknown(channel))
-        going = erase.census(row)
+        going = erase.count_rows(row)
         self._describe(channel, going)
         if dry_run:
             self.stdout.write("Nothing was changed (--dry-run).")
@@ -77,7 +77,7 @@ class Command(BaseCommand):
             self.style.SUCCESS(f"Channel {channel} is deleted, with {counted(erased, 'row')}.")
         )
 
-    def _describe(self, channel: str, going: erase.Census) -> None:
+    def _describe(self, channel: str, going: erase.RowCounts) -> None:
         self.stdout.write(f"Channel {channel} has")
         for number, noun in (
             (going.consumers, "consumer"),
@@ -105,7 +105,7 @@ class Command(BaseCommand):
         if yes_delete != channel:
             raise Error(f"Nothing was changed: {yes_delete!r} is not {channel!r}.")
 
-    def _erase(self, channel: Channel, going: erase.Census, reason: str) -> int:
+    def _erase(self, channel: Channel, going: erase.RowCounts, reason: str) -> int:
         who = actor()
         consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
         erase.close(channel, actor=who, reason=reason, counted=going)

@@ -50,8 +50,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the figures of the load."""
         parser.add_argument("--consumer", metavar="CHANNEL/ID", help="take its own figures")
-        for names, kind, default, told in OPTIONS:
-            parser.add_argument(*names, type=kind, default=default, metavar="N", help=told)
+        for names, kind, default, help_text in OPTIONS:
+            parser.add_argument(*names, type=kind, default=default, metavar="N", help=help_text)
 
     def handle(self, *, consumer: str | None, **options: Any) -> None:
         """Print a table and its consequences."""

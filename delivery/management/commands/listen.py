@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, counted, sized
-from delivery.management.listening import Heard, Listener, Refused
+from delivery.management.listening import Listener, ReceivedMessage, Refused
 
 
 class Command(BaseCommand):
@@ -96,17 +96,17 @@ class Command(BaseCommand):
             raise Error(f"{url} cannot be reached.") from None
         self.stdout.write(f"Stopped after {counted(self.count, 'message')}.")
 
-    def _show(self, heard: Heard) -> None:
+    def _show(self, received: ReceivedMessage) -> None:
         self.count += 1
-        colour = self.style.SUCCESS if heard.is_done else self.style.WARNING
-        shown = colour("-" if heard.status is None else str(heard.status))
-        one = heard.message
+        colour = self.style.SUCCESS if received.is_done else self.style.WARNING
+        shown = colour("-" if received.status is None else str(received.status))
+        one = received.message
         self.stdout.write(
             f"{timezone.now():%H:%M:%S} {shown:<3} {one['event_type'] or '-':<20} "
-            f"try {one['attempt']} {sized(len(heard.body)):>7}  {one['id']}"
+            f"try {one['attempt']} {sized(len(received.body)):>7}  {one['id']}"
         )
         if self.bodies:
-            self.stdout.write(heard.body.decode("utf-8", "replace"))
+            self.stdout.write(received.body.decode("utf-8", "replace"))
         self.stdout.flush()
 
 

@@ -94,9 +94,9 @@ class Command(BaseCommand):
         attempt = f"try {seen.attempt}" if seen.attempt else "-"
         signature = {"valid": "signed", "unchecked": "-"}.get(seen.signature, "FORGED?")
         signature = self.style.ERROR(signature) if signature == "FORGED?" else signature
-        again = "  again" if seen.repeated else ""
+        suffix = "  again" if seen.repeated else ""
         self.stdout.write(
             f"{timezone.now():%H:%M:%S} {status} {seen.path:<12} {seen.event_type or '-':<15} "
-            f"{attempt:<5} {signature:<6} {sized(seen.size):>7}  {seen.message_id or '-'}{again}"
+            f"{attempt:<5} {signature:<6} {sized(seen.size):>7}  {seen.message_id or '-'}{suffix}"
         )
         self.stdout.flush()

@@ -129,14 +129,14 @@ class Command(BaseCommand):
 
 
 def _document(reconciler: Reconciler) -> dict[str, Any]:
-    result, parties = reconciler.result, reconciler.parties
+    result, config = reconciler.result, reconciler.config
     consumers = []
     for consumer_id, account in sorted(result.accounts.items()):
-        party = parties.by_id.get(consumer_id)
+        consumer = config.consumers.get(consumer_id)
         consumers.append(
             {
-                "channel": parties.slug(party.channel_id) if party else "",
-                "consumer": party.client_id if party else f"({consumer_id})",
+                "channel": config.slug(consumer.channel_id) if consumer else "",
+                "consumer": consumer.client_id if consumer else f"({consumer_id})",
                 "accepted": account.accepted,
                 **{state: account.states[state] for state in STATES},
                 "missing": account.missing,
@@ -148,7 +148,7 @@ def _document(reconciler: Reconciler) -> dict[str, Any]:
         "deliveries": result.looked["deliveries"],
         "channels": [
             {
-                "channel": parties.slug(channel_id),
+                "channel": config.slug(channel_id),
                 "messages": inflow.states.total(),
                 **dict(inflow.states),
                 "fanned_out": inflow.recorded,

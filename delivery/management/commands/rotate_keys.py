@@ -55,11 +55,11 @@ class Command(BaseCommand):
         self._reencrypt_all()
 
     def _wait_for_all(self, key_id: str, seconds: float) -> None:
-        end, told = time.monotonic() + seconds, ""
+        end, shown = time.monotonic() + seconds, ""
         while lacking := [one.name for one in registration.holders() if key_id not in one.keys]:
-            if (names := "".join(f"\n  {name}" for name in lacking)) != told:
+            if (names := "".join(f"\n  {name}" for name in lacking)) != shown:
                 self.stderr.write(f"Waiting for processes that have not read key {key_id}:{names}")
-                told = names
+                shown = names
             if time.monotonic() >= end:
                 raise Error(
                     f"Processes that have not read key {key_id}:{names}\n"

@@ -54,7 +54,7 @@ class Narrator(threading.Thread):
         self._shop = Shop(url, stage.key, rate)
         self._numbers = Numbers(stage, ids.first_id_at(int(time.time() * 1000)))
         self._before: dict[str, Counts] = {}
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
         self._trouble_since: float | None = None
         self._begun = 0.0
         self._ended: float | None = None
@@ -143,33 +143,33 @@ class Narrator(threading.Thread):
             ("recovering", DeliveryState.DELIVERED, _recovery),
             ("failing", DeliveryState.DEAD, self._dead_letter),
         ):
-            if name in self._told:
+            if name in self._announced:
                 continue
             if (delivery := self._numbers.first(name, state)) is not None:
-                self._told.add(name)
+                self._announced.add(name)
                 self._say(pages.event(self._elapsed, *sentence(delivery)))
         is_open = self._numbers.open_circuits()
         for name in self.stage.consumers:
             topic = f"circuit of {name}"
-            if name in is_open and topic not in self._told:
-                self._told.add(topic)
+            if name in is_open and topic not in self._announced:
+                self._announced.add(topic)
                 text = f"{name}: its circuit opened, it is only probed now and then"
                 self._say(pages.event(self._elapsed, text))
             elif name not in is_open:
-                self._told.discard(topic)
+                self._announced.discard(topic)
 
     def _tell_trouble(self) -> None:
         """Report a shop that cannot publish, once this has lasted a moment."""
         trouble, now = self._shop.trouble, time.monotonic()
         if not trouble:
-            if "trouble" in self._told:
+            if "trouble" in self._announced:
                 self._say(pages.event(self._elapsed, "the shop publishes again; nothing was lost"))
-            self._told.discard("trouble")
+            self._announced.discard("trouble")
             self._trouble_since = None
             return
         self._trouble_since = self._trouble_since or now
-        if now - self._trouble_since > 1.0 and "trouble" not in self._told:
-            self._told.add("trouble")
+        if now - self._trouble_since > 1.0 and "trouble" not in self._announced:
+            self._announced.add("trouble")
             self._say(pages.event(self._elapsed, f"the shop keeps trying: {trouble}"))
 
     def _dead_letter(self, delivery: Delivery) -> tuple[str, str]:

@@ -64,14 +64,14 @@ class Api:
     url: str
     channel: str
     key: str = field(repr=False)
-    patience_s: float = RETRY_TIMEOUT_S
+    retry_timeout_s: float = RETRY_TIMEOUT_S
     on_pause: Callable[[str], None] = lambda reason: None
     """Called with the reason at the first of consecutive failures."""
     _session: requests.Session = field(default_factory=requests.Session)
 
     def publish(self, items: Sequence[Item]) -> list[Result]:
         """Retry until there is a response, as long as repeating is safe."""
-        end = time.monotonic() + self.patience_s
+        end = time.monotonic() + self.retry_timeout_s
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -118,7 +118,7 @@ class Api:
             Result(
                 stored=item["status"] < 300,
                 duplicate=bool(item.get("duplicate")),
-                detail=_said(item),
+                detail=_detail_text(item),
             )
             for item in answer.json()["items"]
         ]
@@ -142,8 +142,8 @@ class Direct:
             try:
                 read.append(publication.from_item(dict(item), view, self.producer, now))
             except ApiProblem as problem:
-                said = {"field": problem.field, "detail": str(problem.detail)}
-                read.append(Result(stored=False, detail=_said(said)))
+                problem_item = {"field": problem.field, "detail": str(problem.detail)}
+                read.append(Result(stored=False, detail=_detail_text(problem_item)))
         wanted = [one for one in read if isinstance(one, Publication)]
         owner = self.producer.id if self.producer else None
         try:
@@ -163,7 +163,7 @@ def _stored(result: sequencing.Result) -> Result:
     return Result(True, duplicate=result.duplicate)
 
 
-def _said(item: Mapping[str, Any]) -> str:
+def _detail_text(item: Mapping[str, Any]) -> str:
     detail, name = str(item.get("detail", "")), item.get("field", "")
     return f"{name}: {detail}" if name and detail else detail
 

@@ -2,12 +2,12 @@
 
 The audit trail of people's actions (AuditEntry) is something else.
 
-result, parties = Reconciliation(most_ids=20), reconcile.Parties(grace)
+result, config = Reconciliation(most_ids=20), reconcile.ConfigSnapshot(grace)
 while first <= scope.last:
     with reconcile.snapshot():
-        parties.refresh()
+        config.refresh()
         key_range = reconcile.next_key_range(scope, first)
-        reconcile.look(result, scope, key_range, parties)
+        reconcile.check(result, scope, key_range, config)
     first = key_range.last + 1
 """
 
@@ -15,15 +15,21 @@ from delivery.rules.reconciliation import Reconciliation
 from delivery.steps.reconcile import attempts, fan_out, late, lost, orphans
 from delivery.steps.reconcile.key_ranges import newest
 from delivery.steps.reconcile.key_ranges import next_one as next_key_range
-from delivery.steps.reconcile.scope import KeyRange, Parties, Party, Scope, snapshot
+from delivery.steps.reconcile.scope import (
+    ConfigSnapshot,
+    KeyRange,
+    ReconciledConsumer,
+    Scope,
+    snapshot,
+)
 
 __all__ = [
+    "ConfigSnapshot",
     "KeyRange",
-    "Parties",
-    "Party",
+    "ReconciledConsumer",
     "Scope",
+    "check",
     "late",
-    "look",
     "lost",
     "newest",
     "next_key_range",
@@ -32,8 +38,10 @@ __all__ = [
 ]
 
 
-def look(result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Parties) -> None:
+def check(
+    result: Reconciliation, scope: Scope, key_range: KeyRange, config: ConfigSnapshot
+) -> None:
     """Run all checks on one range of messages. Call this inside a snapshot."""
-    sums = fan_out.look(result, scope, key_range, parties)
-    orphans.look(result, scope, key_range, parties, sums)
-    attempts.look(result, scope, key_range)
+    sums = fan_out.check(result, scope, key_range, config)
+    orphans.check(result, scope, key_range, config, sums)
+    attempts.check(result, scope, key_range)

@@ -24,7 +24,7 @@ OFF = f"""
 """
 
 
-def look(result: Reconciliation, scope: Scope, key_range: KeyRange) -> None:
+def check(result: Reconciliation, scope: Scope, key_range: KeyRange) -> None:
     """Record deliveries of one range with a wrong history. Call this inside a snapshot."""
     rows = raw.read(
         OFF.format(narrowed=scope.narrowed("d")),

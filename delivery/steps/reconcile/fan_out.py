@@ -8,7 +8,7 @@ from channels_app.models import Message, raw
 from channels_app.rules import ids
 from delivery.models import Delivery, Pruned
 from delivery.rules.reconciliation import SENDABLE, Check, Place, Reconciliation
-from delivery.steps.reconcile.scope import KeyRange, Parties, Party, Scope
+from delivery.steps.reconcile.scope import ConfigSnapshot, KeyRange, ReconciledConsumer, Scope
 
 DISPATCHED = Message.State.DISPATCHED.value
 NO_END = 1 << 40
@@ -65,7 +65,9 @@ class Sums:
         return self.recorded == self.made and not self.off
 
 
-def look(result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Parties) -> Sums:
+def check(
+    result: Reconciliation, scope: Scope, key_range: KeyRange, config: ConfigSnapshot
+) -> Sums:
     """Sum up one range and record discrepancies. Call this inside a snapshot."""
     ends = [key_range.first, key_range.last]
     of_channels = scope.narrowed("m", to_consumers=False)
@@ -92,43 +94,45 @@ def look(result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Par
     for message_id, channel_id in raw.read(OFF.format(narrowed=of_channels), ends):
         result.note(Check.FAN_OUT, Place(channel_id), [_public(message_id)])
         sums.off += 1
-    for party in parties.by_id.values():
-        if scope.has(party.id) and not party.is_retired:
-            _compare(result, key_range, party, parties, sent, made)
+    for consumer in config.consumers.values():
+        if scope.has(consumer.id) and not consumer.is_retired:
+            _compare(result, key_range, consumer, config, sent, made)
     return sums
 
 
 def _compare(
     result: Reconciliation,
     key_range: KeyRange,
-    party: Party,
-    parties: Parties,
+    consumer: ReconciledConsumer,
+    config: ConfigSnapshot,
     sent: Tally[tuple[int, str]],
     made: Tally[tuple[int, str]],
 ) -> None:
-    lane = parties.lanes.get(party.channel_id)
-    if party.since > key_range.last or (lane is not None and lane.is_queue):
+    channel = config.channels.get(consumer.channel_id)
+    if consumer.since > key_range.last or (channel is not None and channel.is_queue):
         return
     wanted = [
         event_type
         for channel_id, event_type in sent
-        if channel_id == party.channel_id and party.wants(event_type)
+        if channel_id == consumer.channel_id and consumer.wants(event_type)
     ]
     # If the settings hold for the whole range, the sums suffice, and no row has to be read.
-    if party.since <= key_range.first:
-        wanted = [it for it in wanted if made[party.id, it] < sent[party.channel_id, it]]
+    if consumer.since <= key_range.first:
+        wanted = [it for it in wanted if made[consumer.id, it] < sent[consumer.channel_id, it]]
     if wanted:
-        lacking = list(_lacking(key_range, party, wanted))
+        lacking = list(_lacking(key_range, consumer, wanted))
         if lacking:
-            result.miss(party.place, lacking)
+            result.miss(consumer.place, lacking)
 
 
-def _lacking(key_range: KeyRange, party: Party, event_types: list[str]) -> Iterable[str]:
+def _lacking(
+    key_range: KeyRange, consumer: ReconciledConsumer, event_types: list[str]
+) -> Iterable[str]:
     rows = raw.read(
         LACKING.format(holes=", ".join(["%s"] * len(event_types))),
         [
-            *(max(key_range.first, party.since), key_range.last, party.channel_id),
-            *(*event_types, party.id),
+            *(max(key_range.first, consumer.since), key_range.last, consumer.channel_id),
+            *(*event_types, consumer.id),
         ],
     )
     return (_public(message_id) for (message_id,) in rows)

@@ -13,7 +13,7 @@ from delivery.models import Pruned
 from delivery.models.accounting import EVERY_CHANNEL
 from delivery.rules.reconciliation import Check, Place, Reconciliation
 from delivery.steps.reconcile import key_ranges
-from delivery.steps.reconcile.scope import Parties, through
+from delivery.steps.reconcile.scope import ConfigSnapshot, through
 
 NEVER, FOREVER = "2000-01-01", "9999-12-31"
 RECORDS = f"{IdempotencyRecord._meta.db_table}{{by_expiry}}"
@@ -34,7 +34,7 @@ LOST = f"""
 
 
 def spans(
-    parties: Parties, since: datetime | None, until: datetime, slack: timedelta
+    config: ConfigSnapshot, since: datetime | None, until: datetime, slack: timedelta
 ) -> Iterator[tuple[str, str]]:
     """Yield when records of messages of that time expire: after the first time, up to the second.
 
@@ -45,7 +45,7 @@ def spans(
         yield NEVER, FOREVER
         return
     seen = NEVER
-    for window in sorted(parties.windows()):
+    for window in sorted(config.windows()):
         last = raw.text(until + window + slack)
         yield max(seen, raw.text(since + window - slack)), last
         seen = last

@@ -9,7 +9,7 @@ from delivery.models import Attempt, Delivery
 from delivery.rules.reconciliation import SENDABLE, Check, Place, Reconciliation
 from delivery.steps.reconcile import key_ranges
 from delivery.steps.reconcile.fan_out import Sums
-from delivery.steps.reconcile.scope import KeyRange, Parties, Scope
+from delivery.steps.reconcile.scope import ConfigSnapshot, KeyRange, Scope
 
 MESSAGES, BODIES = Message._meta.db_table, MessageBody._meta.db_table
 DELIVERIES, ATTEMPTS = Delivery._meta.db_table, Attempt._meta.db_table
@@ -55,8 +55,8 @@ TABLES = (
 )
 
 
-def look(
-    result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Parties, sums: Sums
+def check(
+    result: Reconciliation, scope: Scope, key_range: KeyRange, config: ConfigSnapshot, sums: Sums
 ) -> None:
     """Record rows of one range without a parent or a body. Call this inside a snapshot."""
     ends = [key_range.first, key_range.last]
@@ -67,10 +67,10 @@ def look(
     if not sums.agree:
         rows = raw.read(MESSAGELESS.format(narrowed=scope.narrowed("d")), ends)
         _note(result, ids.DELIVERY, rows)
-    if unknown := sums.channel_ids - parties.lanes.keys():
+    if unknown := sums.channel_ids - config.channels.keys():
         sql = CHANNELLESS.format(unknown=raw.listed(unknown))
         _note(result, ids.MESSAGE, raw.read(sql, ends))
-    if unknown := sums.consumer_ids - parties.by_id.keys():
+    if unknown := sums.consumer_ids - config.consumers.keys():
         sql = CONSUMERLESS.format(unknown=raw.listed(unknown))
         _note(result, ids.DELIVERY, raw.read(sql, ends))
 

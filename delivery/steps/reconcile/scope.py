@@ -49,7 +49,7 @@ class KeyRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class ReconciledConsumer:
     """A consumer as the reconciliation uses it."""
 
     id: int
@@ -71,7 +71,7 @@ class Party:
         return filters.matches(self.event_types, event_type)
 
 
-class Lane(NamedTuple):
+class ReconciledChannel(NamedTuple):
     """A channel as the reconciliation uses it."""
 
     slug: str
@@ -83,7 +83,7 @@ class Lane(NamedTuple):
     """Whether each message goes to only one of its consumers."""
 
 
-class Parties:
+class ConfigSnapshot:
     """Channels and consumers, read again in each snapshot in which they have changed.
 
     Includes retired consumers, whose history remains.
@@ -92,8 +92,8 @@ class Parties:
     def __init__(self, grace: timedelta) -> None:
         self._grace = grace
         self._number = -1
-        self.lanes: dict[int, Lane] = {}
-        self.by_id: dict[int, Party] = {}
+        self.channels: dict[int, ReconciledChannel] = {}
+        self.consumers: dict[int, ReconciledConsumer] = {}
 
     def refresh(self) -> None:
         """Read changed settings. Call this inside each snapshot."""
@@ -104,17 +104,17 @@ class Parties:
         names = ("id", "slug", "updated_at", "idempotency_window_s", "kind")
         channels = Channel.objects.values_list(*names)
         usual = conf().idempotency_window_s
-        self.lanes = {
-            channel_id: Lane(
+        self.channels = {
+            channel_id: ReconciledChannel(
                 *(slug, self._settled(at), timedelta(seconds=window_s or usual)),
                 is_queue=kind == Channel.Kind.QUEUE,
             )
             for channel_id, slug, at, window_s, kind in channels
         }
-        self.by_id = {row.id: self._party(row) for row in Consumer.objects.order_by("id")}
+        self.consumers = {row.id: self._consumer(row) for row in Consumer.objects.order_by("id")}
 
-    def _party(self, row: Consumer) -> Party:
-        return Party(
+    def _consumer(self, row: Consumer) -> ReconciledConsumer:
+        return ReconciledConsumer(
             id=row.id,
             client_id=row.client_id,
             channel_id=row.channel_id,
@@ -126,12 +126,12 @@ class Parties:
 
     def slug(self, channel_id: int) -> str:
         """Return a channel's name; empty for none, and for a deleted one."""
-        lane = self.lanes.get(channel_id)
-        return lane.slug if lane else ""
+        channel = self.channels.get(channel_id)
+        return channel.slug if channel else ""
 
     def windows(self) -> set[timedelta]:
         """Return the distinct idempotency windows of all channels."""
-        return {lane.window for lane in self.lanes.values()}
+        return {channel.window for channel in self.channels.values()}
 
     def _settled(self, changed_at: datetime) -> int:
         # Hosts' clocks differ, and a message that is being fanned out while its consumer changes

@@ -128,8 +128,8 @@ def _admit(restore_id: int, now: datetime, slot: int) -> int:
     found = restored_rows.sort(some, consumer, now)
     restored_rows.messages(found.missing, consumer)
     keys = restored_rows.deliveries(found.new, consumer, restore, pace, slot)
-    again = requeue(
-        found.again,
+    requeued = requeue(
+        found.finished,
         states=restored_rows.DONE,
         replay_id=restore.replay_id or 0,
         pace=pace,
@@ -137,7 +137,7 @@ def _admit(restore_id: int, now: datetime, slot: int) -> int:
         slot=slot,
     )
     Restored.objects.filter(id__in=[row.id for row in some]).delete()
-    _keep(restore, found, keys, again, len(some), pace, now)
+    _keep(restore, found, keys, requeued, len(some), pace, now)
     failpoints.reach("in_restore")
     return len(some)
 
@@ -187,12 +187,12 @@ def _keep(
     restore: Restore,
     found: Sorted,
     keys: list[int],
-    again: int,
+    requeued: int,
     taken: int,
     pace: Pace,
     now: datetime,
 ) -> None:
-    queued = len(keys) + again
+    queued = len(keys) + requeued
     restore.queued_count += queued
     restore.skipped_count += taken - queued
     restore.next_due_at = pace.after(queued)

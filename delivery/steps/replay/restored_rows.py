@@ -24,7 +24,7 @@ class Sorted(NamedTuple):
     """Rows whose messages are created again."""
     new: list[Restored]
     """Rows whose deliveries are created."""
-    again: list[int]
+    finished: list[int]
     """Existing deliveries that are finished."""
 
 
@@ -54,7 +54,7 @@ def sort(rows: Sequence[Restored], consumer: Consumer, now: datetime) -> Sorted:
         if row.message_id in here:
             key, state = here[row.message_id]
             if state in DONE:
-                found.again.append(key)
+                found.finished.append(key)
             continue
         if not is_here:
             found.missing.append(row)

@@ -29,23 +29,23 @@ _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(slots=True)
-class Known:
+class CachedAddresses:
     """The result of the last lookup of a name."""
 
     addresses: list[str]
     """Numeric, in the order in which to try them."""
     stale_at: float
-    told: bool = False
+    in_libcurl: bool = False
     """Whether libcurl has the addresses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Served(Generic[Waiter]):
+class LookupResult(Generic[Waiter]):
     """A waiter whose lookup has ended."""
 
     waiter: Waiter
     place: Place
-    finding: Known | str
+    result: CachedAddresses | str
     """The addresses, or an error text."""
     waited_ms: int
 
@@ -72,13 +72,13 @@ class Names(Generic[Waiter]):
     """
 
     def __init__(self) -> None:
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
-        self.fd = self._ear.fileno()
-        self._known: dict[Place, Known] = {}
-        self._asked: set[Place] = set()
-        self._unasked: deque[Place] = deque()
+        self._signal_sender, self._signal_receiver = socket.socketpair()
+        self._signal_sender.setblocking(False)
+        self._signal_receiver.setblocking(False)
+        self.fd = self._signal_receiver.fileno()
+        self._cache: dict[Place, CachedAddresses] = {}
+        self._in_progress: set[Place] = set()
+        self._queued: deque[Place] = deque()
         self._threads = 0
         self._found: deque[tuple[Place, list[str] | str]] = deque()
         self._waiting: dict[int, tuple[Waiter, Place, float]] = {}
@@ -89,15 +89,15 @@ class Names(Generic[Waiter]):
         """Number of waiters."""
         return len(self._waiting)
 
-    def known(self, place: Place) -> Known | None:
+    def cached(self, place: Place) -> CachedAddresses | None:
         """Return the cached result for a name; None if the caller must wait for it.
 
         An old result is used while it is being renewed, and dropped if that fails.
         """
-        known = self._known.get(place)
-        if known is not None and known.stale_at < time.monotonic():
-            self._ask(place)
-        return known
+        cached = self._cache.get(place)
+        if cached is not None and cached.stale_at < time.monotonic():
+            self._request_lookup(place)
+        return cached
 
     def wait(self, waiter: Waiter, place: Place, seconds: float) -> None:
         """Resolve a name for a waiter that gives up after so many seconds."""
@@ -105,7 +105,7 @@ class Names(Generic[Waiter]):
         self._ticket += 1
         self._waiting[self._ticket] = (waiter, place, now)
         heapq.heappush(self._deadlines, (now + seconds, self._ticket))
-        self._ask(place)
+        self._request_lookup(place)
 
     def next_deadline(self) -> float | None:
         """Return when (`time.monotonic`) the next waiter gives up."""
@@ -113,54 +113,54 @@ class Names(Generic[Waiter]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def collect(self) -> list[Served[Waiter]]:
+    def collect(self) -> list[LookupResult[Waiter]]:
         """Return the waiters whose lookups have ended."""
         with suppress(BlockingIOError):
-            self._ear.recv(4096)
-        served: list[Served[Waiter]] = []
+            self._signal_receiver.recv(4096)
+        results: list[LookupResult[Waiter]] = []
         while self._found:
-            place, finding = self._found.popleft()
-            outcome = self._learn(place, finding)
+            place, result = self._found.popleft()
+            outcome = self._store(place, result)
             tickets = [key for key, (_, wanted, _) in self._waiting.items() if wanted == place]
-            served += [self._serve(ticket, outcome) for ticket in tickets]
+            results += [self._end_wait(ticket, outcome) for ticket in tickets]
         now = time.monotonic()
         while (deadline := self.next_deadline()) is not None and deadline <= now:
-            served.append(self._serve(self._deadlines[0][1], "no answer in time"))
-        return served
+            results.append(self._end_wait(self._deadlines[0][1], "no answer in time"))
+        return results
 
-    def dismiss(self, wanted: Callable[[Waiter], bool] = lambda _: True) -> list[Waiter]:
+    def remove(self, wanted: Callable[[Waiter], bool] = lambda _: True) -> list[Waiter]:
         """Remove and return the ``wanted`` waiters whose lookups have not ended."""
         tickets = [ticket for ticket, (waiter, *_) in self._waiting.items() if wanted(waiter)]
         return [self._waiting.pop(ticket)[0] for ticket in tickets]
 
     def close(self) -> None:
         """Stop listening; the results of lookups in progress are ignored."""
-        self._ear.close()
-        self._bell.close()
+        self._signal_receiver.close()
+        self._signal_sender.close()
 
-    def _serve(self, ticket: int, finding: Known | str) -> Served[Waiter]:
+    def _end_wait(self, ticket: int, result: CachedAddresses | str) -> LookupResult[Waiter]:
         waiter, place, since = self._waiting.pop(ticket)
-        return Served(waiter, place, finding, round((time.monotonic() - since) * 1000))
+        return LookupResult(waiter, place, result, round((time.monotonic() - since) * 1000))
 
-    def _learn(self, place: Place, finding: list[str] | str) -> Known | str:
+    def _store(self, place: Place, result: list[str] | str) -> CachedAddresses | str:
         self._threads -= 1
-        self._asked.discard(place)
-        if self._unasked:
-            self._start(self._unasked.popleft())
-        if isinstance(finding, str):
-            self._known.pop(place, None)
-            return finding
-        known = self._known[place] = Known(finding, time.monotonic() + FRESH_S)
-        return known
+        self._in_progress.discard(place)
+        if self._queued:
+            self._start(self._queued.popleft())
+        if isinstance(result, str):
+            self._cache.pop(place, None)
+            return result
+        cached = self._cache[place] = CachedAddresses(result, time.monotonic() + FRESH_S)
+        return cached
 
-    def _ask(self, place: Place) -> None:
-        if place in self._asked:
+    def _request_lookup(self, place: Place) -> None:
+        if place in self._in_progress:
             return
-        self._asked.add(place)
+        self._in_progress.add(place)
         if self._threads < MAX_THREADS:
             self._start(place)
         else:
-            self._unasked.append(place)
+            self._queued.append(place)
 
     def _start(self, place: Place) -> None:
         self._threads += 1
@@ -168,17 +168,17 @@ class Names(Generic[Waiter]):
 
     def _look_up(self, place: Place) -> None:
         """Look up a name in a thread; store a result and signal it in every case."""
-        finding: list[str] | str
+        result: list[str] | str
         try:
             entries = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
             # Without the zone of a link-local address, which names a network interface.
             ips = [str(entry[4][0]).partition("%")[0] for entry in entries]
-            finding = list(dict.fromkeys(ips))
+            result = list(dict.fromkeys(ips))
         except OSError as error:
-            finding = error.strerror or "the lookup failed"
+            result = error.strerror or "the lookup failed"
         except UnicodeError:
-            finding = "it is not a host name"
-        self._found.append((place, finding))
+            result = "it is not a host name"
+        self._found.append((place, result))
         # A full socket has been signalled already, a closed one has no listener any more.
         with suppress(OSError):
-            self._bell.send(b"\0")
+            self._signal_sender.send(b"\0")

@@ -159,8 +159,8 @@ class Handle:
         "_blocked_ip",
         "_connect_timeout_ms",
         "_excerpt",
+        "_has_addresses",
         "_headers",
-        "_leads",
         "_limits",
         "_no_socket",
         "_on_connection",
@@ -182,7 +182,7 @@ class Handle:
         self._headers = io.BytesIO()
         self._excerpt = bytearray()
         self._url = ""
-        self._leads = False
+        self._has_addresses = False
         self._timeout_ms = self._connect_timeout_ms = -1
         self.call: Call
         self._forget()
@@ -237,12 +237,12 @@ class Handle:
             raise CallRefused(f"The call cannot be sent: {error}.") from error
         self.call = call
 
-    def lead(self, place: Place, ips: list[str]) -> None:
+    def set_addresses(self, place: Place, ips: list[str]) -> None:
         """Give libcurl a name's addresses, which it remembers for the sender's handles."""
         host, port = place
         listed = ",".join(f"[{ip}]" if ":" in ip else ip for ip in ips)
         self.curl.setopt(pycurl.RESOLVE, [f"{host}:{port}:{listed}"])
-        self._leads = True
+        self._has_addresses = True
 
     def spend(self, waited_ms: int) -> None:
         """Deduct a wait before the transfer from the limits, and add it to the timings."""
@@ -261,10 +261,10 @@ class Handle:
 
     def unload(self) -> None:
         """Prepare the handle for the next call."""
-        if self._leads:
+        if self._has_addresses:
             # Not passed on yet if the call was abandoned before it began; it must not be later.
             self.curl.unsetopt(pycurl.RESOLVE)
-            self._leads = False
+            self._has_addresses = False
         if len(self.call.body) > _SMALL_BODY:
             # An idle handle must not keep a large body in memory.
             self.curl.setopt(pycurl.POSTFIELDS, b"")

@@ -13,7 +13,7 @@ import pycurl
 from channels_app.rules.addresses import Networks
 from delivery.rules.outcome import Outcome
 from delivery.steps.send import dns
-from delivery.steps.send.dns import Known, Names, Place
+from delivery.steps.send.dns import CachedAddresses, Names, Place
 from delivery.steps.send.handle import Call, CallRefused, Handle, Limits, Response
 
 _EVENTS = {
@@ -58,10 +58,10 @@ class Sender:
         self._done: list[Response] = []
         self._names: Names[Handle] = Names()
         self._epoll.register(self._names.fd, select.EPOLLIN)
-        self._untold: list[Known] = []
+        self._not_in_libcurl: list[CachedAddresses] = []
         self._max_idle_handles = max_connections
         self._connected = False
-        self._no_waiters = pycurl.Curl()
+        self._dummy_handle = pycurl.Curl()
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer_change)
@@ -88,9 +88,9 @@ class Sender:
             return
         place = dns.place_of(call.url)
         if place is None:
-            self._go(handle)
-        elif (known := self._names.known(place)) is not None:
-            self._lead(handle, place, known)
+            self._add(handle)
+        elif (cached := self._names.cached(place)) is not None:
+            self._add_resolved(handle, place, cached)
         else:
             limit_ms = min(call.timeout_ms, call.connect_timeout_ms)
             self._names.wait(handle, place, limit_ms / 1000)
@@ -121,16 +121,16 @@ class Sender:
     def on_timer(self) -> None:
         """Start added calls and end those that have timed out, if the time for it has come."""
         now = time.monotonic()
-        impatient = self._names.next_deadline()
-        if impatient is not None and impatient <= now:
+        deadline = self._names.next_deadline()
+        if deadline is not None and deadline <= now:
             self._resume()
         if self._due is not None and self._due <= now:
             self._due = None
             self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
             # The added calls have begun, so libcurl has read the addresses of their names.
-            for known in self._untold:
-                known.told = True
-            self._untold.clear()
+            for cached in self._not_in_libcurl:
+                cached.in_libcurl = True
+            self._not_in_libcurl.clear()
             self._call_the_waiting()
 
     def take(self) -> list[Response]:
@@ -149,10 +149,10 @@ class Sender:
         A consumer may have received an aborted call.
         """
         self._done = self.take()
-        waiting, going = self._names.dismiss(), list(self._busy.values())
-        keys = [handle.call.key for handle in waiting + going]
-        self._untold.clear()
-        for handle in going:
+        waiting, busy = self._names.remove(), list(self._busy.values())
+        keys = [handle.call.key for handle in waiting + busy]
+        self._not_in_libcurl.clear()
+        for handle in busy:
             self._release(handle)
         for handle in waiting:
             self._put_back(handle)
@@ -164,11 +164,12 @@ class Sender:
         Their consumers have received nothing. ``wanted`` is called with keys of calls in progress.
         """
         self._done = self.take()
-        waiting = self._names.dismiss(lambda handle: wanted(handle.call.key))
-        going = [it for it in self._busy.values() if wanted(it.call.key) and not it.has_sent]
-        keys = [handle.call.key for handle in waiting + going]
-        self._untold.clear()  # calls that would have passed addresses to libcurl may be among them
-        for handle in going:
+        waiting = self._names.remove(lambda handle: wanted(handle.call.key))
+        busy = [it for it in self._busy.values() if wanted(it.call.key) and not it.has_sent]
+        keys = [handle.call.key for handle in waiting + busy]
+        # Calls that would have passed addresses to libcurl may be among them.
+        self._not_in_libcurl.clear()
+        for handle in busy:
             self._release(handle)
         for handle in waiting:
             self._put_back(handle)
@@ -180,7 +181,7 @@ class Sender:
         self._done.clear()
         self._names.close()
         self._multi.close()
-        self._no_waiters.close()
+        self._dummy_handle.close()
         for handle in self._idle:
             handle.curl.close()
         self._idle.clear()
@@ -200,29 +201,29 @@ class Sender:
         """
         if self._connected:
             self._connected = False
-            self._multi.add_handle(self._no_waiters)
-            self._multi.remove_handle(self._no_waiters)
+            self._multi.add_handle(self._dummy_handle)
+            self._multi.remove_handle(self._dummy_handle)
 
-    def _go(self, handle: Handle) -> None:
+    def _add(self, handle: Handle) -> None:
         self._busy[handle.curl] = handle
         self._multi.add_handle(handle.curl)
 
-    def _lead(self, handle: Handle, place: Place, known: Known) -> None:
-        if not known.told:
-            handle.lead(place, known.addresses)
-            self._untold.append(known)
-        self._go(handle)
+    def _add_resolved(self, handle: Handle, place: Place, cached: CachedAddresses) -> None:
+        if not cached.in_libcurl:
+            handle.set_addresses(place, cached.addresses)
+            self._not_in_libcurl.append(cached)
+        self._add(handle)
 
     def _resume(self) -> None:
         """Continue calls that waited for a name."""
-        for served in self._names.collect():
-            handle = served.waiter
-            if isinstance(served.finding, Known):
-                handle.spend(served.waited_ms)
-                self._lead(handle, served.place, served.finding)
+        for lookup in self._names.collect():
+            handle = lookup.waiter
+            if isinstance(lookup.result, CachedAddresses):
+                handle.spend(lookup.waited_ms)
+                self._add_resolved(handle, lookup.place, lookup.result)
                 continue
-            sentence = f"The host name could not be resolved: {served.finding}."
-            self._done.append(_unsent(handle.call, Outcome.DNS_ERROR, sentence, served.waited_ms))
+            sentence = f"The host name could not be resolved: {lookup.result}."
+            self._done.append(_unsent(handle.call, Outcome.DNS_ERROR, sentence, lookup.waited_ms))
             self._put_back(handle)
 
     def _finish(self, curl: Any, code: int, detail: str) -> Response:
@@ -248,10 +249,10 @@ class Sender:
             self._unwatch(fd)
             return
         events = _EVENTS[what]
-        known = self._watched.get(fd)
-        if known is None:
+        watched_events = self._watched.get(fd)
+        if watched_events is None:
             self._epoll.register(fd, events)
-        elif known != events:
+        elif watched_events != events:
             self._epoll.modify(fd, events)
         self._watched[fd] = events
 

@@ -108,7 +108,7 @@ class RegisterView(WebhookView):
         try:
             if not fault:
                 view = _view(channel)
-                answer = probe.knock(url, view, "your-webhook", team_id=request.team.id)
+                answer = probe.probe_address(url, view, "your-webhook", team_id=request.team.id)
         except RateLimited as error:
             fault, status = error.detail, error.status
         # A test does not require all fields, so show the form without errors.

@@ -243,7 +243,7 @@ class SwitchView(WebhookView):
     def post(self, request: TeamRequest, channel: str, client_id: str, action: str) -> HttpResponse:
         """Run the action and show a message."""
         webhook = policy.webhook_of(request.team, channel, client_id)
-        (step, said), form = self.steps[action], SwitchForm(request.POST)
+        (step, success_message), form = self.steps[action], SwitchForm(request.POST)
         done = tried(
             form,
             lambda: step(
@@ -257,7 +257,7 @@ class SwitchView(WebhookView):
         if done is None:
             messages.error(request, complaint(form))
         else:
-            messages.success(request, said)
+            messages.success(request, success_message)
             wakeups.notify_pumps([webhook.id])
         if done and action == "retire":
             return redirect("webhooks:index", request.team.slug)
@@ -280,7 +280,7 @@ def _form_of(webhook: Consumer, *args: Any, **kwargs: Any) -> WebhookForm:
 
 def _listed(request: TeamRequest, webhook: Consumer, name: str) -> dict[str, Any]:
     wanted = Wanted.read(request.GET, state="dead" if name == "dead" else "")
-    found = pages.look(
+    found = pages.find(
         webhook.id,
         wanted,
         clock.now(),

@@ -62,7 +62,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Call]]:
     def call(view: Any, *publications: Publication, **more: Any) -> Call:
         made = Call(view, *publications, **more)
         queued.append(made)
-        until(lambda: len(accept._together._waiting) == len(queued))
+        until(lambda: len(accept._group_commit._waiting) == len(queued))
         return made
 
     with monkeypatch.context() as patch:
@@ -82,13 +82,13 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Call]]:
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of the groups in the order in which they were tried; single retries count too."""
     sizes: list[int] = []
-    real = accept._together._work
+    real = accept._group_commit._work
 
     def work(orders: Any) -> Any:
         sizes.append(len(orders))
         return real(orders)
 
-    monkeypatch.setattr(accept._together, "_work", work)
+    monkeypatch.setattr(accept._group_commit, "_work", work)
     return sizes
 
 

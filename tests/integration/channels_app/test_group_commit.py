@@ -68,8 +68,8 @@ def storage() -> Storage:
     return Storage()
 
 
-def make(storage: Storage, most: int = 100, **options: Any) -> GroupCommit[Any, Any]:
-    return GroupCommit(storage.work, most=most, **({"most_size": 1000} | options))
+def make(storage: Storage, max_orders: int = 100, **options: Any) -> GroupCommit[Any, Any]:
+    return GroupCommit(storage.work, max_orders=max_orders, **({"max_size": 1000} | options))
 
 
 def until(done: Callable[[], bool]) -> None:
@@ -118,7 +118,7 @@ def test_the_leader_works_for_its_own_group_only(storage: Storage) -> None:
 
 
 def test_groups_have_a_largest_number(storage: Storage) -> None:
-    calls = queue(make(storage, most=3), storage, "abcdefgh")
+    calls = queue(make(storage, max_orders=3), storage, "abcdefgh")
     storage.open.set()
 
     assert [call.outcome() for call in calls] == [f"stored {order}" for order in "abcdefgh"]
@@ -126,13 +126,13 @@ def test_groups_have_a_largest_number(storage: Storage) -> None:
 
 
 def test_groups_have_a_largest_size_and_one_alone_may_have_more(storage: Storage) -> None:
-    calls = queue(make(storage, most_size=25), storage, "abcdef", size=10)
+    calls = queue(make(storage, max_size=25), storage, "abcdef", size=10)
     storage.open.set()
     for call in calls:
         call.outcome()
 
     assert [len(some) for some in storage.groups] == [1, 2, 2, 1]
-    assert make(storage, most_size=25).run("z", 26) == "stored z"
+    assert make(storage, max_size=25).run("z", 26) == "stored z"
 
 
 def test_one_that_cannot_be_stored_fails_nobody_else(storage: Storage) -> None:
@@ -162,7 +162,7 @@ def test_an_error_that_is_everybodys_is_not_tried_again(storage: Storage) -> Non
 @pytest.mark.trap("a minute before the minute")
 def test_nobody_waits_long_for_a_commit_that_does_not_come(storage: Storage) -> None:
     """Later callers would otherwise wait for the stuck commit and then for their own."""
-    group = make(storage, patience_s=0.5)
+    group = make(storage, max_wait_s=0.5)
     first, *behind = queue(group, storage, "abc")
     errors = [call.outcome() for call in behind]
 
@@ -175,7 +175,7 @@ def test_nobody_waits_long_for_a_commit_that_does_not_come(storage: Storage) -> 
 
 
 def test_an_interrupted_leader_leaves_nobody_waiting(storage: Storage) -> None:
-    group = make(storage, most=3)
+    group = make(storage, max_orders=3)
     calls = queue(group, storage, "abcde")
     storage.failure = SystemExit()
     storage.open.set()
@@ -198,7 +198,7 @@ def test_results_are_never_mixed_up() -> None:
             raise ValueError(next(order for order in orders if order % 7 == 0))
         return [order * 2 for order in orders]
 
-    group = GroupCommit(work, most=5, most_size=100)
+    group = GroupCommit(work, max_orders=5, max_size=100)
     wrong: list[object] = []
 
     def call(first: int) -> None:

@@ -208,10 +208,10 @@ def answered(row: ClaimedDelivery, now: datetime) -> None:
 def test_a_word_before_the_answer_is_kept_until_then(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
     word = acknowledge.acknowledge(row.id, ok=True, now=now)
-    assert (word.heard, EarlyAck.objects.count()) == ("early", 1)
+    assert (word.result, EarlyAck.objects.count()) == ("early", 1)
     assert not take(consumer, now)
     twice = acknowledge.acknowledge(row.id, ok=False, now=now)
-    assert twice.heard == "double"
+    assert twice.result == "double"
     answered(row, now)
     done = Delivery.objects.get(id=row.id)
     assert (done.state, done.reason, done.due_at) == ("delivered", "acknowledged", None)
@@ -290,8 +290,8 @@ def test_a_word_after_a_kill_spares_the_next_try(
     else:
         Consumer.objects.filter(id=consumer.id).update(state="paused")
         release.release_lapsed(now=row.lease_until, slot=0)
-    assert acknowledge.acknowledge(row.id, ok=False, now=now).heard == "late"
-    assert acknowledge.acknowledge(row.id, ok=True, now=now).heard == "on_time"
+    assert acknowledge.acknowledge(row.id, ok=False, now=now).result == "late"
+    assert acknowledge.acknowledge(row.id, ok=True, now=now).result == "on_time"
     assert Delivery.objects.get(id=row.id).state == "delivered"
     assert [one.event_type for one in take(consumer, row.lease_until)] == ["A2"]
     check()
@@ -317,7 +317,7 @@ def test_a_late_word_about_one_does_not_let_the_one_after_the_next_go(
     (second,) = take(consumer, now)
     answered(second, now)
     late = acknowledge.acknowledge(row.id, ok=True, now=now)
-    assert late.heard == "late"
+    assert late.result == "late"
     assert not take(consumer, now)
     assert Delivery.objects.get(id=second.id).state == "awaiting_ack"
     check()
@@ -332,7 +332,7 @@ def test_a_word_that_missed_its_time_spares_the_next_try(consumer: Consumer, now
     assert not take(consumer, later)
     waiting = Delivery.objects.get(id=row.id)
     assert (waiting.state, waiting.reason) == ("queued", "ack_timeout")
-    assert acknowledge.acknowledge(row.id, ok=True, now=later).heard == "on_time"
+    assert acknowledge.acknowledge(row.id, ok=True, now=later).result == "on_time"
     assert [one.event_type for one in take(consumer, later)] == ["A2"]
     check()
 
@@ -340,19 +340,19 @@ def test_a_word_that_missed_its_time_spares_the_next_try(consumer: Consumer, now
 @pytest.mark.seed("S4-26")
 def test_who_is_at_work_says_so_and_is_waited_for(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
-    assert acknowledge.extend_wait(row.id, now=now).heard == "early"
+    assert acknowledge.extend_wait(row.id, now=now).result == "early"
     assert not EarlyAck.objects.exists()
     answered(row, now)
     for seconds in (50, 100):
         at = now + timedelta(seconds=seconds)
         assert not take(consumer, at)
-        assert acknowledge.extend_wait(row.id, now=at).heard == "on_time"
+        assert acknowledge.extend_wait(row.id, now=at).result == "on_time"
     last = now + timedelta(seconds=159)
     assert not take(consumer, last)
-    assert acknowledge.acknowledge(row.id, ok=True, now=last).heard == "on_time"
+    assert acknowledge.acknowledge(row.id, ok=True, now=last).result == "on_time"
     done = Delivery.objects.get(id=row.id)
     assert (done.state, done.attempt_count, done.failure_count) == ("delivered", 1, 0)
-    assert acknowledge.extend_wait(row.id, now=last).heard == "double"
+    assert acknowledge.extend_wait(row.id, now=last).result == "double"
     assert [one.event_type for one in take(consumer, last)] == ["A2"]
     check()
 

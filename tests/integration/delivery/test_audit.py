@@ -256,7 +256,7 @@ def test_a_message_that_went_with_its_channel_is_not_lost(
     other = make_channel()
     publish(other, b"1", idempotency_key="a")
     fanout.fan_out(100, 0)
-    erase.close(channel, actor="user:olga", reason="", counted=erase.census(channel))
+    erase.close(channel, actor="user:olga", reason="", counted=erase.count_rows(channel))
     for _ in erase.rows(channel):
         assert found() == {}
     assert erase.finish(channel, actor="user:olga", reason="")
@@ -516,8 +516,8 @@ def test_queues_and_lapsed_leases_of_pull_consumers_are_in_order() -> None:
         make_consumer(channel, "", mode="pull")
     publish(channel, b"x", b"y")
     fanout.fan_out(100, slot=0)
-    wants = [ClaimRequest(consumer.id, 5, 1, owner=-1) for consumer in channel.consumers.all()]
-    held = claim.claim(wants, now=clock.now(), slot=0).rows
+    requests = [ClaimRequest(consumer.id, 5, 1, owner=-1) for consumer in channel.consumers.all()]
+    held = claim.claim(requests, now=clock.now(), slot=0).rows
     assert len(held) == 2
     Delivery.objects.update(due_at=clock.now() - timedelta(days=2))
     assert found() == {}

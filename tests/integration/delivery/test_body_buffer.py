@@ -130,4 +130,4 @@ def test_a_pump_with_no_room_does_not_spin(receiver: Receiver) -> None:
     with pumping.pumping() as pump:
         pump_until(pump, lambda: len(pump.open) == 2)
         pump.next_poll = pump.membership.next_beat = time.monotonic() + 60.0
-        assert pump._patience() > 1.0
+        assert pump._max_wait_s() > 1.0

@@ -36,10 +36,12 @@ def queue(consumer: Consumer, count: int, **options: object) -> None:
 
 def take(consumer: Consumer, limit: int = 100, **options: object) -> claim.Claim:
     owner = int(str(options.get("owner", 1)))
-    want = ClaimRequest(consumer.id, limit, 30_000, owner, oldest_first=bool(options.get("oldest")))
+    request = ClaimRequest(
+        consumer.id, limit, 30_000, owner, oldest_first=bool(options.get("oldest"))
+    )
     now = options.get("now") or clock.now()
     assert isinstance(now, datetime)
-    return claim.claim([want], now=now, slot=0)
+    return claim.claim([request], now=now, slot=0)
 
 
 def result(row: ClaimedDelivery) -> Result:

@@ -48,7 +48,7 @@ def claimer(limit: int = 100, *, only: int | None = None, **values: Any) -> Dire
     def leave(counts: Mapping[int, int]) -> dict[int, ClaimAllowance]:
         return {key: ClaimAllowance(limit, LEASE_MS) for key in counts if only in (None, key)}
 
-    return DirectClaim(owner=7, now=values.get("now") or clock.now(), leave=leave)
+    return DirectClaim(owner=7, now=values.get("now") or clock.now(), allow=leave)
 
 
 def test_what_is_taken_at_birth_looks_as_if_it_had_been_queued_and_then_claimed() -> None:
@@ -176,16 +176,16 @@ def test_what_was_told_of_is_locked_found_and_counted_in_one_round_trip(
     notified = publish(consumer.channel, b"2")
     with django_assert_num_queries(3):  # BEGIN counts as a query; COMMIT is sent with the last one
         made = fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads)
-    assert [row[0] for row in made.along] == notified
+    assert [row[0] for row in made.payload_rows] == notified
     assert len(made.claimed) == 1
 
 
 def test_of_few_messages_something_is_asked_along(consumer: Consumer) -> None:
     notified = publish(consumer.channel, *[b"x"] * (FEW + 1))
-    assert not fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads).along
+    assert not fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads).payload_rows
     notified = publish(consumer.channel, *[b"x"] * FEW)
     made = fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads)
-    assert {row[0] for row in made.along} == set(notified)
+    assert {row[0] for row in made.payload_rows} == set(notified)
 
 
 @pytest.mark.mariadb
@@ -285,13 +285,13 @@ def test_two_pumps_get_their_share_and_no_delivery_is_taken_twice(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: dict[int, list[int]] = {}
-    took = Pump._took
+    keep_claimed = Pump._keep_claimed
 
     def spy(pump: Pump, rows: list[ClaimedDelivery], *more: Any) -> Any:
         taken.setdefault(pump.held.generation, []).extend(row.id for row in rows)
-        return took(pump, rows, *more)
+        return keep_claimed(pump, rows, *more)
 
-    monkeypatch.setattr(Pump, "_took", spy)
+    monkeypatch.setattr(Pump, "_keep_claimed", spy)
     channel = make_channel()
     with pumping.pumping() as one, pumping.pumping() as other:
         consumers = [make_consumer(channel, receiver.url("/0"))]

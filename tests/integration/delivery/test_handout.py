@@ -119,10 +119,10 @@ def test_of_two_words_about_one_lease_said_at_once_one_counts() -> None:
             # The first call waits for this row, and the others wait for the first call.
             Delivery.objects.filter(id=other.delivery_id).update(event_type="held")
             first = pool.submit(together, partial(leasing.end, [other], Outcome.DELIVERED))
-            wait_until(lambda: leasing._together._has_leader, 60, "nobody leads")
+            wait_until(lambda: leasing._group_commit._has_leader, 60, "nobody leads")
             saying = pool.submit(together, *ends)
             wait_until(
-                lambda: len(leasing._together._waiting) == len(words), 60, "not all have come"
+                lambda: len(leasing._group_commit._waiting) == len(words), 60, "not all have come"
             )
         said = saying.result(60)
     assert first.result() == [{other}]

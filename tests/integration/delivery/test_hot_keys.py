@@ -61,7 +61,7 @@ def crowd(consumer: Consumer, text: str) -> None:
 def look(now: datetime) -> list[str]:
     """Return the reasons of the notifications that one more check creates."""
     before = Notice.objects.count()
-    assert sum(hot_keys.look(now)) == Notice.objects.count() - before
+    assert sum(hot_keys.scan(now)) == Notice.objects.count() - before
     return list(Notice.objects.order_by("id").values_list("reason", flat=True)[before:])
 
 
@@ -84,7 +84,7 @@ def test_a_key_with_half_of_the_traffic_is_told_of_by_name(
     notice = Notice.objects.get()
     assert notice.kind == "hot_key"
     assert notice.mail_due_at
-    (found,) = hot_keys.crowds()
+    (found,) = hot_keys.backlogs()
     assert (found.key, found.waiting, found.count) == ("A", 6, 1)
 
 
@@ -104,7 +104,7 @@ def test_it_is_told_of_on_the_transition_alone(consumer: Consumer, now: datetime
     assert look(now + 90 * MINUTE) == [], "its owners know of hot keys"
     drain(consumer, now + 91 * MINUTE)
     assert look(now + 91 * MINUTE) == []
-    assert hot_keys.crowds() == []
+    assert hot_keys.backlogs() == []
     crowd(consumer, "A0 " * 9)
     assert len(look(now + 92 * MINUTE)) == 1
 
@@ -131,7 +131,7 @@ def test_a_head_that_stands_makes_its_key_hot(
     assert told.startswith("1 wait in the key A"), "behind B nobody waits"
     allow(waiting=0)
     assert look(now + 32 * MINUTE) == []
-    assert hot_keys.crowds() == []
+    assert hot_keys.backlogs() == []
 
 
 def test_who_was_told_to_wait_is_not_hot(consumer: Consumer, now: datetime, allow: Allow) -> None:
@@ -180,7 +180,7 @@ def test_of_several_that_look_at_once_one_tells(
 
     def race() -> None:
         try:
-            list(hot_keys.look(now))
+            list(hot_keys.scan(now))
         except BaseException as error:
             errors.append(error)
         finally:

@@ -232,7 +232,7 @@ def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_i
     assert len(begun) == 2
     work[0] = False
     assert mine.turn() == 0
-    monkeypatch.setattr(sweep_scheduler, "NOTIFIED_INTERVAL_S", 0.0)
+    monkeypatch.setattr(sweep_scheduler, "REPORT_INTERVAL_S", 0.0)
     assert mine.turn() == 1
 
 

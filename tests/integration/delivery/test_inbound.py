@@ -321,7 +321,7 @@ def test_a_callback_from_before_the_message_is_not_about_it(
     """The id's owner is unknown then: another system on the same account, or a guess."""
     before = {name: words_heard(name) for name in ("early", "foreign")}
     assert (
-        correlate.find(consumer.id, [ProviderStatus("wamid.1", ok=True)], now)[0].heard == "early"
+        correlate.find(consumer.id, [ProviderStatus("wamid.1", ok=True)], now)[0].result == "early"
     )
     say(consumer, "A1")
     Message.objects.update(accepted_at=now + timedelta(seconds=2))
@@ -364,7 +364,7 @@ def test_an_early_failure_counts_once(consumer: Consumer, now: datetime) -> None
 @pytest.mark.seed("S3-38")
 def test_a_late_callback_lets_nobody_go(consumer: Consumer, now: datetime) -> None:
     row = answered(consumer, "wamid.1", now)
-    assert acknowledge.acknowledge(row.id, ok=True, now=now).heard == "on_time"
+    assert acknowledge.acknowledge(row.id, ok=True, now=now).result == "on_time"
     Delivery.objects.filter(id=row.id).update(reason="ack_timeout")  # as with on_timeout: proceed
     (second,) = take(consumer, now)
     note(second, "wamid.2", now)

@@ -154,7 +154,7 @@ def test_a_pump_tells_where_receivers_wait() -> None:
         wakeup_sender.waiting(listener, [consumer.id], asks=True)
         publish(consumer.channel, b"x")
         pump_until(pump, lambda: Delivery.objects.count() == 2)
-        assert listener.hear().consumer_ids == {consumer.id} - {other.id}
+        assert listener.read().consumer_ids == {consumer.id} - {other.id}
     listener.close()
 
 
@@ -169,7 +169,7 @@ def test_a_message_goes_where_a_receiver_takes_it() -> None:
 
     def is_told() -> bool:
         found.extend(publish(consumer.channel, b"x", priority=3))
-        return bool(elsewhere.hear().take)
+        return bool(elsewhere.read().take)
 
     wait_until(is_told, PATIENCE_S, "nobody is told")
     with pumping.pumping() as pump:

@@ -39,20 +39,20 @@ def test_content_as_it_was_sent(django_assert_num_queries: Queries) -> None:
 def test_what_was_read_already_is_not_read_again(django_assert_num_queries: Queries) -> None:
     once, twice, never = a_message(b"1"), a_message(b"2"), a_message(b"3")
     large = a_message(b"x" * (SMALL_BYTES + 1))
-    shelf = PayloadCache()
+    cache = PayloadCache()
     for _ in range(2):  # a cached payload keeps its remaining uses
-        shelf.stock(
+        cache.add(
             raw.read(*payloads.select_payloads([once, twice, never, large])),
             {once: 1, twice: 2, large: 1},
         )
     with django_assert_num_queries(0):
-        assert {key: payload.body for key, payload in shelf.load([once, twice]).items()} == {
+        assert {key: payload.body for key, payload in cache.load([once, twice]).items()} == {
             once: b"1",
             twice: b"2",
         }
-        assert shelf.load([twice])[twice].body == b"2"
+        assert cache.load([twice])[twice].body == b"2"
     with django_assert_num_queries(1):
-        assert shelf.load([once, twice, never, large])[large].is_left
+        assert cache.load([once, twice, never, large])[large].is_left
 
 
 def test_what_cannot_be_had_says_why() -> None:
@@ -84,29 +84,29 @@ def test_large_bodies_are_left_until_they_are_asked_for() -> None:
 def test_a_message_stays_until_each_of_its_consumers_had_it(
     django_assert_num_queries: Queries,
 ) -> None:
-    shelf, message_id = PayloadCache(), a_message(b"for four", 4)
+    cache, message_id = PayloadCache(), a_message(b"for four", 4)
 
     with django_assert_num_queries(1):
-        first = shelf.load([message_id])
+        first = cache.load([message_id])
     with django_assert_num_queries(0):
-        second, last = shelf.load([message_id, message_id]), shelf.load([message_id])
+        second, last = cache.load([message_id, message_id]), cache.load([message_id])
     with django_assert_num_queries(1):
-        again = shelf.load([message_id] * 4)
+        again = cache.load([message_id] * 4)
     with django_assert_num_queries(1):
-        shelf.load([message_id])
+        cache.load([message_id])
 
     assert first == second == last == again
 
 
 def test_what_is_kept_is_bounded_by_its_bytes(django_assert_num_queries: Queries) -> None:
-    shelf = PayloadCache(kept_bytes=100)
+    cache = PayloadCache(kept_bytes=100)
     older, newer = a_message(b"x" * 60, 2), a_message(b"y" * 40, 2)
-    shelf.load([older])
-    shelf.load([newer])
+    cache.load([older])
+    cache.load([newer])
     newest = a_message(b"z" * 50, 2)
-    shelf.load([newest])
+    cache.load([newest])
 
     with django_assert_num_queries(0):
-        shelf.load([newer, newest])
+        cache.load([newer, newest])
     with django_assert_num_queries(1):
-        shelf.load([older])
+        cache.load([older])

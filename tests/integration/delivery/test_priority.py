@@ -63,7 +63,7 @@ def test_the_highest_priority_goes_first_across_consumers(receiver: Receiver) ->
 @pytest.mark.parametrize(
     ("step", "priority", "is_sent"),
     [
-        ("_take", 9, True),
+        ("_claim", 9, True),
         ("_send_claimed", 9, True),
         ("_record", 9, True),
         ("_record", 0, False),

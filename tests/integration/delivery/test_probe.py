@@ -125,7 +125,7 @@ def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[probe.
     done = list[probe.Probed]()
 
     def knock(team_id: int | None) -> Callable[[], None]:
-        return lambda: done.append(probe.knock(view.url, channel, "a", team_id=team_id))
+        return lambda: done.append(probe.probe_address(view.url, channel, "a", team_id=team_id))
 
     before = len(receiver.requests("/hang"))
     threads = [threading.Thread(target=knock(team_id)) for team_id in teams]

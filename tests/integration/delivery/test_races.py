@@ -281,7 +281,7 @@ def test_a_consumer_that_was_deleted_does_not_stop_the_pump(receiver: Receiver) 
         pump_until(pump, all_finished)
         publish(channel, b"2")  # its health update is still pending
         pump_until(pump, all_finished)
-        pump_until(pump, lambda: bool(pump.assignment._news))
+        pump_until(pump, lambda: bool(pump.assignment._unsaved))
         ConsumerHealth.objects.all().delete()
         Delivery.objects.all().delete()
         Consumer.objects.filter(id=consumer.id).delete()

@@ -346,7 +346,7 @@ def test_a_paused_channel_takes_messages_and_a_paused_schedule_makes_none() -> N
 
 def test_a_channel_takes_its_schedules_along() -> None:
     schedule = due()
-    going = erase.census(schedule.channel)
+    going = erase.count_rows(schedule.channel)
     assert going.schedules == 1
     erase.close(schedule.channel, actor="test", reason="", counted=going)
     assert recurring.fire_due() == 0

@@ -33,7 +33,7 @@ def test_consumers_with_nothing_to_do_are_not_looked_at(
     for name in ("capacity", "has_due", "place", "wake_at"):
         monkeypatch.setattr(ConsumerQueue, name, _counted(getattr(ConsumerQueue, name), looked))
     with pumping.pumping() as pump:
-        pump_until(pump, lambda: not pump.assignment._unasked)
+        pump_until(pump, lambda: not pump.assignment._unexamined)
         pump.round()
         looked.clear()
         publish(channel, b"x")

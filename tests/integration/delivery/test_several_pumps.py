@@ -179,8 +179,8 @@ def test_what_one_pump_queues_wakes_the_others(receiver: Receiver) -> None:
     receiver.script("/", [Reply(hang=True)])
     consumer = shared_consumer(receiver)
     with two_pumps() as (one, other):
-        other.listener.hear()
+        other.listener.read()
         publish(consumer.channel, *[b"x"] * 40)
         until(lambda: len(one.open) >= 2, one)
         assert select.select([other.listener.socket], [], [], 5.0)[0]
-        assert other.listener.hear().consumer_ids == {consumer.id}
+        assert other.listener.read().consumer_ids == {consumer.id}

@@ -8,7 +8,7 @@ import pytest
 from channels_app import clock
 from channels_app.models import Consumer
 from delivery.models import PullWorker
-from delivery.runtime.receiving import circles
+from delivery.runtime.receiving import sticky_keys
 from delivery.steps import fanout, leases, sharing
 from tests.support.calling import problem
 from tests.support.ordering import check
@@ -21,7 +21,7 @@ KEYS = [f"room-{n}" for n in range(60)]
 
 @pytest.fixture(autouse=True)
 def books() -> Iterator[None]:
-    circles.forget()
+    sticky_keys.forget()
     yield
     check()
 
@@ -51,7 +51,7 @@ def take(consumer: Consumer, name: str, **asked: object) -> set[str]:
 def leave(name: str) -> None:
     """Make a worker absent for so long that its keys are given to others."""
     PullWorker.objects.filter(name=name).update(keys_until=clock.now())
-    circles.forget()
+    sticky_keys.forget()
 
 
 @pytest.mark.seed("S2-66")

@@ -75,7 +75,7 @@ def test_a_pump_knows_when_the_next_one_is_due_without_asking_again(
     make_consumer(channel, receiver.url("/ok"))
     now = datetime.now(UTC)
     with pumping.pumping() as pump:
-        pump_until(pump, lambda: not pump.assignment._unasked)
+        pump_until(pump, lambda: not pump.assignment._unexamined)
         for delay_ms in (300, 600, 900):
             accept.accept(
                 view_of(channel),
@@ -127,7 +127,7 @@ def test_what_is_given_back_before_its_time_keeps_its_time(
     publish(channel, b"x", due_at=at)
     fanout.fan_out(10, 0)
     with pumping.pumping() as pump:
-        pump_until(pump, lambda: not pump.assignment._unasked)
+        pump_until(pump, lambda: not pump.assignment._unexamined)
         assert not pump.claimed
         instants.append(at - LEAD / 2)
         pump_until(pump, lambda: bool(pump.claimed))
@@ -157,7 +157,7 @@ def test_a_moved_or_cancelled_message_is_never_sent_at_its_old_time(
     kept: set[bytes] = set()
     with pumping.pumping() as pump:
         pump_until(pump, lambda: Delivery.objects.count() == 30)
-        monkeypatch.setattr(pump, "_patience", lambda: 0.0)
+        monkeypatch.setattr(pump, "_max_wait_s", lambda: 0.0)
         for place, (message_id, name) in enumerate(zip(ids, names, strict=True)):
             pump.round()
             now = clock.now()

@@ -29,7 +29,7 @@ def test_an_accepted_message_wakes_a_pump_after_its_commit() -> None:
     with pumping.pumping() as pump:
         publish(channel, b"x", priority=7)
         assert heard(pump.listener)
-        hints = pump.listener.hear()
+        hints = pump.listener.read()
     assert hints.accepted
     assert hints.message_ids == {Message.objects.get().id: 7}
 
@@ -39,7 +39,7 @@ def test_of_more_messages_than_a_datagram_names_the_others_are_found() -> None:
     with pumping.pumping() as pump:
         publish(channel, *[b"x"] * 200)
         assert heard(pump.listener)
-        ids = pump.listener.hear().message_ids
+        ids = pump.listener.read().message_ids
     assert 50 < len(ids) < 200
     assert ids.keys() < set(Message.objects.values_list("id", flat=True))
 
@@ -56,7 +56,7 @@ def test_due_consumers_wake_the_pump_that_owns_them() -> None:
                 if sharding.owner(consumer_id, generations) == pump.held.generation
             }
             assert heard(pump.listener)
-            assert pump.listener.hear().consumer_ids == mine
+            assert pump.listener.read().consumer_ids == mine
 
 
 def test_garbage_is_ignored() -> None:
@@ -66,7 +66,7 @@ def test_garbage_is_ignored() -> None:
         for datagram in (b"", b"due x 1.5 -3 7", b"\xff" * 1400, b"accepted!"):
             stranger.sendto(datagram, (host, int(port)))
         assert heard(listener)
-        hints = listener.hear()
+        hints = listener.read()
     assert not hints.accepted
     assert hints.consumer_ids == {7}
     listener.close()

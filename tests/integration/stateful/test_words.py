@@ -123,7 +123,7 @@ class Words(RuleBasedStateMachine):
     @rule(pick=PICK, ok=st.booleans())
     def the_consumer_says(self, pick: int, ok: bool) -> None:
         row = self.held[-1 - pick % min(len(self.held), 3)]
-        self._heard(row.id, ok, acknowledge.acknowledge(row.id, ok=ok, now=self.now).heard)
+        self._heard(row.id, ok, acknowledge.acknowledge(row.id, ok=ok, now=self.now).result)
 
     @rule(ok=st.booleans(), is_released=st.booleans())
     def a_pump_is_killed_after_an_early_word(self, ok: bool, is_released: bool) -> None:
@@ -143,11 +143,11 @@ class Words(RuleBasedStateMachine):
         name = f"wamid.{row.id}"
         (told,) = correlate.find(self.push.id, [ProviderStatus(name, ok)], self.now)
         if told.delivery_id is None:
-            if told.heard is AckResult.EARLY and ok:
+            if told.result is AckResult.EARLY and ok:
                 self.kept.add(name)
             return
         assert told.delivery_id == row.id
-        self._heard(row.id, ok, acknowledge.acknowledge(row.id, ok=ok, now=self.now).heard)
+        self._heard(row.id, ok, acknowledge.acknowledge(row.id, ok=ok, now=self.now).result)
 
     @rule()
     def a_foreign_callback_comes_before_its_delivery(self) -> None:

@@ -226,7 +226,7 @@ def test_patience_has_an_end(file: Path, broker: Receiver, monkeypatch: pytest.M
 
 def _impatient(init: Any) -> Any:
     def __init__(self: Any, *args: Any, **options: Any) -> None:
-        init(self, *args, **options, patience_s=0.1)
+        init(self, *args, **options, retry_timeout_s=0.1)
 
     return __init__
 

@@ -82,7 +82,7 @@ def test_a_day_stands_beside_those_before(operator: Client) -> None:
     assert (line.recovery, line.longest) == ("30 s", "2 h")
     assert (line.outage, line.budget) == ("90 min", "5,725%")
     assert line.burns == [("1 h", "14.4"), ("24 h", "400")]
-    assert line.told.endswith("-, 99, -, 97, 60")
+    assert line.spark_text.endswith("-, 99, -, 97, 60")
     assert line.spark == "M86.2 2.2h0M103.4 2.7h0L112.0 11.6h0"
     console.look(operator, PAGE)
 

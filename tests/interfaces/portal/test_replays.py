@@ -322,7 +322,7 @@ def test_the_time_filter_reads_no_older_rows(webhook: Consumer) -> None:
     rows = make_history(webhook)
     begin = clock.now() - timedelta(hours=1)
     later = clock.now() + timedelta(minutes=30)
-    found = pages.look(webhook.id, Wanted(since="1h"), later, limit=100)
+    found = pages.find(webhook.id, Wanted(since="1h"), later, limit=100)
     expected = [
         row.id for row in reversed(rows) if row.accepted_at >= begin + timedelta(minutes=30)
     ]

@@ -57,7 +57,7 @@ def test_a_lost_message_makes_the_figure_worthless(receiver: Receiver, log: Log)
         receiver.wait_for(COUNT)
         arrive(log, *range(100, 119))
         with pytest.raises(BenchError, match="LOST: 1 deliveries"):
-            following.finish(patience_s=1)
+            following.finish(stalled_after_s=1)
 
 
 def test_each_consumer_has_to_get_each_message(receiver: Receiver, log: Log) -> None:
@@ -67,7 +67,7 @@ def test_each_consumer_has_to_get_each_message(receiver: Receiver, log: Log) -> 
         arrive(log, *range(100, 118), consumer=8)
         arrive(log, *range(100, 120), consumer=9)  # a consumer that is not followed
         with pytest.raises(BenchError, match="LOST: 2 deliveries"):
-            following.finish(patience_s=1)
+            following.finish(stalled_after_s=1)
 
 
 def test_what_arrives_twice_is_counted(receiver: Receiver, log: Log) -> None:

@@ -33,9 +33,9 @@ POLICY = Steps((1.0,))
 )
 @pytest.mark.seed("S3-38")
 def test_a_word_in_every_state(state: DeliveryState, reason: Reason, word: AckResult) -> None:
-    assert acks.heard(state, reason, ok=True) is word
+    assert acks.ack_result(state, reason, ok=True) is word
     if state is S.QUEUED:
-        assert acks.heard(state, reason, ok=False) is AckResult.LATE
+        assert acks.ack_result(state, reason, ok=False) is AckResult.LATE
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ class Words(RuleBasedStateMachine):
     @rule(ok=st.booleans())
     def word(self, ok: bool) -> None:
         before = self.state
-        match acks.heard(self.state, self.reason, ok=ok):
+        match acks.ack_result(self.state, self.reason, ok=ok):
             case AckResult.EARLY:
                 self.kept = ok if self.kept is None else self.kept
             case AckResult.ON_TIME:
