@@ -15,8 +15,8 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker_site import health
+from channels_app import clock, storage
 from channels_app import metrics as accepting
-from channels_app import storage
 from channels_app.models import WriteProbe
 from channels_app.rules.encryption import generate_key
 from delivery import metrics as delivering
