@@ -87,11 +87,11 @@ _ACKS = {
             "mode": Field(fields.choice("callback"), required=True),
             "timeout_ms": Field(_WAIT, default=60_000),
             "timeout_min_ms": Field(
-                fields.nullable(_ACK_MS), help="The least of an adaptive wait; 100."
+                fields.nullable(_ACK_MS), help="Shortest adaptive timeout; default 100."
             ),
             "timeout_max_ms": Field(
                 fields.nullable(_ACK_MS),
-                help="The most of an adaptive wait, and the first one; 60,000.",
+                help="Longest adaptive timeout, and the first one; default 60,000.",
             ),
             "on_timeout": Field(fields.choice("proceed", "retry", "dead"), default="retry"),
             "correlation": Field(

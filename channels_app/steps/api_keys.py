@@ -43,12 +43,12 @@ FIELDS: dict[str, Field] = {
     "channels": Field(
         fields.listed(fields.slug, MAX_GRANTS),
         default=[],
-        help="Channels that it may use; a team's key without any, the external ones.",
+        help="Channels that it may use. A team's key without any may use the external ones.",
     ),
     "all_channels": Field(
         fields.boolean,
         default=False,
-        help="Every channel, also those made later. An admin key needs it.",
+        help="Every channel, including future ones. An admin key needs it.",
     ),
     "expires_at": Field(
         fields.nullable(Described(_expiry, {"type": "string", "format": "date-time"})),

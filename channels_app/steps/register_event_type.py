@@ -26,8 +26,8 @@ FIELDS: dict[str, Field] = {
         fields.nullable(Described(_schema, {"type": ["object", "boolean"]})),
         help="JSON Schema (2020-12 unless $schema says otherwise) that bodies must satisfy.",
     ),
-    "example": Field(fields.json_value(MAX_SCHEMA_BYTES), help="A body as it may look."),
-    "deprecated": Field(fields.boolean, default=False, help="Still accepted, no longer advised."),
+    "example": Field(fields.json_value(MAX_SCHEMA_BYTES), help="An example of a body."),
+    "deprecated": Field(fields.boolean, default=False, help="Accepted, but no longer recommended."),
 }
 
 

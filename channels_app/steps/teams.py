@@ -51,9 +51,7 @@ def _found(wanted: dict[str, Any], founder: User, actor: str) -> Team:
 
 
 TEAM_FIELDS: dict[str, Field] = {
-    "name": Field(
-        fields.text(200), kept=True, help="For people. A new team without one has its slug."
-    ),
+    "name": Field(fields.text(200), kept=True, help="For people. Default of a new team: its slug."),
     "max_waiting_messages": settings.max_waiting_messages,
     "max_waiting_bytes": settings.max_waiting_bytes,
 }

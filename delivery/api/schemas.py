@@ -72,27 +72,27 @@ def public_id(prefix: str, description: str = "") -> Schema:
     return said(found, description) if description else found
 
 
-MESSAGE_ID = public_id("msg", "Rises with the order of acceptance.")
+MESSAGE_ID = public_id("msg", "Ascending in the order of acceptance.")
 
 STATE = component(
     "DeliveryState",
-    said(one_of(SHOWN), "Retry-... once an attempt has failed since the last replay."),
+    said(one_of(SHOWN), "Retry-...: an attempt has failed since the last replay."),
 )
 _DELIVERY = {
-    "id": public_id("dlv", "Rises with the order in which deliveries are made."),
+    "id": public_id("dlv", "Ascending in the order of creation."),
     "message_id": MESSAGE_ID,
     "channel": TEXT,
     "consumer": said(TEXT, "The consumer's client id."),
     "state": STATE,
     "reason": said(one_of(reason.value for reason in Reason), "Why it is in this state."),
-    "outcome": said(one_of(["", *OUTCOMES]), "How the last attempt ended; empty before it."),
+    "outcome": said(one_of(["", *OUTCOMES]), "How the last attempt ended; empty before the first."),
     "status_code": said(MAYBE_WHOLE, "HTTP status of the last response."),
-    "attempt_count": said(WHOLE, "Attempts ever begun."),
-    "failure_count": said(WHOLE, "Failures that count against max_attempts."),
-    "next_attempt_at": said(MAYBE_INSTANT, "When it may be sent; null while it is not queued."),
+    "attempt_count": said(WHOLE, "All attempts ever started."),
+    "failure_count": said(WHOLE, "Failures since the last replay, of max_attempts."),
+    "next_attempt_at": said(MAYBE_INSTANT, "When it is due; null unless it is queued."),
     "held_until": said(
         MAYBE_INSTANT,
-        "In flight: when its holder's lease ends. Awaiting-Ack: when nobody waits any more.",
+        "In flight: when its lease ends. Awaiting-Ack: when the acknowledgement times out.",
     ),
     "event_type": TEXT,
     "priority": PRIORITY,
@@ -109,7 +109,7 @@ RESPONSE = component(
     "ResponseExcerpt",
     {
         "type": "object",
-        "description": "The beginning of a consumer's response: `body` where it is UTF-8.",
+        "description": "The beginning of a response; `body` if it is UTF-8, else `body_base64`.",
         "properties": {
             "headers": said(TEXT, "Status line and headers, up to 2 KiB."),
             "body": TEXT,
@@ -122,7 +122,7 @@ _EXCHANGE = {
     "outcome": one_of(OUTCOMES),
     "status_code": MAYBE_WHOLE,
     "error": said(TEXT, "One sentence; empty on success."),
-    "connect_ms": said(MAYBE_WHOLE, "Null on a connection that was open already."),
+    "connect_ms": said(MAYBE_WHOLE, "Null on a reused connection."),
     "first_byte_ms": MAYBE_WHOLE,
     "total_ms": WHOLE,
     "remote_address": TEXT,
@@ -130,7 +130,7 @@ _EXCHANGE = {
 }
 _ATTEMPT = record(
     id=public_id("att"),
-    number=said(WHOLE, "From 1, over all replays."),
+    number=said(WHOLE, "Counts from 1 across all replays."),
     started_at=INSTANT,
     **_EXCHANGE
     | {
@@ -138,16 +138,16 @@ _ATTEMPT = record(
         "response": {"oneOf": [RESPONSE, {"type": "null"}]}
     },
 )
-_ATTEMPT["properties"]["worker"] = said(TEXT, "The process that made it; for admin keys.")
+_ATTEMPT["properties"]["worker"] = said(TEXT, "The process that sent it; only for admin keys.")
 ATTEMPT = component("Attempt", _ATTEMPT)
 ROUNDTRIP = component(
     "Roundtrip",
     record(
         accepted_at=INSTANT,
-        leased_at=said(INSTANT, "When a worker took it."),
-        sent_at=said(INSTANT, "When the connection was there."),
-        responded_at=said(INSTANT, "When the consumer had answered."),
-        acknowledged_at=said(INSTANT, "When the broker had the acknowledgement: the end of it."),
+        leased_at=said(INSTANT, "When a worker claimed it."),
+        sent_at=said(INSTANT, "When the connection was ready."),
+        responded_at=said(INSTANT, "When the response had arrived."),
+        acknowledged_at=said(INSTANT, "When the broker had the acknowledgement."),
         total_ms=said({"type": "number"}, "The sum of the parts."),
         **{f"{name}_ms": said({"type": "number"}, f"{words}.") for name, words in PARTS},
     ),
@@ -166,7 +166,7 @@ _MESSAGE = {
     "id": MESSAGE_ID,
     "channel": TEXT,
     "state": component("MessageState", one_of(Message.Shown.values)),
-    "scheduled": said(YES_OR_NO, "Its time is still to come."),
+    "scheduled": said(YES_OR_NO, "True until it is due."),
     "event_type": TEXT,
     "priority": PRIORITY,
     "ordering_key": TEXT,
@@ -175,10 +175,10 @@ _MESSAGE = {
     "accepted_at": INSTANT,
     "due_at": said(INSTANT, "It is not sent before this instant."),
     "expires_at": said(MAYBE_INSTANT, "It is not sent after this instant."),
-    "consumer_count": said(WHOLE, "Consumers that it is, or was, to be sent to."),
-    "version": said(WHOLE, "Of its ETag."),
+    "consumer_count": said(WHOLE, "Consumers that it was fanned out to, or will be."),
+    "version": said(WHOLE, "The version in its ETag."),
     "url": ADDRESS,
-    "body_url": said(ADDRESS, "The exact bytes."),
+    "body_url": said(ADDRESS, "Returns the exact bytes of the body."),
 }
 MESSAGE = component("Message", record(**_MESSAGE))
 _WITH_DELIVERIES = {
@@ -186,21 +186,21 @@ _WITH_DELIVERIES = {
     "headers": {
         "type": ["object", "null"],
         "additionalProperties": TEXT,
-        "description": "Forwarded to consumers. null on a sensitive channel without the scope "
+        "description": "Forwarded to consumers. Null on a sensitive channel without the scope "
         "sensitive.",
     },
-    "idempotency_key": said(TEXT, "Empty for all but the message's own side."),
-    "producer": said(MAYBE_TEXT, "null for all but the message's own side."),
+    "idempotency_key": said(TEXT, "Empty unless the caller's side published it."),
+    "producer": said(MAYBE_TEXT, "Null unless the caller's side published it."),
     "deliveries": list_of(
         DELIVERY,
-        description="Those that exist for the caller, up to 1,000: its own consumers', "
-        "and all of them for the message's own side.",
+        description="Up to 1,000 deliveries: all if the caller's side published the message, "
+        "else those of its own consumers.",
     ),
 }
 MESSAGE_WITH_DELIVERIES = component("MessageWithDeliveries", record(**_WITH_DELIVERIES))
 CANCELLED_MESSAGE = component(
     "CancelledMessage",
-    record(**_WITH_DELIVERIES, cancelled_count=said(WHOLE, "Deliveries that this call took back.")),
+    record(**_WITH_DELIVERIES, cancelled_count=said(WHOLE, "Deliveries that this call cancelled.")),
 )
 
 REASON = {"type": ["string", "null"], "maxLength": 500, "description": "For the audit trail."}
@@ -229,8 +229,8 @@ FILTER = component(
     "ReplayFilter",
     {
         "type": "object",
-        "description": "Finished deliveries for which all of it is true. It needs a channel, or "
-        "ids. Null is the same as absent; an empty list is refused.",
+        "description": "Finished deliveries that match all conditions. A channel or ids are "
+        "required. Null means absent; an empty list is refused.",
         "properties": {
             "channel": TEXT,
             "consumer": said(TEXT, "A client id on that channel."),
@@ -276,7 +276,7 @@ REPLAY = component(
         kind=one_of(["replay", "backfill"]),
         state=_STATE,
         filter=FILTER,
-        matched_count=said(WHOLE, "What matched when it was asked for."),
+        matched_count=said(WHOLE, "Deliveries that matched when it was created."),
         replayed_count=said(WHOLE, "Deliveries queued so far."),
         rate_per_second={"type": ["number", "null"]},
         reason=TEXT,
@@ -290,7 +290,7 @@ REPLAY = component(
 
 def preview(name: str, item: Schema) -> Schema:
     """Return the schema of a dry run's response."""
-    looked = "False where there was too much to look at all of it: then at least, or about, that."
+    looked = "False if there was too much to count: then `matched_count` is a minimum or estimate."
     return component(
         name,
         record(
@@ -308,10 +308,10 @@ BACKFILL_PREVIEW = preview("BackfillPreview", MESSAGE)
 PROBE = component(
     "Probe",
     record(
-        webhook_id=said(TEXT, "The sample's id; begins with `msg_test_`."),
+        webhook_id=said(TEXT, "Id of the sample; begins with `msg_test_`."),
         event_type=TEXT,
-        body=said(TEXT, "What was sent."),
-        delivered=said(YES_OR_NO, "The consumer answered 2xx."),
+        body=said(TEXT, "The body that was sent."),
+        delivered=said(YES_OR_NO, "True if the consumer answered 2xx."),
         **_EXCHANGE,
     ),
 )
