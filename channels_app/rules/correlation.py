@@ -30,7 +30,7 @@ _MAX_STATUSES = 20
 
 
 def _filled(text: str) -> str | None:
-    return None if text else "It is empty."
+    return None if text else "It must not be empty."
 
 
 _PATH = fields.text(paths.MAX_LENGTH, check=paths.check, pattern=paths.PATTERN)
@@ -88,7 +88,7 @@ def _correlation(value: object) -> dict[str, Any]:
         if not full[name]:
             raise ValueError(f"{name} is needed where no preset gives it.")
     if set(full["accept"]) & set(full["fail"]):
-        raise ValueError("A status says that it worked, or that it did not.")
+        raise ValueError("A status must not be in both accept and fail.")
     return full
 
 

@@ -29,7 +29,7 @@ def _expiry(value: object) -> datetime:
     now = clock.now()
     expires_at = times.soon(value, now)
     if expires_at <= now:
-        raise ValueError("The key would have expired already.")
+        raise ValueError("The expiry must be in the future.")
     return expires_at
 
 
@@ -213,16 +213,16 @@ def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
 def _reach(granted: list[str], *, said: bool, admin: bool, of_team: bool) -> FieldError | None:
     """What is wrong with the channels: nobody gets all of them without asking for that."""
     if said and granted:
-        return FieldError("all_channels", "Name channels, or ask for all of them, not both.")
+        return FieldError("all_channels", "Give either channels or all_channels, not both.")
     if said and of_team and not admin:
         return FieldError(
-            "all_channels", "A team's key reaches external channels, and those it names."
+            "all_channels", "A team's key may use external channels and the ones it names, not all."
         )
     if admin and not said:
-        detail = "An admin key reaches every channel: name none, and ask for all of them."
+        detail = "An admin key may use every channel: leave out channels and set all_channels."
         return FieldError("all_channels", detail)
     if not (granted or said or of_team):
-        detail = "Name the channels, or ask for all of them, also those made later."
+        detail = "Name the channels, or set all_channels for all of them, including future ones."
         return FieldError("all_channels", detail)
     return None
 

@@ -201,5 +201,5 @@ def _check_kind(channel: Channel, wanted: Mapping[str, Any]) -> None:
     """What was published stays fanned out as it was meant: audits and backfills rely on it."""
     is_other = wanted.get("kind", channel.kind) != channel.kind
     if is_other and channel.pk and Message.objects.filter(channel_id=channel.pk).exists():
-        fault = FieldError("kind", f"The channel has messages and stays a {channel.kind}.")
+        fault = FieldError("kind", f"The channel has messages, so it must stay a {channel.kind}.")
         raise Invalid.of(InvalidValues([fault]))

@@ -451,13 +451,13 @@ def _chain_fault(channel_id: int, target: Channel) -> str:
     ends = {target.id}
     for _ in range(MAX_CHAIN_LENGTH):
         if channel_id in ends:
-            return f"From {target.slug} dead letters lead back to this channel."
+            return f"Dead letters from {target.slug} would lead back to this channel."
         behind = Consumer.objects.filter(channel_id__in=ends, dead_letter_channel__isnull=False)
         behind = behind.exclude(state=Consumer.State.RETIRED)
         ends = {row.dead_letter_channel_id or 0 for row in behind.only("dead_letter_channel_id")}
         if not ends:
             return ""
-    return f"At most {MAX_CHAIN_LENGTH} dead-letter channels stand one behind the other."
+    return f"At most {MAX_CHAIN_LENGTH} dead-letter channels can follow one another."
 
 
 def _check_url(consumer: Consumer, values: Mapping[str, Any]) -> None:
@@ -477,7 +477,7 @@ def _unmask(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, st
     known = {headers.canonical(name): value for name, value in stored.items()}
     masked = [name for name, value in given.items() if value == MASK]
     if missing := [name for name in masked if headers.canonical(name) not in known]:
-        fault = FieldError("headers", f"{MASK} keeps a stored value, and {missing[0]} has none.")
+        fault = FieldError("headers", f"{MASK} keeps a stored value, but {missing[0]} has none.")
         raise Invalid.of(InvalidValues([fault]))
     return {**given, **{name: known[headers.canonical(name)] for name in masked}}
 

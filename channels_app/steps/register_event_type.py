@@ -192,7 +192,7 @@ def _find(channel_slug: str, name: str) -> tuple[Channel, EventType | None]:
 
 def _check(condition: Precondition, found: EventType | None, writer: Writer) -> None:
     if found is not None and not writer.owns(found.producer):
-        detail = "Another producer registered the event type: it decides about it, or an operator."
+        detail = "Another producer registered the event type: only it or an operator can change it."
         raise Forbidden("not_the_owner", detail)
     if not condition.holds(found.version if found else None):
         raise PreconditionFailed(

@@ -155,7 +155,9 @@ class CapacityPlanner:
             self._roster.suspend(queue)
             return error
         except Unreadable as error:
-            logger.error("secrets of consumer %s cannot be opened: %s", queue.view.client_id, error)
+            logger.error(
+                "secrets of consumer %s cannot be decrypted: %s", queue.view.client_id, error
+            )
             self._roster.suspend(queue)
             return error
 

@@ -77,7 +77,7 @@ class ReleaseView(ApiView):
         Up to twenty times this counts as no failure; after that the message becomes a dead letter.
         """
         asked = bodies.read(request, bodies.RELEASE)
-        asked["error"] = "Its holder gave it back."
+        asked["error"] = "Its worker released it."
         asked = {"delay_s": 0.0} | asked
         return Response(pull.ended(self.caller, asked, Outcome.INTERRUPTED))
 

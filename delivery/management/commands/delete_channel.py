@@ -30,7 +30,7 @@ class Command(BaseCommand):
     examples = (
         "  manage.py delete_channel orders                       asks first\n"
         "  manage.py delete_channel orders --yes-delete orders   for scripts\n"
-        "  manage.py delete_channel orders --force               with waiting deliveries\n"
+        "  manage.py delete_channel orders --force               if some wait\n"
         "  manage.py delete_channel orders --dry-run             only counts"
     )
 
@@ -38,7 +38,9 @@ class Command(BaseCommand):
         """Add the channel and the confirmation."""
         parser.add_argument("channel", metavar="CHANNEL", help="name of the channel")
         parser.add_argument(
-            "--yes-delete", metavar="CHANNEL", help="do not ask; repeats the channel's name"
+            "--yes-delete",
+            metavar="CHANNEL",
+            help="the channel's name, to confirm without being asked",
         )
         parser.add_argument(
             "--force", action="store_true", help="also delete deliveries that wait to be sent"

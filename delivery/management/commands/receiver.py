@@ -23,7 +23,7 @@ class Command(BaseCommand):
         "  /failing?status=500&retry_after=5   never succeeds\n"
         "    &types=order.paid,order.sent      fails for these event types only\n"
         "    &until=replay                     fails until the message is replayed\n"
-        "  /recovering?after=2                 fails twice for each message, then succeeds\n"
+        "  /recovering?after=2                 fails twice per message, then succeeds\n"
         "  /hang                               never answers\n"
         "  anything else                       succeeds at once\n"
         "  GET /stats                          requests so far, as JSON"

@@ -100,7 +100,7 @@ def test_scope_admin_implies_all_channels_and_refuses_names() -> None:
     _, err = create("ops", scopes=["admin"])
 
     assert "admin on all channels" in err
-    with pytest.raises(CommandError, match="An admin key reaches every channel"):
+    with pytest.raises(CommandError, match="An admin key may use every channel"):
         create("ops", scopes=["admin"], channels=["orders"])
 
 

@@ -38,7 +38,7 @@ def test_the_rooms_of_the_requirement() -> None:
 def test_a_consumer_brings_its_own_figures() -> None:
     consumer: Consumer = ConsumerFactory.create(ordering=True, max_in_flight=8)
     name = f"{consumer.channel.slug}/{consumer.client_id}"
-    with pytest.raises(CommandError, match="Say --keys"):
+    with pytest.raises(CommandError, match="Give --keys"):
         told("--consumer", name)
     say(consumer, "A1 A2 B1 B2")
     fanout.fan_out(100, slot=0)
@@ -57,8 +57,8 @@ def test_a_consumer_brings_its_own_figures() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--keys", "5"], "Say --latency-ms"),
-        (["--keys", "-5", "--latency-ms", "5"], "above 0"),
+        (["--keys", "5"], "Give --latency-ms"),
+        (["--keys", "-5", "--latency-ms", "5"], "must not be negative"),
         (["--keys", "5", "--latency-ms", "5", "--lost", "101"], "percentage"),
         (["--consumer", "rooms/nobody"], "There is no consumer rooms/nobody"),
     ],

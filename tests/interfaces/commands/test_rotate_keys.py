@@ -144,8 +144,8 @@ def test_after_a_rotation_answers_and_forwarded_headers_need_the_new_key_alone(
     Message.objects.filter(id=delivery.message_id).update(headers=headers)
     install(NEW, OLD)
 
-    assert "3 answers: 1 re-encrypted" in rotate()
-    assert "3 answers: 0 re-encrypted" in rotate()
+    assert "3 responses: 1 re-encrypted" in rotate()
+    assert "3 responses: 0 re-encrypted" in rotate()
 
     install(NEW)
     sealed.refresh_from_db()
