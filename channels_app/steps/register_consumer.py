@@ -37,7 +37,7 @@ FIELDS: dict[str, Field] = {
     "team": Field(
         fields.nullable(fields.slug),
         kept=True,
-        help="Its owner: the key's team, unless an operator names another.",
+        help="Team that owns it: the key's team, unless an operator names another.",
     ),
     "mode": Field(fields.choice("push", "pull"), default="push"),
     "url": Field(

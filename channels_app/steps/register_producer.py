@@ -16,12 +16,14 @@ from channels_app.rules.write_result import WriteResult
 FIELDS: dict[str, Field] = {
     "description": settings.description,
     "team": Field(
-        fields.nullable(fields.slug), kept=True, help="Its owner. A PUT without it keeps it."
+        fields.nullable(fields.slug), kept=True, help="Its owner. A PUT without it keeps the value."
     ),
     "default_priority": Field(
         fields.whole(0, 9), default=4, help="Priority of messages sent without one."
     ),
-    "max_priority": Field(fields.whole(0, 9), default=9, help="Higher ones are refused."),
+    "max_priority": Field(
+        fields.whole(0, 9), default=9, help="Messages with a higher priority are refused (422)."
+    ),
     "rate_limit": Field(settings.rate_limit, help="Messages per second; 429 above it."),
     "disabled": Field(
         fields.boolean, kept=True, help="Refuse its keys. A PUT without it keeps the value."

@@ -66,7 +66,7 @@ _LEASE = Field(
 )
 RECEIVE: dict[str, Field] = {
     "max": Field(
-        fields.nullable(fields.whole(1, MAX_RECEIVED)), help="At most this many; default 10."
+        fields.nullable(fields.whole(1, MAX_RECEIVED)), help="Maximum messages; default 10."
     ),
     "wait_s": Field(
         fields.nullable(fields.number(0, MAX_WAIT_S)),

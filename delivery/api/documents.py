@@ -70,7 +70,7 @@ delete_message = operation(
         _MESSAGE,
         ETAG,
         IF_MATCH,
-        query("reason", "For the audit trail.", {**TEXT, "maxLength": 500}),
+        query("reason", "For the audit log.", {**TEXT, "maxLength": 500}),
     ),
 )
 move_messages = operation(

@@ -149,7 +149,10 @@ ROUNDTRIP = component(
         responded_at=said(INSTANT, "When the response had arrived."),
         acknowledged_at=said(INSTANT, "When the broker had the acknowledgement."),
         total_ms=said({"type": "number"}, "The sum of the parts."),
-        **{f"{name}_ms": said({"type": "number"}, f"{words}.") for name, words in PARTS},
+        **{
+            f"{name}_ms": said({"type": "number"}, f"{words}, in milliseconds.")
+            for name, words in PARTS
+        },
     ),
 )
 DELIVERY_WITH_ATTEMPTS = component(
@@ -203,7 +206,7 @@ CANCELLED_MESSAGE = component(
     record(**_WITH_DELIVERIES, cancelled_count=said(WHOLE, "Deliveries that this call cancelled.")),
 )
 
-REASON = {"type": ["string", "null"], "maxLength": 500, "description": "For the audit trail."}
+REASON = {"type": ["string", "null"], "maxLength": 500, "description": "For the audit log."}
 RATE = {
     "type": ["number", "null"],
     "minimum": bodies.LOWEST_RATE,
@@ -276,7 +279,7 @@ REPLAY = component(
         kind=one_of(["replay", "backfill"]),
         state=_STATE,
         filter=FILTER,
-        matched_count=said(WHOLE, "Deliveries that matched when it was created."),
+        matched_count=said(WHOLE, "Deliveries or messages that matched when it was created."),
         replayed_count=said(WHOLE, "Deliveries queued so far."),
         rate_per_second={"type": ["number", "null"]},
         reason=TEXT,
