@@ -430,7 +430,7 @@ def test_a_schedule_stands_on_a_channel_of_the_same_file(file: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "fault"),
     [
-        ('cron = "61 * * * *"\nbody = "x"', "cron: This is no cron expression"),
+        ('cron = "61 * * * *"\nbody = "x"', "cron: This is not a cron expression"),
         ('cron = "* * * * *"', "body: Give either body"),
         ('cron = "* * * * *"\nbody = "1"\nevent_type = "order.created"', "body: "),
     ],

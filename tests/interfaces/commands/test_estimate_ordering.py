@@ -28,11 +28,11 @@ def told(*arguments: str) -> dict[str, list[str]]:
 def test_the_rooms_of_the_requirement() -> None:
     found = told("--rooms", "25000", "--latency-ms", "100", "--rate", "25000")
     assert found["ordered"][2:4] == ["640", "9.09"], "so many requests are open by default"
-    assert found["What"][-1] == "2,500."
+    assert found["This"][-1] == "2,500."
     found = told("--rooms", "25000", "--latency-ms", "100", "--max-in-flight", "2500")
     assert found["no"][2] == found["ordered"][2] == "25,000"
     assert found["one"][3] == "9"
-    assert "What" not in found
+    assert "This" not in found
 
 
 def test_a_consumer_brings_its_own_figures() -> None:

@@ -125,7 +125,7 @@ def test_blank_lines_are_skipped_and_numbers_are_the_files() -> None:
         ('{"event": "a"}', "There is no body."),
         ('{"event": "a", "event_type": "b", "body": ""}', "Give either event or event_type"),
         ('{"body": "x', "This is not JSON: "),
-        ('{"body": "x", "priority": NaN}', "This is not JSON: NaN is no value"),
+        ('{"body": "x", "priority": NaN}', "This is not JSON: NaN is not a JSON value"),
         (f'{{"body": {"[" * 100_000}', "This JSON is nested too deeply."),
     ],
 )
@@ -273,7 +273,7 @@ def test_a_broken_connection_is_tried_again_only_where_that_is_safe(
     said = publish(file, broker)
 
     assert said.status == 1
-    assert "lines 1 to 1 were on their way; they may or may not be stored" in said.err
+    assert "lines 1 to 1 were being sent; they may or may not be stored" in said.err
     assert len(broker.requests()) == 1
 
     broker.script(ADDRESS, [Reply(reset=True), answer(202)])
