@@ -42,8 +42,8 @@ def secret_key(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"SECRET_KEY {found}; at least {MIN_SECRET} are needed.",
-            hint="Sessions, cursors and (without HOOKSTATION_ENCRYPTION_KEYS) stored bodies hang "
-            "on it. Make one: python3 -c 'import secrets; print(secrets.token_urlsafe(50))'",
+            hint="It protects sessions, cursors and, without HOOKSTATION_ENCRYPTION_KEYS, stored "
+            "bodies. Generate one: python3 -c 'import secrets; print(secrets.token_urlsafe(50))'",
             id="hookstation.E001",
         )
     ]
@@ -54,7 +54,7 @@ def misspelt(**kwargs: Any) -> list[CheckMessage]:
     """Check that each HOOKSTATION_ variable is a setting."""
     return [
         Warning(
-            f"{name} is no setting and has no effect.",
+            f"{name} is not a setting and has no effect.",
             hint=f"Did you mean {like}?" if like else "docs/settings.md lists all settings.",
             id="hookstation.W004",
         )
@@ -73,8 +73,8 @@ def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
         Error(
             f"HOOKSTATION_ENCRYPTION_KEYS cannot be used: {problem}",
             hint=typed(
-                "Comma-separated, the first one seals, all of them open. "
-                "`manage.py generate_encryption_key` makes one."
+                "Comma-separated keys: the first one encrypts, all of them decrypt. "
+                "`manage.py generate_encryption_key` generates one."
             ),
             id="hookstation.E002",
         )
@@ -90,7 +90,7 @@ def allowed_targets(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"HOOKSTATION_ALLOWED_TARGETS cannot be used: {problem}",
-            hint="Networks as CIDR with commas between them, such as 10.1.0.0/16,127.0.0.0/8; "
+            hint="Comma-separated networks in CIDR notation, such as 10.1.0.0/16,127.0.0.0/8; "
             "empty allows public addresses only.",
             id="hookstation.E003",
         )
@@ -104,8 +104,8 @@ def public_url(**kwargs: Any) -> list[CheckMessage]:
         return []
     return [
         Error(
-            f"HOOKSTATION_PUBLIC_URL {settings.ENVIRONMENT.public_url!r} is no address of a site.",
-            hint="Scheme, host and perhaps a port: https://hooks.example.com",
+            f"HOOKSTATION_PUBLIC_URL {settings.ENVIRONMENT.public_url!r} is not a site's URL.",
+            hint="Set scheme, host and optionally a port: https://hooks.example.com",
             id="hookstation.E004",
         )
     ]
@@ -120,8 +120,8 @@ def times(**kwargs: Any) -> list[CheckMessage]:
         found.append(
             Error(
                 f"HOOKSTATION_LEASE_GRACE_MS is {chosen.lease_grace_ms}: a lease may end before "
-                "the answer is written, and the message is sent twice.",
-                hint=f"At least {MIN_LEASE_GRACE_MS}; the default is 10000.",
+                "the response is recorded, and the message is then sent twice.",
+                hint=f"Set at least {MIN_LEASE_GRACE_MS}; the default is 10000.",
                 id="hookstation.E005",
             )
         )
@@ -129,8 +129,9 @@ def times(**kwargs: Any) -> list[CheckMessage]:
         found.append(
             Error(
                 f"HOOKSTATION_DELIVERY_TIMEOUT_MS={chosen.timeout_ms} and "
-                f"HOOKSTATION_CONNECT_TIMEOUT_MS={chosen.connect_timeout_ms} do not fit.",
-                hint=f"The timeout is at most {MAX_TIMEOUT_MS}, the time to connect a part of it.",
+                f"HOOKSTATION_CONNECT_TIMEOUT_MS={chosen.connect_timeout_ms} conflict.",
+                hint=f"The delivery timeout must be at most {MAX_TIMEOUT_MS}, and the connect "
+                "timeout at most the delivery timeout.",
                 id="hookstation.E006",
             )
         )
@@ -145,8 +146,8 @@ def ca_file(**kwargs: Any) -> list[CheckMessage]:
         return []
     return [
         Error(
-            f"HOOKSTATION_CA_FILE {path!r} cannot be read: no TLS consumer could be called.",
-            hint="Name a readable PEM file, or leave it empty for the system's certificates.",
+            f"HOOKSTATION_CA_FILE {path!r} cannot be read: deliveries to https URLs would fail.",
+            hint="Name a readable PEM file, or leave it empty to use the system's certificates.",
             id="hookstation.E007",
         )
     ]
@@ -174,8 +175,8 @@ def sign_up(**kwargs: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            "HOOKSTATION_SIGNUP is open and EMAIL_URL is not set: new people wait for a mail that "
-            "only the log gets.",
+            "HOOKSTATION_SIGNUP is open and EMAIL_URL is not set: new users wait for an e-mail "
+            "that is only written to the log.",
             hint="Set EMAIL_URL, such as smtp+tls://user:password@host:587.",
             id="hookstation.W003",
         )
@@ -208,9 +209,9 @@ def _sqlite() -> list[CheckMessage]:
         return []
     return [
         Warning(
-            f"SQLite {sqlite3.sqlite_version} has a rare fault that can damage a database in WAL "
-            "mode (mended in 3.51.3).",
-            hint="Good for trying things out and for small loads with backups; "
+            f"SQLite {sqlite3.sqlite_version} has a rare bug that can corrupt a database in WAL "
+            "mode (fixed in 3.51.3).",
+            hint="Use it only for trials, and for small loads with backups; "
             "use MySQL or MariaDB in production (DATABASE_URL=mysql://...).",
             id="hookstation.W002",
         )
@@ -226,7 +227,7 @@ def _mysql(connection: BaseDatabaseWrapper) -> list[CheckMessage]:
         return [
             Error(
                 f"The database does not answer: {error}",
-                hint="Look whether it runs, and at host, port, user and password in DATABASE_URL.",
+                hint="Check that it runs, and host, port, user and password in DATABASE_URL.",
                 id="hookstation.E009",
             )
         ]
@@ -243,9 +244,9 @@ def _mysql_version(text: str) -> list[CheckMessage]:
         return []
     return [
         Error(
-            f"{name} {text} does not know FOR UPDATE SKIP LOCKED: workers would wait for each "
+            f"{name} {text} does not support FOR UPDATE SKIP LOCKED: workers would block each "
             "other.",
-            hint="MySQL 8.0.17 or MariaDB 10.6 at least.",
+            hint="Use MySQL 8.0.17, MariaDB 10.6, or newer.",
             id="hookstation.E010",
         )
     ]
@@ -256,10 +257,10 @@ def _mysql_charset(of_database: str, of_connection: str) -> list[CheckMessage]:
         return []
     return [
         Error(
-            f"Text would be damaged: the database's character set is {of_database}, the "
-            f"connection's {of_connection}; both must be utf8mb4.",
-            hint="Before the first migration: ALTER DATABASE <name> CHARACTER SET utf8mb4 COLLATE "
-            "utf8mb4_bin; and no other charset in DATABASE_URL.",
+            f"Text would be corrupted: the database's character set is {of_database}, the "
+            f"connection's is {of_connection}; both must be utf8mb4.",
+            hint="Before the first migration run ALTER DATABASE <name> CHARACTER SET utf8mb4 "
+            "COLLATE utf8mb4_bin; and set no other charset in DATABASE_URL.",
             id="hookstation.E011",
         )
     ]

@@ -18,28 +18,28 @@ GROUPS: dict[str, dict[str, str]] = {
         "worker": "Run the delivery workers alone.",
     },
     "Set up": {
-        "migrate": "Make or update the tables.",
-        "createsuperuser": "Make a login for the console.",
-        "doctor": "Say what is wrong with an installation, and what mends it.",
-        "generate_encryption_key": "Make an encryption key.",
-        "rotate_keys": "Seal with a new encryption key, and let go of old ones.",
+        "migrate": "Create or update the tables.",
+        "createsuperuser": "Create a login for the console.",
+        "doctor": "Print what is wrong with an installation, and how to fix it.",
+        "generate_encryption_key": "Generate an encryption key.",
+        "rotate_keys": "Encrypt everything with a new encryption key.",
     },
     "Configure": {
-        "apply": "Make teams, channels, event types, producers, consumers and schedules what a "
-        "file says.",
+        "apply": "Create or change teams, channels, event types, producers, consumers and "
+        "schedules from a file.",
         "create_api_key": "Create an API key.",
-        "delete_channel": "Delete a channel and its history, for good.",
+        "delete_channel": "Delete a channel and its history permanently.",
     },
     "Try": {
         "publish": "Publish a file of messages.",
-        "listen": "Show a channel's messages as they come, and pass them on to this machine.",
-        "receiver": "Run a small consumer to try things out with.",
+        "listen": "Show a channel's messages as they arrive, and forward them to this machine.",
+        "receiver": "Run a small consumer for trying things out.",
     },
     "Look after": {
         "reconcile": "Compare accepted messages with their deliveries; exit code 1 on a "
         "discrepancy.",
         "repair_counters": "Recount the rows and correct the counters.",
-        "estimate_ordering": "Estimate what ordered delivery would cost.",
+        "estimate_ordering": "Estimate the cost of ordered delivery.",
         "pipeline": "Run a job of the data pipeline: archive, usage, health, triage and more.",
     },
 }

@@ -78,7 +78,10 @@ def install() -> None:
     wrap: Callable[..., Callable[..., Any]] | None = getattr(mp, WRAP, None)
     known = [] if wrap is None else [*inspect.signature(wrap).parameters]
     if wrap is None or known != PARAMETERS:
-        logger.error("this granian cannot answer later: who waits for messages holds a thread")
+        logger.error(
+            "this version of granian cannot defer responses: each waiting receive call holds a "
+            "thread"
+        )
         return
 
     def deferrable(*arguments: Any) -> Callable[..., Any]:

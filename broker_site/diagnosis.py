@@ -73,7 +73,7 @@ def find() -> list[Finding]:
                 "error",
                 "database",
                 f"The database does not answer: {error}",
-                "Look whether it runs, and at host, port, user and password in DATABASE_URL.",
+                "Check that it runs, and host, port, user and password in DATABASE_URL.",
             )
         )
     return found
@@ -113,8 +113,8 @@ def counters() -> Iterable[Finding]:
         yield Finding(
             "warning",
             "reconciliation_gap",
-            f"The counters miss {now.gap} deliveries.",
-            "The sweep `counters` mends them within a minute; if it does not, look at its last "
+            f"The counters of deliveries do not add up: they differ by {now.gap}.",
+            "The sweep `counters` corrects them within a minute. If it does not, look at its last "
             "error on the console's page of sweeps.",
         )
     for span, report in reconciliations.newest().items():
@@ -122,16 +122,18 @@ def counters() -> Iterable[Finding]:
             yield Finding(
                 "warning",
                 f"audit_{span}",
-                f"The last audit ({span}, {report.finished_at:%Y-%m-%d %H:%M} UTC) found "
-                f"{report.gap} rows that do not add up: {', '.join(sorted(report.checks))}.",
-                typed("Run `manage.py reconcile`: it names them, what that means and the way out."),
+                f"The last reconciliation ({span}, {report.finished_at:%Y-%m-%d %H:%M} UTC) found "
+                f"{report.gap} discrepancies: {', '.join(sorted(report.checks))}.",
+                typed(
+                    "Run `manage.py reconcile`: it lists and explains them, and how to fix them."
+                ),
             )
     if dead := now.by_state[DeliveryState.DEAD]:
         yield Finding(
             "info",
             "dead_letters",
             f"{dead} deliveries are dead letters.",
-            "Replay them on the console, or with POST /api/v1/replays.",
+            "Replay them in the console, or with POST /api/v1/replays.",
         )
 
 
@@ -142,9 +144,10 @@ def schedules() -> Iterable[Finding]:
         yield Finding(
             "error",
             "schedules_overdue",
-            f"{overdue} schedules are overdue by more than a minute: their messages are missed.",
+            f"{overdue} schedules are overdue by more than a minute.",
             typed(
-                "The maintenance process publishes them: start `manage.py worker`, or read its log."
+                "The maintenance process publishes their messages: start `manage.py worker`, or "
+                "read its log."
             ),
         )
 
@@ -161,7 +164,7 @@ def durability() -> Iterable[Finding]:
             "warning",
             "durability",
             f"innodb_flush_log_at_trx_commit is {flushes} and sync_binlog is {syncs}: a message "
-            "that was acknowledged may be lost when the machine loses power.",
+            "that was accepted may be lost when the machine loses power.",
             "SET PERSIST innodb_flush_log_at_trx_commit = 1; SET PERSIST sync_binlog = 1; "
             "(MariaDB: in its configuration file).",
         )
@@ -180,10 +183,10 @@ def packets() -> Iterable[Finding]:
         yield Finding(
             "warning",
             "max_allowed_packet",
-            f"The database takes statements of {most} bytes; a message of "
-            f"HOOKSTATION_MAX_BODY_BYTES needs {needed}, and gets 503.",
+            f"The database accepts statements of up to {most} bytes. A message of "
+            f"HOOKSTATION_MAX_BODY_BYTES needs {needed}, and is refused with 503.",
             f"Set max_allowed_packet to {-(-needed // 1024**2)}M in the server's configuration, or "
-            "HOOKSTATION_MAX_BODY_BYTES lower.",
+            "lower HOOKSTATION_MAX_BODY_BYTES.",
         )
 
 
@@ -195,15 +198,16 @@ def consumers() -> Iterable[Finding]:
             "info",
             "consumers_disabled",
             f"{disabled} consumers are disabled; their messages wait.",
-            "The reason stands on each consumer's page; resume it there when it is mended.",
+            "Each consumer's page shows the reason; resume it there when its cause is fixed.",
         )
     failing = ConsumerHealth.objects.exclude(circuit=ConsumerHealth.Circuit.CLOSED)
     if count := failing.exclude(consumer__state=Consumer.State.RETIRED).count():
         yield Finding(
             "info",
             "circuits_open",
-            f"{count} consumers fail again and again and are only probed now and then.",
-            "The console's page of consumer health shows since when and how.",
+            f"{count} consumers keep failing: their circuits are open, and the broker only probes "
+            "them.",
+            "The console's page of consumer health shows since when and how they fail.",
         )
 
 
@@ -218,8 +222,8 @@ def event_types() -> Iterable[Finding]:
             "warning",
             "event_type_schemas",
             f"{len(bad)} event types have a schema that cannot be applied: {names}.",
-            "Messages of these types are refused with 422. Send the schema again: the answer says "
-            "what is wrong with it.",
+            "Messages of these types are refused with 422. Send the schema again: the response "
+            "says what is wrong with it.",
         )
 
 
@@ -229,8 +233,8 @@ def mail() -> Iterable[Finding]:
         yield Finding(
             "info",
             "no_mail",
-            "There is no EMAIL_URL: links for new passwords are written to the log.",
-            "Set EMAIL_URL, or hand invitation links over yourself.",
+            "EMAIL_URL is not set: links for new passwords are only written to the log.",
+            "Set EMAIL_URL, or pass invitation links on yourself.",
         )
 
 
@@ -246,14 +250,15 @@ def encryption() -> Iterable[Finding]:
             yield Finding(
                 "error",
                 "process_keys",
-                f"{holder.name} lacks encryption keys ({gone}), and leaves what they sealed.",
+                f"{holder.name} lacks encryption keys ({gone}) and cannot decrypt their data.",
                 "Add them to its HOOKSTATION_ENCRYPTION_KEYS and restart it.",
             )
     if keyring().primary_id != primary:
         yield Finding(
             "info",
             "key_not_rotated",
-            f"The first encryption key here is {keyring().primary_id}, and {primary} still seals.",
+            f"The first encryption key here is {keyring().primary_id}, but {primary} still "
+            "encrypts.",
             typed("When every process has read the new key, run `manage.py rotate_keys`."),
         )
     oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[
@@ -264,10 +269,10 @@ def encryption() -> Iterable[Finding]:
         yield Finding(
             "warning",
             "key_rotation",
-            f"Rows are still sealed by former encryption keys ({', '.join(old)}).",
+            f"Rows are still encrypted with former encryption keys ({', '.join(old)}).",
             typed(
                 "Keep those keys in HOOKSTATION_ENCRYPTION_KEYS, run `manage.py rotate_keys`, and "
-                "only then take them away."
+                "only then remove them."
             ),
         )
 
@@ -282,8 +287,8 @@ def clocks() -> Iterable[Finding]:
             "warning" if drift_s > MAX_DRIFT_S else "info",
             "clock",
             f"The clocks of this host and of the database differ by {drift_s:.2f} s.",
-            "Synchronise both (chrony, systemd-timesyncd): keys of rows carry this host's, and "
-            "far from the database's its pumps take nothing (HOOKSTATION_MAX_CLOCK_OFFSET_S).",
+            "Synchronise both (chrony, systemd-timesyncd). Ids contain this host's time, and "
+            "beyond HOOKSTATION_MAX_CLOCK_OFFSET_S its pumps claim nothing.",
         )
 
 
@@ -300,8 +305,8 @@ def limits() -> Iterable[Finding]:
             "error" if is_full else "warning",
             f"quota_{row.scope}",
             f"{row.messages:,} messages ({row.bytes // 1024**2:,} MiB) wait in the {name}: "
-            + ("more are refused." if is_full else "more than four fifths of what may."),
-            "Look for the consumer that they wait for: mend or retire it. Or raise the limit.",
+            + ("more are refused." if is_full else "more than 80 % of the limit."),
+            "Find the consumer that they wait for, and fix or retire it. Or raise the limit.",
         )
 
 
@@ -313,8 +318,8 @@ def disk() -> Iterable[Finding]:
                 "error" if room.is_short or room.free < NO_DISK else "warning",
                 "disk",
                 f"{room.free // 1024**2} MiB are free in {room.folder}.",
-                "Make room, or let messages go earlier (HOOKSTATION_RETENTION_DAYS): below "
-                "HOOKSTATION_DISK_RESERVE_BYTES nothing is accepted.",
+                "Free space, or keep messages for a shorter time (HOOKSTATION_RETENTION_DAYS): "
+                "below HOOKSTATION_DISK_RESERVE_BYTES the broker accepts no message.",
             )
 
 
@@ -328,8 +333,8 @@ def data_dir() -> Iterable[Finding]:
     yield Finding(
         "error",
         "data_dir",
-        f"Files cannot be made in {settings.DATA_DIR}: {reason}.",
-        "Give the broker's user the right to write there, or set HOOKSTATION_DATA_DIR.",
+        f"Files cannot be created in {settings.DATA_DIR}: {reason}.",
+        "Give the broker's user write permission there, or set HOOKSTATION_DATA_DIR.",
     )
 
 

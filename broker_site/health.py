@@ -155,8 +155,8 @@ def storage() -> Check:
     except DatabaseFailure:
         return Check(
             False,
-            "The database answers, and no row can be written: no message is accepted.",
-            typed("Look whether it is read-only, locked or full: `manage.py doctor`."),
+            "The database answers, but no row can be written: no message is accepted.",
+            typed("Check whether it is read-only, locked or full: `manage.py doctor`."),
         )
     return Check(True, "A row can be written.")
 
@@ -171,17 +171,17 @@ def disk() -> Check:
     return Check(
         False,
         f"Free: {free}. Below {reserve} MiB no message is accepted.",
-        "Make room, or let messages go earlier (HOOKSTATION_RETENTION_DAYS).",
+        "Free space, or keep messages for a shorter time (HOOKSTATION_RETENTION_DAYS).",
     )
 
 
 def keys() -> Check:
     """Check that this process can encrypt, and decrypt what others encrypt."""
     if not keystore.refusal():
-        return Check(True, "The encryption key that seals is here.")
+        return Check(True, "This process has the current encryption key.")
     return Check(
         False,
-        "This process lacks the encryption key that seals: it accepts nothing that is sealed.",
+        "This process lacks the current encryption key: it accepts nothing to be encrypted.",
         typed(
             "`manage.py doctor` names the key. Add it to HOOKSTATION_ENCRYPTION_KEYS and restart."
         ),
@@ -197,29 +197,29 @@ def pumps() -> Check:
     if adrift:
         return Check(
             False,
-            f"Pumps with a heartbeat: {len(living)}. None takes deliveries: their hosts' clocks "
-            "are too far from the database's.",
+            f"Pumps with a heartbeat: {len(living)}. None claims deliveries: their hosts' clocks "
+            "differ too much from the database's.",
             "Synchronise the clocks of hosts and database (HOOKSTATION_MAX_CLOCK_OFFSET_S).",
         )
     return Check(
         False,
         f"No pump had a heartbeat in the last {registration.STALE_AFTER_S:.0f} s: "
         "nothing is delivered.",
-        typed("Start `manage.py broker` or `manage.py worker`, or look into its log."),
+        typed("Start `manage.py broker` or `manage.py worker`, or read its log."),
     )
 
 
 def oldest_due() -> Check:
     """Check that due deliveries are sent in time."""
     age_s = backlog.oldest_due_s(backlog.read())
-    detail = f"The oldest due delivery that only the broker keeps waiting is {age_s:.1f} s old."
+    detail = f"The oldest due delivery that waits only for the broker is {age_s:.1f} s old."
     if age_s <= backlog.LATE_S:
         return Check(True, detail)
     return Check(
         False,
         detail,
-        f"The limit is {backlog.LATE_S:.0f} s. Look at the pumps' log, or give the broker "
-        "more pumps (HOOKSTATION_PUMPS) or more open requests (HOOKSTATION_PUMP_IN_FLIGHT).",
+        f"The limit is {backlog.LATE_S:.0f} s. Read the pumps' log, or give the broker more "
+        "pumps (HOOKSTATION_PUMPS) or more requests in flight (HOOKSTATION_PUMP_IN_FLIGHT).",
     )
 
 
@@ -256,10 +256,10 @@ def _failed(name: str) -> Check:
         return Check(
             False,
             "The database does not answer.",
-            typed("Look whether it runs and whether DATABASE_URL is right: `manage.py doctor`."),
+            typed("Check that it runs and that DATABASE_URL is right: `manage.py doctor`."),
         )
     return Check(
         False,
         "The tables cannot be read.",
-        typed("Run `manage.py migrate`; if that changes nothing, `manage.py doctor` says more."),
+        typed("Run `manage.py migrate`; if that does not help, `manage.py doctor` says more."),
     )

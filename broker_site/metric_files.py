@@ -114,7 +114,7 @@ def _is_sound(path: Path) -> bool:
         for key, _ in _read(path):
             json.loads(key)
     except (OSError, RuntimeError, ValueError, struct.error) as error:
-        log.warning("metrics in %s cannot be read and are left out: %s", path, error)
+        log.warning("metrics in %s cannot be read and are omitted: %s", path, error)
         return False
     return True
 

@@ -71,19 +71,19 @@ def _processes() -> Collector:
 def _read() -> Iterator[Metric]:
     now = backlog.read()
     depth = GaugeMetricFamily(
-        "hookstation_queue_depth", "Deliveries that stand in each state.", labels=["state"]
+        "hookstation_queue_depth", "Deliveries in each state.", labels=["state"]
     )
     for state, count in now.by_state.items():
         depth.add_metric([state], count)
     yield depth
     yield GaugeMetricFamily(
         "hookstation_dead_letters",
-        "Deliveries given up and not replayed.",
+        "Dead deliveries that were not replayed.",
         value=now.by_state[DeliveryState.DEAD],
     )
     yield GaugeMetricFamily(
         "hookstation_oldest_due_seconds",
-        "Age of the oldest due delivery that nothing but the broker keeps waiting.",
+        "Age of the oldest due delivery that waits only for the broker.",
         value=backlog.oldest_due_s(now),
     )
     living = registration.living()
@@ -92,14 +92,14 @@ def _read() -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "hookstation_pump_clock_offset_seconds",
-        "How far the pumps' host that is farthest off is ahead of the database's clock.",
+        "Largest offset of a pump host's clock from the database's; positive is ahead.",
         value=max((slot.clock_offset_ms for slot in living), key=abs, default=0) / 1000,
     )
     yield from _limits()
     sealing = keystore.encrypting_key_id()
     yield GaugeMetricFamily(
         "hookstation_processes_without_key",
-        "Living processes that lack the encryption key that seals, or one that they met.",
+        "Running processes that lack the current encryption key, or one that they needed.",
         value=sum(holder.lacks(sealing) for holder in registration.holders()),
     )
     yield from _hot_keys()
@@ -121,7 +121,7 @@ def _limits() -> Iterator[Metric]:
     )
     used = GaugeMetricFamily(
         "hookstation_quota_used_ratio",
-        "Largest share of its limit that a channel or a team has used up; at 1 it is refused.",
+        "Largest share of its limit that a channel or team uses; at 1 messages are refused.",
         labels=["scope"],
     )
     for scope, share in quotas.largest_shares().items():
@@ -129,12 +129,12 @@ def _limits() -> Iterator[Metric]:
     yield used
     yield GaugeMetricFamily(
         "hookstation_disk_free_bytes",
-        "Free bytes where messages go, as far as this host sees them; the least of its disks.",
+        "Free bytes for messages, as this host sees them; the minimum of its disks.",
         value=min(room.free for room in disks.rooms()),
     )
     yield GaugeMetricFamily(
         "hookstation_disk_reserve_bytes",
-        "Free bytes below which nothing is accepted.",
+        "Free bytes below which no message is accepted.",
         value=conf().disk_reserve_bytes,
     )
 
@@ -144,7 +144,7 @@ def _hot_keys() -> Iterator[Metric]:
     count, waiting = hot_keys.totals()
     yield GaugeMetricFamily(
         "hookstation_hot_keys",
-        "Ordering keys that get more than can go one after the other.",
+        "Ordering keys that get more messages than can be sent one at a time.",
         value=count,
     )
     yield GaugeMetricFamily(
@@ -158,7 +158,7 @@ def _times() -> Iterator[Metric]:
     """Upcoming messages, and the offset of this host's clock."""
     upcoming = GaugeMetricFamily(
         "hookstation_timeline_upcoming",
-        "Messages that are due within the window, from now; 100,000 or so are counted.",
+        "Messages due within the window from now; at most about 100,000 are counted.",
         labels=["window"],
     )
     channels = list(Channel.objects.order_by("id").values_list("id", flat=True))
@@ -168,7 +168,7 @@ def _times() -> Iterator[Metric]:
     yield upcoming
     yield GaugeMetricFamily(
         "hookstation_clock_offset_seconds",
-        "How far the clock of the host that is asked is ahead of the database's.",
+        "How far the clock of this host is ahead of the database's.",
         value=clock.offset().seconds,
     )
 
@@ -178,12 +178,12 @@ def _audits(gap: int) -> Iterator[Metric]:
     reports = reconciliations.newest()
     yield GaugeMetricFamily(
         "hookstation_reconciliation_gap",
-        "Rows that do not add up, by the counters now or by the last audit; must be 0.",
+        "Discrepancies by the current counters or the last reconciliation; must be 0.",
         value=max(abs(gap), *(report.gap for report in reports.values()), 0),
     )
     found = GaugeMetricFamily(
         "hookstation_reconciliation_findings",
-        "Rows that the last audits found off.",
+        "Discrepancies that the last reconciliations found.",
         labels=["check"],
     )
     for check in Check:
@@ -192,7 +192,7 @@ def _audits(gap: int) -> Iterator[Metric]:
     yield found
     ended = GaugeMetricFamily(
         "hookstation_reconciliation_timestamp_seconds",
-        "When the last audit of each span ended; 0: there was none.",
+        "When the last reconciliation of each span ended; 0: never.",
         labels=["span"],
     )
     for span in AccountingReport.Span.values:
@@ -212,10 +212,10 @@ def _pipeline() -> Iterator[Metric]:
         labels=["job"],
     )
     rows = GaugeMetricFamily(
-        "hookstation_pipeline_rows", "Rows that the run read which did.", labels=["job"]
+        "hookstation_pipeline_rows", "Rows that the last successful run read.", labels=["job"]
     )
     running = GaugeMetricFamily(
-        "hookstation_pipeline_running", "Whether a run of the job is at work.", labels=["job"]
+        "hookstation_pipeline_running", "Whether a run of the job is in progress.", labels=["job"]
     )
     for job in JOBS:
         run = done.get(job)

@@ -108,7 +108,7 @@ class KeyUnavailable(BrokerError, KeyMissing):
     def __init__(self, key_id: str) -> None:
         detail = (
             f"This process does not have the encryption key {key_id}. Nothing was saved. Try "
-            "again: another process may have the key. Otherwise an operator has to add it; "
+            "again: another process may have the key. If not, an operator must add it; "
             f"{typed('manage.py doctor')} names the process."
         )
         super().__init__("key_missing", detail)

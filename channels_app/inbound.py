@@ -60,7 +60,7 @@ def called(token: str) -> Consumer:
     alive = Consumer.objects.exclude(state=Consumer.State.RETIRED)
     found = alive.filter(inbound_digest=_digest(token)).first()
     if found is None or correlation.of(found.ack) is None:
-        raise NotFound("unknown_address", "Nobody is called back at this address.")
+        raise NotFound("unknown_address", "There is no inbound address with this token.")
     return found
 
 
@@ -79,7 +79,7 @@ def store(consumer: Consumer, known: Opened | None) -> bool:
         secret = signature["secret"]
         if secret == MASK:
             if not (known and known.secret):
-                fault = FieldError("ack", f"{MASK} keeps a stored secret, and there is none.")
+                fault = FieldError("ack", f"{MASK} keeps a stored secret, but there is none.")
                 raise Invalid.of(InvalidValues([fault]))
             secret = known.secret
         masked = {**setting, "signature": {**signature, "secret": MASK}}

@@ -75,9 +75,9 @@ def refusal() -> str:
     if known is None or known.sealing is not None:
         return ""
     return (
-        f"This installation encrypts with the key {known.encrypting_key_id}, and the keys here "
-        f"({', '.join(sorted(keyring().ids))}) do not open what it sealed. Add that key to "
-        "HOOKSTATION_ENCRYPTION_KEYS. If there was none, it is the one that was derived from "
+        f"This installation encrypts with the key {known.encrypting_key_id}, which is not among "
+        f"the keys here ({', '.join(sorted(keyring().ids))}). Add it to "
+        "HOOKSTATION_ENCRYPTION_KEYS. If that was not set before, the key was derived from "
         "SECRET_KEY: put the former value into SECRET_KEY_FALLBACKS."
     )
 

@@ -170,12 +170,12 @@ class Quotas:
             getattr(it, excess) for it in (limit.quota, self.used(limit.owner), usage)
         )
         detail = (
-            f"Nothing was stored: {waiting} {excess} wait in {limit.name}, of {most} that may. "
+            f"Nothing was stored: {waiting} {excess} wait in {limit.name}; the limit is {most}. "
         )
         if wanted > most:
-            detail += f"There is never room for {wanted} at once: send less."
+            detail += f"{wanted} at once exceed the limit: send fewer."
         else:
-            detail += "There is room again when some of them are delivered."
+            detail += "Try again when some of them are delivered."
         if scope == "channel":
             raise OverQuota("channel_over_quota", detail)
         raise OverQuota("team_over_quota", detail)

@@ -143,7 +143,7 @@ class Probe:
         if not self._lock.acquire(blocking=False):
             # Another request is writing. The last result holds, unless that write takes too long.
             if time.monotonic() - self._began_at > STUCK_S:
-                raise DatabaseFailure(f"A row waits to be written for more than {STUCK_S:.0f} s.")
+                raise DatabaseFailure(f"A row has waited more than {STUCK_S:.0f} s to be written.")
             return
         try:
             self._began_at = time.monotonic()

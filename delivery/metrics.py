@@ -46,24 +46,24 @@ class Ended(NamedTuple):
     """Time from acceptance until now."""
 
 
-ATTEMPTS = Counter("hookstation_attempts_total", "Attempts by how they ended.", ["outcome"])
+ATTEMPTS = Counter("hookstation_attempts_total", "Attempts by outcome.", ["outcome"])
 DELIVERIES = Counter(
     "hookstation_deliveries_total", "Deliveries that reached a state, by state.", ["state"]
 )
 LATENCY = Histogram(
-    "hookstation_delivery_latency_seconds", "From accepted to delivered.", buckets=_LATENCY
+    "hookstation_delivery_latency_seconds", "Time from acceptance to delivery.", buckets=_LATENCY
 )
 ATTEMPT_DURATION = Histogram(
-    "hookstation_attempt_duration_seconds", "Length of one attempt.", buckets=_LATENCY
+    "hookstation_attempt_duration_seconds", "Duration of one attempt.", buckets=_LATENCY
 )
 LATENESS = Histogram(
     "hookstation_timeline_lateness_seconds",
-    "From the instant a delivery was due to its sending.",
+    "Time from when a delivery was due to its sending.",
     buckets=_LATENCY,
 )
 ACKS = Counter(
     "hookstation_acks_total",
-    "Later words of consumers: on_time, early, late, double, foreign, and timeout for none.",
+    "Later acknowledgements: on_time, early, late, double, foreign; timeout: none came.",
     ["result"],
 )
 ORDERING_WAIT = Histogram(
@@ -76,22 +76,22 @@ OCCURRENCES = Counter(
 )
 OCCURRENCE_LATENESS = Histogram(
     "hookstation_schedule_lateness_seconds",
-    "From an occurrence of a schedule until its message was stored.",
+    "Time from an occurrence of a schedule until its message was stored.",
     buckets=_LATENCY,
 )
 SWEEP_ROWS = Counter(
     "hookstation_sweep_rows_total",
-    "Rows that a fail-safe sweep had to repair or removed.",
+    "Rows that a sweep repaired or removed.",
     ["kind"],
 )
 LATE_RESULTS = Counter(
-    "hookstation_late_results_total", "Results that came after another worker took the delivery."
+    "hookstation_late_results_total", "Results that came after another worker claimed the delivery."
 )
 UNOPENED = Counter(
     "hookstation_deliveries_unopened_total",
-    "Deliveries given back, unsent and uncharged, by a process that lacks their encryption key.",
+    "Deliveries released, unsent and uncharged, by a process without their encryption key.",
 )
-RECEIVED = Counter("hookstation_received_total", "Deliveries handed out to pull consumers.")
+RECEIVED = Counter("hookstation_received_total", "Deliveries received by pull consumers.")
 WAITING = Gauge(
     "hookstation_receivers_waiting",
     "Receive calls that wait for messages now.",
@@ -99,18 +99,18 @@ WAITING = Gauge(
 )
 RESUMED = Counter(
     "hookstation_receivers_resumed_total",
-    "Receivers that waited and were given messages, by what made them look: wakeup, timer, scan"
-    " for what nobody told of, and next for what another one left.",
+    "Waiting receive calls that got messages, by cause: wakeup, timer, scan (found by polling), "
+    "next (left by another call).",
     ["cause"],
 )
 POLLS_REFUSED = Counter(
-    "hookstation_polls_refused_total", "Receive calls that found no place to wait in."
+    "hookstation_polls_refused_total", "Receive calls that could not wait, because too many waited."
 )
 TASKS_REFUSED = Counter(
     "hookstation_tasks_refused_total", "Background tasks that are not the project's, never run."
 )
 PUMP_ERRORS = Counter(
-    "hookstation_pump_errors_total", "Rounds of a pump that failed and were tried again."
+    "hookstation_pump_errors_total", "Rounds of a pump that failed and were retried."
 )
 
 

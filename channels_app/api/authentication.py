@@ -165,7 +165,7 @@ def caller_of(request: Request) -> Caller:
 
 def _check_channel(caller: Caller, slug: str) -> None:
     if not caller.may_use(slug):
-        raise PermissionDenied(f"The key was not granted the channel {slug}.", code="no_grant")
+        raise PermissionDenied(f"The key has no access to the channel {slug}.", code="no_grant")
     if caller.key.producer is None and caller.key.team_id is not None and not caller.may("admin"):
         channel = config_cache.channel(slug)
         # Same response as for a channel that does not exist, so that names cannot be probed.

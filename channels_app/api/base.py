@@ -26,7 +26,7 @@ from channels_app.rules import times
 
 MAX_BYTES = 1024 * 1024
 """Maximum size of a request other than publishing."""
-TOO_MANY = "Too many bodies are on their way and come slowly; nothing of this one was read."
+TOO_MANY = "Too many request bodies arrive slowly at the same time; this one was not read."
 
 
 NOW = "Hookstation-Now"
@@ -261,4 +261,4 @@ def _read(read: Callable[[int], bytes], size: int) -> bytes:
 
 
 def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")

@@ -100,7 +100,9 @@ def _resume(name: str, cursor: str, limit: str | None, given: dict[str, str]) ->
     try:
         lookup, place, kept_limit, filters = _signer(name).unsign_object(cursor)
     except (BadSignature, ValueError):
-        raise _refuse("cursor", "The cursor is not one of this list; begin without one.") from None
+        raise _refuse(
+            "cursor", "The cursor does not belong to this list; start without one."
+        ) from None
     if given and given != filters:
         raise _refuse("cursor", "The cursor keeps its own filters; leave them out or repeat them.")
     return Page(name, filters, _limit(limit, kept_limit), lookup, place)

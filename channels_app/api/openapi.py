@@ -80,8 +80,8 @@ def page_of(item: Schema) -> Schema:
     cursor = {"type": ["string", "null"]}
     page = record(
         items={"type": "array", "items": item},
-        next=cursor | {"description": "Older ones: ?cursor=..., null at the end."},
-        previous=cursor | {"description": "Newer ones: ?cursor=..., null at the beginning."},
+        next=cursor | {"description": "Cursor of the older page; null on the last page."},
+        previous=cursor | {"description": "Cursor of the newer page; null on the first page."},
     )
     return component(f"{item['$ref'].rpartition('/')[2]}Page", page)
 
@@ -151,18 +151,18 @@ PROBLEM = component(
     "Problem",
     {
         "type": "object",
-        "description": "RFC 9457",
+        "description": "An error, as RFC 9457 problem details.",
         "properties": {
             "type": {"type": "string", "format": "uri"},
             "title": TEXT,
             "status": {"type": "integer", "minimum": 400, "maximum": 599},
-            "code": {"type": "string", "description": "Stable, for programs."},
-            "detail": {"type": "string", "description": "What to do, for people."},
+            "code": {"type": "string", "description": "Stable error code, for programs."},
+            "detail": {"type": "string", "description": "What is wrong, and what to do."},
             "field": {"type": "string", "description": "The offending field or header."},
             "errors": {
                 "type": "array",
                 "items": component("FieldProblem", record(field=TEXT, detail=TEXT)),
-                "description": "Every offending field, where there are several.",
+                "description": "All offending fields, if there are several.",
             },
         },
         "required": ["type", "title", "status", "code", "detail"],
@@ -172,45 +172,45 @@ PROBLEM = component(
 REASONS = {
     400: "The request is malformed.",
     401: "The key is missing, unknown, revoked or expired.",
-    403: "The key lacks the scope or the channel's grant.",
-    404: "There is no such object, or it is another tenant's.",
-    409: "The object is in another state than this needs.",
+    403: "The key lacks the required scope or access to the channel.",
+    404: "There is no such object, or it belongs to another tenant.",
+    409: "The object's state does not allow this operation.",
     411: "The body came without a Content-Length.",
     412: "If-Match names a version that is no longer the current one.",
     413: "The body is larger than the limit.",
     415: "The content type or encoding is not accepted.",
-    422: "The values cannot be used; `field` and `errors` say which.",
-    429: "Over the rate, or too many at once; Retry-After says how long.",
-    503: "Storage is unavailable and nothing was stored; Retry-After says how long.",
-    507: "The disk is full and nothing was stored; Retry-After says how long.",
+    422: "Values are invalid; `field` and `errors` name them.",
+    429: "A rate, concurrency or quota limit is exceeded; retry after Retry-After seconds.",
+    503: "Storage is unavailable and nothing was stored; retry after Retry-After seconds.",
+    507: "The disk is full and nothing was stored; retry after Retry-After seconds.",
 }
 IF_MATCH = header(
     "If-Match",
-    "Only if the version is still this ETag (or one of a list), else 412.",
+    "Change it only if the version is still this ETag (or one of a list); otherwise 412.",
     {"type": "string", "pattern": r'^(\*|"\d+"(, *"\d+")*)$'},
 )
 IF_NONE_MATCH = header(
     "If-None-Match",
-    "Creates and never replaces (412).",
+    "Create only: 412 if it exists already.",
     {"title": "Anything", "type": "string", "enum": ["*"]},
 )
 ETAG = OpenApiParameter(
-    "ETag", str, OpenApiParameter.HEADER, description="The version.", response=[200, 201, 304]
+    "ETag", str, OpenApiParameter.HEADER, description="Its version.", response=[200, 201, 304]
 )
 LOCATION = OpenApiParameter(
-    "Location", str, OpenApiParameter.HEADER, description="Where it is.", response=[201]
+    "Location", str, OpenApiParameter.HEADER, description="Its URL.", response=[201]
 )
-RETRY_AFTER = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
+RETRY_AFTER = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
 CHANNEL, CLIENT_ID, PRODUCER, TEAM = (
     OpenApiParameter(name, dict(fields.slug.schema), OpenApiParameter.PATH)
     for name in ("channel", "client_id", "producer", "team")
 )
 WRITING = (IF_MATCH, ETAG)
 CREATING = (IF_MATCH, IF_NONE_MATCH, ETAG, LOCATION)
-READING = (header("If-None-Match", "304 when the version is still this ETag."), ETAG)
+READING = (header("If-None-Match", "Respond with 304 if the version is still this ETag."), ETAG)
 LIST = (
-    query("limit", "Items on a page.", {"type": "integer", "minimum": 1, "maximum": 200}),
-    query("cursor", "next or previous of another page; it keeps the filters."),
+    query("limit", "Maximum items per page.", {"type": "integer", "minimum": 1, "maximum": 200}),
+    query("cursor", "`next` or `previous` of another page; keeps its filters."),
 )
 
 

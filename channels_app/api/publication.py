@@ -24,7 +24,7 @@ FORWARDED = {
     "HTTP_BAGGAGE": "baggage",
 }
 PREFIX = "HTTP_HOOKSTATION_HEADER_"
-_EMPTY = "is empty, or not ASCII. Other characters may stand in the headers of a batch's item."
+_EMPTY = "is empty or not ASCII. A batch's item may have other characters in its headers."
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _WORD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _QUOTED = r'"[\x20\x21\x23-\x5b\x5d-\x7e]*"'
@@ -58,7 +58,7 @@ def from_headers(
     """Parse a publication, still without its body. Raises ApiProblem that names the header."""
     encoding = meta.get("HTTP_CONTENT_ENCODING", "identity").strip().lower()
     if encoding not in {"", "identity"}:
-        detail = "Bodies are stored as they are: send the body without a Content-Encoding."
+        detail = "Bodies are stored unchanged: send the body without a Content-Encoding."
         raise ApiProblem(415, "unsupported_encoding", detail, field="Content-Encoding")
     options: dict[str, Any] = {name: meta[key] for name, key in _META.items() if key in meta}
     if options.get("content_type") == "":
@@ -111,7 +111,9 @@ def _read(
     if fault := headers.check_forwarded(forwarded):
         raise _refuse("headers", fault)
     if channel.require_idempotency_key and "idempotency_key" not in options:
-        raise _refuse("idempotency_key", "The channel accepts no message without one.")
+        raise _refuse(
+            "idempotency_key", "The channel requires an idempotency key for each message."
+        )
     times_of = _times(options, channel.max_future_days, now)
     return Publication(
         body=b"",
@@ -172,7 +174,7 @@ def _priority(options: Mapping[str, Any], producer: Producer | None) -> int:
     if level is None or not 0 <= level <= 9:
         raise _refuse("priority", "A whole number from 0 (lowest) to 9 is needed.")
     if producer is not None and level > producer.max_priority:
-        detail = f"The producer may ask for {producer.max_priority} at most."
+        detail = f"The producer's highest priority is {producer.max_priority}."
         raise ApiProblem(422, "priority_too_high", detail, field="priority")
     return level
 
@@ -184,7 +186,7 @@ def _number(options: Mapping[str, Any]) -> int:
     if number is None or not 0 <= number <= sequence.MAX_NUMBER:
         raise _refuse("producer_seq", f"A whole number from 0 to {sequence.MAX_NUMBER} is needed.")
     if not options.get("ordering_key"):
-        raise _refuse("producer_seq", "Numbers count within an ordering key: send one as well.")
+        raise _refuse("producer_seq", "A sequence number needs an ordering key: send one as well.")
     return number
 
 
@@ -207,7 +209,7 @@ def _times(options: Mapping[str, Any], days: int, now: datetime) -> _Times:
     due = max(due_at or now + timedelta(milliseconds=delay_ms or 0), now)
     due = times.ceil_ms(due + timedelta(milliseconds=spread_ms))
     if expires_at is not None and expires_at <= due:
-        raise _refuse("expires_at", "It would expire before it is due.")
+        raise _refuse("expires_at", "The message would expire before it is due.")
     return _Times(due_at, delay_ms, spread_ms, expires_at)
 
 
@@ -237,7 +239,7 @@ def _item_headers(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise _refuse("headers", "An object of header names and text values is needed.")
     if len({headers.canonical(name) for name in value}) < len(value):
-        raise _refuse("headers", "A header is there twice.")
+        raise _refuse("headers", "A header occurs twice.")
     return value
 
 
@@ -251,7 +253,7 @@ def _item_body(item: Mapping[str, Any]) -> bytes:
     try:
         return value.encode() if encoded is None else b64decode(value, validate=True)
     except UnicodeEncodeError:
-        raise _refuse(name, "Unpaired surrogates are no text.") from None
+        raise _refuse(name, "Unpaired surrogates are not text.") from None
     except (BadBase64, ValueError):
         raise _refuse(name, "This is not base64.") from None
 

@@ -23,7 +23,7 @@ from channels_app.steps.accept import Accepted, Publication
 
 SCOPES = ("publish",)
 MAX_COUNTS = 10_000
-CONFLICT = "The key already stands for a message with another body; nothing was stored."
+CONFLICT = "The key was already used for a message with another body; nothing was stored."
 
 
 def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) -> Response:
@@ -82,7 +82,7 @@ def check_rate(producer: Producer | None, count: int) -> None:
     """Raise ApiProblem (429) if the producer is over its rate."""
     wait = throttle.take(producer, count)
     if wait is not None:
-        detail = f"The producer is over its rate; try again in {wait:.3f} seconds."
+        detail = f"The producer exceeds its rate limit; try again in {wait:.3f} seconds."
         raise ApiProblem(429, "rate_limited", detail, retry_after_s=wait)
 
 

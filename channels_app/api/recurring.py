@@ -103,7 +103,9 @@ def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
         except KeyUnavailable:
             raise
         except Unreadable as error:
-            raise NotFound("body_unreadable", f"{error} Send the body along.") from None
+            raise NotFound(
+                "body_unreadable", f"{error} Send the body again with this change."
+            ) from None
     return kept | dict(values)
 
 

@@ -198,11 +198,11 @@ def _wait_for_later_keys(message_id: int) -> None:
 def _passed(number: int, expected: int) -> ApiProblem:
     detail = (
         f"Number {number} of this key was sent before, or came too late: {expected} is expected. "
-        "Without a number it is stored at the end."
+        "Send it without a number to store it at the end."
     )
     return ApiProblem(409, "sequence_passed", detail, field=FIELD)
 
 
 def _restarted(number: int) -> ApiProblem:
-    detail = f"The sequence of this key began anew while {number} waited; nothing was stored."
+    detail = f"The sequence of this key was restarted while {number} waited; nothing was stored."
     return ApiProblem(409, "sequence_restarted", detail, field=FIELD)

@@ -40,8 +40,7 @@ class Role(NamedTuple):
 ROLES = (
     Role(
         "Viewer",
-        "Sees everything of the broker, bodies of channels that are not sensitive too, and changes "
-        "nothing.",
+        "Sees everything, including bodies of channels that are not sensitive. Changes nothing.",
         _views,
     ),
     Role(

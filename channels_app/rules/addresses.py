@@ -187,7 +187,7 @@ def _check_name(name: str, allowed: Networks) -> str | None:
         # Names of an inner network are only useful if the operator has allowed one.
         refused = not allowed and labels[-1] in ("local", "internal")
     if refused:
-        return f"{name} is a name of the inner network; the operator has not allowed it."
+        return f"{name} is a name in a private network; the operator has not allowed it."
     return None
 
 

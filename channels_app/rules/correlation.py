@@ -30,7 +30,7 @@ _MAX_STATUSES = 20
 
 
 def _filled(text: str) -> str | None:
-    return None if text else "It is empty."
+    return None if text else "It must not be empty."
 
 
 _PATH = fields.text(paths.MAX_LENGTH, check=paths.check, pattern=paths.PATTERN)
@@ -38,19 +38,19 @@ _WORD = fields.text(100, check=_filled, minLength=1)
 _STATUSES = fields.listed(_WORD, _MAX_STATUSES)
 _FIELDS: dict[str, Field] = {
     "preset": Field(
-        fields.nullable(fields.choice(*PRESETS)), help="Fills in what is not given here."
+        fields.nullable(fields.choice(*PRESETS)),
+        help="Provider that supplies omitted fields.",
     ),
-    "response_id": Field(
-        fields.nullable(_PATH), help="Where the answer to a delivery names the provider's id."
-    ),
+    "response_id": Field(fields.nullable(_PATH), help="Path of the provider's id in a response."),
     "callback": Field(
-        fields.nullable(_PATH), help="What of a callback is told about; null: all of it is one."
+        fields.nullable(_PATH),
+        help="Path of the reports in a callback's body; null: the whole body is one report.",
     ),
-    "callback_id": Field(fields.nullable(_PATH), help="Within one of these: the provider's id."),
-    "callback_status": Field(fields.nullable(_PATH), help="Within one of these: its status."),
-    "accept": Field(fields.nullable(_STATUSES), help="Statuses that say it worked."),
+    "callback_id": Field(fields.nullable(_PATH), help="Path of the provider's id in a report."),
+    "callback_status": Field(fields.nullable(_PATH), help="Path of the status in a report."),
+    "accept": Field(fields.nullable(_STATUSES), help="Statuses that mean success."),
     "fail": Field(
-        fields.nullable(_STATUSES), help="Those that say it did not; others say nothing."
+        fields.nullable(_STATUSES), help="Statuses that mean failure; others are ignored."
     ),
     "signature": Field(
         fields.nullable(
@@ -60,17 +60,18 @@ _FIELDS: dict[str, Field] = {
                     "secret": Field(
                         fields.text(500, check=_filled, minLength=1),
                         required=True,
-                        help=f"Sealed, and shown as {fields.MASK}, which keeps it.",
+                        help=f"Stored encrypted, shown as {fields.MASK}; sending that keeps it.",
                     ),
                 },
                 "CallbackSignature",
             )
         ),
-        help="How callbacks are signed; null: who knows the address is believed.",
+        help="How callbacks are signed; null: the inbound address is the only credential.",
     ),
     "verify_token": Field(
         fields.nullable(fields.text(200)),
-        help="What a provider that asks first (hub.challenge) has to know; null: nothing.",
+        help="Token that a provider's verification request must send (hub.verify_token); "
+        "null: none.",
     ),
 }
 _read = fields.nested(_FIELDS, "Correlation")
@@ -87,7 +88,7 @@ def _correlation(value: object) -> dict[str, Any]:
         if not full[name]:
             raise ValueError(f"{name} is needed where no preset gives it.")
     if set(full["accept"]) & set(full["fail"]):
-        raise ValueError("A status says that it worked, or that it did not.")
+        raise ValueError("A status must not be in both accept and fail.")
     return full
 
 

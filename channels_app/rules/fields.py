@@ -176,7 +176,7 @@ def listed(reader: Reader, most: int) -> Described:
             raise ValueError(f"At most {most} entries are stored.")
         entries = [_entry(reader, position, entry) for position, entry in enumerate(value, 1)]
         if any(entry in entries[:position] for position, entry in enumerate(entries)):
-            raise ValueError("An entry is there twice.")
+            raise ValueError("An entry occurs twice.")
         return entries
 
     schema = {"type": "array", "items": schema_of(reader), "maxItems": most, "uniqueItems": True}
@@ -207,7 +207,7 @@ def json_value(most_bytes: int) -> Described:
         except UnicodeEncodeError:
             raise ValueError("Unpaired surrogates cannot be stored.") from None
         except (TypeError, ValueError):
-            raise ValueError("A JSON value is needed; NaN and Infinity are none.") from None
+            raise ValueError("A JSON value is needed; NaN and Infinity are not JSON.") from None
         if size > most_bytes:
             raise ValueError(f"At most {most_bytes} bytes are stored.")
         return value

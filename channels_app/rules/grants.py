@@ -37,7 +37,7 @@ def excess(
     offered = PRODUCER_SCOPES if of_producer else TEAM_SCOPES
     if too_much := [scope for scope in scopes if scope not in offered]:
         owner = "of a producer" if of_producer else "of a team"
-        return FieldError("scopes", f"A key {owner} cannot get {too_much[0]} here.")
+        return FieldError("scopes", f"A key {owner} cannot have the scope {too_much[0]} here.")
     for scope, channel, givers in _given(scopes, channels, of_producer=of_producer, held=held):
         if givers:
             continue

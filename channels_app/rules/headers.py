@@ -54,7 +54,7 @@ def forwardable(name: str, value: str) -> str | None:
     Headers with credentials are not forwarded: they authenticate the producer to the broker only.
     """
     if canonical(name) in _CREDENTIALS:
-        return f"The header {name} would carry credentials to every consumer."
+        return f"The header {name} would send credentials to every consumer."
     return settable(name, value)
 
 
@@ -74,7 +74,7 @@ def settable(name: str, value: str) -> str | None:
 def check_forwarded(headers: Mapping[str, str]) -> str | None:
     """Return the first error in the headers that a producer wants to forward; None if valid."""
     if len(headers) > MAX_HEADERS:
-        return f"At most {MAX_HEADERS} headers are passed on."
+        return f"At most {MAX_HEADERS} headers are forwarded."
     return next(filter(None, (forwardable(*header) for header in headers.items())), None)
 
 

@@ -46,7 +46,7 @@ TIMING: dict[str, Field] = {
         fields.nullable(
             Described(_cron, {"type": "string", "maxLength": timetable.MAX_CRON_LENGTH})
         ),
-        help="minute hour day month weekday, or six fields with seconds in front.",
+        help="minute hour day month weekday; a sixth field in front is seconds.",
     ),
     "every_ms": Field(
         fields.nullable(fields.whole(timetable.MIN_INTERVAL_MS, timetable.MAX_MS)),
@@ -55,38 +55,38 @@ TIMING: dict[str, Field] = {
     "timezone": Field(
         Described(_zone, {"type": "string", "maxLength": timetable.MAX_ZONE_LENGTH}),
         default="UTC",
-        help="IANA name of the zone whose wall clock cron means.",
+        help="IANA name of the time zone for cron.",
     ),
     "start_at": Field(
         fields.nullable(Described(times.instant, _INSTANT)),
-        help="No occurrence before it; every_ms counts from it.",
+        help="No occurrence before this; every_ms counts from it.",
     ),
     "end_at": Field(
-        fields.nullable(Described(times.instant, _INSTANT)), help="No occurrence after it."
+        fields.nullable(Described(times.instant, _INSTANT)), help="No occurrence after this."
     ),
-    "limit": Field(fields.nullable(fields.whole(1, MAX_LIMIT)), help="Messages in its whole life."),
+    "limit": Field(fields.nullable(fields.whole(1, MAX_LIMIT)), help="Total number of messages."),
     "misfire": Field(
         fields.choice(misfires.FIRE_ONCE, misfires.FIRE_ALL, misfires.SKIP),
         default=misfires.FIRE_ONCE,
-        help="Of occurrences that are more than a minute late: the last one, all, or none.",
+        help="Which occurrences more than a minute late are published: the last, all, or none.",
     ),
     "overlap": Field(
         fields.choice(ALLOW, SKIP_IF_UNDELIVERED),
         default=ALLOW,
-        help="What happens while its last message still waits for a consumer.",
+        help="Whether to publish while the previous message has unfinished deliveries.",
     ),
 }
 """Fields for when the schedule recurs."""
 CONTENT: dict[str, Field] = {
     "body": _item(_TEXT, "Text; stored as UTF-8."),
     "body_base64": _item(_TEXT | {"contentEncoding": "base64"}, "Instead of body: any bytes."),
-    "content_type": _item(_TEXT, "As of a message."),
-    "event_type": _item(_TEXT, "As of a message."),
+    "content_type": _item(_TEXT, "As for publishMessage."),
+    "event_type": _item(_TEXT, "As for publishMessage."),
     "priority": _item(
         {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
         "0 (lowest) to 9; null means the producer's default.",
     ),
-    "ordering_key": _item(_TEXT, "As of a message."),
+    "ordering_key": _item(_TEXT, "As for publishMessage."),
     "headers": _item(
         {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
         "Forwarded to consumers.",

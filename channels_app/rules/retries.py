@@ -26,13 +26,13 @@ _ENTRY = fields.nested(
         "event_types": Field(
             Described(_patterns, {**_PATTERNS.schema, "minItems": 1}),
             required=True,
-            help="Names and patterns like order.*, as in a consumer's event_types.",
+            help="Names and patterns like order.*, as in the consumer's event_types.",
         ),
         "retry": Field(
             fields.nullable(settings.retry_policy), help="A retry policy; null: the consumer's."
         ),
         "max_attempts": Field(
-            settings.max_attempts, help="Failures until it is dead; null: the consumer's."
+            settings.max_attempts, help="Failures until a delivery is dead; null: the consumer's."
         ),
     },
     "RetryOverride",

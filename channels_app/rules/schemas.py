@@ -33,7 +33,7 @@ MAX_EXPLAINED = 10_000
 PER_WEIGHT = 16
 """Names in a part, or repetitions in a pattern, that cost as much as one part or pattern."""
 _MAX_MESSAGE_LENGTH = 300
-_INAPPLICABLE = "The event type's schema cannot be applied; ask its owner to mend it."
+_INAPPLICABLE = "The event type's schema cannot be applied; ask its owner to fix it."
 
 REPEATED = re.compile(r"(\)?)\{(\d+)(?:,(\d*))?\}")
 """A counted repetition: whether it repeats a group, and how often."""
@@ -161,7 +161,7 @@ class _Graph:
             found = counts[id(self._root)]
             if max(found) > MAX_PARTS:
                 if level < MIN_LEVELS:
-                    raise ValueError("The schema applies too many of its parts to one value.")
+                    raise ValueError("The schema applies too many subschemas to one value.")
                 return level - 1, parts, patterns
             parts, patterns = max(parts, found[0]), max(patterns, found[1])
             if not any(counts[key][0] for key in counts):
@@ -193,7 +193,7 @@ class _Graph:
         if id(part) in self._parts:
             return
         if id(part) in above:
-            raise ValueError("The schema refers to itself without end.")
+            raise ValueError("The schema refers to itself endlessly.")
         here, children = self._here(part), self._children(part)
         for one in here:
             self._visit(one, above | {id(part)})
@@ -352,7 +352,7 @@ def _error_text(error: Any) -> str:
     if name == "$schema" or "meta-schema" in str(error.message):
         return "$schema must name a published draft, or be left out."
     place = "/" + "/".join(str(step) for step in error.instance_path)[:200]
-    return f"This is no JSON Schema: at {place}: {_short(error)}"
+    return f"This is not a JSON Schema: at {place}: {_short(error)}"
 
 
 def _short(error: Any) -> str:

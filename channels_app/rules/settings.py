@@ -47,7 +47,7 @@ def _ack(value: object) -> dict[str, Any]:
         if is_adaptive and read[name] is None:
             read[name] = default
         elif not is_adaptive and read.get(name) is not None:
-            raise ValueError(f"{name} bounds a timeout_ms that is {ADAPTIVE}.")
+            raise ValueError(f"{name} is only for a timeout_ms of {ADAPTIVE}.")
     if is_adaptive and read["timeout_min_ms"] > read["timeout_max_ms"]:
         raise ValueError("timeout_min_ms is more than timeout_max_ms.")
     # Leave out what is not set.
@@ -68,7 +68,7 @@ def _static_headers(value: object) -> dict[str, str]:
     if fault := headers.check_static(given):
         raise ValueError(fault)
     if len({headers.canonical(name) for name in given}) < len(given):
-        raise ValueError("A header is there twice.")
+        raise ValueError("A header occurs twice.")
     return given
 
 
@@ -87,11 +87,11 @@ _ACKS = {
             "mode": Field(fields.choice("callback"), required=True),
             "timeout_ms": Field(_WAIT, default=60_000),
             "timeout_min_ms": Field(
-                fields.nullable(_ACK_MS), help="The least of an adaptive wait; 100."
+                fields.nullable(_ACK_MS), help="Shortest adaptive timeout; default 100."
             ),
             "timeout_max_ms": Field(
                 fields.nullable(_ACK_MS),
-                help="The most of an adaptive wait, and the first one; 60,000.",
+                help="Longest adaptive timeout, and the first one; default 60,000.",
             ),
             "on_timeout": Field(fields.choice("proceed", "retry", "dead"), default="retry"),
             "correlation": Field(

@@ -43,7 +43,7 @@ def soon(value: object, now: datetime, *, days: int = MAX_DAYS) -> datetime:
 def near(wanted: datetime, now: datetime, days: int) -> datetime:
     """Return ``wanted`` if it is at most ``days`` after ``now``. Raises ValueError."""
     if wanted - now > timedelta(days=days):
-        raise ValueError(f"The instant is more than {days} days away, which is the most.")
+        raise ValueError(f"The instant is more than {days} days away, which is the maximum.")
     return wanted
 
 
@@ -80,7 +80,9 @@ def _is_digits(value: str) -> bool:
 
 def _from_ms(value: int) -> datetime:
     if value < _FIRST_MS:
-        raise ValueError("A number is milliseconds since 1970, from 2000 on; seconds are too few.")
+        raise ValueError(
+            "A number must be milliseconds since 1970, not seconds, and from the year 2000 on."
+        )
     try:
         return _EPOCH + timedelta(milliseconds=value)
     except OverflowError:

@@ -105,9 +105,9 @@ def check_cron(text: str) -> str:
     try:
         next(CronSim(expression, _FIRST))
     except StopIteration:
-        raise ValueError("There is no such day in any year.") from None
+        raise ValueError("This date does not occur in any year.") from None
     except (CronSimError, ValueError, AssertionError, OverflowError) as error:
-        raise ValueError(f"This is no cron expression: {error}.") from None
+        raise ValueError(f"This is not a cron expression: {error}.") from None
     return expression
 
 

@@ -29,7 +29,7 @@ def _expiry(value: object) -> datetime:
     now = clock.now()
     expires_at = times.soon(value, now)
     if expires_at <= now:
-        raise ValueError("The key would have expired already.")
+        raise ValueError("The expiry must be in the future.")
     return expires_at
 
 
@@ -43,12 +43,12 @@ FIELDS: dict[str, Field] = {
     "channels": Field(
         fields.listed(fields.slug, MAX_GRANTS),
         default=[],
-        help="Channels that it may use; a team's key without any, the external ones.",
+        help="Channels that it may use. A team's key without any may use the external ones.",
     ),
     "all_channels": Field(
         fields.boolean,
         default=False,
-        help="Every channel, also those made later. An admin key needs it.",
+        help="Every channel, including future ones. An admin key needs it.",
     ),
     "expires_at": Field(
         fields.nullable(Described(_expiry, {"type": "string", "format": "date-time"})),
@@ -215,16 +215,16 @@ def _reach(
 ) -> FieldError | None:
     """Why the channels are invalid: all of them have to be requested explicitly."""
     if all_channels and granted:
-        return FieldError("all_channels", "Name channels, or ask for all of them, not both.")
+        return FieldError("all_channels", "Give either channels or all_channels, not both.")
     if all_channels and of_team and not admin:
         return FieldError(
-            "all_channels", "A team's key reaches external channels, and those it names."
+            "all_channels", "A team's key may use external channels and the ones it names, not all."
         )
     if admin and not all_channels:
-        detail = "An admin key reaches every channel: name none, and ask for all of them."
+        detail = "An admin key may use every channel: leave out channels and set all_channels."
         return FieldError("all_channels", detail)
     if not (granted or all_channels or of_team):
-        detail = "Name the channels, or ask for all of them, also those made later."
+        detail = "Name the channels, or set all_channels for all of them, including future ones."
         return FieldError("all_channels", detail)
     return None
 

@@ -28,7 +28,7 @@ def _future_days(value: object) -> Any:
 
 
 def _days(of_what: str) -> Field:
-    return Field(fields.nullable(fields.whole(1, MAX_DAYS)), help=f"Days that {of_what} stay.")
+    return Field(fields.nullable(fields.whole(1, MAX_DAYS)), help=f"Days that {of_what} are kept.")
 
 
 FIELDS: dict[str, Field] = {
@@ -36,77 +36,78 @@ FIELDS: dict[str, Field] = {
     "exposure": Field(
         fields.choice("internal", "external"),
         default="internal",
-        help="Teams see external channels; internal ones are granted to their keys by name.",
+        help="Teams see external channels. A team's key uses an internal one only if it names it.",
     ),
     "history": Field(
         fields.choice("granted", "shared"),
         default="granted",
-        help="granted: a team backfills messages accepted since it was let in; shared: all stored.",
+        help="What a team may backfill. granted: since it has access; shared: all stored messages.",
     ),
     "kind": Field(
         fields.choice("topic", "queue"),
         kept=True,
-        help="topic: every consumer gets each message; queue: one of them. Fixed once it has any.",
+        help="topic: each message goes to every consumer; queue: to one of them. It cannot change "
+        "once the channel has messages.",
     ),
     "ordering": Field(
         fields.choice("keyed", "fifo"),
         default="keyed",
-        help="keyed: only messages with an ordering key have an order; fifo: all have, those "
-        "without a key share one. For consumers with ordering.",
+        help="For consumers with ordering. keyed: only messages with an ordering key are ordered; "
+        "fifo: all are, and those without a key share one.",
     ),
     "ordering_key_path": Field(
         fields.text(paths.MAX_LENGTH, check=keying.path_fault),
         default="",
-        help="Where in a JSON body the ordering key stands, like user.id or items[0].sku, when the "
-        "publisher sends none.",
+        help="Path of the ordering key in a JSON body, like user.id or items[0].sku, for messages "
+        "published without one.",
     ),
     "reorder_window_ms": Field(
         fields.whole(0, MAX_WINDOW_MS),
         default=500,
-        help="How long a message with a Hookstation-Producer-Seq waits for earlier numbers.",
+        help="Maximum time that a message with a Hookstation-Producer-Seq waits for earlier ones.",
     ),
     "paused": Field(
         fields.boolean,
         kept=True,
-        help="Messages are accepted and none is delivered. PUT without it leaves it as it is.",
+        help="Accept messages but deliver none. A PUT without it keeps the value.",
     ),
     "sensitive": Field(
         fields.boolean,
         default=False,
-        help="Bodies, headers and answers are shown with an extra permission, and in no list.",
+        help="Show bodies, headers and responses only with an extra permission, never in lists.",
     ),
-    "encrypt_bodies": Field(fields.boolean, default=True, help="Seal new bodies at rest."),
+    "encrypt_bodies": Field(fields.boolean, default=True, help="Encrypt new bodies at rest."),
     "require_idempotency_key": Field(
         fields.boolean, default=False, help="Refuse messages without an Idempotency-Key."
     ),
     "idempotency_scope": Field(
         fields.choice("producer", "channel"),
         default="producer",
-        help="Whose Idempotency-Key it is: each producer's own, or one for all of the channel.",
+        help="producer: each producer has its own idempotency keys; channel: all share them.",
     ),
     "max_body_bytes": Field(
         fields.nullable(Described(_body_bytes, {"type": "integer", "minimum": 1})),
-        help="Largest body, within the installation's limit.",
+        help="Maximum bytes of a body, within the installation's limit.",
     ),
     "content_types": Field(
         fields.listed(fields.text(255, check=settings.media_type), 50),
         default=[],
-        help="Media types or ranges (text/*) that producers may send; none at all means any.",
+        help="Media types or ranges (text/*) that producers may send. An empty list allows all.",
     ),
     "idempotency_window_s": Field(
         fields.nullable(fields.whole(1, MAX_WINDOW_S)),
-        help="Seconds that an Idempotency-Key is remembered.",
+        help="Seconds for which an Idempotency-Key is remembered.",
     ),
     "max_future_days": Field(
         fields.nullable(Described(_future_days, {"type": "integer", "minimum": 1})),
-        help="How far ahead messages may be scheduled, within the installation's limit.",
+        help="Days ahead that messages may be scheduled, within the installation's limit.",
     ),
     "max_waiting_messages": settings.max_waiting_messages,
     "max_waiting_bytes": settings.max_waiting_bytes,
     "retention_days": _days("finished messages"),
     "dead_retention_days": _days("dead letters"),
     "default_retry": Field(
-        fields.nullable(settings.retry_policy), help="For consumers without a policy of their own."
+        fields.nullable(settings.retry_policy), help="Retry policy of consumers without their own."
     ),
 }
 """Fields that can be written; null limits mean the installation's."""
@@ -203,5 +204,5 @@ def _check_kind(channel: Channel, wanted: Mapping[str, Any]) -> None:
     """Reject another kind once there are messages: reconciliation and backfills depend on it."""
     is_other = wanted.get("kind", channel.kind) != channel.kind
     if is_other and channel.pk and Message.objects.filter(channel_id=channel.pk).exists():
-        fault = FieldError("kind", f"The channel has messages and stays a {channel.kind}.")
+        fault = FieldError("kind", f"The channel has messages, so it must stay a {channel.kind}.")
         raise Invalid.of(InvalidValues([fault]))

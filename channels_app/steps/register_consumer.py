@@ -37,23 +37,23 @@ FIELDS: dict[str, Field] = {
     "team": Field(
         fields.nullable(fields.slug),
         kept=True,
-        help="Who owns it: the key's team unless an operator says otherwise.",
+        help="Team that owns it: the key's team, unless an operator names another.",
     ),
     "mode": Field(fields.choice("push", "pull"), default="push"),
     "url": Field(
         fields.text(addresses.MAX_URL_LENGTH, check=_url),
         default="",
-        help="Where deliveries are sent: https or http, public. A pull consumer has none.",
+        help="Public https or http URL that deliveries are sent to. A pull consumer has none.",
     ),
     "event_types": Field(
         fields.listed(fields.text(200, check=filters.validate_pattern), 200),
         default=[],
-        help="Names and patterns like order.*; none at all means everything.",
+        help="Names and patterns like order.*; an empty list matches everything.",
     ),
     "headers": Field(
         settings.static_headers,
         default={},
-        help=f"Sent with every delivery. Stored values are shown as {MASK}, which keeps them.",
+        help=f"Sent with every delivery. Values are shown as {MASK}; sending that keeps them.",
     ),
     "signing": Field(
         fields.listed(fields.choice("v1", "v1a"), 2),
@@ -61,45 +61,48 @@ FIELDS: dict[str, Field] = {
         help="Signature schemes: v1 (HMAC-SHA256) always, v1a adds Ed25519.",
     ),
     "timeout_ms": Field(
-        fields.nullable(fields.whole(MIN_TIMEOUT_MS, MAX_TIMEOUT_MS)), help="Of one attempt."
+        fields.nullable(fields.whole(MIN_TIMEOUT_MS, MAX_TIMEOUT_MS)),
+        help="Maximum milliseconds of one attempt.",
     ),
-    "max_attempts": Field(settings.max_attempts, help="Failures until it is dead."),
+    "max_attempts": Field(settings.max_attempts, help="Failures until a delivery is dead."),
     "retry": Field(
         fields.nullable(settings.retry_policy),
-        help="A preset, a list of delays in seconds, or base, factor and cap.",
+        help="Retry policy: a preset, a list of delays in seconds, or base, factor and cap.",
     ),
     "retry_overrides": Field(
         retries.retry_overrides,
         default=[],
-        help="Other retry settings for some event types; the first entry that matches holds.",
+        help="Retry settings for some event types. The first entry that matches applies.",
     ),
-    "rate_limit": Field(settings.rate_limit, help="Requests per second, and how many at once."),
+    "rate_limit": Field(settings.rate_limit, help="Requests per second, and the size of a burst."),
     "max_in_flight": Field(
-        fields.nullable(fields.whole(1, MAX_IN_FLIGHT)), help="Requests open at the same time."
+        fields.nullable(fields.whole(1, MAX_IN_FLIGHT)), help="Maximum requests in flight."
     ),
     "max_pumps": Field(
         fields.whole(1, MAX_PUMPS),
         default=1,
-        help="Pumps that may send to it at the same time, where one is not fast enough.",
+        help="Maximum pumps that send to it at the same time.",
     ),
     "ordering": Field(
         fields.boolean,
         default=False,
-        help="Deliveries of one ordering key go one after the other, as they were accepted.",
+        help="Send deliveries of one ordering key one at a time, in the order of acceptance.",
     ),
     "head_of_line": Field(
-        fields.choice("skip", "block"), default="skip", help="Behind a dead delivery of a key."
+        fields.choice("skip", "block"),
+        default="skip",
+        help="After a dead delivery of an ordering key: skip sends the next, block holds the key.",
     ),
-    "ack": Field(settings.ack, help="How it acknowledges, where its answer alone does not."),
+    "ack": Field(settings.ack, help="How it acknowledges; null: by a 2xx response."),
     "lapsed_leases": Field(
         fields.choice("free", "charged"),
         default="free",
-        help="Of a pull consumer: charged counts each receive without an acknowledgement as an "
-        "attempt, as SQS does.",
+        help="For pull consumers. charged: each receive without an acknowledgement is a failed "
+        "attempt, as in SQS; free: lapses and releases are not, up to twenty times.",
     ),
     "dead_letter_channel": Field(
         fields.nullable(fields.slug),
-        help="Where the messages of its dead deliveries are published.",
+        help="Channel on which the messages of its dead deliveries are published.",
     ),
 }
 """Fields that can be written; null limits mean the channel's or the installation's."""
@@ -449,13 +452,13 @@ def _chain_fault(channel_id: int, target: Channel) -> str:
     ends = {target.id}
     for _ in range(MAX_CHAIN_LENGTH):
         if channel_id in ends:
-            return f"From {target.slug} dead letters lead back to this channel."
+            return f"Dead letters from {target.slug} would lead back to this channel."
         behind = Consumer.objects.filter(channel_id__in=ends, dead_letter_channel__isnull=False)
         behind = behind.exclude(state=Consumer.State.RETIRED)
         ends = {row.dead_letter_channel_id or 0 for row in behind.only("dead_letter_channel_id")}
         if not ends:
             return ""
-    return f"At most {MAX_CHAIN_LENGTH} dead-letter channels stand one behind the other."
+    return f"At most {MAX_CHAIN_LENGTH} dead-letter channels can follow one another."
 
 
 def _check_url(consumer: Consumer, values: Mapping[str, Any]) -> None:
@@ -475,7 +478,7 @@ def _unmask(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, st
     known = {headers.canonical(name): value for name, value in stored.items()}
     masked = [name for name, value in given.items() if value == MASK]
     if missing := [name for name in masked if headers.canonical(name) not in known]:
-        fault = FieldError("headers", f"{MASK} keeps a stored value, and {missing[0]} has none.")
+        fault = FieldError("headers", f"{MASK} keeps a stored value, but {missing[0]} has none.")
         raise Invalid.of(InvalidValues([fault]))
     return {**given, **{name: known[headers.canonical(name)] for name in masked}}
 

@@ -26,8 +26,8 @@ FIELDS: dict[str, Field] = {
         fields.nullable(Described(_schema, {"type": ["object", "boolean"]})),
         help="JSON Schema (2020-12 unless $schema says otherwise) that bodies must satisfy.",
     ),
-    "example": Field(fields.json_value(MAX_SCHEMA_BYTES), help="A body as it may look."),
-    "deprecated": Field(fields.boolean, default=False, help="Still accepted, no longer advised."),
+    "example": Field(fields.json_value(MAX_SCHEMA_BYTES), help="An example of a body."),
+    "deprecated": Field(fields.boolean, default=False, help="Accepted, but no longer recommended."),
 }
 
 
@@ -193,7 +193,7 @@ def _find(channel_slug: str, name: str) -> tuple[Channel, EventType | None]:
 
 def _check(condition: Precondition, found: EventType | None, writer: Writer) -> None:
     if found is not None and not writer.owns(found.producer):
-        detail = "Another producer registered the event type: it decides about it, or an operator."
+        detail = "Another producer registered the event type: only it or an operator can change it."
         raise Forbidden("not_the_owner", detail)
     if not condition.holds(found.version if found else None):
         raise PreconditionFailed(

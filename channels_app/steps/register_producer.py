@@ -16,15 +16,17 @@ from channels_app.rules.write_result import WriteResult
 FIELDS: dict[str, Field] = {
     "description": settings.description,
     "team": Field(
-        fields.nullable(fields.slug), kept=True, help="Who owns it. PUT without it leaves it."
+        fields.nullable(fields.slug), kept=True, help="Its owner. A PUT without it keeps the value."
     ),
     "default_priority": Field(
-        fields.whole(0, 9), default=4, help="Of messages that name none; 0 is the lowest."
+        fields.whole(0, 9), default=4, help="Priority of messages sent without one."
     ),
-    "max_priority": Field(fields.whole(0, 9), default=9, help="Higher wishes are refused."),
-    "rate_limit": Field(settings.rate_limit, help="Messages per second; over it 429."),
+    "max_priority": Field(
+        fields.whole(0, 9), default=9, help="Messages with a higher priority are refused (422)."
+    ),
+    "rate_limit": Field(settings.rate_limit, help="Messages per second; 429 above it."),
     "disabled": Field(
-        fields.boolean, kept=True, help="Its keys open nothing. PUT without it leaves it as it is."
+        fields.boolean, kept=True, help="Refuse its keys. A PUT without it keeps the value."
     ),
 }
 OF_TEAM = {name: FIELDS[name] for name in ("description", "default_priority")}

@@ -176,7 +176,7 @@ def _write(order: Order, cleaned: Mapping[str, Any], content: Content) -> WriteR
     if Schedule.objects.filter(channel=channel, name=order.name).exists():
         return _store(order, find(order), cleaned, content)
     if not order.condition.holds(None):
-        raise PreconditionFailed("stale_version", "There is no such schedule any more.")
+        raise PreconditionFailed("stale_version", "The schedule does not exist any more.")
     schedule = Schedule(channel=channel, name=order.name, producer=order.owner.producer)
     if order.owner.producer is None:
         schedule.team_id = order.owner.tenant.team_id

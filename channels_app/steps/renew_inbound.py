@@ -30,7 +30,9 @@ def _renew(
 ) -> WriteResult[Consumer]:
     consumer = stored_config.consumer(channel, client_id, tenant=tenant, condition=condition)
     if correlation.of(consumer.ack) is None:
-        raise Conflict("no_inbound", "Its ack has no correlation: nobody calls back for it.")
+        raise Conflict(
+            "no_inbound", "The consumer's ack has no correlation, so it has no inbound address."
+        )
     inbound.renew(consumer)
     consumer.save()
     AuditEntry.record(

@@ -51,9 +51,7 @@ def _found(wanted: dict[str, Any], founder: User, actor: str) -> Team:
 
 
 TEAM_FIELDS: dict[str, Field] = {
-    "name": Field(
-        fields.text(200), kept=True, help="For people. A new team without one has its slug."
-    ),
+    "name": Field(fields.text(200), kept=True, help="For people. Default of a new team: its slug."),
     "max_waiting_messages": settings.max_waiting_messages,
     "max_waiting_bytes": settings.max_waiting_bytes,
 }
@@ -148,7 +146,7 @@ def _address(value: str) -> str | None:
         if value:
             validate_email(value)
     except ValidationError:
-        return "This is no e-mail address."
+        return "This is not an e-mail address."
     return None
 
 
@@ -192,12 +190,14 @@ def _invite(
     now = clock.now()
     waiting = team.invitations.filter(accepted_at=None, revoked_at=None, expires_at__gt=now)
     if waiting.count() >= MAX_OPEN:
-        raise Refused(f"{MAX_OPEN} invitations wait already; take some back first.")
+        raise Refused(f"{MAX_OPEN} invitations are open already; revoke some first.")
     made = Invitation.objects.filter(created_at__gt=now - timedelta(days=1))
     if made.filter(team=team).count() >= MAX_OF_TEAM:
-        raise Refused(f"{MAX_OF_TEAM} invitations were made within a day; go on tomorrow.")
+        raise Refused(
+            f"The team created {MAX_OF_TEAM} invitations within a day; try again tomorrow."
+        )
     if made.filter(invited_by=inviter).count() >= MAX_OF_PERSON:
-        raise Refused(f"You made {MAX_OF_PERSON} invitations within a day; go on tomorrow.")
+        raise Refused(f"You created {MAX_OF_PERSON} invitations within a day; try again tomorrow.")
     token = invitations.generate()
     invitation = Invitation.objects.create(
         team=team,
@@ -229,7 +229,7 @@ def _revoke_invitation(team_slug: str, invitation_id: int, actor: str) -> None:
     AuditEntry.record(actor, "invitation.revoke", target, team_id=invitation.team_id)
 
 
-USELESS = "This invitation has been used, has ended or was revoked. Ask for a new one."
+USELESS = "This invitation has been used, has expired or was revoked. Ask for a new one."
 
 MAX_ACCOUNTS = 3
 """Maximum number of accounts created by one link. It is for one person, who may start over."""
@@ -297,7 +297,7 @@ def _accept_invitation(token: str, user: User, actor: str) -> Membership:
     return membership
 
 
-LAST = "The team would have no owner. Make somebody else an owner first."
+LAST = "The team would have no owner. Make another member an owner first."
 
 
 def set_role(team: str, membership_id: int, role: str, *, actor: str) -> Membership:
@@ -355,7 +355,7 @@ def _locked(slug: str, membership_id: int) -> Membership:
     team = Team.objects.select_for_update().get(slug=slug)
     found = team.memberships.select_related("user", "team").filter(pk=membership_id).first()
     if found is None:
-        raise Refused("This person is no member any more.")
+        raise Refused("This person is not a member any more.")
     return found
 
 

@@ -19,5 +19,5 @@ def send(to: str, subject: str, template: str, context: dict[str, Any]) -> bool:
     try:
         return bool(send_mail(f"[Hookstation] {subject}", text, None, [to]))
     except (OSError, SMTPException) as error:
-        log.warning("Mail could not be handed over: %s", error)
+        log.warning("mail could not be sent: %s", error)
         return False

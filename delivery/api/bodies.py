@@ -35,7 +35,7 @@ def _anything(value: object) -> object:
 def _delivery_id(value: object) -> int:
     number = ids.from_public(ids.DELIVERY, value) if isinstance(value, str) else None
     if number is None:
-        raise ValueError("An id of a delivery is needed, like dlv_0cz9k3v8m0001.")
+        raise ValueError("Send the id of a delivery, like dlv_0cz9k3v8m0001.")
     return number
 
 
@@ -56,46 +56,48 @@ BACKFILL: dict[str, Field] = {
 _LEASES = Field(
     fields.listed(fields.text(MAX_TOKEN_LENGTH), MAX_RECEIVED),
     required=True,
-    help="Leases as they were received, of any consumers.",
+    help="Leases from receiveMessages, of any consumers.",
 )
 _DELAY = Field(
-    fields.nullable(fields.number(0, MAX_DELAY_S)), help="Seconds until it may be taken again."
+    fields.nullable(fields.number(0, MAX_DELAY_S)), help="Seconds until it can be received again."
 )
 _LEASE = Field(
-    fields.nullable(fields.number(1, MAX_LEASE_S)), help="Seconds until a lease ends; 30."
+    fields.nullable(fields.number(1, MAX_LEASE_S)), help="Seconds until the lease ends; default 30."
 )
 RECEIVE: dict[str, Field] = {
-    "max": Field(fields.nullable(fields.whole(1, MAX_RECEIVED)), help="Messages at most; 10."),
+    "max": Field(
+        fields.nullable(fields.whole(1, MAX_RECEIVED)), help="Maximum messages; default 10."
+    ),
     "wait_s": Field(
         fields.nullable(fields.number(0, MAX_WAIT_S)),
-        help="Seconds to wait for the first message; 0.",
+        help="Seconds to wait for the first message; default 0.",
     ),
     "lease_s": _LEASE,
     "worker_id": Field(
         fields.nullable(fields.text(MAX_WORKER_LENGTH)),
-        help="Who receives, for people who look; the key's id unless you say.",
+        help="Name of the worker, shown to people; default: the key's id.",
     ),
     "keys": Field(
         fields.nullable(fields.choice("any", "sticky")),
-        help="sticky: messages of an ordering key go to the same `worker_id`, as long as it asks; "
-        "any unless you say.",
+        help="sticky: messages of an ordering key go to the same `worker_id` while it keeps "
+        "receiving; default any.",
     ),
     "resume": Field(
         fields.nullable(fields.boolean),
-        help="First what this `worker_id` holds already, for one that died and is back.",
+        help="After a restart: first receive again what this `worker_id` still holds.",
     ),
     "auto_ack": Field(
         fields.nullable(fields.boolean),
-        help="At most once: acknowledged before they are handed out.",
+        help="Acknowledge before the response: delivery at most once.",
     ),
 }
 ACK: dict[str, Field] = {"leases": _LEASES}
 NACK: dict[str, Field] = {
     "leases": _LEASES,
     "delay_s": _DELAY,
-    "error": Field(fields.nullable(fields.text(300)), help="What went wrong, for the history."),
+    "error": Field(fields.nullable(fields.text(300)), help="What failed, for the history."),
     "final": Field(
-        fields.nullable(fields.boolean), help="Another attempt would fail, too: dead at once."
+        fields.nullable(fields.boolean), help="Do not retry: the delivery is dead at once."
     ),
 }
 EXTEND: dict[str, Field] = {"leases": _LEASES, "lease_s": _LEASE}
@@ -156,7 +158,7 @@ def move_of(values: dict[str, Any], now: datetime) -> dict[str, Any]:
             )
         values["due_at"] = now + timedelta(milliseconds=delay_ms)
     if not values:
-        raise Invalid("invalid_fields", "Send a priority, a due_at or delay_ms, or both.")
+        raise Invalid("invalid_fields", "Send a priority, a time (due_at or delay_ms), or both.")
     return values
 
 

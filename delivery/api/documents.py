@@ -36,7 +36,7 @@ _WHAT = (
     query("from", "Accepted at this instant or later.", _INSTANT),
     query("to", "Accepted before this instant.", _INSTANT),
 )
-_OUTCOME = query("outcome", "How the last attempt ended.", schemas.one_of(schemas.OUTCOMES))
+_OUTCOME = query("outcome", "Outcome of the last attempt.", schemas.one_of(schemas.OUTCOMES))
 _MESSAGE_STATES = [*Message.State.values, "scheduled", *Message.Shown.values]
 
 get_message = operation(
@@ -49,7 +49,7 @@ get_message = operation(
 )
 patch_message = operation(
     "patchMessage",
-    "Change priority or instant of a message",
+    "Change the priority or due time of a message",
     tag="Messages",
     body={JSON: moves.RESCHEDULE},
     answers={200: schemas.MESSAGE_WITH_DELIVERIES},
@@ -70,7 +70,7 @@ delete_message = operation(
         _MESSAGE,
         ETAG,
         IF_MATCH,
-        query("reason", "For the audit trail.", {**TEXT, "maxLength": 500}),
+        query("reason", "For the audit log.", {**TEXT, "maxLength": 500}),
     ),
 )
 move_messages = operation(
@@ -112,7 +112,7 @@ get_histogram = operation(
         *_AHEAD,
         query(
             "width_s",
-            "Seconds of a stretch; 60 without it. Without `to` there are 60 of them.",
+            "Seconds of a bucket; default 60. Without `to` there are 60 buckets.",
             {"type": "integer", "minimum": 1, "maximum": 86_400},
         ),
     ),
@@ -138,7 +138,7 @@ list_messages = operation(
         query("state", "As stored or as shown.", schemas.stored_or_shown(_MESSAGE_STATES)),
         query(
             "idempotency_key",
-            "The message that this key of the caller's own stands for, within the key's window.",
+            "Only the message published with this key of the caller, within the key's window.",
         ),
         *(*_WHAT, *LIST),
     ),
@@ -198,13 +198,13 @@ list_dead_letters = operation(
 )
 compare_notes = operation(
     "listConsumerMessages",
-    "List what a consumer was meant to get",
+    "List the messages sent to a consumer",
     tag="Deliveries",
     answers={200: schemas.NOTES},
     errors=(404, 422),
     parameters=(
         *_CONSUMER,
-        query("after", "Id of the last message that is known: begin behind it."),
+        query("after", "Id of the last known message; the list begins after it."),
         *LIST,
     ),
 )

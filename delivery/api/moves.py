@@ -15,10 +15,10 @@ from delivery.api.schemas import (
 
 _MOVE: Schema = {
     "priority": PRIORITY,
-    "due_at": described(WRITTEN_INSTANT, "An instant in the past means now. Not with delay_ms."),
+    "due_at": described(WRITTEN_INSTANT, "New due time; a past one means now. Excludes delay_ms."),
     "delay_ms": described(
         {"type": "integer", "minimum": 0, "maximum": times.MAX_DELAY_MS},
-        "Milliseconds from now, by the broker's clock.",
+        "New due time, in milliseconds from now by the broker's clock.",
     ),
 }
 RESCHEDULE = component(
@@ -33,7 +33,9 @@ RESCHEDULE = component(
 )
 _ONE_OF_MANY: Schema = {
     "id": TEXT,
-    "version": described({"type": ["integer", "null"], "minimum": 0}, "As If-Match: else 412."),
+    "version": described(
+        {"type": ["integer", "null"], "minimum": 0}, "Like If-Match: 412 if changed."
+    ),
 }
 
 
@@ -68,10 +70,8 @@ RESULTS = component(
                 "type": "object",
                 "properties": {
                     "id": MAYBE_TEXT,
-                    "status": described(
-                        WHOLE, "200, or as PATCH or DELETE of it alone would answer."
-                    ),
-                    "version": described(WHOLE, "The new one."),
+                    "status": described(WHOLE, "200, or the status of the error."),
+                    "version": described(WHOLE, "The new version."),
                     "cancelled_count": WHOLE,
                     "code": TEXT,
                     "detail": TEXT,
@@ -79,7 +79,7 @@ RESULTS = component(
                 },
                 "required": ["id", "status"],
             },
-            description="In the request's order.",
+            description="In the order of the request.",
         ),
         done=WHOLE,
         refused=WHOLE,
@@ -93,6 +93,6 @@ HISTOGRAM = component(
         width_s=WHOLE,
         buckets=list_of(_BUCKET),
         count=WHOLE,
-        complete=described(YES_OR_NO, "False where there are more than were counted."),
+        complete=described(YES_OR_NO, "False if there are more than were counted."),
     ),
 )

@@ -23,18 +23,18 @@ STATES = ("open", "paused", "blocked")
 ORDERING_KEY = component(
     "OrderingKey",
     record(
-        id=schemas.public_id("oky", "Stands for consumer and key."),
+        id=schemas.public_id("oky", "Identifies consumer and key."),
         channel=TEXT,
         consumer=described(TEXT, "The consumer's client id."),
         ordering_key=TEXT,
-        state=described(schemas.one_of(STATES), "blocked: its head is dead, and holds the others."),
-        head=described(MAYBE_TEXT, "The delivery that may go; null while none may."),
-        head_at=described(INSTANT, "Since when it is the head."),
+        state=described(schemas.one_of(STATES), "blocked: a dead head holds the others back."),
+        head=described(MAYBE_TEXT, "The delivery that may be sent; null if none may."),
+        head_at=described(INSTANT, "When it became the head."),
         waiting_count=described(WHOLE, "Deliveries behind the head."),
         most_per_second=described(
             {"type": ["number", "null"]},
-            "Messages of one key that the consumer takes at most, by its latest deliveries: about "
-            "1 / answer time. Null before the first one.",
+            "Estimated maximum messages of one key per second, from the consumer's latest "
+            "deliveries: about 1 / response time. Null before the first one.",
         ),
         paused_at=MAYBE_INSTANT,
         blocked_at=MAYBE_INSTANT,
@@ -47,7 +47,7 @@ SKIP = component(
     {
         "type": "object",
         "properties": {
-            "head": schemas.public_id("dlv", "The delivery to pass over; else whichever it is."),
+            "head": schemas.public_id("dlv", "The delivery to skip; default: the current head."),
             "reason": schemas.REASON,
         },
         "additionalProperties": False,
@@ -67,8 +67,8 @@ list_ordering_keys = operation(
         CHANNEL,
         CLIENT_ID,
         query("state", "", schemas.one_of(STATES)),
-        query("ordering_key", "This key alone."),
-        query("limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": 200}),
+        query("ordering_key", "Only this key."),
+        query("limit", "Maximum items.", {"type": "integer", "minimum": 1, "maximum": 200}),
     ),
 )
 get_ordering_key = operation(

@@ -35,24 +35,24 @@ ACK, NACK, EXTEND, RELEASE = (
 _HANDED = record(
     id=MESSAGE_ID,
     delivery_id=public_id("dlv"),
-    lease=described(MAYBE_TEXT, "lse_...: settle it by this; null with `auto_ack`."),
-    lease_expires_at=described(MAYBE_INSTANT, "From then on somebody else may receive it."),
-    attempt=described(WHOLE, "From 1, within the current budget."),
+    lease=described(MAYBE_TEXT, "lse_..., for settling it; null with `auto_ack`."),
+    lease_expires_at=described(MAYBE_INSTANT, "After this instant another worker may receive it."),
+    attempt=described(WHOLE, "Counts from 1 since the last replay."),
     max_attempts=WHOLE,
     event_type=TEXT,
     priority=PRIORITY,
     ordering_key=TEXT,
-    replay=described(YES_OR_NO, "Somebody asked for it again."),
+    replay=described(YES_OR_NO, "True for a replay."),
     accepted_at=INSTANT,
     content_type=TEXT,
     headers=described(
-        {"type": "object", "additionalProperties": TEXT}, "What the producer had forwarded."
+        {"type": "object", "additionalProperties": TEXT}, "Headers forwarded from the producer."
     ),
 )
 _HANDED["properties"] |= {
-    "body": described(TEXT, "Where it is UTF-8."),
+    "body": described(TEXT, "The body, if it is UTF-8."),
     "body_base64": {"type": "string", "contentEncoding": "base64"},
-    "body_url": described(ADDRESS, "Where it is too large to stand here with the others."),
+    "body_url": described(ADDRESS, "URL of the body, if it is too large for this response."),
 }
 HANDED = component("ReceivedMessage", _HANDED)
 RECEIVED = component(
@@ -68,11 +68,13 @@ _FAILED = component(
 SETTLED = component(
     "LeaseResults",
     record(
-        done=described(list_of(TEXT), "Leases for which it was done, now or by an earlier call."),
+        done=described(
+            list_of(TEXT), "Leases for which this, or an earlier identical call, succeeded."
+        ),
         failed=list_of(
             _FAILED,
-            description="`expired`: the message is somebody else's by now, or finished. "
-            "`unknown`: no lease of yours. `too_long`: it cannot be extended any more.",
+            description="`expired`: another worker has the message, or it is finished. "
+            "`unknown`: not a lease of this caller. `too_long`: it cannot be extended further.",
         ),
     ),
 )

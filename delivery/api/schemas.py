@@ -72,29 +72,29 @@ def public_id(prefix: str, description: str = "") -> Schema:
     return described(found, description) if description else found
 
 
-MESSAGE_ID = public_id("msg", "Rises with the order of acceptance.")
+MESSAGE_ID = public_id("msg", "Ascending in the order of acceptance.")
 
 STATE = component(
     "DeliveryState",
-    described(one_of(SHOWN), "Retry-... once an attempt has failed since the last replay."),
+    described(one_of(SHOWN), "Retry-...: an attempt has failed since the last replay."),
 )
 _DELIVERY = {
-    "id": public_id("dlv", "Rises with the order in which deliveries are made."),
+    "id": public_id("dlv", "Ascending in the order of creation."),
     "message_id": MESSAGE_ID,
     "channel": TEXT,
     "consumer": described(TEXT, "The consumer's client id."),
     "state": STATE,
     "reason": described(one_of(reason.value for reason in Reason), "Why it is in this state."),
-    "outcome": described(one_of(["", *OUTCOMES]), "How the last attempt ended; empty before it."),
-    "status_code": described(MAYBE_WHOLE, "HTTP status of the last response."),
-    "attempt_count": described(WHOLE, "Attempts ever begun."),
-    "failure_count": described(WHOLE, "Failures that count against max_attempts."),
-    "next_attempt_at": described(
-        MAYBE_INSTANT, "When it may be sent; null while it is not queued."
+    "outcome": described(
+        one_of(["", *OUTCOMES]), "How the last attempt ended; empty before the first."
     ),
+    "status_code": described(MAYBE_WHOLE, "HTTP status of the last response."),
+    "attempt_count": described(WHOLE, "All attempts ever started."),
+    "failure_count": described(WHOLE, "Failures since the last replay, of max_attempts."),
+    "next_attempt_at": described(MAYBE_INSTANT, "When it is due; null unless it is queued."),
     "held_until": described(
         MAYBE_INSTANT,
-        "In flight: when its holder's lease ends. Awaiting-Ack: when nobody waits any more.",
+        "In flight: when its lease ends. Awaiting-Ack: when the acknowledgement times out.",
     ),
     "event_type": TEXT,
     "priority": PRIORITY,
@@ -111,7 +111,7 @@ RESPONSE = component(
     "ResponseExcerpt",
     {
         "type": "object",
-        "description": "The beginning of a consumer's response: `body` where it is UTF-8.",
+        "description": "The beginning of a response; `body` if it is UTF-8, else `body_base64`.",
         "properties": {
             "headers": described(TEXT, "Status line and headers, up to 2 KiB."),
             "body": TEXT,
@@ -124,7 +124,7 @@ _EXCHANGE = {
     "outcome": one_of(OUTCOMES),
     "status_code": MAYBE_WHOLE,
     "error": described(TEXT, "One sentence; empty on success."),
-    "connect_ms": described(MAYBE_WHOLE, "Null on a connection that was open already."),
+    "connect_ms": described(MAYBE_WHOLE, "Null on a reused connection."),
     "first_byte_ms": MAYBE_WHOLE,
     "total_ms": WHOLE,
     "remote_address": TEXT,
@@ -132,7 +132,7 @@ _EXCHANGE = {
 }
 _ATTEMPT = record(
     id=public_id("att"),
-    number=described(WHOLE, "From 1, over all replays."),
+    number=described(WHOLE, "Counts from 1 across all replays."),
     started_at=INSTANT,
     **_EXCHANGE
     | {
@@ -140,20 +140,21 @@ _ATTEMPT = record(
         "response": {"oneOf": [RESPONSE, {"type": "null"}]}
     },
 )
-_ATTEMPT["properties"]["worker"] = described(TEXT, "The process that made it; for admin keys.")
+_ATTEMPT["properties"]["worker"] = described(TEXT, "The process that sent it; only for admin keys.")
 ATTEMPT = component("Attempt", _ATTEMPT)
 ROUNDTRIP = component(
     "Roundtrip",
     record(
         accepted_at=INSTANT,
-        leased_at=described(INSTANT, "When a worker took it."),
-        sent_at=described(INSTANT, "When the connection was there."),
-        responded_at=described(INSTANT, "When the consumer had answered."),
-        acknowledged_at=described(
-            INSTANT, "When the broker had the acknowledgement: the end of it."
-        ),
+        leased_at=described(INSTANT, "When a worker claimed it."),
+        sent_at=described(INSTANT, "When the connection was ready."),
+        responded_at=described(INSTANT, "When the response had arrived."),
+        acknowledged_at=described(INSTANT, "When the broker had the acknowledgement."),
         total_ms=described({"type": "number"}, "The sum of the parts."),
-        **{f"{name}_ms": described({"type": "number"}, f"{words}.") for name, words in PARTS},
+        **{
+            f"{name}_ms": described({"type": "number"}, f"{words}, in milliseconds.")
+            for name, words in PARTS
+        },
     ),
 )
 DELIVERY_WITH_ATTEMPTS = component(
@@ -170,7 +171,7 @@ _MESSAGE = {
     "id": MESSAGE_ID,
     "channel": TEXT,
     "state": component("MessageState", one_of(Message.Shown.values)),
-    "scheduled": described(YES_OR_NO, "Its time is still to come."),
+    "scheduled": described(YES_OR_NO, "True until it is due."),
     "event_type": TEXT,
     "priority": PRIORITY,
     "ordering_key": TEXT,
@@ -179,10 +180,10 @@ _MESSAGE = {
     "accepted_at": INSTANT,
     "due_at": described(INSTANT, "It is not sent before this instant."),
     "expires_at": described(MAYBE_INSTANT, "It is not sent after this instant."),
-    "consumer_count": described(WHOLE, "Consumers that it is, or was, to be sent to."),
-    "version": described(WHOLE, "Of its ETag."),
+    "consumer_count": described(WHOLE, "Consumers that it was fanned out to, or will be."),
+    "version": described(WHOLE, "The version in its ETag."),
     "url": ADDRESS,
-    "body_url": described(ADDRESS, "The exact bytes."),
+    "body_url": described(ADDRESS, "Returns the exact bytes of the body."),
 }
 MESSAGE = component("Message", record(**_MESSAGE))
 _WITH_DELIVERIES = {
@@ -190,26 +191,26 @@ _WITH_DELIVERIES = {
     "headers": {
         "type": ["object", "null"],
         "additionalProperties": TEXT,
-        "description": "Forwarded to consumers. null on a sensitive channel without the scope "
+        "description": "Forwarded to consumers. Null on a sensitive channel without the scope "
         "sensitive.",
     },
-    "idempotency_key": described(TEXT, "Empty for all but the message's own side."),
-    "producer": described(MAYBE_TEXT, "null for all but the message's own side."),
+    "idempotency_key": described(TEXT, "Empty unless the caller's side published it."),
+    "producer": described(MAYBE_TEXT, "Null unless the caller's side published it."),
     "deliveries": list_of(
         DELIVERY,
-        description="Those that exist for the caller, up to 1,000: its own consumers', "
-        "and all of them for the message's own side.",
+        description="Up to 1,000 deliveries: all if the caller's side published the message, "
+        "else those of its own consumers.",
     ),
 }
 MESSAGE_WITH_DELIVERIES = component("MessageWithDeliveries", record(**_WITH_DELIVERIES))
 CANCELLED_MESSAGE = component(
     "CancelledMessage",
     record(
-        **_WITH_DELIVERIES, cancelled_count=described(WHOLE, "Deliveries that this call took back.")
+        **_WITH_DELIVERIES, cancelled_count=described(WHOLE, "Deliveries that this call cancelled.")
     ),
 )
 
-REASON = {"type": ["string", "null"], "maxLength": 500, "description": "For the audit trail."}
+REASON = {"type": ["string", "null"], "maxLength": 500, "description": "For the audit log."}
 RATE = {
     "type": ["number", "null"],
     "minimum": bodies.LOWEST_RATE,
@@ -235,8 +236,8 @@ FILTER = component(
     "ReplayFilter",
     {
         "type": "object",
-        "description": "Finished deliveries for which all of it is true. It needs a channel, or "
-        "ids. Null is the same as absent; an empty list is refused.",
+        "description": "Finished deliveries that match all conditions. A channel or ids are "
+        "required. Null means absent; an empty list is refused.",
         "properties": {
             "channel": TEXT,
             "consumer": described(TEXT, "A client id on that channel."),
@@ -282,7 +283,7 @@ REPLAY = component(
         kind=one_of(["replay", "backfill"]),
         state=_STATE,
         filter=FILTER,
-        matched_count=described(WHOLE, "What matched when it was asked for."),
+        matched_count=described(WHOLE, "Deliveries or messages that matched when it was created."),
         replayed_count=described(WHOLE, "Deliveries queued so far."),
         rate_per_second={"type": ["number", "null"]},
         reason=TEXT,
@@ -296,7 +297,7 @@ REPLAY = component(
 
 def preview(name: str, item: Schema) -> Schema:
     """Return the schema of a dry run's response."""
-    looked = "False where there was too much to look at all of it: then at least, or about, that."
+    looked = "False if there was too much to count: then `matched_count` is a minimum or estimate."
     return component(
         name,
         record(
@@ -314,10 +315,10 @@ BACKFILL_PREVIEW = preview("BackfillPreview", MESSAGE)
 PROBE = component(
     "Probe",
     record(
-        webhook_id=described(TEXT, "The sample's id; begins with `msg_test_`."),
+        webhook_id=described(TEXT, "Id of the sample; begins with `msg_test_`."),
         event_type=TEXT,
-        body=described(TEXT, "What was sent."),
-        delivered=described(YES_OR_NO, "The consumer answered 2xx."),
+        body=described(TEXT, "The body that was sent."),
+        delivered=described(YES_OR_NO, "True if the consumer answered 2xx."),
         **_EXCHANGE,
     ),
 )

@@ -63,7 +63,7 @@ def words(setting: Mapping[str, Any], body: object) -> Iterator[ProviderStatus]:
         elif provider_id and status in setting["fail"]:
             yield ProviderStatus(provider_id, ok=False)
     if next(statuses, None) is not None:
-        raise ValueError(f"At most {MAX_WORDS} messages are told about in one callback.")
+        raise ValueError(f"A callback has at most {MAX_WORDS} reports.")
 
 
 def _first(path: str, value: object) -> str:

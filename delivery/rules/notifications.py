@@ -87,8 +87,8 @@ def text(notification: Notification) -> str:
         f"{subject} {_PHRASES[notification.kind]} ({at}).",
         notification.reason,
         _NEXT[notification.kind],
-        f"Look at it: {notification.page}" if notification.page else "",
-        "Owners and editors of the team get this once for each change, not for each failure.",
+        f"Details: {notification.page}" if notification.page else "",
+        "Owners and editors of the team get this e-mail once per change, not for each failure.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -105,33 +105,34 @@ _PHRASES = {
 }
 _NEXT = {
     Kind.FAILING: (
-        "We go on trying, less and less often. Messages wait meanwhile, and become dead letters "
-        "when their attempts are used up. Repair the endpoint, or pause the webhook until then."
+        "We keep trying, at longer and longer intervals. Messages wait meanwhile, and become dead "
+        "letters when their attempts are used up. Fix the endpoint, or pause the webhook until "
+        "then."
     ),
     Kind.DISABLED: (
-        "Nothing is sent any more; what arrives waits. Resume the webhook when the endpoint is "
-        "ready again."
+        "The broker sends it nothing more, and new messages wait. Resume the webhook when the "
+        "endpoint is ready again."
     ),
     Kind.DEAD_LETTER: (
-        "A message failed its last attempt. It is kept as a dead letter: replay it when the "
-        "endpoint can take it. Further dead letters are told of once a day at most."
+        "The last attempt of a message failed. The message is kept as a dead letter: replay it "
+        "when the endpoint can accept it. We report further dead letters at most once a day."
     ),
     Kind.HOT_KEY: (
-        "Messages of one key go one after the other, and more of this one come than go. Other keys "
-        "go on. Answer sooner, give these messages keys of their own, or skip the head if it is "
-        "what stands. Hot keys are told of once an hour at most."
+        "Messages of one key are sent one at a time, and more of this key arrive than can be sent. "
+        "Other keys are not affected. Respond faster, spread these messages over several keys, or "
+        "skip the head if it blocks the key. We report hot keys at most once an hour."
     ),
     Kind.RECOVERED: (
-        "Messages arrive again. What waited is sent now; what died in between stays in "
-        "the dead letters until you replay it."
+        "Messages are delivered again, including those that waited. Messages that died meanwhile "
+        "stay in the dead letters until you replay them."
     ),
     Kind.LIMIT_NEAR: (
-        "At the limit more messages are refused. Look for the consumer that they wait for, or ask "
+        "At the limit further messages are refused. Find the consumer that they wait for, or ask "
         "an operator for a higher limit."
     ),
     Kind.LIMIT_FULL: (
-        "More messages are refused until some are delivered; nothing that was accepted is lost. "
-        "Look for the consumer that they wait for, or ask an operator for a higher limit."
+        "Further messages are refused until some are delivered; no accepted message is lost. "
+        "Find the consumer that they wait for, or ask an operator for a higher limit."
     ),
-    Kind.LIMIT_OK: "Messages are accepted.",
+    Kind.LIMIT_OK: "Messages are accepted again.",
 }

@@ -44,7 +44,7 @@ def _private(name: str, title: str, help: str) -> Option:
 SUBJECT = "subject"
 """Replaces values about a person with their SHA-256."""
 MASK = "***"
-DRY_RUN = Option("dry_run", "Dry run", "Only look: nothing is written.", Kind.FLAG)
+DRY_RUN = Option("dry_run", "Dry run", "Only report: nothing is written.", Kind.FLAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,57 +104,55 @@ class Job:
         return {name: "(not kept)" if name in private else value for name, value in options.items()}
 
 
-SINCE = Option(
-    "since", "From", "2026-11-01, 2026-11-01T08:00Z or 7d. Empty: as the job finds right."
-)
-UNTIL = Option("until", "Until", "Before then. Empty: now.")
+SINCE = Option("since", "From", "2026-11-01, 2026-11-01T08:00Z or 7d. Empty: the job's default.")
+UNTIL = Option("until", "Until", "End, exclusive. Empty: now.")
 
 HOUR, DAY = 60, 24 * 60
 _ALL = (
     Job(
         "archive",
         "Archive",
-        "Moves what has finished and is old enough into the lake.",
+        "Moves finished messages that are old enough into the lake.",
         (DRY_RUN,),
         every_minutes=HOUR,
     ),
     Job(
         "usage",
         "Usage",
-        "Counts messages, deliveries, attempts and bytes of each hour.",
+        "Counts messages, deliveries, attempts and bytes per hour.",
         (
-            Option("since", "From", "First hour: 2026-11-01 or 2026-11-01T08:00Z. Empty: goes on."),
-            Option("until", "Until", "Where it ends. Empty: the last whole hour."),
+            Option(
+                "since", "From", "First hour: 2026-11-01 or 2026-11-01T08:00Z. Empty: continue."
+            ),
+            Option("until", "Until", "End. Empty: the last whole hour."),
         ),
         every_minutes=HOUR,
     ),
     Job(
         "health",
         "Delivery health",
-        "Judges success, latency, recovery and score of consumers and hosts.",
+        "Rates success, latency, recovery and score of consumers and hosts.",
         (
             Option("day", "Day", "2026-11-01, in UTC. Empty: yesterday and today."),
-            Option(
-                "objective", "Objective", "How many attempts of a hundred shall not fail: 99.9."
-            ),
+            Option("objective", "Objective", "Percentage of attempts that should succeed: 99.9."),
         ),
         every_minutes=DAY,
     ),
     Job(
         "triage",
         "Triage",
-        "Says why deliveries died, and what to do about it.",
+        "Reports why deliveries died, and what to do about it.",
         (SINCE, UNTIL),
         every_minutes=HOUR,
     ),
     Job(
         "audit",
         "Audit",
-        "Looks whether all that was accepted is in the lake or the tables.",
+        "Checks that every accepted message is in the lake or the tables.",
         (
             SINCE,
             UNTIL,
-            Option("grace", "Grace", "What is under way for less is left alone. Empty: 5m."),
+            Option("grace", "Grace", "Work in progress for less is ignored. Empty: 5m."),
             Option(
                 "whole_since",
                 "Whole since",
@@ -168,27 +166,34 @@ _ALL = (
         "Forecast",
         "Estimates the load of the coming hours.",
         (
-            Option("hours", "Hours", "To look ahead.", Kind.NUMBER),
-            Option("weeks", "Weeks", "To look back.", Kind.NUMBER),
-            Option("rate", "Rate", "Deliveries a second of one pump. Empty: as seen.", Kind.NUMBER),
-            Option("backtest", "Backtest", "Also say how far off last week's was.", Kind.FLAG),
+            Option("hours", "Hours", "Hours to forecast.", Kind.NUMBER),
+            Option("weeks", "Weeks", "Weeks of history to use.", Kind.NUMBER),
+            Option(
+                "rate",
+                "Rate",
+                "Deliveries per second of one pump. Empty: as measured.",
+                Kind.NUMBER,
+            ),
+            Option(
+                "backtest", "Backtest", "Also report the error of last week's forecast.", Kind.FLAG
+            ),
         ),
         every_minutes=HOUR,
     ),
     Job(
         "replay",
         "Replay from the lake",
-        "Brings messages out of the lake back to a consumer, through the normal path.",
+        "Sends messages from the lake to a consumer again, as normal deliveries.",
         (
-            Option("consumer", "Consumer", "channel/client_id: who is to get them.", required=True),
+            Option("consumer", "Consumer", "channel/client_id of the receiver.", required=True),
             SINCE,
             UNTIL,
-            Option("event_type", "Event types", "Names, or order.*; one a line.", several=True),
+            Option("event_type", "Event types", "Names, or order.*; one per line.", several=True),
             Option("ordering_key", "Ordering keys", "One a line.", several=True),
             Option("message", "Messages", "msg_…; one a line.", several=True),
             Option("only_dead", "Only what it never got", "Of what was meant for it.", Kind.FLAG),
             Option("only_missing", "Only what it has no delivery of", "It came late.", Kind.FLAG),
-            Option("rate", "Rate", "At most so many a second. Empty: no limit."),
+            Option("rate", "Rate", "Maximum per second. Empty: no limit."),
             Option("reason", "Reason", "For the audit log."),
             DRY_RUN,
         ),
@@ -197,7 +202,7 @@ _ALL = (
     Job(
         "erase",
         "Erase",
-        "Removes what matches somebody's keys from the lake, with a receipt.",
+        "Removes messages that match somebody's keys from the lake, with a receipt.",
         (
             _private("ordering_key", "Ordering keys", "One a line."),
             _private("idempotency_key", "Idempotency keys", "One a line."),

@@ -43,80 +43,79 @@ EXPLANATIONS: dict[Check, Explanation] = {
     Check.LOST: Explanation(
         "message",
         "messages",
-        "was acknowledged, as the record of its idempotency key says, and is gone: nobody will "
-        "get it who has not got it yet.",
+        "was accepted, as the record of its idempotency key shows, and is gone: consumers that "
+        "have not received it will not.",
         "Restore these messages from a backup, or ask their producers, who have the ids in their "
-        "answers, to publish them again with other keys: with the same one a message is taken for "
-        "a repetition until its window closes.",
+        "responses, to publish them again with other keys: with the same key a message counts as "
+        "a repeat until the key's window ends.",
     ),
     Check.UNDISPATCHED: Explanation(
         "message",
         "messages",
-        "was accepted and is still not fanned out: no consumer will get it before that.",
-        "Start `manage.py broker` or a worker; if one runs, look at the last error of the sweep "
+        "was accepted and is not fanned out yet: no consumer gets it before that.",
+        "Start `manage.py broker` or a worker. If one runs, look at the last error of the sweep "
         "`not_fanned_out` on the console's page System.",
     ),
     Check.FAN_OUT: Explanation(
         "message",
         "messages",
-        "has more or fewer deliveries than its fan-out wrote down: a row was lost or added "
-        "behind the broker's back.",
-        "Make what is missing up with a backfill of the consumer that lacks it "
-        "(POST .../consumers/{client_id}/backfill); restore the database if many are gone.",
+        "has more or fewer deliveries than its fan-out recorded: something other than the broker "
+        "deleted or added rows.",
+        "Create missing deliveries with a backfill of the consumer that lacks them "
+        "(POST .../consumers/{client_id}/backfill). If many are missing, restore the database.",
     ),
     Check.MISSING: Explanation(
         "message",
         "messages",
-        "should have gone to this consumer, whose filter lets it through, and has no delivery.",
-        "A backfill of this consumer makes them: "
+        "matches this consumer's filter, but has no delivery to it.",
+        "A backfill of this consumer creates the deliveries: "
         "POST /api/v1/channels/{channel}/consumers/{client_id}/backfill.",
     ),
     Check.ATTEMPTS: Explanation(
         "delivery",
         "deliveries",
-        "has other attempts in its history than it counts: numbers must be 1 to attempt_count, "
-        "without the one in flight. What was sent or not sent is not in doubt, its record is.",
-        "Nothing repairs a history. Look at these deliveries and at what wrote to the tables "
-        "besides the broker; they can be replayed.",
+        "has a history of attempts that differs from its count: numbers must be 1 to "
+        "attempt_count, without the one in flight. Only the record is wrong, not the delivery.",
+        "A history cannot be repaired. Find out what wrote to the tables besides the broker. The "
+        "deliveries can be replayed.",
     ),
     Check.COUNTERS: Explanation(
         "counter",
         "counters",
-        "says another number of deliveries than there are rows: figures shown to people are wrong, "
-        "deliveries are not.",
+        "differs from the number of rows: figures shown to people are wrong, deliveries are not.",
         "`manage.py repair_counters` recounts the rows and corrects the counters.",
     ),
     Check.LEASES: Explanation(
         "delivery",
         "deliveries",
-        "is held by a worker beyond the end of its lease, or longer than any lease: nobody sends "
-        "it while it is.",
-        "A running `manage.py broker` gives it back within seconds: start it, or look at the last "
-        "errors of the sweeps `orphans` and `lapsed` on the console's page System.",
+        "is in flight after the end of its lease, or with a lease longer than allowed: it is not "
+        "sent meanwhile.",
+        "A running `manage.py broker` queues it again within seconds: start it, or look at the "
+        "last errors of the sweeps `orphans` and `lapsed` on the console's page System.",
     ),
     Check.LATE: Explanation(
         "delivery",
         "deliveries",
-        "is due and nobody takes it, although its consumer is active, not failing, not limited "
-        "and has nothing in flight.",
-        "Start `manage.py broker` or a worker; if one runs, look at its log, and at `pumps` in "
+        "is due and not claimed, although its consumer is active, not failing, not limited and "
+        "has nothing in flight.",
+        "Start `manage.py broker` or a worker. If one runs, read its log, and check `pumps` in "
         "/readyz.",
     ),
     Check.BODIES: Explanation(
         "message",
         "messages",
-        "may still be sent, or replayed, and its body is gone: its deliveries will end as dead "
-        "letters of the outcome body_unreadable.",
+        "can still be sent or replayed, but its body is missing: its deliveries will become dead "
+        "letters with the outcome body_unreadable.",
         "Restore the body from a backup of the table of bodies, or ask the producer to publish it "
         "again.",
     ),
     Check.ORPHANS: Explanation(
         "row",
         "rows",
-        "belongs to something that is gone: a delivery to a message or consumer, a message to a "
-        "channel, an attempt to a delivery, a body to a message. Nothing will be sent of it.",
-        "Run `manage.py delete_channel` again if one was broken off. Otherwise something wrote to "
-        "the tables besides the broker: restore what is missing, or delete the rows.",
+        "refers to a missing row: a delivery to its message or consumer, a message to its "
+        "channel, an attempt to its delivery, or a body to its message. It will not be sent.",
+        "If a `manage.py delete_channel` was interrupted, run it again. Otherwise something wrote "
+        "to the tables besides the broker: restore the missing rows, or delete these.",
     ),
 }
 """A finding is worded as: number, ``row`` or ``rows``, ``meaning``; then ``remedy``."""

@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 PARTS = (
-    ("waited", "Until a worker took it"),
-    ("reached", "Until it could be sent"),
-    ("answered", "Until the answer"),
-    ("acknowledged", "Until it was acknowledged"),
+    ("waited", "Until a worker claimed it"),
+    ("reached", "Until connected"),
+    ("answered", "Until the response"),
+    ("acknowledged", "Until acknowledged"),
 )
 
 

@@ -63,7 +63,7 @@ def verify(
         token = _token_v1(decode_secret(key), message_id, timestamp, body)
         genuine = _verify_v1(token, signatures)
     if not genuine:
-        raise InvalidSignature("No signature fits the body and the key.")
+        raise InvalidSignature("No signature matches the body and the key.")
 
 
 # Loading a private key or a secret costs as much as signing with it.

@@ -162,7 +162,9 @@ class CapacityPlanner:
             self._assignment.suspend(queue)
             return error
         except Unreadable as error:
-            logger.error("secrets of consumer %s cannot be opened: %s", queue.view.client_id, error)
+            logger.error(
+                "secrets of consumer %s cannot be decrypted: %s", queue.view.client_id, error
+            )
             self._assignment.suspend(queue)
             return error
 

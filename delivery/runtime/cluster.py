@@ -95,7 +95,7 @@ def _pump(held: PumpRegistration, listener: Listener) -> None:
     if held.predecessor is not None:
         failpoints.reach("after_takeover")
         released = release.release_owner(held.predecessor, now=clock.now(), slot=held.ordinal)
-        logger.warning("pump %s took over %s deliveries of a dead one", held.worker, released)
+        logger.warning("pump %s took over %s deliveries of a dead pump", held.worker, released)
     try:
         Pump(held, listener).run(task_queue.stopping.is_set, conf().pump_lifetime_s)
     except Replaced:
@@ -129,7 +129,7 @@ def _sweep(held: PumpRegistration, end: float) -> None:
             rounds.turn()
             rest_s = min(rounds.rest_s(), max(0.0, next_beat - time.monotonic()))
         except DatabaseFailure as error:
-            logger.warning("sweeps wait for the database: %s", error)
+            logger.warning("database unavailable, sweeps wait: %s", error)
             close_old_connections()
         task_queue.stopping.wait(rest_s)
 
@@ -139,7 +139,10 @@ def _depart(held: PumpRegistration) -> None:
     try:
         registration.leave(held)
     except DatabaseFailure:
-        logger.warning("the slot of %s is left to its heartbeat", held.worker)
+        logger.warning(
+            "pump %s could not be unregistered; its registration expires with its heartbeat",
+            held.worker,
+        )
     if not task_queue.stopping.is_set():
         raise SystemExit(0)
 

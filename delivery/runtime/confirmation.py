@@ -80,5 +80,5 @@ def wait() -> None:
         # its next heartbeat and check the configuration.
         _here.silent = {key: at for key, at in behind.items() if known.get(key) == at}
     except DatabaseFailure as failure:
-        logger.warning("nobody can say which pumps follow a change: %s", failure)
+        logger.warning("cannot check whether all pumps have read a change: %s", failure)
         time.sleep(max(0.0, end - time.monotonic()))

@@ -53,7 +53,7 @@ def _forward() -> int:
         try:
             _publish(row)
         except KeyUnavailable as missing:
-            logger.warning("dead letter %s waits for a key: %s", row, missing.detail)
+            logger.warning("dead letter %s waits for an encryption key: %s", row, missing.detail)
             later.append(key)
         except Unreadable as error:
             logger.warning("dead letter %s is not published: %s", row, error)
@@ -76,7 +76,9 @@ def _publish(row: Delivery) -> None:
     body = data_encryption.decrypt_body(message.id, bytes(stored.data), stored.key_id)
     carried = data_encryption.decrypt_headers(message.id, message.headers)
     if hops(carried) >= MAX_HOPS:
-        logger.warning("dead letter %s is not published: it came %d channels far", row, MAX_HOPS)
+        logger.warning(
+            "dead letter %s is not published: it has passed %d dead-letter channels", row, MAX_HOPS
+        )
         return
     publication = Publication(
         body,

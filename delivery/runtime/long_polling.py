@@ -286,7 +286,7 @@ class LongPolls:
                 except DatabaseFailure:
                     connection.close()  # the next query opens a new one
                 except Exception:
-                    logger.exception("receivers that wait could not be looked after")
+                    logger.exception("waiting receive calls could not be served")
 
     def _round(self, listener: Listener) -> None:
         self._asleep_until = float("-inf")

@@ -20,7 +20,7 @@ BATCH_SIZE = 20
 SOON = timedelta(milliseconds=500)
 SLOT = 15
 """The sweeps' slot of the counters."""
-UNKNOWN_SOURCE = "A message does not say in which queue it died: name a destination."
+UNKNOWN_SOURCE = "A message does not name the queue in which it died: name a destination."
 SHARED_SOURCE = "A message died in a channel that has several consumers: replay it there."
 UNREADABLE = "A message cannot be read."
 

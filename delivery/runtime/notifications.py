@@ -63,7 +63,7 @@ def _clocks() -> Iterator[int]:
         if time.monotonic() - _warned.get(host, float("-inf")) > WARN_S:
             _warned[host] = time.monotonic()
             logger.warning(
-                "the clock of %s is %+d ms from the database's", host, slot.clock_offset_ms
+                "the clock of %s differs by %+d ms from the database's", host, slot.clock_offset_ms
             )
         if channel is None:
             continue
@@ -151,7 +151,7 @@ def _mail(notice: Notice) -> int:
         message.send()
     # An invalid address is a ValueError; all errors of smtplib are OSErrors.
     except (OSError, ValueError) as error:
-        logger.warning("a notice cannot be mailed: %s", error)
+        logger.warning("a notification cannot be mailed: %s", error)
         outbox.failed(notice, f"{type(error).__name__}: {error}", clock.now())
         if isinstance(error, ValueError | SMTPRecipientsRefused | SMTPDataError):
             return 0

@@ -114,7 +114,11 @@ def _watch(process: subprocess.Popen[bytes], run_id: int, path: Path) -> None:
             start()
     except DatabaseFailure as error:
         # The sweep notices the missing heartbeat.
-        logger.warning("pipeline run %s is left to its heartbeat: %s", run_id, error)
+        logger.warning(
+            "pipeline run %s cannot be closed; it ends when its heartbeat expires: %s",
+            run_id,
+            error,
+        )
     finally:
         connections.close_all()
 

@@ -28,7 +28,7 @@ MAX_MS = 30_000
 PRIORITY = 4
 MAX_CONCURRENT = 4
 """Limit for this process, whose other threads must accept messages."""
-BUSY = "Too many tries at once; try again in a moment."
+BUSY = "Too many tests run at once; try again in a moment."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ def probe(view: ConsumerConfig, *, team_id: int | None) -> Probed:
     response.
     """
     if not view.url:
-        raise Conflict("not_push", "The consumer pulls: there is no address to send a sample to.")
+        raise Conflict("not_push", "This is a pull consumer: it has no URL to send a sample to.")
     try:
         signer = config_cache.signer(view.id)
     except KeyUnavailable:
         raise
     except Unreadable:
-        sentence = "The consumer's secrets are damaged; make a new one."
+        sentence = "The consumer's secrets are damaged; rotate its secret."
         raise Conflict("secrets_unreadable", sentence) from None
     with _turns.take(team_id):
         return _probe(view, signer)

@@ -47,7 +47,7 @@ SPARE_S = 300.0
 RETRY_CAP_S = 2.0
 """Longest wait between tries while the database is unavailable."""
 STOPPED = "The broker stopped during the attempt."
-CHANGED = "Something changed before the attempt began. Nothing was sent."
+CHANGED = "The configuration changed before the attempt began. Nothing was sent."
 
 
 class Pump:
@@ -103,7 +103,7 @@ class Pump:
             except DatabaseFailure as error:
                 pause = min(RETRY_CAP_S, pause * 2 or 0.05)
                 metrics.PUMP_ERRORS.inc()
-                logger.warning("pump waits %.2f s for the database: %s", pause, error)
+                logger.warning("database unavailable, retrying in %.2f s: %s", pause, error)
                 close_old_connections()
                 self._wait(pause)
                 self._take_answers()  # a response that is not taken would end each wait at once
@@ -150,11 +150,12 @@ class Pump:
         adrift = registration.is_adrift(offset_s)
         if adrift and not self.is_clock_wrong:
             logger.error(
-                "pump takes nothing: this host's clock is %+.1f s from the database's", offset_s
+                "pump claims nothing: this host's clock differs by %+.1f s from the database's",
+                offset_s,
             )
             registration.stop_claiming(self.held)
         elif self.is_clock_wrong and not adrift:
-            logger.warning("pump takes deliveries again: the clocks agree")
+            logger.warning("pump claims deliveries again: the clocks agree")
             registration.start_claiming(self.held, self.listener.address)
             self.membership.join()
             self.is_clock_wrong = False

@@ -272,14 +272,14 @@ class _Deferred:
             messages = found
         except Exception:
             # The worker gets an empty response, and the error when it asks again.
-            logger.exception("a receiver that waited cannot be given anything")
+            logger.exception("a waiting receive call cannot be answered")
         finally:
             _keep_connection_usable()
         try:
             if not self._deliver(messages, lambda: self._settle(messages)):
                 self._take_back(messages)
         except Exception:
-            logger.exception("what a receiver waited for cannot be given to it")
+            logger.exception("claimed messages cannot be given to a waiting receive call")
         finally:
             polls.give_back(self._owner)
 

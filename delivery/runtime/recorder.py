@@ -110,7 +110,7 @@ class Recorder:
                 try:
                     self._write([result])
                 except (DataError, IntegrityError) as error:
-                    logger.error("an answer cannot be stored and is left out: %s", error)
+                    logger.error("a response excerpt cannot be stored and is omitted: %s", error)
                     self._write([settle.bare(result)])
         self.results = []
         self.due_at = 0.0
@@ -133,7 +133,7 @@ def ignoring_outage(work: Callable[[], object]) -> None:
     try:
         work()
     except DatabaseFailure as error:
-        logger.warning("a stopping pump waits for the database: %s", error)
+        logger.warning("database unavailable, a stopping pump waits to record results: %s", error)
         close_old_connections()
 
 

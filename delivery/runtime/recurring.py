@@ -66,7 +66,7 @@ def fire_due(*, due_before: datetime | None = None, most: int = MAX_OCCURRENCES)
         rounds = transactions.run(lambda: _fire(due_before, most), on_collision=new_id.reseed)
     except occurrences.Lost:
         # A schedule was paused or changed before it was locked; due ones are found again.
-        logger.warning("a round of schedules was given up", exc_info=True)
+        logger.warning("due schedules changed while they were locked; retrying", exc_info=True)
         return 0
     if rounds:
         failpoints.reach("after_fire")
@@ -150,7 +150,10 @@ def _judge(schedule: Schedule, now: datetime) -> _Round | None:
     if turn.occurrence is None:
         return one
     if schedule.overlap == SKIP_IF_UNDELIVERED and occurrences.is_undelivered(schedule):
-        one.result, one.detail = occurrence_log.OVERLAPPED, "The last message is not delivered yet."
+        one.result, one.detail = (
+            occurrence_log.OVERLAPPED,
+            "The previous message is not delivered yet.",
+        )
         return one
     key = occurrence_log.key(schedule.name, turn.occurrence)
     try:
@@ -171,7 +174,7 @@ def _judge(schedule: Schedule, now: datetime) -> _Round | None:
 def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelConfig, Publication]:
     view, producer = config_cache.channel(schedule.channel.slug), schedule.producer
     if view is None:
-        raise _Rejected("Its channel is gone.")
+        raise _Rejected("Its channel was deleted.")
     if producer is not None and producer.disabled:
         raise _Rejected("Its producer is disabled.")
     try:

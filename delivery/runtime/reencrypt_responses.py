@@ -18,7 +18,7 @@ _HEADS = (
 
 def kind() -> Kind:
     """Return the responses of consumers, for ``manage.py rotate_keys``."""
-    return Kind("answer", Attempt.objects.count, partial(reencrypt.batches, _answers))
+    return Kind("response", Attempt.objects.count, partial(reencrypt.batches, _answers))
 
 
 def _answers(after: int) -> Slice:
@@ -40,7 +40,7 @@ def _answers(after: int) -> Slice:
             answer = data_encryption.decrypt_response(row.delivery_id, row.number, stored)
         except Unreadable as error:
             public = ids.to_public(ids.ATTEMPT, row.id)
-            unreadable.append(f"The answer of attempt {public}: {error}")
+            unreadable.append(f"The response of attempt {public}: {error}")
             continue
         # The error's own column stays unchanged.
         to_store = answer._replace(error="" if row.error else answer.error)

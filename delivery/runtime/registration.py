@@ -23,7 +23,7 @@ from delivery.runtime.processes import runs
 
 logger = logging.getLogger(__name__)
 
-MISSING = "the encryption key %s is missing here: what it sealed is left to other processes"
+MISSING = "the encryption key %s is missing here: other processes send the deliveries that need it"
 
 BEAT_S, MAINTENANCE_BEAT_S, WEB_BEAT_S = 0.5, 1.0, 2.0
 """Heartbeat intervals of pumps, maintenance processes and web processes. Only pumps hold deliveries

@@ -51,12 +51,12 @@ class ScheduleRunner(threading.Thread):
                 mark = change_marker.mark()
                 self._sleep_until(self.turn(), mark)
             except DatabaseFailure as error:
-                logger.warning("schedules wait for the database: %s", error)
+                logger.warning("database unavailable, schedules wait: %s", error)
                 close_old_connections()
                 self._pause(RETRY_S)
             except Exception:
                 # The sweep is the fallback; no error may end this thread.
-                logger.exception("a round of schedules failed")
+                logger.exception("publishing due schedules failed")
                 self._pause(RETRY_S)
         connection.close()
 

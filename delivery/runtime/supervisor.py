@@ -64,7 +64,7 @@ class Pulse(threading.Thread):
                 # workers as well. Logged once instead of every few seconds.
                 if known:
                     logger.warning(
-                        "no heartbeat of %s can be read", self._child_name, exc_info=True
+                        "the heartbeat of %s cannot be read", self._child_name, exc_info=True
                     )
                 known = False
 
@@ -137,7 +137,7 @@ class Supervisor:
         pulse = self._pulses.get(process.child.name)
         settled_at = process.started_at + process.child.settle_s
         if pulse and pulse.stalled_after(settled_at):
-            logger.error("%s stands still; killing it to start afresh", process.child.name)
+            logger.error("%s hangs; killing it to start it again", process.child.name)
             process.kill()
 
     def _kill_stopped(self) -> None:
@@ -154,7 +154,7 @@ class Supervisor:
         self._stopped = {pid: self._stopped.get(pid, 0) + 1 for pid in stopped}
         for pid, looks in self._stopped.items():
             if looks >= MAX_STOPPED_CHECKS and is_stopped(pid):
-                logger.error("process %d is stopped; killing it to start another", pid)
+                logger.error("process %d is stopped by a signal; killing it to start another", pid)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 

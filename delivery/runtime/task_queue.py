@@ -180,7 +180,7 @@ def stop_other_schedules() -> int:
     """
     others = Schedule.objects.exclude(name__in=SCHEDULES).exclude(repeats=0)
     for name, func in others.values_list("name", "func"):
-        _refuse(func, f"schedule {name!r} is none of this project's and was stopped")
+        _refuse(func, f"schedule {name!r} is not one of this project's and was stopped")
     return int(others.update(repeats=0))
 
 

@@ -51,7 +51,7 @@ def _beat() -> None:
             is_known = False
         except OSError as error:
             if not is_known:
-                logger.warning("no heartbeat can be written, nobody sees a hang: %s", error)
+                logger.warning("heartbeats cannot be written, so hangs are not detected: %s", error)
             is_known = True
         rest.wait(BEAT_S)
 
@@ -85,7 +85,7 @@ class WebWatch:
                 last, checks = before.get(path, (touched, -1))
                 self._seen[path] = (touched, checks + 1 if touched == last else 0)
             if self._seen.get(path, (0, 0))[1] >= MAX_CHECKS:
-                logger.error("web process %d stands still; killing it to start another", pid)
+                logger.error("web process %d hangs; killing it to start another", pid)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 _forget(path)

@@ -89,7 +89,7 @@ def forget(now: datetime) -> int:
 
 def _foreign() -> NotFound:
     metrics.ACKS.labels("foreign").inc()
-    return NotFound("unknown_token", "No delivery waits for this token.")
+    return NotFound("unknown_token", "No delivery waits for an acknowledgement with this token.")
 
 
 def _write(number: int, ok: bool, now: datetime, slot: int) -> Answered | None:

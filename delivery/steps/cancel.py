@@ -271,7 +271,7 @@ def _end_leases(retired: list[int], now: datetime, slot: int, batch: int) -> int
                 number=row.attempt_count,
                 started_at=now,
                 outcome=Outcome.LEASE_EXPIRED.value,
-                error="The worker vanished before it could record an answer.",
+                error="The worker died before it recorded a response.",
             )
             for row in open_attempts
         ]

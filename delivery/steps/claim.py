@@ -435,7 +435,7 @@ def _record_lapsed(lapsed: list[_DueRow], acknowledged: set[int], now: str) -> d
             raw.execute(
                 f"UPDATE {TABLE} SET {counted} = {counted} + 1 WHERE id IN ({raw.listed(ids)})"
             )
-    error = "The worker vanished before it could record an answer."
+    error = "The worker died before it recorded a response."
     LAPSED.write(((new_id(), row.id, row.attempt_count), (now, error)) for row in lapsed)
     return charged
 

@@ -130,6 +130,10 @@ def _reason(consumer: Consumer, kind: Kind) -> str:
         return ""
     if kind is Kind.RECOVERED:
         at = health.last_success_at
-        return f"It answered well at {at:%H:%M:%S} UTC, and has not failed since." if at else ""
+        return (
+            f"It answered successfully at {at:%H:%M:%S} UTC, and has not failed since."
+            if at
+            else ""
+        )
     count, last = health.consecutive_failures, health.last_outcome
     return f"The last {count} attempts failed; the last one ended with {last}."

@@ -152,5 +152,9 @@ def _update(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
 def _sentence(worst: Hot, others: int) -> str:
     key = Truncator(worst.ordering_key).chars(KEY_SHOWN)
     since = raw.instant(worst.head_at)
-    text = f"{worst.waiting:,} wait in the key {key}, whose head stands since {since:%H:%M:%S} UTC"
+    wait = "delivery waits" if worst.waiting == 1 else "deliveries wait"
+    text = (
+        f"{worst.waiting:,} {wait} behind the head of the key {key}, which has not changed since "
+        f"{since:%H:%M:%S} UTC"
+    )
     return f"{text}; {others:,} more keys are hot." if others else f"{text}."

@@ -87,7 +87,9 @@ def skip(
         if head is None or locked.head_id != head.id:
             raise Conflict("not_the_head", "Another delivery is the head of this key.")
         if head.state not in (DeliveryState.QUEUED, *DONE):
-            raise Conflict("in_flight", f"The head is {head.state}. Try again when it has ended.")
+            raise Conflict(
+                "in_flight", f"The head is {head.state}. Try again when its attempt has ended."
+            )
         if head.state == DeliveryState.QUEUED:
             _cancel(head, now, slot)
         _record(lane, principal, "ordering_key.skip", head.id)
@@ -173,7 +175,7 @@ def _find(lane_id: int) -> tuple[Lane, Locked]:
     """Lock and return the lane."""
     locked = lanes.lock([lane_id]).get(lane_id)
     if locked is None:
-        raise NotFound("unknown_ordering_key", "Nothing of this key is open.")
+        raise NotFound("unknown_ordering_key", "The ordering key has no unfinished deliveries.")
     return Lane.objects.get(id=lane_id), locked
 
 

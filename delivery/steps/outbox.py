@@ -47,7 +47,7 @@ def claim(now: datetime) -> Notice | None:
     An e-mail whose senders disappeared at every try is abandoned: it may be the cause.
     """
     vanished = Notice.objects.filter(mail_due_at__lte=now, mail_count__gte=MAX_MAILS)
-    vanished.update(mail_due_at=None, mail_error="The last try ended without a result.")
+    vanished.update(mail_due_at=None, mail_error="The last attempt ended without a result.")
     due = Notice.objects.filter(mail_due_at__lte=now).order_by("mail_due_at")
     for notice in due.select_related(*ABOUT)[:10]:
         mine = Notice.objects.filter(id=notice.id, mail_count=notice.mail_count)

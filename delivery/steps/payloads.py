@@ -148,7 +148,7 @@ def _open(found: Row) -> Payload:
             return Payload(content_type, forwarded, None, size)
         body = data_encryption.decrypt_body(message_id, bytes(data), key_id)
     except Changed as error:
-        logger.error("message %s: %s", ids.to_public(ids.MESSAGE, message_id), error)
+        logger.error("message %s cannot be sent: %s", ids.to_public(ids.MESSAGE, message_id), error)
         outcome = Outcome.INTEGRITY_ERROR
         return Payload(content_type, forwarded, None, size, str(error), outcome=outcome)
     except KeyMissing as error:

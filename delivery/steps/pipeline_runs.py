@@ -27,7 +27,7 @@ BEGINNING = timedelta(minutes=3)
 """Time between a process's start and its first heartbeat: loading packages may take long."""
 RETENTION = timedelta(days=90)
 BATCH = 200
-GONE = "Its process ended without a word."
+GONE = "Its process ended without a result."
 
 
 def ask(

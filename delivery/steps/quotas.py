@@ -228,7 +228,7 @@ def _notify(row: QuotaUsage, quota: Quota, now: datetime) -> None:
         wait = [
             f"{bar.used:,} of {bar.most:,} {bar.name}" for bar in quota.bars(row.usage) if bar.most
         ]
-        reason = f"What waits: {', '.join(wait) or 'there is no limit any more'}."
+        reason = f"Waiting: {', '.join(wait) or 'no limit applies any more'}."
     is_team = row.scope == QuotaUsage.Scope.TEAM
     Notice.objects.create(
         kind=KIND[row.level],

@@ -131,15 +131,15 @@ class _Ending:
 _STOPPED = _Ending(
     Reason.INTERRUPTED,
     Outcome.INTERRUPTED,
-    "The worker stopped before it could record an answer.",
+    "The worker stopped before it recorded a response.",
 )
 _TAKEN = _Ending(
-    Reason.INTERRUPTED, Outcome.INTERRUPTED, "An operator released it from its holder."
+    Reason.INTERRUPTED, Outcome.INTERRUPTED, "An operator released it from its worker."
 )
 _LAPSED = _Ending(
     Reason.LEASE_EXPIRED,
     Outcome.LEASE_EXPIRED,
-    "The worker vanished before it could record an answer.",
+    "The worker died before it recorded a response.",
 )
 
 

@@ -151,12 +151,10 @@ def _waiting(message: Message, rows: Sequence[_Row]) -> list[_Row]:
     if taken := [row.due_at for row in rows if row.state in TAKEN and row.due_at]:
         # Not even the producer can revoke a lease (S4-23).
         until = times.text(max(taken))
-        raise Conflict(
-            "in_flight", f"The message is being delivered right now, until {until} at most."
-        )
+        raise Conflict("in_flight", f"The message is being delivered, until {until} at most.")
     waiting = [row for row in rows if row.state == DeliveryState.QUEUED.value]
     if not waiting and message.state != Message.State.ACCEPTED:
-        raise Conflict("nothing_waits", "Nothing of the message waits to be sent.")
+        raise Conflict("nothing_waits", "The message has no delivery that waits to be sent.")
     return waiting
 
 
@@ -219,7 +217,7 @@ def _changes(
         changes["priority"] = priority
     if due_at is not None:
         if message.expires_at is not None and times.ceil_ms(due_at) >= message.expires_at:
-            sentence = "The message expires before that instant."
+            sentence = "The message expires before that time."
             raise Invalid("due_after_expiry", sentence, field="due_at")
         days = within(message.channel.max_future_days, conf().max_future_days)
         try:

@@ -262,7 +262,7 @@ def _lock(database: Database, job: str, run_id: int, private: Sequence[str]) -> 
     for (dead,) in database.read(f"SELECT run_id FROM {LOCKS} WHERE job = %s", [job]):
         database.execute(
             f"UPDATE {RUNS} SET state = 'failed', finished_at = %s, "
-            "error = 'Its process ended without a word.' WHERE id = %s AND state = 'running'",
+            "error = 'Its process ended without a result.' WHERE id = %s AND state = 'running'",
             [now, dead],
         )
         told = f"SELECT options FROM {RUNS} WHERE id = %s"

@@ -109,7 +109,9 @@ def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
 
     restart(other, NEW, OLD)
     publish(other)
-    assert f"Everything is sealed with key {new_id}." in one.manage("rotate_keys", "--wait", "30")
+    assert f"Everything is encrypted with key {new_id}." in one.manage(
+        "rotate_keys", "--wait", "30"
+    )
     restart(one, NEW)
     publish(one)
     _all_came(one, receiver, 6 * MESSAGES)

@@ -101,7 +101,7 @@ def test_a_forged_request_is_refused(running: Running, body: bytes, secret: str)
     answer = running.post("/orders", body, **signed(b"sent", secret))
 
     assert answer.status_code == 401
-    assert "No signature fits" in answer.text
+    assert "No signature matches" in answer.text
     assert "FORGED?" in running.line()
 
 

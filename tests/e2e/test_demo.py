@@ -164,7 +164,7 @@ def test_it_tells_what_happens_and_stops_by_itself(
     said = demo.finish()
 
     assert "healthy: first message delivered" in said
-    assert "recovering: first message taken after 2 failures" in said
+    assert "recovering: first message accepted after 2 failures" in said
     assert "failing: first dead letter after 3 attempts" in said
     assert demo.process.returncode == 0, said
     assert not [pid for pid in everybody if runs(pid)]

@@ -248,7 +248,7 @@ def test_a_heartbeat_that_cannot_be_read_kills_nobody(supervise: Supervise, tmp_
 
     assert all(lives(pid) for pid in starts(tmp_path)[0])
     supervisor.terminate()
-    assert finish(supervisor).count("no heartbeat of child can be read") == 1
+    assert finish(supervisor).count("the heartbeat of child cannot be read") == 1
 
 
 def test_a_heartbeat_that_hangs_does_not_keep_the_supervisor_from_stopping(

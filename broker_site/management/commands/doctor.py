@@ -26,9 +26,9 @@ class Command(BaseCommand):
     """Shows what system checks and broker_site/diagnosis.py found."""
 
     help = (
-        "Look at settings, database, workers, sweeps and keys, and say what is wrong and what "
-        "mends it. Changes nothing.\n\n"
-        "The exit code is 1 when there is an error, 0 when there are at most warnings."
+        "Check settings, database, workers, sweeps and keys, and print what is wrong and how to "
+        "fix it. Changes nothing.\n\n"
+        "The exit code is 1 if there is an error, 0 if there are at most warnings."
     )
     examples = "  manage.py doctor\n  manage.py doctor --json | jq -r '.findings[].sentence'"
     # It runs the checks itself, and continues if one fails.
@@ -78,7 +78,9 @@ class Command(BaseCommand):
             return f"{counted(errors, 'error')}, {counted(warnings, 'warning')}."
         if warnings:
             return f"Nothing is broken. {counted(warnings, 'warning')}."
-        return self.style.SUCCESS("All is well: settings, database, workers and data fit together.")
+        return self.style.SUCCESS(
+            "All is well: no problem with settings, database, workers and data."
+        )
 
 
 def _system_checks() -> Iterator[Finding]:

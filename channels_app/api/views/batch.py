@@ -25,7 +25,7 @@ ITEM = openapi.component(
     "BatchItem",
     {
         "type": "object",
-        "description": "Either body or body_base64, and the options of a single message.",
+        "description": "Either body or body_base64, and the options of publishMessage.",
         "properties": {
             "body": openapi.MAYBE_TEXT | {"description": "Text; stored as UTF-8."},
             "body_base64": openapi.MAYBE_TEXT | {"contentEncoding": "base64"},
@@ -96,9 +96,9 @@ class BatchView(ApiView):
         parameters=(openapi.CHANNEL,),
     )
     def post(self, request: Request, channel: str) -> Response:
-        """Store up to 1,000 messages in one transaction, beside invalid ones that are refused.
+        """Store up to 1,000 messages in one transaction. Invalid ones are refused one by one.
 
-        The body is an array, or `application/x-ndjson`: one item on each line.
+        The body is a JSON array, or `application/x-ndjson` with one item per line.
         """
         view = publishing.channel_of(channel)
         producer, now = self.caller.producer, clock.now()
@@ -128,15 +128,15 @@ class BatchView(ApiView):
 def _items(request: Request) -> Iterable[Any]:
     kind = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if kind != "application/json" and kind not in LINES:
-        detail = "Send application/json (an array) or application/x-ndjson (an object per line)."
+        detail = "Send application/json (an array) or application/x-ndjson (one object per line)."
         raise ApiProblem(415, "unsupported_media_type", detail, field="Content-Type")
     most = conf().max_batch_bytes
     body = read_body(caller_of(request), request.META, request._request.read, most)
     items = _lines(body) if kind in LINES else parse_json(body)
     if not isinstance(items, list):
-        raise ApiProblem(400, "malformed_body", "A JSON array of messages is needed.")
+        raise ApiProblem(400, "malformed_body", "The body must be a JSON array of messages.")
     if len(items) > MAX_BATCH_ITEMS:
-        detail = f"A batch holds at most {MAX_BATCH_ITEMS} messages; send several."
+        detail = f"A batch holds at most {MAX_BATCH_ITEMS} messages; send several batches."
         raise ApiProblem(422, "batch_too_large", detail)
     return items
 

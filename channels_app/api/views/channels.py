@@ -53,7 +53,7 @@ class ChannelListView(ApiView):
         parameters=openapi.LIST,
     )
     def get(self, request: Request) -> Response:
-        """The channels, newest first."""
+        """List the channels that the key may use, newest first."""
         page = cursor.read(request)
         return Response(page.answer([_visible(self.caller)], representation))
 
@@ -72,7 +72,7 @@ class ChannelView(ApiView):
         parameters=(openapi.CHANNEL, *openapi.READING),
     )
     def get(self, request: Request, channel: str) -> Response:
-        """The channel's settings."""
+        """Return the channel's settings."""
         found = Channel.objects.filter(slug=channel).first()
         if found is None:
             raise NotFound("unknown_channel", f"There is no channel {channel}.")
@@ -89,7 +89,7 @@ class ChannelView(ApiView):
         parameters=(openapi.CHANNEL, *openapi.CREATING),
     )
     def put(self, request: Request, channel: str) -> Response:
-        """Create the channel or replace its settings; the same body twice changes nothing."""
+        """Create the channel or replace its settings. Repeating the call changes nothing."""
         done = register_channel.put(
             channel,
             json_object(request, optional=True),
@@ -108,7 +108,7 @@ class ChannelView(ApiView):
         parameters=(openapi.CHANNEL, *openapi.WRITING),
     )
     def patch(self, request: Request, channel: str) -> Response:
-        """Change the given settings, `paused` among them."""
+        """Change the given settings, including `paused`, and keep the others."""
         done = register_channel.patch(
             channel,
             json_object(request),

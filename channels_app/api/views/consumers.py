@@ -27,7 +27,7 @@ SIGNING_KEY = openapi.component(
     "SigningKey",
     openapi.record(
         scheme={"type": "string", "enum": ["v1", "v1a"]},
-        public_key={"type": "string", "description": "whpk_... of v1a; empty for v1."},
+        public_key={"type": "string", "description": "whpk_... for v1a; empty for v1."},
         created_at=openapi.INSTANT,
         expires_at=openapi.MAYBE_INSTANT,
     ),
@@ -42,7 +42,7 @@ EFFECTIVE = openapi.component(
         gives_up_after_s={"type": "number"},
         retry_overrides={
             "type": "array",
-            "description": "What holds for messages of these event types; the first that matches.",
+            "description": "Settings for these event types; the first matching entry applies.",
             "items": openapi.record(
                 event_types={"type": "array", "items": openapi.TEXT},
                 retry=fields.schema_of(settings.retry_policy),
@@ -59,7 +59,7 @@ _PROPERTIES: dict[str, Mapping[str, Any]] = {
     "health": {
         "type": "string",
         "enum": list(consumer_status.CODES),
-        "description": "How it is doing. Its changes leave `version` as it is.",
+        "description": "Health of the consumer. A change of health does not change `version`.",
     },
     "state_reason": openapi.TEXT,
     "state_changed_at": openapi.MAYBE_INSTANT,
@@ -92,14 +92,12 @@ class ConsumerListView(ApiView):
         errors=(404, 422),
         parameters=(
             openapi.CHANNEL,
-            openapi.query(
-                "state", "All but retired without it.", {"type": "string", "enum": STATES}
-            ),
+            openapi.query("state", "Default: all but retired.", {"type": "string", "enum": STATES}),
             *openapi.LIST,
         ),
     )
     def get(self, request: Request, channel: str) -> Response:
-        """The consumers of the channel, newest first."""
+        """List the channel's consumers, newest first."""
         view = publishing.channel_of(channel)
         page = cursor.read(request)
         mine = _visible(self.caller, view.id)
@@ -133,7 +131,7 @@ class ConsumerView(ApiView):
         parameters=(*PATH, *openapi.READING),
     )
     def get(self, request: Request, channel: str, client_id: str) -> Response:
-        """The consumer's settings and state. Its secrets are not shown, only their public keys."""
+        """Return the consumer's settings and state, and public keys but no secrets."""
         view = publishing.channel_of(channel)
         mine = _visible(self.caller, view.id).exclude(state=Consumer.State.RETIRED)
         found = mine.filter(client_id=client_id).first()
@@ -152,9 +150,10 @@ class ConsumerView(ApiView):
         parameters=(*PATH, *openapi.CREATING),
     )
     def put(self, request: Request, channel: str, client_id: str) -> Response:
-        """Create or replace the consumer; the same body twice changes nothing.
+        """Create the consumer or replace its settings. Repeating the call changes nothing.
 
-        201 brings the signing secret, once. A removed consumer comes back with a new secret.
+        A 201 response contains the signing secret, which is not shown again. Registering a retired
+        consumer makes it active again, with a new secret.
         """
         done = register_consumer.put(
             channel,
@@ -178,7 +177,7 @@ class ConsumerView(ApiView):
         parameters=(*PATH, *openapi.WRITING),
     )
     def patch(self, request: Request, channel: str, client_id: str) -> Response:
-        """Change the given settings."""
+        """Change the given settings and keep the others."""
         done = register_consumer.patch(
             channel,
             client_id,
@@ -199,7 +198,7 @@ class ConsumerView(ApiView):
         parameters=(*PATH, openapi.IF_MATCH),
     )
     def delete(self, request: Request, channel: str, client_id: str) -> Response:
-        """Retire the consumer: it gets nothing more, its history stays."""
+        """Retire the consumer: the broker sends it nothing more and keeps its history."""
         switch_consumer.retire(
             channel,
             client_id,
@@ -239,7 +238,7 @@ class PauseView(DoneView):
         parameters=(*PATH, *openapi.WRITING),
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
-        """Send it nothing until it is resumed; what arrives meanwhile waits."""
+        """Stop deliveries to the consumer until it is resumed. New deliveries wait."""
         return self.done(switch_consumer.pause, request, channel, client_id)
 
 
@@ -255,7 +254,7 @@ class ResumeView(DoneView):
         parameters=(*PATH, *openapi.WRITING),
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
-        """Send what waits, after a pause or after the broker disabled it."""
+        """Resume deliveries after a pause, or after the broker disabled the consumer."""
         return self.done(switch_consumer.resume, request, channel, client_id)
 
 
@@ -275,7 +274,7 @@ class SecretsView(ApiView):
         parameters=(*PATH, *openapi.WRITING),
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
-        """Make a new secret, shown once; the old ones sign beside it for `overlap_s` seconds."""
+        """Create a new secret, shown once. Old secrets keep signing for `overlap_s` seconds."""
         done = signing_secrets.rotate(
             channel,
             client_id,
@@ -342,12 +341,12 @@ class InboundAddressView(DoneView):
 
     @openapi.operation(
         "renewInboundAddress",
-        "Make another inbound address for a consumer",
+        "Renew the inbound address of a consumer",
         tag="Consumers",
         answers={200: CONSUMER},
         errors=(404, 409, 412, 422),
         parameters=(*PATH, *openapi.WRITING),
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
-        """Make another address; at the former one nobody is heard any more."""
+        """Create a new inbound address. The current address stops working at once."""
         return self.done(renew_inbound.renew, request, channel, client_id)

@@ -46,7 +46,7 @@ class EventTypeListView(ApiView):
         parameters=(openapi.CHANNEL, *openapi.LIST),
     )
     def get(self, request: Request, channel: str) -> Response:
-        """The event types of the channel, newest first."""
+        """List the channel's event types, newest first."""
         view = publishing.channel_of(channel)
         page = cursor.read(request)
         mine = EventType.objects.filter(channel_id=view.id)
@@ -75,7 +75,7 @@ class EventTypeView(ApiView):
         parameters=(openapi.CHANNEL, NAME, *openapi.READING),
     )
     def get(self, request: Request, channel: str, name: str) -> Response:
-        """The event type with its schema and example."""
+        """Return the event type with its schema and example."""
         view = publishing.channel_of(channel)
         found = EventType.objects.filter(channel_id=view.id, name=name).first()
         if found is None:
@@ -93,7 +93,7 @@ class EventTypeView(ApiView):
         parameters=(openapi.CHANNEL, NAME, *openapi.CREATING),
     )
     def put(self, request: Request, channel: str, name: str) -> Response:
-        """Create or replace the event type; the same body twice changes nothing."""
+        """Create or replace the event type. Repeating the call changes nothing."""
         writer = _writer(self.caller, channel)
         done = register_event_type.put(
             channel,
@@ -116,7 +116,7 @@ class EventTypeView(ApiView):
         parameters=(openapi.CHANNEL, NAME, *openapi.WRITING),
     )
     def patch(self, request: Request, channel: str, name: str) -> Response:
-        """Change the given fields."""
+        """Change the given fields and keep the others."""
         writer = _writer(self.caller, channel)
         done = register_event_type.patch(
             channel,
@@ -137,7 +137,7 @@ class EventTypeView(ApiView):
         parameters=(openapi.CHANNEL, NAME, openapi.IF_MATCH),
     )
     def delete(self, request: Request, channel: str, name: str) -> Response:
-        """Forget the event type; messages of that type are accepted unchecked from then on."""
+        """Delete the event type. Messages of that type are then accepted without validation."""
         writer = _writer(self.caller, channel)
         register_event_type.remove(
             channel,

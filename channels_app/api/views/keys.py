@@ -34,7 +34,7 @@ WITH_TEXT = openapi.component(
         aws_access_key_id=openapi.MAYBE_TEXT
         | {"description": "For SQS clients; null for a key without sigv4."},
         aws_secret_access_key=openapi.MAYBE_TEXT
-        | {"description": "Signs their requests (AWS Signature Version 4); shown once."},
+        | {"description": "Signs requests of SQS clients (AWS Signature Version 4); shown once."},
     ),
 )
 KEY_ID = OpenApiParameter("key_id", str, OpenApiParameter.PATH)
@@ -54,7 +54,7 @@ class KeyListView(ApiView):
         parameters=(openapi.PRODUCER, *openapi.LIST),
     )
     def get(self, request: Request, producer: str) -> Response:
-        """The producer's keys, newest first; revoked and expired ones among them."""
+        """List the producer's keys, newest first, including revoked and expired ones."""
         owner = Producer.objects.filter(slug=producer).first()
         if owner is None:
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
@@ -72,7 +72,7 @@ class KeyListView(ApiView):
         parameters=(openapi.PRODUCER, openapi.ETAG),
     )
     def post(self, request: Request, producer: str) -> Response:
-        """Create a key. Its text is in this answer and nowhere else."""
+        """Create a key. Only this response contains its text."""
         done = api_keys.create(json_object(request), actor=self.caller.actor, producer=producer)
         return _made(done)
 
@@ -91,7 +91,7 @@ class KeyView(ApiView):
         parameters=(openapi.PRODUCER, KEY_ID, openapi.IF_MATCH),
     )
     def delete(self, request: Request, producer: str, key_id: str) -> Response:
-        """Revoke the key, within a second in every process."""
+        """Revoke the key. Every process rejects it within a second."""
         api_keys.revoke(
             key_id,
             actor=self.caller.actor,
@@ -117,7 +117,7 @@ class KeyRotationView(ApiView):
         parameters=(openapi.PRODUCER, KEY_ID, *openapi.WRITING),
     )
     def post(self, request: Request, producer: str, key_id: str) -> Response:
-        """Create a key like this one, which stops working `overlap_s` seconds from now."""
+        """Create a key with the same rights. The old key expires in `overlap_s` seconds."""
         done = api_keys.rotate(
             key_id,
             json_object(request, optional=True),

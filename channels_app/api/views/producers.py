@@ -36,7 +36,7 @@ class ProducerListView(ApiView):
         parameters=openapi.LIST,
     )
     def get(self, request: Request) -> Response:
-        """The producers, newest first."""
+        """List the producers, newest first."""
         page = cursor.read(request)
         return Response(page.answer([_visible(self.caller)], representation))
 
@@ -59,7 +59,7 @@ class ProducerView(ApiView):
         parameters=(openapi.PRODUCER, *openapi.READING),
     )
     def get(self, request: Request, producer: str) -> Response:
-        """The producer's settings."""
+        """Return the producer's settings."""
         found = _visible(self.caller).filter(slug=producer).first()
         if found is None:
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
@@ -76,7 +76,7 @@ class ProducerView(ApiView):
         parameters=(openapi.PRODUCER, *openapi.CREATING),
     )
     def put(self, request: Request, producer: str) -> Response:
-        """Create or replace the producer; the same body twice changes nothing."""
+        """Create or replace the producer. Repeating the call changes nothing."""
         done = register_producer.put(
             producer,
             json_object(request, optional=True),
@@ -95,7 +95,7 @@ class ProducerView(ApiView):
         parameters=(openapi.PRODUCER, *openapi.WRITING),
     )
     def patch(self, request: Request, producer: str) -> Response:
-        """Change the given settings."""
+        """Change the given settings and keep the others."""
         done = register_producer.patch(
             producer,
             json_object(request),

@@ -14,7 +14,7 @@ from channels_app.rules.sequence import MAX_NUMBER
 
 RECORD = openapi.record(
     id={"type": "string", "pattern": "^msg_[0-7][0-9a-hjkmnp-tv-z]{12}$"},
-    duplicate={"type": "boolean", "description": "The key stood for this message already."},
+    duplicate={"type": "boolean", "description": "True if the Idempotency-Key was used before."},
     matched_consumers={"type": "integer", "minimum": 0},
     due_at=openapi.INSTANT,
     url={"type": "string", "format": "uri"},
@@ -25,45 +25,55 @@ PARAMETERS = (
     openapi.CHANNEL,
     openapi.header(
         "Idempotency-Key",
-        "A repeat within the channel's window answers 200 with the first id.",
+        "A repeat within the channel's window gets 200 with the id of the first message.",
         {"type": "string", "minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY},
     ),
     openapi.header(
-        "Hookstation-Event-Type", "Matched against filters, validated against its schema."
+        "Hookstation-Event-Type",
+        "Name of the event type: consumers filter by it, and its schema validates the body.",
     ),
     openapi.header(
         "Hookstation-Priority",
-        "0 (lowest) to 9; the producer's default without it.",
+        "0 (lowest) to 9; default: the producer's.",
         {"type": "integer", "minimum": 0, "maximum": 9},
     ),
     openapi.header(
         "Hookstation-Deliver-At",
-        "Not before this instant: RFC 3339 or milliseconds since 1970. Not with Delay.",
+        "Earliest delivery, RFC 3339 or milliseconds since 1970. Excludes Hookstation-Delay.",
     ),
     openapi.header(
         "Hookstation-Delay",
-        "Milliseconds from acceptance.",
+        "Milliseconds from acceptance to the earliest delivery.",
         {"type": "integer", "minimum": 0, "maximum": times.MAX_DELAY_MS},
     ),
     openapi.header(
         "Hookstation-Spread",
-        "Milliseconds: sent so much later at most, by chance.",
+        "Maximum random extra delay in milliseconds.",
         {"type": "integer", "minimum": 0, "maximum": times.MAX_DELAY_MS},
     ),
-    openapi.header("Hookstation-Expires-At", "Not sent after this instant, which is after due."),
+    openapi.header(
+        "Hookstation-Expires-At", "Latest delivery; must be after the earliest delivery."
+    ),
     openapi.header(
         "Hookstation-Ordering-Key",
-        "Sent along with the message.",
+        "Messages with the same key keep their order at consumers with `ordering`.",
         {"type": "string", "minLength": 1, "maxLength": MAX_ORDERING_KEY},
     ),
     openapi.header(
         "Hookstation-Producer-Seq",
-        "Stored in the order of these numbers within the key, from 1; 0 begins anew.",
+        "Number of the message within its ordering key, from 1; messages are stored in this order. "
+        "0 restarts the sequence.",
         {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
     ),
-    openapi.header("traceparent", "Forwarded, as tracestate, baggage and Hookstation-Header-*."),
+    openapi.header(
+        "traceparent", "Forwarded to consumers, like tracestate, baggage and Hookstation-Header-*."
+    ),
     OpenApiParameter(
-        "Location", str, OpenApiParameter.HEADER, description="url", response=[200, 202]
+        "Location",
+        str,
+        OpenApiParameter.HEADER,
+        description="URL of the message.",
+        response=[200, 202],
     ),
 )
 
@@ -87,7 +97,7 @@ class PublishView(ApiView):
     def post(self, request: Request, channel: str) -> HttpResponse:
         """Store the request's body as one message, byte for byte.
 
-        Any content type is taken and kept, not only those that are described here.
+        Any content type is accepted and kept, not only those listed here.
         """
         done = publishing.publish(self.caller, request.META, request._request.read, channel)
         return HttpResponse(

@@ -26,10 +26,10 @@ FIRING = openapi.component(
     "Firing",
     openapi.record(
         result={"type": "string", "enum": list(occurrence_log.RESULTS)},
-        occurrence_at=openapi.MAYBE_INSTANT | {"description": "null for one by hand."},
+        occurrence_at=openapi.MAYBE_INSTANT | {"description": "null for a manual run."},
         at=openapi.INSTANT,
-        message={"type": ["string", "null"], "description": "msg_... of what was published."},
-        count=openapi.WHOLE | {"description": "Occurrences; this was the first."},
+        message={"type": ["string", "null"], "description": "Id of the published message."},
+        count=openapi.WHOLE | {"description": "Number of occurrences, beginning with this one."},
         detail=openapi.TEXT,
     ),
 )
@@ -39,7 +39,7 @@ _PROPERTIES: dict[str, Any] = {
     "producer": {"type": ["string", "null"]},
     "state": {"type": "string", "enum": STATES},
     "body_bytes": openapi.WHOLE,
-    "words": openapi.TEXT | {"description": "The rhythm as people say it."},
+    "words": openapi.TEXT | {"description": "The timetable in words."},
     "next": {"type": "array", "items": openapi.INSTANT, "maxItems": recurring.SHOWN},
     "last": {"oneOf": [FIRING, {"type": "null"}]},
     "recent": {"type": "array", "items": FIRING, "maxItems": occurrence_log.MAX_KEPT},
@@ -72,12 +72,12 @@ class ScheduleListView(ApiView):
         errors=(404, 422),
         parameters=(
             openapi.CHANNEL,
-            openapi.query("state", "All without it.", {"type": "string", "enum": STATES}),
+            openapi.query("state", "Default: all.", {"type": "string", "enum": STATES}),
             *openapi.LIST,
         ),
     )
     def get(self, request: Request, channel: str) -> Response:
-        """The schedules of the channel, newest first, without their bodies."""
+        """List the channel's schedules, newest first, without their bodies."""
         view = publishing.channel_of(channel)
         page = cursor.read(request)
         mine = _visible(self.caller, view.id)
@@ -113,9 +113,9 @@ class ScheduleView(OneScheduleView):
         parameters=(*PATH, openapi.ETAG),
     )
     def get(self, request: Request, channel: str, schedule: str) -> Response:
-        """The schedule with its body, its next occurrences and what became of the last ones.
+        """Return the schedule with its body, its next occurrences and its latest results.
 
-        The ETag is the version of its settings; firing does not move it.
+        The ETag is the version of its settings; an occurrence does not change it.
         """
         view = publishing.channel_of(channel)
         mine = _visible(self.caller, view.id).select_related("body")
@@ -134,7 +134,10 @@ class ScheduleView(OneScheduleView):
         parameters=(*PATH, *openapi.CREATING),
     )
     def put(self, request: Request, channel: str, schedule: str) -> Response:
-        """Create or replace the schedule; the same body twice changes nothing. A pause stays."""
+        """Create or replace the schedule. Repeating the call changes nothing.
+
+        A paused schedule stays paused.
+        """
         done = recurring.put(
             order_of(self.caller, request, channel, schedule), json_object(request)
         )
@@ -151,10 +154,9 @@ class ScheduleView(OneScheduleView):
         parameters=(*PATH, *openapi.WRITING),
     )
     def patch(self, request: Request, channel: str, schedule: str) -> Response:
-        """Change the given settings; the others stay, and so does a pause.
+        """Change the given settings and keep the others. A paused schedule stays paused.
 
-        Of `cron` and `every_ms`, and of `body` and `body_base64`, the one that is given takes the
-        other's place.
+        `cron` and `every_ms` replace each other, and so do `body` and `body_base64`.
         """
         done = recurring.patch(
             order_of(self.caller, request, channel, schedule), json_object(request)
@@ -170,7 +172,7 @@ class ScheduleView(OneScheduleView):
         parameters=(*PATH, openapi.IF_MATCH),
     )
     def delete(self, request: Request, channel: str, schedule: str) -> Response:
-        """Forget the schedule; its messages stay and are delivered."""
+        """Delete the schedule. Messages that it published are still delivered."""
         publishing.channel_of(channel)
         register_schedule.remove(order_of(self.caller, request, channel, schedule))
         return Response(status=204)
@@ -190,7 +192,7 @@ class PauseScheduleView(OneScheduleView):
         parameters=(*PATH, *openapi.WRITING),
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
-        """Publish nothing until it is resumed."""
+        """Stop publishing until the schedule is resumed."""
         done = register_schedule.pause(order_of(self.caller, request, channel, schedule))
         return etags.registered(done, self.whole(done.row))
 
@@ -209,7 +211,7 @@ class ResumeScheduleView(OneScheduleView):
         parameters=(*PATH, *openapi.WRITING),
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
-        """Go on with the next occurrence from now; those of the pause do not happen."""
+        """Resume with the next occurrence. Occurrences missed during the pause are skipped."""
         done = register_schedule.resume(order_of(self.caller, request, channel, schedule))
         return etags.registered(done, self.whole(done.row))
 

@@ -44,7 +44,7 @@ class TeamListView(ApiView):
         parameters=openapi.LIST,
     )
     def get(self, request: Request) -> Response:
-        """The teams, newest first."""
+        """List the teams, newest first."""
         page = cursor.read(request)
         return Response(page.answer([_visible(self.caller)], representation))
 
@@ -63,7 +63,7 @@ class TeamView(ApiView):
         parameters=(openapi.TEAM, *openapi.READING),
     )
     def get(self, request: Request, team: str) -> Response:
-        """The team's settings."""
+        """Return the team's settings."""
         found = _visible(self.caller).filter(slug=team).first()
         if found is None:
             raise NotFound("unknown_team", f"There is no team {team}.")
@@ -80,7 +80,7 @@ class TeamView(ApiView):
         parameters=(openapi.TEAM, *openapi.CREATING),
     )
     def put(self, request: Request, team: str) -> Response:
-        """Create or replace the team; the same body twice changes nothing."""
+        """Create or replace the team. Repeating the call changes nothing."""
         done = teams.put(
             team,
             json_object(request, optional=True),
@@ -99,7 +99,7 @@ class TeamView(ApiView):
         parameters=(openapi.TEAM, *openapi.WRITING),
     )
     def patch(self, request: Request, team: str) -> Response:
-        """Change the given settings."""
+        """Change the given settings and keep the others."""
         done = teams.patch(
             team,
             json_object(request),

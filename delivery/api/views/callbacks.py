@@ -74,7 +74,9 @@ class InboundView(OpenView):
         wanted = setting["verify_token"] if setting else None
         given = asked.get("hub.verify_token", "")
         if wanted is not None and not hmac.compare_digest(given.encode(), wanted.encode()):
-            raise ApiProblem(403, "wrong_token", "This is not the verify_token of the consumer.")
+            raise ApiProblem(
+                403, "wrong_token", "hub.verify_token is not the consumer's verify_token."
+            )
         challenge = asked.get("hub.challenge", "")
         if asked.get("hub.mode") != "subscribe" or not _CHALLENGE.fullmatch(challenge):
             detail = "Send hub.mode=subscribe and a hub.challenge of letters and digits."
@@ -102,7 +104,7 @@ class InboundView(OpenView):
             known = inbound.opened(consumer)
             signature = meta.get("HTTP_X_HUB_SIGNATURE_256", "")
             if known is None or not settings.is_signed(signature, body, known.secret):
-                detail = "X-Hub-Signature-256 is not that of this body with the consumer's secret."
+                detail = "X-Hub-Signature-256 does not match this body and the consumer's secret."
                 # Not 401, which requires a WWW-Authenticate header (RFC 9110, 11.6.1).
                 raise ApiProblem(403, "wrong_signature", detail, field="X-Hub-Signature-256")
         try:

@@ -34,19 +34,19 @@ class ConsumerTestView(ApiView):
 
     @documents.test_consumer
     def post(self, request: Request, channel: str, client_id: str) -> Response:
-        """Send the consumer a signed sample and show its answer.
+        """Send the consumer a signed sample and return its response.
 
-        Waits for up to 30 seconds. The sample is the example of an event type that the consumer
-        asked for, carries `Hookstation-Test: true` and is stored nowhere. A paused consumer is
-        tested too. Few may wait at once, and one of a team: 429 means try again in a moment.
+        Waits up to 30 seconds. The sample is the example of an event type that the consumer's
+        filter matches. It carries `Hookstation-Test: true` and is not stored. Paused consumers can
+        be tested too. Few tests run at once, and one per team: after a 429 try again in a moment.
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         if json_object(request, optional=True):
-            raise Invalid("invalid_fields", "A test takes no fields: send {} or nothing.")
+            raise Invalid("invalid_fields", "A test takes no fields: send {} or an empty body.")
         view = config_cache.consumers({consumer.id}).get(consumer.id)
         if view is None:
             raise Conflict(
-                "consumer_retired", "The consumer was removed: nothing is sent to it any more."
+                "consumer_retired", "The consumer is retired: the broker sends it nothing."
             )
         return Response(shapes.probed(probe(view, team_id=self.caller.tenant.team_id)))
 
@@ -64,7 +64,7 @@ class DeliveryView(ApiView):
 
     @documents.get_delivery
     def get(self, request: Request, delivery_id: str) -> Response:
-        """A delivery and its attempts."""
+        """Return the delivery with its newest 200 attempts."""
         row = policy.delivery_of(self.caller, delivery_id)
         known = Attempt.objects.filter(delivery_id=row.id).order_by("-number")
         newest = list(known[:MAX_ATTEMPTS])
@@ -86,10 +86,10 @@ class DeliveryReplayView(ApiView):
 
     @documents.replay_delivery
     def post(self, request: Request, delivery_id: str) -> Response:
-        """Send a finished delivery again, now and with a fresh budget of attempts.
+        """Queue a finished delivery again, due now and with a fresh budget of attempts.
 
-        Its history stays. Refused (409) while it is not finished, after the message's last
-        instant, and for a consumer that was removed.
+        Its history is kept. Refused (409) while it is unfinished, when the message has expired, and
+        if the consumer is retired.
         """
         row = policy.delivery_of(self.caller, delivery_id)
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
@@ -107,7 +107,7 @@ class DeliveryCancelView(ApiView):
 
     @documents.cancel_delivery
     def post(self, request: Request, delivery_id: str) -> Response:
-        """Take back a queued delivery; 409 for one that is not queued."""
+        """Cancel a queued delivery. Refused (409) if it is not queued."""
         row = policy.delivery_of(self.caller, delivery_id)
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
         principal = policy.principal_of(self.caller, reason)
@@ -123,10 +123,10 @@ class ConsumerDeliveriesView(ApiView):
 
     @documents.list_deliveries
     def get(self, request: Request, channel: str, client_id: str) -> Response:
-        """Deliveries of a consumer, newest first.
+        """List the consumer's deliveries, newest first.
 
-        With a filter other than the state a page may hold fewer items than asked for, even none,
-        while `next` is set: each request looks at a bounded number of rows.
+        With a filter other than `state` a page may have fewer items than `limit`, even none,
+        although `next` is set: each request reads a limited number of rows.
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
@@ -140,9 +140,9 @@ class DeadLettersView(ApiView):
 
     @documents.list_dead_letters
     def get(self, request: Request, channel: str, client_id: str) -> Response:
-        """Deliveries to a consumer that were given up, newest first.
+        """List the consumer's dead deliveries, newest first.
 
-        With a filter a page may hold fewer items than asked for, even none, while `next` is set.
+        With a filter a page may have fewer items than `limit`, even none, although `next` is set.
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
@@ -156,10 +156,10 @@ class ConsumerMessagesView(ApiView):
 
     @documents.compare_notes
     def get(self, request: Request, channel: str, client_id: str) -> Response:
-        """What a consumer was meant to get, oldest first, up to two seconds ago.
+        """List the messages sent to the consumer, oldest first, up to two seconds ago.
 
-        Compare it with what arrived, and replay what did not. Keep the last `message_id`, and
-        send it as `after` the next time.
+        Compare them with what arrived, and replay missing ones. Keep the last `message_id` and send
+        it as `after` the next time.
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
@@ -202,7 +202,7 @@ def _place(page: Page, consumer: Consumer) -> int:
         return 0
     number = ids.from_public(ids.MESSAGE, text)
     if number is None:
-        raise pages.refuse("after", "An id of a message is needed, like msg_0cz9k3v8m0001.")
+        raise pages.refuse("after", "Send the id of a message, like msg_0cz9k3v8m0001.")
     known = Delivery.objects.filter(message_id=number, consumer_id=consumer.id)
     found = known.values_list("id", flat=True).first()
     # If it was deleted or never existed, start at the message's millisecond.

@@ -33,9 +33,9 @@ class OrderingKeysView(ApiView):
 
     @ordering_documents.list_ordering_keys
     def get(self, request: Request, channel: str, client_id: str) -> Response:
-        """Ordering keys of a consumer, those whose head has stood longest first.
+        """List the consumer's ordering keys, the one with the oldest head first.
 
-        There are no pages: whoever stands longest is what matters. `ordering_key` finds one.
+        The list has no further pages. `ordering_key` finds any key.
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
@@ -55,7 +55,7 @@ class OrderingKeyView(ApiView):
 
     @ordering_documents.get_ordering_key
     def get(self, request: Request, channel: str, client_id: str, ordering_key_id: str) -> Response:
-        """An ordering key: its head, how long it stands there, and how many wait behind it."""
+        """Return the ordering key: its head, since when, and how many deliveries wait behind it."""
         consumer = policy.consumer_of(self.caller, channel, client_id)
         return Response(_representation(_lane(consumer, ordering_key_id), consumer))
 
@@ -86,7 +86,7 @@ class OrderingKeyPauseView(_HeldKey):
     def post(
         self, request: Request, channel: str, client_id: str, ordering_key_id: str
     ) -> Response:
-        """Begin nothing more of a key: what is on the wire ends. Other keys go on."""
+        """Start no more deliveries of the key. Requests in flight finish; other keys continue."""
         return self._change(request, channel, client_id, ordering_key_id, "pause")
 
 
@@ -97,7 +97,7 @@ class OrderingKeyResumeView(_HeldKey):
     def post(
         self, request: Request, channel: str, client_id: str, ordering_key_id: str
     ) -> Response:
-        """Let a paused key go on. Doing it twice is harmless."""
+        """Resume a paused key. Repeating the call changes nothing."""
         return self._change(request, channel, client_id, ordering_key_id, "resume")
 
 
@@ -108,10 +108,10 @@ class OrderingKeySkipView(_HeldKey):
     def post(
         self, request: Request, channel: str, client_id: str, ordering_key_id: str
     ) -> Response:
-        """Pass over the head of a key: a dead one stays dead, one that waits is cancelled.
+        """Skip the head of the key: a dead head stays dead, a waiting one is cancelled.
 
-        Name the `head` that is meant, so that a repeated call does not pass over the next one:
-        409 when another one is the head by now, or when it is on its way.
+        Name the `head`, so that a repeated call does not skip the next one. Refused (409) if
+        another delivery is the head by now, or if the head is in flight.
         """
         return self._change(request, channel, client_id, ordering_key_id, "skip")
 
@@ -135,7 +135,7 @@ def _lane(consumer: Consumer, text: str) -> Lane:
     number = ids.from_public(ids.ORDERING_KEY, text)
     row = Lane.objects.filter(id=number, consumer_id=consumer.id).first() if number else None
     if row is None:
-        raise NotFound("unknown_ordering_key", "Nothing of this key is open.")
+        raise NotFound("unknown_ordering_key", "The ordering key has no unfinished deliveries.")
     return row
 
 

@@ -21,11 +21,12 @@ class ReceiveView(ApiView):
 
     @documents.receive
     def post(self, request: Request, channel: str, client_id: str) -> Response:
-        """Take messages that are due, the most urgent first, and keep them until their lease ends.
+        """Claim due messages under a lease, highest priority first.
 
-        Any number of workers may receive for one consumer: each message goes to one of them. Waits
-        up to `wait_s` seconds when there is nothing, and then answers with none. Acknowledge each
-        lease, or the message comes again. A paused consumer's messages wait.
+        Any number of workers may receive for one consumer; each message goes to one of them. If no
+        message is due, the call waits up to `wait_s` seconds, and may return none. Acknowledge each
+        lease: when it ends, the message can be received again. While a consumer is paused, its
+        messages wait.
         """
         read = request._request.read
         return Response(pull.receive(self.caller, request.META, read, channel, client_id))
@@ -41,9 +42,9 @@ class AckView(ApiView):
 
     @documents.ack_leases
     def post(self, request: Request) -> Response:
-        """Acknowledge: these messages are delivered and do not come again.
+        """Acknowledge messages: they are delivered and not received again.
 
-        A lease that has lapsed still counts, as long as nobody else received the message.
+        A lease that has ended is still accepted if no other worker has received the message since.
         """
         return Response(pull.acknowledge(self.caller, request.META, request._request.read))
 
@@ -55,10 +56,10 @@ class NackView(ApiView):
 
     @documents.nack_leases
     def post(self, request: Request) -> Response:
-        """Say that handling failed: a failed attempt, charged to the delivery's budget.
+        """Report that handling failed. It counts as a failed attempt.
 
-        The message comes again after `delay_s` seconds, or after the consumer's backoff without
-        it; at `max_attempts`, or at once with `final`, it is dead.
+        The message is due again after `delay_s` seconds, by default after the consumer's backoff.
+        At `max_attempts`, or at once with `final`, the delivery is dead.
         """
         asked = bodies.read(request, bodies.NACK)
         return Response(pull.ended(self.caller, asked, Outcome.REJECTED))
@@ -71,12 +72,12 @@ class ReleaseView(ApiView):
 
     @documents.release_leases
     def post(self, request: Request) -> Response:
-        """Give messages back unhandled, at once or from `delay_s` seconds on; nothing is charged.
+        """Give messages back unhandled, at once or after `delay_s` seconds.
 
-        Twenty times: what nobody ever handles ends in the dead letters.
+        Up to twenty times this counts as no failure; after that the message becomes a dead letter.
         """
         asked = bodies.read(request, bodies.RELEASE)
-        asked["error"] = "Its holder gave it back."
+        asked["error"] = "Its worker released it."
         asked = {"delay_s": 0.0} | asked
         return Response(pull.ended(self.caller, asked, Outcome.INTERRUPTED))
 
@@ -88,7 +89,7 @@ class ExtendView(ApiView):
 
     @documents.extend_leases
     def post(self, request: Request) -> Response:
-        """Let leases end `lease_s` seconds from now, twelve hours after they were taken at most."""
+        """Extend leases to `lease_s` seconds from now, up to twelve hours in all."""
         asked = bodies.read(request, bodies.EXTEND)
         mine, failed = pull.known(self.caller, asked["leases"])
         lease_ms = int(asked.get("lease_s", pull.LEASE_S) * 1000)

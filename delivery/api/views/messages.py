@@ -47,10 +47,10 @@ class ChannelMessagesView(PublishView):
 
     @documents.list_messages
     def get(self, request: Request, channel: str) -> Response:
-        """Messages of a channel, newest first.
+        """List the channel's messages, newest first.
 
-        With a filter a page may hold fewer items than asked for, even none, while `next` is set:
-        each request looks at a bounded number of rows.
+        With a filter a page may have fewer items than `limit`, even none, although `next` is set:
+        each request reads a limited number of rows.
         """
         view = policy.channel_of(channel)
         page = cursor.read(request)
@@ -106,10 +106,10 @@ class MoveView(ApiView):
 
     @documents.move_messages
     def post(self, request: Request) -> Response:
-        """Move up to 200 messages that wait, each to a place of its own.
+        """Change the priority or due time of up to 200 waiting messages.
 
-        Each is moved or refused by itself, as PATCH of one would do it; `version` is what If-Match
-        would say.
+        Each message is changed or refused on its own, like a PATCH of it. `version` stands for
+        If-Match.
         """
         moved: set[int] = set()
 
@@ -144,10 +144,10 @@ class CancelView(ApiView):
 
     @documents.cancel_messages
     def post(self, request: Request) -> Response:
-        """Cancel what is still queued of up to 200 messages.
+        """Cancel the queued deliveries of up to 200 messages.
 
-        Each is cancelled or refused by itself, as DELETE of one would do it; `version` is what
-        If-Match would say.
+        Each message is cancelled or refused on its own, like a DELETE of it. `version` stands for
+        If-Match.
         """
 
         def take_back(
@@ -179,7 +179,7 @@ def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Ste
     values = bodies.read(request, bodies.MANY)
     items = values["messages"]
     if not isinstance(items, list):
-        raise Invalid("invalid_fields", "A list of objects is needed.", field="messages")
+        raise Invalid("invalid_fields", "Send a list of objects.", field="messages")
     if len(items) > MAX_MESSAGES:
         raise Invalid("batch_too_large", f"Send at most {MAX_MESSAGES} at once.", field="messages")
     principal = policy.principal_of(view.caller, values.get("reason", ""))
@@ -248,16 +248,16 @@ class MessageView(ApiView):
 
     @documents.get_message
     def get(self, request: Request, message_id: str) -> Response:
-        """A message, and how each consumer received it."""
+        """Return the message with its deliveries."""
         row = policy.message_of(self.caller, message_id)
         return etags.tagged(_with_deliveries(self.caller, row), row.version)
 
     @documents.patch_message
     def patch(self, request: Request, message_id: str) -> Response:
-        """Change priority or instant of a message that waits.
+        """Change the priority or due time of a waiting message.
 
-        Its queued deliveries move with it, waiting retries too. Only the message's own producer
-        may, and only while nothing of it is in flight (409).
+        Its queued deliveries change with it, including retries. Only the message's own producer may
+        do this, and only while none of its deliveries is in flight (409).
         """
         row = policy.own_message(self.caller, message_id)
         condition = etags.precondition_of(request)
@@ -272,11 +272,11 @@ class MessageView(ApiView):
 
     @documents.delete_message
     def delete(self, request: Request, message_id: str) -> Response:
-        """Cancel what is still queued of a message.
+        """Cancel the queued deliveries of a message.
 
-        What is in flight finishes its attempt, and is queued again if that fails. Where nothing
-        is queued and something in flight, nothing is cancelled (409): repeat the request then.
-        Doing it twice is harmless.
+        Attempts in flight finish, and their deliveries are queued again if they fail. If deliveries
+        are in flight and none is queued, nothing is cancelled (409): repeat the request later.
+        Cancelling twice changes nothing.
         """
         row = policy.own_message(self.caller, message_id)
         principal = policy.principal_of(self.caller, _reason(request))
@@ -299,7 +299,7 @@ class MessageBodyView(ApiView):
 
     @documents.get_body
     def get(self, request: Request, message_id: str) -> HttpResponse:
-        """The exact bytes, with the content type that the producer sent, as an attachment."""
+        """Return the exact bytes as an attachment, with the producer's content type."""
         row = policy.message_of(self.caller, message_id)
         if not (self.caller.may("read") or policy.was_sent(self.caller, row)):
             raise NotFound("unknown_message", "There is no such message.")

@@ -26,7 +26,7 @@ class ReplaysView(ApiView):
 
     @documents.list_replays
     def get(self, request: Request) -> Response:
-        """Replays and backfills, newest first."""
+        """List replays and backfills, newest first."""
         page = cursor.read(request)
         wanted = _visible(self.caller)
         if "state" in page.filters:
@@ -36,11 +36,11 @@ class ReplaysView(ApiView):
 
     @documents.create_replay
     def post(self, request: Request) -> Response:
-        """Send again everything that matches.
+        """Replay all finished deliveries that match a filter.
 
-        Finished deliveries that match now are queued with a fresh budget of attempts, oldest
-        first and each at most once, at `rate_per_second` if that is given. `dry_run` counts and
-        shows a sample instead. Messages whose last instant has passed are left alone.
+        Queues those that match now with a fresh budget of attempts, oldest first and each at most
+        once, at `rate_per_second` if given. `dry_run` only counts, and returns a sample. Expired
+        messages are skipped.
         """
         values = bodies.read(request, bodies.REPLAY)
         wanted = replay.parse(values.pop("filter", None), at="filter")
@@ -58,11 +58,12 @@ class BackfillView(ApiView):
 
     @documents.create_backfill
     def post(self, request: Request, channel: str, client_id: str) -> Response:
-        """Send past messages to a consumer that came late.
+        """Send past messages to a consumer that registered late.
 
-        Makes a delivery of every stored message that the consumer's own filter lets through and
-        that it has none of. Asking twice makes nothing twice. `dry_run` counts instead. A team gets
-        what was accepted since it was let in, unless the channel's `history` is `shared`.
+        Creates a delivery for every stored message that matches the consumer's own filter and has
+        none for this consumer. Repeating it creates no delivery twice. `dry_run` only counts. A
+        team gets messages accepted since it has had access to the channel, unless the channel's
+        `history` is `shared`.
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         values = bodies.read(request, bodies.BACKFILL)
@@ -70,7 +71,7 @@ class BackfillView(ApiView):
         wanted = replay.backfill(form, consumer, tenant=self.caller.tenant, now=clock.now())
         if consumer.state == Consumer.State.RETIRED:
             raise Conflict(
-                "consumer_retired", "The consumer was removed: nothing is sent to it any more."
+                "consumer_retired", "The consumer is retired: the broker sends it nothing."
             )
         return _answer(self.caller, wanted, [consumer], values)
 
@@ -82,7 +83,7 @@ class ReplayView(ApiView):
 
     @documents.get_replay
     def get(self, request: Request, replay_id: str) -> Response:
-        """A replay's progress."""
+        """Return the progress of a replay."""
         row = _replay_of(self.caller, replay_id)
         return etags.fresh(request, shapes.replayed(row), row.version)
 
@@ -96,8 +97,8 @@ class ReplayCancelView(ApiView):
     def post(self, request: Request, replay_id: str) -> Response:
         """Stop a replay.
 
-        What it has queued already is sent all the same; with a rate that is at most a minute's
-        worth.
+        Deliveries that it has queued already are still sent; with a rate these are at most a
+        minute's worth.
         """
         row = _replay_of(self.caller, replay_id)
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")

@@ -24,6 +24,9 @@ class RunScheduleView(ApiView):
         parameters=(*PATH, openapi.IF_MATCH),
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
-        """Publish its message once more, now, paused or not. Timetable and limit stay."""
+        """Publish the schedule's message now, even if it is paused.
+
+        The run changes neither the timetable nor the count for `limit`.
+        """
         shown = recurring.run_now(order_of(self.caller, request, channel, schedule))
         return Response(shown, status=202, headers={"Location": shown["url"]})

@@ -34,10 +34,10 @@ class TimelineView(ApiView):
 
     @documents.list_timeline
     def get(self, request: Request, channel: str) -> Response:
-        """Messages that are due later than now, the next one first.
+        """List messages that are due in the future, the next one first.
 
-        A page may hold fewer items than asked for, even none, while `next` is set. What was
-        cancelled is not on it; what is past stands in the list of messages.
+        A page may have fewer items than `limit`, even none, although `next` is set. Cancelled
+        messages are omitted. Messages that are due already are in listMessages.
         """
         view = policy.channel_of(channel)
         page = cursor.read(request)
@@ -62,10 +62,10 @@ class HistogramView(ApiView):
 
     @documents.get_histogram
     def get(self, request: Request, channel: str) -> Response:
-        """Messages that are due later than now, counted by stretches of time.
+        """Count messages that are due in the future, by time.
 
-        The next 100,000 are counted, or of the next 5,000 those that exist for the key, where it
-        does not see all of them; `complete` says whether there are no more.
+        Counts the next 100,000 messages. For a key that cannot see all messages, it counts those of
+        the next 5,000 that the key can see. `complete` is false if there are more.
         """
         view = policy.channel_of(channel)
         page = cursor.read(request)
@@ -74,8 +74,8 @@ class HistogramView(ApiView):
         if end - begin > timedelta(seconds=timeline.MAX_BUCKETS * width_s):
             least = math.ceil((end - begin) / timedelta(seconds=timeline.MAX_BUCKETS))
             detail = (
-                f"That would be more than {timeline.MAX_BUCKETS} stretches: make them {least} "
-                "seconds or more, or the span shorter."
+                f"That would be more than {timeline.MAX_BUCKETS} buckets: choose a width_s of "
+                f"{least} or more, or a shorter span."
             )
             raise pages.refuse("width_s", detail)
         width = timedelta(seconds=width_s)

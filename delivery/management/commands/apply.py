@@ -19,13 +19,13 @@ class Command(BaseCommand):
     """Applies a file through delivery/management/applying.py and prints the changes."""
 
     help = (
-        "Make teams, channels, event types, producers, consumers and schedules what a TOML file\n"
-        "says.\n\n"
-        "Run it as often as you like: what is so already is left alone. Either all of the file\n"
-        "is applied or, when anything in it cannot be used, nothing. What the file does not\n"
-        "mention is not touched. Fields are those of the REST API; one that is left out gets\n"
-        "its default. Signing secrets of new consumers are printed, once, unless the file\n"
-        "brings its own."
+        "Create or change teams, channels, event types, producers, consumers and schedules as a\n"
+        "TOML file says.\n\n"
+        "You can run it repeatedly: entries that are unchanged are left alone. The file is\n"
+        "applied as a whole; if anything in it is invalid, nothing is changed. Objects that the\n"
+        "file does not mention are left alone. Fields are those of the REST API; an omitted\n"
+        "field gets its default. Signing secrets of new consumers are printed, once, unless the\n"
+        "file contains them."
     )
     examples = (
         "  manage.py apply hooks.toml --dry-run       show what would change\n"
@@ -55,7 +55,7 @@ class Command(BaseCommand):
         '  url = "https://billing.example.com/hooks"\n'
         '  event_types = ["order.*"]\n'
         "  max_in_flight = 10\n"
-        '  secret_file = "billing.secret"   # or secret = "whsec_..."; or made for you\n'
+        '  secret_file = "billing.secret"   # or secret = "whsec_..."; or generated\n'
         "\n"
         "  [[schedules]]\n"
         '  channel = "orders"\n'
@@ -68,7 +68,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the file and ``--dry-run``."""
         parser.add_argument("file", metavar="FILE", help="a TOML file; - reads standard input")
-        parser.add_argument("--dry-run", action="store_true", help="show and change nothing")
+        parser.add_argument("--dry-run", action="store_true", help="show the changes, make none")
 
     def handle(self, *, file: str, dry_run: bool, **options: Any) -> None:
         """Exit with code 1, and change nothing, if there is any problem."""
@@ -105,7 +105,7 @@ class Command(BaseCommand):
     def _sum_up(self, applied: Applied, dry_run: bool) -> None:
         marks = [change.mark for change in applied.changes]
         numbers = (
-            f"{marks.count('+')} new, {marks.count('~')} changed, {marks.count('=')} as before."
+            f"{marks.count('+')} new, {marks.count('~')} changed, {marks.count('=')} unchanged."
         )
         note = " Nothing was written (--dry-run)." if dry_run else ""
         self.stdout.write(numbers + note)

@@ -17,7 +17,7 @@ from delivery.runtime.supervisor import Supervisor
 class Command(BaseCommand):
     """Starts web server and workers, and keeps them running until Ctrl-C or SIGTERM."""
 
-    help = "Run the broker: web server and delivery workers, restarted when they die."
+    help = "Run the broker: web server and delivery workers, restarted if they die."
     examples = (
         "  manage.py broker\n"
         "  manage.py broker --bind 0.0.0.0:8000 --role web\n"

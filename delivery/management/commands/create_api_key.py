@@ -22,10 +22,10 @@ class Command(BaseCommand):
     """Prints a key created by channels_app/steps/api_keys.py."""
 
     help = (
-        "Create an API key of a producer. The key alone is printed on standard output, everything\n"
-        "else on standard error, so that it can go straight into a file or a secret store. It is\n"
-        "stored as a digest only: a lost key cannot be shown again, create another. With --sigv4\n"
-        "two lines for SQS clients follow it, AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=..."
+        "Create an API key of a producer. Only the key is printed on standard output, everything\n"
+        "else on standard error, so that you can redirect it into a file or a secret store. The\n"
+        "broker stores only a digest: if a key is lost, create another. With --sigv4 two lines\n"
+        "for SQS clients follow the key: AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=..."
     )
     examples = (
         "  manage.py create_api_key shop --channel orders > shop.key\n"
@@ -42,7 +42,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--existing",
             action="store_true",
-            help="refuse a producer that does not exist yet instead of making it",
+            help="fail if the producer does not exist, instead of creating it",
         )
         parser.add_argument(
             "--scope",
@@ -58,12 +58,12 @@ class Command(BaseCommand):
             dest="channels",
             default=[],
             metavar="CHANNEL",
-            help="a channel that the key is for; may be repeated",
+            help="a channel that the key may use; may be repeated",
         )
         parser.add_argument(
             "--all-channels",
             action="store_true",
-            help="every channel, also those made later; --scope admin implies it",
+            help="every channel, including future ones; --scope admin implies it",
         )
         parser.add_argument(
             "--expires-days", type=float, metavar="N", help="days until it expires (default: never)"
@@ -71,9 +71,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--sigv4",
             action="store_true",
-            help="also for SQS clients: with a key pair for AWS Signature Version 4",
+            help="also create a key pair for AWS Signature Version 4, for SQS clients",
         )
-        parser.add_argument("--label", default="", metavar="TEXT", help="a word to know it by")
+        parser.add_argument("--label", default="", metavar="TEXT", help="label shown to people")
 
     def handle(
         self,
@@ -131,11 +131,11 @@ def _in_days(days: float) -> int:
 
 def _described(key: ApiKey, producer: str) -> str:
     where = ", ".join(key.channels) or "all channels"
-    until = f"until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at else "for ever"
+    until = f"until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at else "without expiry"
     return f"Key {key.key_id} of {producer}: {', '.join(key.scopes)} on {where}, {until}."
 
 
 def _unknown(producer: str) -> str:
     slugs = list(Producer.objects.order_by("slug").values_list("slug", flat=True)[:LISTED])
     known = f"There are: {', '.join(slugs)}." if slugs else "There are none yet."
-    return f"There is no producer {producer!r}. {known} To make it, leave --existing out."
+    return f"There is no producer {producer!r}. {known} To create it, leave out --existing."

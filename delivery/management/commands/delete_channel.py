@@ -20,16 +20,17 @@ class Command(BaseCommand):
     """Asks for confirmation, then runs delivery/steps/erase.py with a progress bar."""
 
     help = (
-        "Delete a channel with all that is registered, scheduled and stored on it, for good.\n\n"
-        "Nothing else deletes a channel. To stop one for a while, pause it: messages are then\n"
-        "kept until it is resumed. The deletion is noted in the audit trail. It runs beside the\n"
-        "broker, in small transactions; broken off, it goes on when run again.\n\n"
-        "While deliveries wait to be sent, it asks for --force."
+        "Delete a channel with everything registered, scheduled and stored on it. This cannot\n"
+        "be undone.\n\n"
+        "Nothing else deletes a channel. To stop one for a while, pause it: its messages are\n"
+        "kept until it is resumed. The deletion is recorded in the audit log. It runs beside the\n"
+        "broker, in small transactions; if interrupted, it continues when run again.\n\n"
+        "While deliveries wait to be sent, it requires --force."
     )
     examples = (
         "  manage.py delete_channel orders                       asks first\n"
         "  manage.py delete_channel orders --yes-delete orders   for scripts\n"
-        "  manage.py delete_channel orders --force               with what waits\n"
+        "  manage.py delete_channel orders --force               if some wait\n"
         "  manage.py delete_channel orders --dry-run             only counts"
     )
 
@@ -37,15 +38,15 @@ class Command(BaseCommand):
         """Add the channel and the confirmation."""
         parser.add_argument("channel", metavar="CHANNEL", help="name of the channel")
         parser.add_argument(
-            "--yes-delete", metavar="CHANNEL", help="do not ask; the name again, to be sure"
+            "--yes-delete",
+            metavar="CHANNEL",
+            help="the channel's name, to confirm without being asked",
         )
         parser.add_argument(
-            "--force", action="store_true", help="delete deliveries that were not sent yet, too"
+            "--force", action="store_true", help="also delete deliveries that wait to be sent"
         )
-        parser.add_argument(
-            "--reason", default="", metavar="TEXT", help="a word for the audit trail"
-        )
-        parser.add_argument("--dry-run", action="store_true", help="count and change nothing")
+        parser.add_argument("--reason", default="", metavar="TEXT", help="reason for the audit log")
+        parser.add_argument("--dry-run", action="store_true", help="only count, change nothing")
 
     def handle(
         self,
@@ -69,7 +70,7 @@ class Command(BaseCommand):
         if going.waiting and not force:
             waiting = counted(going.waiting, "delivery")
             raise Error(
-                f"Nothing was changed: {waiting} would never be sent. Add --force for that."
+                f"Nothing was changed: {waiting} would never be sent. Add --force to delete them."
             )
         self._confirm(channel, yes_delete)
         erased = self._erase(row, going, reason)
@@ -95,7 +96,7 @@ class Command(BaseCommand):
         if yes_delete is None:
             if not sys.stdin.isatty():
                 raise Error(
-                    f"Nothing was changed. Without a terminal to ask on, say --yes-delete {channel}"
+                    f"Nothing was changed. Without a terminal, confirm with --yes-delete {channel}"
                 )
             self.stdout.write(
                 "This cannot be undone. Type the channel's name to delete it: ", ending=""
@@ -120,8 +121,8 @@ class Command(BaseCommand):
         else:
             progress.close()
             raise Error(
-                f"Messages keep coming in on {channel.slug}. Revoke or narrow the keys that "
-                "publish there, then run this again."
+                f"Messages keep arriving on {channel.slug}. Revoke or restrict the keys that "
+                "publish there, then run this command again."
             )
         progress.close()
         # By then every process has refreshed its configuration and no longer knows the channel.

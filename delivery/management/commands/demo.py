@@ -26,8 +26,8 @@ class Command(BaseCommand):
     help = (
         "Run the whole broker on this machine and watch it work: web server, delivery workers, a\n"
         "shop that publishes, and four consumers of which three misbehave.\n\n"
-        "It needs nothing and touches nothing but its own folder, data/demo. Ctrl-C stops it and\n"
-        "leaves no process behind; the next start goes on where this one ended."
+        "It needs no setup and changes only its own folder, data/demo. Ctrl-C stops it and all\n"
+        "of its processes; the next start continues where this one ended."
     )
     examples = (
         "  manage.py demo\n"
@@ -51,12 +51,10 @@ class Command(BaseCommand):
             type=float,
             default=5.0,
             metavar="N",
-            help="messages published a second (default: %(default)g)",
+            help="messages published per second (default: %(default)g)",
         )
-        parser.add_argument(
-            "--seconds", type=float, metavar="N", help="stop by itself after so long"
-        )
-        parser.add_argument("--fresh", action="store_true", help="forget what earlier demos did")
+        parser.add_argument("--seconds", type=float, metavar="N", help="stop after this time")
+        parser.add_argument("--fresh", action="store_true", help="delete the data of earlier demos")
 
     def handle(
         self, *, port: int, rate: float, seconds: float | None, fresh: bool, **options: Any

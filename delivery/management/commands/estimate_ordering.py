@@ -20,15 +20,15 @@ HEAD = ("", "messages/s", "of one key", "held for", "busy", "waits")
 TEMPLATE = "{:<18}{:>12}{:>12}{:>11}{:>8}{:>18}"
 
 OPTIONS: tuple[tuple[tuple[str, ...], type, float | None, str], ...] = (
-    (("--keys", "--rooms"), int, None, "that have something at once"),
-    (("--latency-ms",), float, None, "of an answer"),
-    (("--rate",), float, None, "messages a second of all keys that come"),
-    (("--max-in-flight",), int, None, "requests open at once"),
-    (("--most",), float, None, "what this machine delivers a second without order"),
-    (("--ack-ms",), float, 0.0, "from answer to acknowledgement"),
-    (("--lost",), float, 0.0, "percent of acknowledgements that get lost"),
-    (("--timeout-ms",), float, 0.0, "wait for a lost one"),
-    (("--between-ms",), float, BETWEEN_MS, "from the end of one of a key to the next (10)"),
+    (("--keys", "--rooms"), int, None, "ordering keys with deliveries at the same time"),
+    (("--latency-ms",), float, None, "response time of the consumer"),
+    (("--rate",), float, None, "messages per second, of all keys together"),
+    (("--max-in-flight",), int, None, "maximum requests in flight"),
+    (("--most",), float, None, "messages per second that this machine delivers unordered"),
+    (("--ack-ms",), float, 0.0, "time from response to acknowledgement"),
+    (("--lost",), float, 0.0, "percentage of acknowledgements that get lost"),
+    (("--timeout-ms",), float, 0.0, "timeout of a lost acknowledgement"),
+    (("--between-ms",), float, BETWEEN_MS, "time between two messages of a key (default: 10)"),
 )
 
 
@@ -36,9 +36,10 @@ class Command(BaseCommand):
     """Computes the formulas of docs/ordering.md with the user's figures."""
 
     help = (
-        "What order would cost: messages a second of all keys and of one, for how long a message "
-        "holds its key, and how long it waits for others of it. What is not given is taken from "
-        "--consumer: its latest answers, its open keys, and what it got in an hour."
+        "Estimate the cost of ordered delivery: messages per second of all keys and of one key, "
+        "how long a message holds its key, and how long it waits for earlier ones. Omitted figures "
+        "are taken from --consumer: its latest response times, its open keys, and its deliveries "
+        "in an hour."
     )
     examples = (
         "  manage.py estimate_ordering --keys 25000 --latency-ms 100 --rate 25000\n"
@@ -49,7 +50,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the figures of the load."""
-        parser.add_argument("--consumer", metavar="CHANNEL/ID", help="take its own figures")
+        parser.add_argument("--consumer", metavar="CHANNEL/ID", help="use this consumer's figures")
         for names, kind, default, help_text in OPTIONS:
             parser.add_argument(*names, type=kind, default=default, metavar="N", help=help_text)
 
@@ -57,16 +58,16 @@ class Command(BaseCommand):
         """Print a table and its consequences."""
         load = _load(_found(consumer) if consumer else None, options)
         self.stdout.write(
-            f"{load.keys:,} keys, {load.answer_ms:,.0f} ms an answer, "
-            f"{load.max_in_flight:,} requests at once"
-            + (f", {load.per_second:,.6g} messages/s come" if load.per_second else "")
+            f"{load.keys:,} keys, {load.answer_ms:,.0f} ms per response, "
+            f"{load.max_in_flight:,} requests in flight"
+            + (f", {load.per_second:,.6g} messages/s arriving" if load.per_second else "")
         )
         self.stdout.write("\n" + TEMPLATE.format(*HEAD).rstrip())
         for cost in ordering_cost.costs(load):
             self.stdout.write(_line(cost, load))
         needed = ordering_cost.in_flight(load)
         if needed > load.max_in_flight:
-            self.stdout.write(f"\nWhat comes needs a max_in_flight of {needed:,}.")
+            self.stdout.write(f"\nThis rate needs a max_in_flight of {needed:,}.")
 
 
 def _load(view: ConsumerConfig | None, options: dict[str, Any]) -> Load:
@@ -82,9 +83,9 @@ def _load(view: ConsumerConfig | None, options: dict[str, Any]) -> Load:
     known = own | {name: value for name, value in given.items() if value is not None}
     for name, option in (("keys", "--keys"), ("answer_ms", "--latency-ms")):
         if not known.get(name):
-            raise Error(f"Say {option}: it is not known{' yet' if view else ''}.")
+            raise Error(f"Give {option}: it is not known{' yet' if view else ''}.")
     if min(known.values()) < 0 or not 0 <= options["lost"] <= 100:
-        raise Error("Figures are above 0, and --lost is a percentage.")
+        raise Error("Figures must not be negative, and --lost is a percentage.")
     known.setdefault("max_in_flight", conf().max_in_flight)
     return Load(
         **known,

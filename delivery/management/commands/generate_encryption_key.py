@@ -10,16 +10,16 @@ class Command(BaseCommand):
     """Prints a key; changes nothing."""
 
     help = (
-        "Print a new key for message bodies and secrets at rest (AES-256, base64).\n\n"
-        "Keep it where secrets are kept: what it sealed cannot be read without it."
+        "Print a new key that encrypts message bodies and secrets at rest (AES-256, base64).\n\n"
+        "Keep it as you keep secrets: data that it encrypts cannot be read without it."
     )
     examples = (
         "  manage.py generate_encryption_key > /etc/hookstation/key\n"
         "  first key:\n"
         "      HOOKSTATION_ENCRYPTION_KEYS_FILE=/etc/hookstation/key\n"
-        "  rotation: put the new key in front of the old one, comma between them,\n"
+        "  rotation: put the new key in front of the old one, separated by a comma,\n"
         "      restart every process, run `manage.py rotate_keys`,\n"
-        "      take the old key away."
+        "      remove the old key."
     )
     requires_system_checks = []
 

@@ -21,11 +21,11 @@ class Command(BaseCommand):
     """Prints messages received by delivery/management/listening.py."""
 
     help = (
-        "Show the messages of a channel as they come, and pass them on to a program on this\n"
-        "machine, which nobody has to be able to call. A pull consumer of its own is registered\n"
-        "for that, and registered off when the command ends. Messages of before are not shown.\n\n"
-        "What --forward does not answer with a 2xx comes again. It gets the headers that a\n"
-        "consumer gets, without a signature."
+        "Show the messages of a channel as they arrive, and forward them to a program on this\n"
+        "machine, which needs no public address. The command registers a pull consumer of its\n"
+        "own, and retires it when it ends. It does not show earlier messages.\n\n"
+        "A message that --forward does not answer with a 2xx is delivered again. Forwarded\n"
+        "messages have the headers that a consumer gets, without a signature."
     )
     examples = (
         "  manage.py listen orders --key-file my.key\n"
@@ -38,12 +38,12 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add channel, consumer and forwarding URL."""
-        parser.add_argument("channel", metavar="CHANNEL", help="whose messages")
+        parser.add_argument("channel", metavar="CHANNEL", help="name of the channel")
         parser.add_argument(
             "--key-file",
             required=True,
             metavar="PATH",
-            help="file with an API key that may register and receive",
+            help="file with an API key with the scopes register and receive",
         )
         parser.add_argument(
             "--url",
@@ -51,18 +51,20 @@ class Command(BaseCommand):
             metavar="URL",
             help="address of the broker (default: %(default)s)",
         )
-        parser.add_argument("--forward", metavar="URL", help="where each message is sent on to")
+        parser.add_argument(
+            "--forward", metavar="URL", help="URL to which each message is forwarded"
+        )
         parser.add_argument(
             "--event",
             action="append",
             default=[],
             metavar="NAME",
-            help="only this event type, or order.* of them; may be repeated",
+            help="only this event type, or a pattern like order.*; may be repeated",
         )
         parser.add_argument(
-            "--name", metavar="NAME", help="of the consumer (default: listen-USER-...)"
+            "--name", metavar="NAME", help="consumer's name (default: listen-USER-...)"
         )
-        parser.add_argument("--bodies", action="store_true", help="print them too")
+        parser.add_argument("--bodies", action="store_true", help="also print the bodies")
 
     def handle(
         self, *, channel: str, key_file: str, url: str, bodies: bool, **options: Any

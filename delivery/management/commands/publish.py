@@ -27,10 +27,10 @@ class Command(BaseCommand):
         "batches of up to 1,000 through the REST API.\n\n"
         '  {"body": "exact text", "event_type": "order.created"}\n'
         '  {"body": {"any": "JSON"}, "priority": 7, "idempotency_key": "order-17"}\n\n'
-        "Fields are those of the batch endpoint; event may stand for event_type, a body that is\n"
-        "no text is sent as JSON. Refused messages are told with their line; the others are\n"
-        "stored all the same. With --idempotent the file may be published again after a\n"
-        "failure: what was stored already is recognised and not stored twice."
+        "Fields are those of the batch endpoint; event is an alias of event_type, and a body\n"
+        "that is not text is sent as JSON. Refused messages are reported with their line; the\n"
+        "others are still stored. With --idempotent you can publish the file again after a\n"
+        "failure: messages that were stored already are not stored twice."
     )
     examples = (
         "  manage.py publish hooks.jsonl --channel orders --key-file shop.key\n"
@@ -43,7 +43,7 @@ class Command(BaseCommand):
         parser.add_argument("file", metavar="FILE", help="a JSONL file; - reads standard input")
         parser.add_argument("--channel", required=True, metavar="NAME", help="where to publish")
         parser.add_argument(
-            "--key-file", metavar="PATH", help="file with an API key that may publish; - asks"
+            "--key-file", metavar="PATH", help="file with an API key; - reads standard input"
         )
         parser.add_argument(
             "--url",
@@ -54,29 +54,29 @@ class Command(BaseCommand):
         parser.add_argument(
             "--direct",
             action="store_true",
-            help="store straight into this installation's database, without web server or key",
+            help="store directly in this installation's database, without web server and key",
         )
         parser.add_argument(
-            "--producer", metavar="NAME", help="with --direct: in this producer's name"
+            "--producer", metavar="NAME", help="with --direct: publish as this producer"
         )
         parser.add_argument(
             "--idempotent",
             action="store_true",
-            help="give each message without a key one made of its line, so that a repetition "
-            "stores nothing twice",
+            help="give each message without an idempotency key one derived from its line, so that "
+            "repeating the command stores nothing twice",
         )
         parser.add_argument(
             "--content-type",
             default="application/json",
             metavar="TYPE",
-            help="of messages that bring none (default: %(default)s)",
+            help="content type of messages without one (default: %(default)s)",
         )
         parser.add_argument(
             "--batch",
             type=int,
             default=MAX_BATCH_ITEMS,
             metavar="N",
-            help="messages in a request, 1 to %(default)s (default: %(default)s)",
+            help="messages per request, 1 to %(default)s (default: %(default)s)",
         )
         parser.add_argument("--dry-run", action="store_true", help="read the file, send nothing")
 
@@ -104,7 +104,7 @@ class Command(BaseCommand):
         if run.refused > len(run.shown):
             self.stderr.write(f"... and {run.refused - len(run.shown):,} more.")
         for name, times in reader.unused.most_common():
-            note = f"The field {name} means nothing here and was left out ({times:,} lines)."
+            note = f"The unknown field {name} was ignored ({times:,} lines)."
             self.stderr.write(note, self.style.NOTICE)
         self.stdout.write(run.summary())
         if run.broken:
@@ -115,7 +115,7 @@ class Command(BaseCommand):
         if options["direct"]:
             return outlets.Direct(options["channel"], _producer(options["producer"]))
         if options["producer"]:
-            raise Error("--producer goes with --direct; otherwise the key says who publishes.")
+            raise Error("--producer needs --direct; otherwise the key determines the producer.")
         key = _key(options["key_file"], file)
         return outlets.Api(
             options["url"].rstrip("/"), options["channel"], key, on_pause=self._keeps_trying
@@ -142,9 +142,9 @@ def _key(key_file: str | None, file: str) -> str:
     if key_file is None:
         raise Error(
             typed(
-                "A key is needed: --key-file PATH. "
-                "`manage.py create_api_key PRODUCER --channel CHANNEL` prints one; "
-                "on this installation's own database --direct works without."
+                "Give an API key with --key-file PATH. "
+                "`manage.py create_api_key PRODUCER --channel CHANNEL` prints one. "
+                "With --direct this installation's database needs none."
             )
         )
     if key_file == "-":
@@ -162,5 +162,7 @@ def _producer(slug: str | None) -> Producer | None:
         return None
     producer = Producer.objects.filter(slug=slug).first()
     if producer is None:
-        raise Error(f"There is no producer {slug!r}; {typed('`manage.py apply`')} makes producers.")
+        raise Error(
+            f"There is no producer {slug!r}; {typed('`manage.py apply`')} creates producers."
+        )
     return producer

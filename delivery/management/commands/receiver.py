@@ -17,16 +17,16 @@ class Command(BaseCommand):
     """Serves delivery/management/receiver.py and prints a line for each request."""
 
     help = (
-        "Run a small consumer to try the broker with: it checks signatures, prints one line for\n"
-        "each request, and misbehaves where it is asked to.\n\n"
+        "Run a small consumer for trying out the broker. It checks signatures, prints one line\n"
+        "for each request, and misbehaves on some paths:\n\n"
         "  /slow?ms=800                        answers late\n"
         "  /failing?status=500&retry_after=5   never succeeds\n"
         "    &types=order.paid,order.sent      fails for these event types only\n"
         "    &until=replay                     fails until the message is replayed\n"
-        "  /recovering?after=2                 fails twice for each message, then not\n"
+        "  /recovering?after=2                 fails twice per message, then succeeds\n"
         "  /hang                               never answers\n"
-        "  anything else                       takes it at once\n"
-        "  GET /stats                          what came in so far, as JSON"
+        "  anything else                       succeeds at once\n"
+        "  GET /stats                          requests so far, as JSON"
     )
     examples = (
         "  manage.py receiver\n"
@@ -42,7 +42,7 @@ class Command(BaseCommand):
             "--bind",
             default="127.0.0.1:9000",
             metavar="HOST:PORT",
-            help="where to listen (default: %(default)s)",
+            help="address to listen on (default: %(default)s)",
         )
         parser.add_argument(
             "--secret",
@@ -52,7 +52,7 @@ class Command(BaseCommand):
             help="check requests to this path with its whsec_... or whpk_...; may be repeated",
         )
         parser.add_argument(
-            "--secrets-file", metavar="FILE", help="the same, one PATH=KEY in each line"
+            "--secrets-file", metavar="FILE", help="file with one PATH=KEY per line"
         )
         parser.add_argument("--quiet", action="store_true", help="print nothing")
 

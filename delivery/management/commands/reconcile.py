@@ -30,11 +30,11 @@ class Command(BaseCommand):
     """Runs delivery/runtime/reconciler.py and prints its report."""
 
     help = (
-        "Compare what was accepted with what became of it, row by row: that every message was\n"
-        "fanned out, to each consumer that wanted it, that every delivery is in one of its states\n"
-        "and has the attempts that it counts, and that the counters are true.\n\n"
+        "Compare accepted messages with their deliveries, row by row. Checks that every message\n"
+        "was fanned out to each matching consumer, that every delivery has a valid state and as\n"
+        "many attempts as it counts, and that the counters are correct.\n\n"
         "It reads in short steps beside the running broker, locks nothing and changes nothing.\n"
-        "The exit code is 1 when something is off: then it says what that means, and the way out."
+        "The exit code is 1 if a check fails; the report explains each finding and how to fix it."
     )
     examples = (
         "  manage.py reconcile\n"
@@ -47,25 +47,25 @@ class Command(BaseCommand):
         """Add the range of messages and the format of the report."""
         when = "an instant (2026-03-01, 2026-03-01T08:00:00Z) or how long ago (30m, 2h, 7d)"
         parser.add_argument(
-            "--since", type=_instant, metavar="WHEN", help=f"messages accepted from then on: {when}"
+            "--since", type=_instant, metavar="WHEN", help=f"messages accepted since: {when}"
         )
         parser.add_argument(
             "--until", type=_instant, metavar="WHEN", help="messages accepted before then"
         )
-        parser.add_argument("--channel", metavar="NAME", help="this channel alone")
-        parser.add_argument("--consumer", metavar="CLIENT_ID", help="this consumer alone")
+        parser.add_argument("--channel", metavar="NAME", help="only this channel")
+        parser.add_argument("--consumer", metavar="CLIENT_ID", help="only this consumer")
         parser.add_argument(
             "--grace",
             type=_length,
             metavar="TIME",
-            help="what is under way for less is not late, and clocks may differ by it: 0s, 90s "
-            "(default: HOOKSTATION_RECONCILE_GRACE_S)",
+            help="how long work may take before it is late, and how much clocks may differ: 0s, "
+            "90s (default: HOOKSTATION_RECONCILE_GRACE_S)",
         )
         parser.add_argument(
             "--keep",
             action="store_true",
-            help="keep the report as if the broker had audited everything by itself: the console "
-            "shows it, and an alarm that has been seen to ends",
+            help="store the report like the broker's own reconciliation of everything: the "
+            "console shows it, and an alarm ends if its cause is fixed",
         )
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
         parser.add_argument(
@@ -73,14 +73,14 @@ class Command(BaseCommand):
             type=int,
             default=20,
             metavar="N",
-            help="ids to name of each finding (default: %(default)s)",
+            help="maximum ids to print for each finding (default: %(default)s)",
         )
 
     def handle(self, *, json: bool, limit_ids: int, keep: bool, **options: Any) -> None:
         """Exit with code 1 when any check fails."""
         wanted, now = _wanted(options), clock.now()
         if keep and not wanted.is_everything:
-            raise Error("--keep goes with an audit of everything alone.")
+            raise Error("--keep needs a reconciliation of everything: leave out the filters.")
         reconciler = Reconciler(wanted, now=now, most_ids=max(0, limit_ids))
         progress = Progress(self.stdout, 0 if json else 1, "messages and deliveries")
         for share in reconciler.steps():
@@ -108,7 +108,7 @@ class Command(BaseCommand):
         for finding in findings:
             self._print_finding(finding)
         if findings:
-            text = f"{counted(reconciler.result.gap, 'row')} off in {looked}."
+            text = f"{counted(reconciler.result.gap, 'discrepancy')} in {looked}."
             self.stdout.write("\n" + self.style.ERROR(text))
         else:
             text = f"All is accounted for: {looked}."
@@ -212,7 +212,7 @@ def _wanted(options: dict[str, Any]) -> Wanted:
 def _length(text: str) -> timedelta:
     found = LENGTH.fullmatch(text)
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is no length of time like 90s, 10m, 2h or 7d")
+        raise ArgumentTypeError(f"{text!r} is not a duration like 90s, 10m, 2h or 7d")
     return timedelta(**{UNITS[found[2]]: int(found[1])})
 
 
@@ -224,5 +224,7 @@ def _instant(text: str) -> datetime:
     except ValueError:
         found = None
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is neither an instant (2026-03-01T08:00:00Z) nor 2h")
+        raise ArgumentTypeError(
+            f"{text!r} is neither an instant (2026-03-01T08:00:00Z) nor a duration (2h)"
+        )
     return found if found.tzinfo else timezone.make_aware(found)

@@ -12,9 +12,9 @@ class Command(BaseCommand):
     """Runs delivery/steps/counter_repair.py for each consumer."""
 
     help = (
-        "Count the deliveries of each consumer and mend the counters that say otherwise.\n\n"
-        "`manage.py reconcile` says when that is needed. Runs beside the broker: what changes\n"
-        "meanwhile is counted where it belongs."
+        "Count the deliveries of each consumer and correct counters that differ.\n\n"
+        "`manage.py reconcile` reports when this is needed. Runs beside the broker; changes in\n"
+        "the meantime are counted correctly."
     )
     examples = "  manage.py repair_counters"
 
@@ -28,5 +28,5 @@ class Command(BaseCommand):
             progress.show(place)
         progress.close()
         self.stdout.write(
-            self.style.SUCCESS(f"{counted(len(consumer_ids), 'consumer')}, {mended:,} mended.")
+            self.style.SUCCESS(f"{counted(len(consumer_ids), 'consumer')}, {mended:,} corrected.")
         )

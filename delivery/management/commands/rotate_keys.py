@@ -20,17 +20,18 @@ class Command(BaseCommand):
     """Activates the first key once all processes have it, then reencrypts everything."""
 
     help = (
-        "Let the first key of HOOKSTATION_ENCRYPTION_KEYS seal, as soon as every living process\n"
-        "of the installation has read it. Then seal again what the other keys sealed: signing\n"
-        "secrets, static headers, second factors, all bodies with their forwarded headers,\n"
-        "and answers.\n\n"
-        "Runs beside the broker, in small transactions. It may be stopped at any time and run\n"
-        "again: what is done stays done. When it ends without a complaint, the old keys can go."
+        "Encrypt with the first key of HOOKSTATION_ENCRYPTION_KEYS, as soon as every running\n"
+        "process of the installation has read it. Then re-encrypt everything that other keys\n"
+        "encrypted: signing secrets, static headers, second factors, all bodies with their\n"
+        "forwarded headers, and responses.\n\n"
+        "Runs beside the broker, in small transactions. You can stop it at any time and run it\n"
+        "again: it continues where it stopped. When it ends without an error, you can remove\n"
+        "the old keys."
     )
     examples = (
         "  manage.py rotate_keys\n"
-        "      after a new key was put in front of the old ones on every host, and\n"
-        "      everything was restarted"
+        "      after you have put a new key in front of the old ones on every host, and\n"
+        "      restarted everything"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -40,7 +41,7 @@ class Command(BaseCommand):
             type=float,
             default=60.0,
             metavar="SECONDS",
-            help="how long to wait for processes that have not read the key (default: %(default)g)",
+            help="seconds to wait for processes that have not read the key (default: %(default)g)",
         )
 
     def handle(self, *, wait: float, **options: Any) -> None:
@@ -49,7 +50,7 @@ class Command(BaseCommand):
         if (key_id := keyring().primary_id) != keystore.encrypting_key_id():
             self._wait_for_all(key_id, wait)
             keystore.activate(key_id)
-            self.stdout.write(f"Key {key_id} seals from now on.")
+            self.stdout.write(f"Key {key_id} encrypts from now on.")
             # Until no process encrypts with the former key any more.
             time.sleep(2 * keystore.FRESH_S)
         self._reencrypt_all()
@@ -63,8 +64,8 @@ class Command(BaseCommand):
             if time.monotonic() >= end:
                 raise Error(
                     f"Processes that have not read key {key_id}:{names}\n"
-                    "Nothing was changed. Put the key into HOOKSTATION_ENCRYPTION_KEYS there, "
-                    "restart them, and run this again."
+                    "Nothing was changed. Add the key to HOOKSTATION_ENCRYPTION_KEYS on their "
+                    "hosts, restart them, and run this command again."
                 )
             time.sleep(POLL_S)
 
@@ -76,12 +77,12 @@ class Command(BaseCommand):
             more = f"\n  ... and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
             lines = "".join(f"\n  {sentence}" for sentence in unreadable[:SHOWN])
             raise Error(
-                f"{counted(len(unreadable), 'row')} could not be opened and stayed as they are."
-                f"{lines}{more}\nAdd the missing key to HOOKSTATION_ENCRYPTION_KEYS, behind the "
-                "first, and run this again."
+                f"{counted(len(unreadable), 'row')} could not be decrypted and are unchanged."
+                f"{lines}{more}\nAdd the missing key to HOOKSTATION_ENCRYPTION_KEYS, after the "
+                "first, and run this command again."
             )
         self.stdout.write(
-            self.style.SUCCESS(f"Everything is sealed with key {keystore.encrypting_key_id()}.")
+            self.style.SUCCESS(f"Everything is encrypted with key {keystore.encrypting_key_id()}.")
         )
 
     def _reencrypt(self, kind: reencrypt.Kind) -> list[str]:
@@ -94,5 +95,5 @@ class Command(BaseCommand):
             unreadable += batch.unreadable
             progress.show(looked)
         progress.close()
-        self.stdout.write(f"{counted(looked, kind.noun)}: {reencrypted:,} sealed again")
+        self.stdout.write(f"{counted(looked, kind.noun)}: {reencrypted:,} re-encrypted")
         return unreadable

@@ -14,9 +14,9 @@ class Command(BaseCommand):
     """Runs pumps, sweeps and schedules until SIGTERM."""
 
     help = (
-        "Run the delivery workers in the foreground. Usually started by `manage.py broker`, which "
-        "restarts them when they die or stand still; use it alone under a process manager of your "
-        "own that signals the main process only."
+        "Run the delivery workers in the foreground. Usually `manage.py broker` starts them, and "
+        "restarts them when they die or hang. Use this command under your own process manager, "
+        "which must signal only the main process."
     )
     examples = "  manage.py worker"
 
@@ -26,8 +26,8 @@ class Command(BaseCommand):
             "--cluster",
             default=uuid.uuid4().hex,
             metavar="NAME",
-            help="name of this start; a restart under the same name takes over its predecessor's "
-            "deliveries at once (default: a new one)",
+            help="name of this cluster; a restart with the same name takes over its predecessor's "
+            "deliveries at once (default: a new name)",
         )
 
     def handle(self, *, cluster: str, **options: Any) -> None:

@@ -71,8 +71,8 @@ class Narrator(threading.Thread):
                 self._tell()
             elif not self._stopped.is_set():
                 self.failed = (
-                    f"The broker was not ready after {START_S:.0f} s. What {self.stage.web.url}"
-                    "/readyz or the lines above say tells why."
+                    f"The broker was not ready after {START_S:.0f} s. See the "
+                    f"lines above, and {self.stage.web.url}/readyz."
                 )
         finally:
             if not self._stopped.is_set():
@@ -153,7 +153,7 @@ class Narrator(threading.Thread):
             topic = f"circuit of {name}"
             if name in is_open and topic not in self._announced:
                 self._announced.add(topic)
-                text = f"{name}: its circuit opened, it is only probed now and then"
+                text = f"{name}: its circuit opened: the broker only probes it"
                 self._say(pages.event(self._elapsed, text))
             elif name not in is_open:
                 self._announced.discard(topic)
@@ -193,7 +193,7 @@ def _first_delivery(delivery: Delivery) -> tuple[str]:
 
 def _recovery(delivery: Delivery) -> tuple[str]:
     tries = f"{delivery.failure_count} failures"
-    return (f"recovering: first message taken after {tries}",)
+    return (f"recovering: first message accepted after {tries}",)
 
 
 def _address(delivery: Delivery) -> str:

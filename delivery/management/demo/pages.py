@@ -28,7 +28,7 @@ def banner(stage: Stage, rate: float) -> str:
               -H "Authorization: Bearer $(cat {_short(stage.key_file)})" \\
               -H "Content-Type: application/json" -d '{{"hello": "world"}}'
 
- A shop publishes {rate:g} messages a second on channel {CHANNEL}. Its consumers:
+ A shop publishes {rate:g} messages per second on channel {CHANNEL}. Its consumers:
 {consumers}
 
  Ctrl-C stops everything. Data and keys stay in {_short(stage.folder)}
@@ -80,12 +80,12 @@ def summary(
         (
             "accepted",
             accepted,
-            f"messages of the shop in {clock(seconds)}, stored before the answer",
+            f"messages of the shop in {clock(seconds)}, stored before the response",
         ),
-        ("repeated", repeats, "second sendings recognised by their idempotency key"),
+        ("repeated", repeats, "repeats recognised by their idempotency key"),
         ("delivered", total, f"deliveries{took}"),
-        ("waiting", waiting, "go on at the next start"),
-        ("dead", sum(dead.values()), f"letters, to be looked at and replayed{where}"),
+        ("waiting", waiting, "deliveries that continue at the next start"),
+        ("dead", sum(dead.values()), f"letters, to inspect and replay{where}"),
         ("signed", checked.valid, f"of {counted(checked.requests, 'request')}{forged}"),
     ]
     return "\n".join([RULE, *(f"{name:>10} {number:>9,}  {note}" for name, number, note in rows)])

@@ -25,10 +25,10 @@ CHANNEL, PRODUCER, LOGIN = "orders", "shop", "demo"
 TEAM, MEMBER = "shop", "mia"
 ACTOR = "demo"
 CONSUMERS = {
-    "healthy": "takes everything at once",
+    "healthy": "accepts everything at once",
     "slow": "answers after 600 ms",
-    "recovering": "fails twice for each message, then takes it",
-    "failing": "refuses some: dead letters after 3 attempts; takes a replay",
+    "recovering": "fails twice for each message, then accepts it",
+    "failing": "refuses some: dead letters after 3 attempts; accepts replays",
 }
 SHOP = Path(__file__).with_name("shop.toml")
 SECRETS = "receiver.secrets"

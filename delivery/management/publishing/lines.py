@@ -49,7 +49,7 @@ class Reader:
             try:
                 line = self._line(number, text.strip())
             except RecursionError:
-                line = Line(number, fault="This JSON has too many levels.")
+                line = Line(number, fault="This JSON is nested too deeply.")
             yield line
 
     def _line(self, number: int, text: bytes) -> Line:
@@ -58,7 +58,7 @@ class Reader:
         except ValueError as error:
             return Line(number, fault=f"This is not JSON: {error}.")
         if not isinstance(given, dict):
-            return Line(number, fault="Each line is a JSON object.")
+            return Line(number, fault="Each line must be a JSON object.")
         item = {name: given[name] for name in FIELDS if given.get(name) is not None}
         if "event" in given:
             if "event_type" in item:
@@ -78,7 +78,7 @@ class Reader:
 
 def _refuse(constant: str) -> None:
     """Refuse constants that Python accepts and JSON lacks."""
-    raise ValueError(f"{constant} is no value")
+    raise ValueError(f"{constant} is not a JSON value")
 
 
 def batches(

@@ -151,7 +151,7 @@ class Direct:
         except (OverQuota, StorageFull) as refused:
             raise Refused(refused.detail) from None
         except DatabaseError as error:
-            raise Refused(f"The database took nothing of this batch: {error}.") from None
+            raise Refused(f"The database did not store this batch: {error}.") from None
         return [one if isinstance(one, Result) else _stored(next(accepted)) for one in read]
 
 
@@ -159,7 +159,7 @@ def _stored(result: sequencing.Result) -> Result:
     if isinstance(result, ApiProblem):
         return Result(False, detail=str(result.detail))
     if result.conflict:
-        return Result(False, detail="The idempotency key stands for another body already.")
+        return Result(False, detail="The idempotency key was already used for another body.")
     return Result(True, duplicate=result.duplicate)
 
 

@@ -69,7 +69,7 @@ class Run:
         except InDoubt as error:
             self.broken = (
                 f"the connection broke ({error}) while lines {lines[0].number} to "
-                f"{lines[-1].number} were on their way; they may or may not be stored. With "
+                f"{lines[-1].number} were being sent; they may or may not be stored. With "
                 "--idempotent the file could be published again."
             )
         else:

@@ -180,7 +180,7 @@ def _check(wanted: ReplayFilter) -> None:
     if begins and ends and begins >= ends:
         raise InvalidValues([FieldError("to", "The range ends before it begins.")])
     if wanted.consumer and not wanted.channel:
-        raise InvalidValues([FieldError("channel", "Name the consumer's channel too.")])
+        raise InvalidValues([FieldError("channel", "Name the consumer's channel as well.")])
 
 
 def _placed(fault: FieldError, at: str) -> FieldError:
@@ -212,7 +212,7 @@ def _some(read: Reader, most: int) -> Reader:
 def _delivery_id(value: object) -> int:
     number = ids.from_public(ids.DELIVERY, value) if isinstance(value, str) else None
     if number is None:
-        raise ValueError("An id of a delivery is needed, like dlv_0cz9k3v8m0001.")
+        raise ValueError("Send the id of a delivery, like dlv_0cz9k3v8m0001.")
     return number
 
 

@@ -173,14 +173,13 @@ def _one(row: Delivery) -> ReplayFilter:
 def _check_replayable(row: Delivery, consumer: Consumer, now: datetime) -> None:
     if DeliveryState(row.state) not in FINISHED:
         raise Conflict(
-            "not_finished", f"The delivery is {row.state}: it is on its way without a replay."
+            "not_finished",
+            f"The delivery is {row.state}: only finished deliveries can be replayed.",
         )
     if consumer.state == Consumer.State.RETIRED:
-        raise Conflict(
-            "consumer_retired", "The consumer was removed: nothing is sent to it any more."
-        )
+        raise Conflict("consumer_retired", "The consumer is retired: the broker sends it nothing.")
     if row.expires_at is not None and row.expires_at <= now:
-        raise Conflict("expired", "The message's last instant has passed: it is not sent any more.")
+        raise Conflict("expired", "The message has expired: the broker does not send it any more.")
 
 
 def _check_room(principal: Principal) -> None:

@@ -28,8 +28,8 @@ BATCH = 200
 HORIZON_S = 5.0
 """With a rate, rows are queued only this far ahead, so that cancelling takes effect soon."""
 OPEN = (Restore.State.STAGING, Restore.State.STAGED)
-GONE = "The consumer was removed: nothing is sent to it any more."
-SEALED = "Bodies are sealed with encryption keys that are not installed any more: {}."
+GONE = "The consumer is retired: the broker sends it nothing."
+SEALED = "Bodies are encrypted with keys that are no longer installed: {}."
 
 
 def is_any_open() -> bool:

@@ -54,7 +54,7 @@ def backfill(
     if begins is None or (wanted.accepted_from and wanted.accepted_from >= begins):
         return wanted
     if wanted.accepted_to and wanted.accepted_to <= begins:
-        detail = f"The team has the channel's messages since {times.text(begins)}, none before."
+        detail = f"The team has access since {times.text(begins)}; choose a later instant."
         raise Invalid.of(InvalidValues([FieldError("to", detail)]))
     return replace(wanted, accepted_from=begins)
 
@@ -125,9 +125,7 @@ def _named(known: QuerySet[Consumer], wanted: ReplayFilter) -> Consumer:
     if consumer is None:
         raise _not_found("consumer", wanted.consumer)
     if consumer.state == Consumer.State.RETIRED:
-        raise Conflict(
-            "consumer_retired", "The consumer was removed: nothing is sent to it any more."
-        )
+        raise Conflict("consumer_retired", "The consumer is retired: the broker sends it nothing.")
     return consumer
 
 

@@ -47,7 +47,7 @@ def run_each(now: datetime, slot: int) -> Iterator[int]:
             yield run_slice(replay, now, BATCH, slot)
         except Invalid as error:
             # Written by another version of the program: it must not hold up the others.
-            logger.error("replay %s cannot be run: %s", replay.id, error)
+            logger.error("replay %s is cancelled, because it cannot run: %s", replay.id, error)
             Replay.objects.filter(id=replay.id, state=Replay.State.RUNNING).update(
                 state=Replay.State.CANCELLED, finished_at=now, version=F("version") + 1
             )

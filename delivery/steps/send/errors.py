@@ -39,12 +39,12 @@ _CONNECT_ERRORS = {
     errno.ETIMEDOUT: Outcome.CONNECT_TIMEOUT,
 }
 _SENTENCES = {
-    Outcome.CONNECTION_REFUSED: "Nobody listens at the address",
-    Outcome.CONNECTION_RESET: "The connection broke before the answer was complete",
+    Outcome.CONNECTION_REFUSED: "No server listens at the address",
+    Outcome.CONNECTION_RESET: "The connection broke before the response was complete",
     Outcome.CONNECTION_ERROR: "The connection failed",
     Outcome.DNS_ERROR: "The host name could not be resolved",
-    Outcome.TLS_ERROR: "The TLS connection could not be made",
-    Outcome.PROTOCOL_ERROR: "This is not HTTP as it should be",
+    Outcome.TLS_ERROR: "The TLS connection failed",
+    Outcome.PROTOCOL_ERROR: "The response is not valid HTTP",
 }
 
 
@@ -79,12 +79,12 @@ def judge(failure: Failure) -> tuple[Outcome, str]:
     if failure.status is not None and _cut_short(failure):
         return answered(failure.status, oversized=True)
     if failure.blocked_ip:
-        return Outcome.BLOCKED_ADDRESS, f"The address {failure.blocked_ip} may not be called."
+        return Outcome.BLOCKED_ADDRESS, f"The address {failure.blocked_ip} is not allowed."
     found = _outcome(failure)
     if found is Outcome.BLOCKED_ADDRESS:
-        return found, "Only http:// and https:// addresses are called."
+        return found, "Only http:// and https:// URLs are allowed."
     if found is Outcome.TIMEOUT:
-        return found, f"No complete answer within {failure.timeout_ms} ms."
+        return found, f"No complete response within {failure.timeout_ms} ms."
     if found is Outcome.CONNECT_TIMEOUT:
         return found, f"No connection within {failure.connect_timeout_ms} ms."
     return found, f"{_SENTENCES[found]}: {_detail(failure)}."

@@ -116,7 +116,7 @@ def _names_fault(names: tuple[str, ...]) -> str:
         if not _TOKEN.match(name):
             return f"{name[:60]!r} is not a header name."
         if name.lower() in _SENDERS_OWN:
-            return f"The request header {name} is the sender's own."
+            return f"The request header {name} is set by the broker."
     return ""
 
 
@@ -234,7 +234,7 @@ class Handle:
             curl.setopt(pycurl.HTTPHEADER, lines)
             curl.setopt(pycurl.POSTFIELDS, call.body)
         except (pycurl.error, ValueError, TypeError) as error:
-            raise CallRefused(f"The call cannot be sent: {error}.") from error
+            raise CallRefused(f"The request cannot be sent: {error}.") from error
         self.call = call
 
     def set_addresses(self, place: Place, ips: list[str]) -> None:

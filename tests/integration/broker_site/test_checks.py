@@ -195,7 +195,7 @@ def test_a_variable_that_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOKSTATION_RETENTON_DAYS", "3")
     monkeypatch.setenv("HOOKSTATION_Q", "3")
     nothing_like_it, misspelt = checks.misspelt()
-    assert "HOOKSTATION_Q is no setting" in nothing_like_it.msg
+    assert "HOOKSTATION_Q is not a setting" in nothing_like_it.msg
     assert misspelt.hint == "Did you mean HOOKSTATION_RETENTION_DAYS?"
 
 

@@ -313,7 +313,7 @@ def test_one_delivery_in_flight_holds_the_whole_message() -> None:
         in_flight=True,
     )
 
-    with pytest.raises(Conflict, match="right now"):
+    with pytest.raises(Conflict, match="being delivered"):
         move(waiting.message, priority=5)
     assert reload(waiting).priority == 4
 

@@ -61,8 +61,8 @@ def test_a_pump_takes_nothing_while_its_clock_is_too_far_off(
         slot = PumpSlot.objects.get()
         assert (slot.wake_address, slot.clock_offset_ms) == ("", seconds * 1000)
         ready = health.pumps()
-        assert (ready.ok, "None takes deliveries" in ready.detail) == (False, True)
-        assert caplog.text.count("pump takes nothing") == 1
+        assert (ready.ok, "None claims deliveries" in ready.detail) == (False, True)
+        assert caplog.text.count("pump claims nothing") == 1
 
         drift(0.0)
         pump_until(pump, lambda: Delivery.objects.filter(state="delivered").count() == 2)

@@ -80,7 +80,9 @@ def test_a_key_with_half_of_the_traffic_is_told_of_by_name(
     assert words(rows) == " ".join(["A0", *others]), "the others wait for nothing"
     end([row for row in rows if row.ordering_key != "A"], "delivered", now)
     (told,) = look(now)
-    assert told.startswith("6 wait in the key A, whose head stands since ")
+    assert told.startswith(
+        "6 deliveries wait behind the head of the key A, which has not changed since "
+    )
     notice = Notice.objects.get()
     assert notice.kind == "hot_key"
     assert notice.mail_due_at
@@ -96,7 +98,7 @@ def test_it_is_told_of_on_the_transition_alone(consumer: Consumer, now: datetime
     assert look(now) == [], "four wait, five would be hot"
     crowd(consumer, "A0 B0 B0 B0 B0 B0 B0 B0")
     (told,) = look(now)
-    assert "6 wait in the key B" in told
+    assert "6 deliveries wait behind the head of the key B" in told
     assert told.endswith("; 1 more keys are hot.")
     for minute in range(1, 90):
         assert look(now + minute * MINUTE) == []
@@ -128,7 +130,7 @@ def test_a_head_that_stands_makes_its_key_hot(
     end(take(consumer, now), "retry", now)
     assert look(now + 29 * MINUTE) == []
     (told,) = look(now + 31 * MINUTE)
-    assert told.startswith("1 wait in the key A"), "behind B nobody waits"
+    assert told.startswith("1 delivery waits behind the head of the key A"), "behind B nobody waits"
     allow(waiting=0)
     assert look(now + 32 * MINUTE) == []
     assert hot_keys.backlogs() == []
@@ -224,5 +226,5 @@ def test_owners_read_what_to_do(consumer: Consumer, now: datetime) -> None:
     told = text(Notification(Kind.HOT_KEY, now, "rooms", "sender", "shop", reason, ""))
     assert "Your webhook sender on the channel rooms has a hot key" in told
     assert reason in told
-    assert "keys of their own" in told
+    assert "over several keys" in told
     assert Delivery.objects.filter(state="queued").count() == 9

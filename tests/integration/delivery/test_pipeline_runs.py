@@ -168,8 +168,8 @@ def test_one_that_found_another_at_work_waits_for_its_turn(python: Callable[[str
     ("script", "error"),
     [
         ("echo 'install the packages' >&2; exit 1", "install the packages"),
-        ("exit 2", "Its process ended without a word. Its exit code was 2."),
-        ("kill -9 $$", "Its process ended without a word. It was killed by signal 9."),
+        ("exit 2", "Its process ended without a result. Its exit code was 2."),
+        ("kill -9 $$", "Its process ended without a result. It was killed by signal 9."),
     ],
 )
 def test_a_process_that_died_before_its_first_word_is_told_of_at_once(
@@ -236,7 +236,7 @@ def test_a_run_whose_process_is_silent_is_ended_by_a_sweep() -> None:
 
     assert pipeline_runs.reap(now) == 2
 
-    assert (state_of(silent), silent.error) == ("failed", "Its process ended without a word.")
+    assert (state_of(silent), silent.error) == ("failed", "Its process ended without a result.")
     assert (state_of(unborn), unborn.error) == ("failed", "Its process ended before it began.")
     assert (state_of(alive), state_of(fresh)) == ("running", "queued")
     assert "pipeline" in {sweep.name for sweep in sweeps.SWEEPS}

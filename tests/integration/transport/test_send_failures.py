@@ -32,7 +32,7 @@ def test_no_answer_in_time(loop: Loop, receiver: Receiver) -> None:
     answer = loop.post(receiver.url("/hang"), timeout_ms=200)
 
     assert (answer.outcome, answer.status) == (Outcome.TIMEOUT, None)
-    assert answer.error == "No complete answer within 200 ms."
+    assert answer.error == "No complete response within 200 ms."
     assert answer.first_byte_ms is None
     assert 200 <= answer.total_ms < 1000
 
@@ -81,7 +81,7 @@ def test_nobody_listens(loop: Loop) -> None:
         answer = loop.post(f"http://127.0.0.1:{bound.getsockname()[1]}/")
 
     assert answer.outcome is Outcome.CONNECTION_REFUSED
-    assert answer.error == "Nobody listens at the address: Connection refused."
+    assert answer.error == "No server listens at the address: Connection refused."
 
 
 def test_a_name_without_an_address(loop: Loop) -> None:

@@ -50,7 +50,7 @@ def test_an_inner_address_is_never_connected_to(host: str, listener: str) -> Non
 
     assert answer.outcome is Outcome.BLOCKED_ADDRESS
     assert answer.remote_address in ("127.0.0.1", "::1", "0.0.0.0", "::ffff:127.0.0.1")
-    assert answer.error == f"The address {answer.remote_address} may not be called."
+    assert answer.error == f"The address {answer.remote_address} is not allowed."
 
 
 def test_of_a_names_addresses_only_the_allowed_ones_are_tried() -> None:

@@ -228,7 +228,7 @@ def test_waiting_for_a_name_counts_against_the_limits(
     assert (answer.outcome, again.outcome) == (Outcome.TIMEOUT, Outcome.TIMEOUT)
     assert 500 <= answer.total_ms < 790
     assert 500 <= again.total_ms < 790
-    assert answer.error == "No complete answer within 500 ms."
+    assert answer.error == "No complete response within 500 ms."
 
 
 def test_old_knowledge_serves_while_it_is_renewed_and_is_given_up_when_that_fails(

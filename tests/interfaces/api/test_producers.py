@@ -138,7 +138,7 @@ def test_rotation_overlaps_or_replaces_at_once(admin: Api) -> None:
         ({"channels": []}, "Name the channels"),
         ({"scopes": ["admin"]}, "An admin key"),
         ({"scopes": ["admin"], "channels": ["orders"]}, "An admin key"),
-        ({"channels": ["orders"], "all_channels": True}, "Name channels, or"),
+        ({"channels": ["orders"], "all_channels": True}, "Give either channels or"),
     ],
 )
 def test_a_key_for_all_channels_is_asked_for_in_words(

@@ -104,9 +104,9 @@ def test_a_hundred_consumers_take_a_few_statements(file: Path) -> None:
     with CaptureQueriesContext(connection) as new:
         apply(file, many(100))
     with CaptureQueriesContext(connection) as same:
-        assert apply(file, many(100)).endswith("0 new, 0 changed, 101 as before.\n")
+        assert apply(file, many(100)).endswith("0 new, 0 changed, 101 unchanged.\n")
     with CaptureQueriesContext(connection) as changed:
-        assert "0 new, 100 changed, 1 as before." in apply(file, many(100, "other"))
+        assert "0 new, 100 changed, 1 unchanged." in apply(file, many(100, "other"))
 
     assert max(map(len, (dry, new, same, changed))) < 50
     consumers = Consumer.objects.all()
@@ -126,9 +126,9 @@ def test_a_hundred_chosen_secrets_take_a_few_statements(file: Path) -> None:
     with CaptureQueriesContext(connection) as new:
         apply(file, text)
     with CaptureQueriesContext(connection) as same:
-        assert apply(file, text).endswith("0 new, 0 changed, 101 as before.\n")
+        assert apply(file, text).endswith("0 new, 0 changed, 101 unchanged.\n")
     with CaptureQueriesContext(connection) as changed:
-        assert "0 new, 100 changed, 1 as before." in apply(file, other)
+        assert "0 new, 100 changed, 1 unchanged." in apply(file, other)
 
     assert max(map(len, (new, same, changed))) < 60
     shared = ConsumerSecret.objects.filter(scheme="v1")
@@ -189,7 +189,7 @@ def test_a_new_file_makes_everything_and_shows_it(file: Path) -> None:
     event_types  ["order.*"]
     timeout_ms   3000
     headers      {"X-Token": "********"}
-4 new, 0 changed, 0 as before.
+4 new, 0 changed, 0 unchanged.
 
 Signing secrets of new consumers. They are not shown again:
   orders/billing  whsec_"""
@@ -210,7 +210,7 @@ def test_the_same_file_twice_changes_nothing(file: Path) -> None:
 
     assert said == (
         "= channel orders\n= event type orders/order.created\n= producer shop\n"
-        "= consumer orders/billing\n0 new, 0 changed, 4 as before.\n"
+        "= consumer orders/billing\n0 new, 0 changed, 4 unchanged.\n"
     )
     assert rows() == before
     assert versions == [
@@ -225,7 +225,7 @@ def test_a_change_is_shown_from_and_to(file: Path) -> None:
 
     assert "~ channel orders\n    max_body_bytes  65536 -> 1000\n" in said
     assert "~ consumer orders/billing\n    timeout_ms  3000 -> default\n" in said
-    assert "0 new, 2 changed, 2 as before." in said
+    assert "0 new, 2 changed, 2 unchanged." in said
     assert Channel.objects.get().max_body_bytes == 1000
     assert Consumer.objects.get().timeout_ms is None
 
@@ -243,7 +243,7 @@ def test_a_dry_run_shows_the_same_and_writes_nothing(file: Path) -> None:
     said = apply(file, dry_run=True)
 
     assert "+ consumer orders/billing" in said
-    assert said.endswith("4 new, 0 changed, 0 as before. Nothing was written (--dry-run).\n")
+    assert said.endswith("4 new, 0 changed, 0 unchanged. Nothing was written (--dry-run).\n")
     assert "whsec_" not in said
     assert rows() == [0, 0, 0, 0, 0]
 
@@ -430,7 +430,7 @@ def test_a_schedule_stands_on_a_channel_of_the_same_file(file: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "fault"),
     [
-        ('cron = "61 * * * *"\nbody = "x"', "cron: This is no cron expression"),
+        ('cron = "61 * * * *"\nbody = "x"', "cron: This is not a cron expression"),
         ('cron = "* * * * *"', "body: Give either body"),
         ('cron = "* * * * *"\nbody = "1"\nevent_type = "order.created"', "body: "),
     ],
@@ -484,7 +484,7 @@ def test_a_team_is_made_before_what_belongs_to_it(file: Path) -> None:
     assert Producer.objects.get().team == Consumer.objects.get().team == team
     entry = AuditEntry.objects.get(action="team.create")
     assert (entry.actor[:8], entry.target, entry.team_id) == ("command:", "team:shop", team.pk)
-    assert "0 new, 0 changed, 4 as before." in apply(file, OWNED + TEAM)
+    assert "0 new, 0 changed, 4 unchanged." in apply(file, OWNED + TEAM)
 
 
 def test_a_team_is_changed_and_keeps_its_people_and_its_name(file: Path) -> None:

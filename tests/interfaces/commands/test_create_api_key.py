@@ -41,7 +41,7 @@ def test_the_key_stands_alone_on_stdout_and_opens_the_door() -> None:
     assert view is not None
     assert keys.matches(parsed[1], view.digest)
     assert view.scopes == ("publish",)
-    assert f"Key {parsed[0]} of shop: publish on all channels, for ever." in err
+    assert f"Key {parsed[0]} of shop: publish on all channels, without expiry." in err
     assert parsed[1] not in err
 
 
@@ -85,7 +85,7 @@ def test_existing_refuses_to_make_a_producer() -> None:
 @pytest.mark.django_db
 @pytest.mark.trap("a key for all channels by leaving a field out")
 def test_the_command_asks_for_all_channels_in_words() -> None:
-    with pytest.raises(CommandError, match=r"all_channels: .* ask for all of them"):
+    with pytest.raises(CommandError, match=r"all_channels: .* set all_channels for all of them"):
         create("shop", scopes=["publish"])
     assert not ApiKey.objects.exists()
 
@@ -100,7 +100,7 @@ def test_scope_admin_implies_all_channels_and_refuses_names() -> None:
     _, err = create("ops", scopes=["admin"])
 
     assert "admin on all channels" in err
-    with pytest.raises(CommandError, match="An admin key reaches every channel"):
+    with pytest.raises(CommandError, match="An admin key may use every channel"):
         create("ops", scopes=["admin"], channels=["orders"])
 
 

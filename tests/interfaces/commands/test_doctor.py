@@ -53,7 +53,7 @@ def test_all_is_well() -> None:
     status, said = doctor()
 
     assert status == 0
-    assert said.endswith("\nAll is well: settings, database, workers and data fit together.\n")
+    assert said.endswith("\nAll is well: no problem with settings, database, workers and data.\n")
     assert len(said.splitlines()) == 3
 
 

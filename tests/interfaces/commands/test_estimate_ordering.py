@@ -28,17 +28,17 @@ def told(*arguments: str) -> dict[str, list[str]]:
 def test_the_rooms_of_the_requirement() -> None:
     found = told("--rooms", "25000", "--latency-ms", "100", "--rate", "25000")
     assert found["ordered"][2:4] == ["640", "9.09"], "so many requests are open by default"
-    assert found["What"][-1] == "2,500."
+    assert found["This"][-1] == "2,500."
     found = told("--rooms", "25000", "--latency-ms", "100", "--max-in-flight", "2500")
     assert found["no"][2] == found["ordered"][2] == "25,000"
     assert found["one"][3] == "9"
-    assert "What" not in found
+    assert "This" not in found
 
 
 def test_a_consumer_brings_its_own_figures() -> None:
     consumer: Consumer = ConsumerFactory.create(ordering=True, max_in_flight=8)
     name = f"{consumer.channel.slug}/{consumer.client_id}"
-    with pytest.raises(CommandError, match="Say --keys"):
+    with pytest.raises(CommandError, match="Give --keys"):
         told("--consumer", name)
     say(consumer, "A1 A2 B1 B2")
     fanout.fan_out(100, slot=0)
@@ -57,8 +57,8 @@ def test_a_consumer_brings_its_own_figures() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--keys", "5"], "Say --latency-ms"),
-        (["--keys", "-5", "--latency-ms", "5"], "above 0"),
+        (["--keys", "5"], "Give --latency-ms"),
+        (["--keys", "-5", "--latency-ms", "5"], "must not be negative"),
         (["--keys", "5", "--latency-ms", "5", "--lost", "101"], "percentage"),
         (["--consumer", "rooms/nobody"], "There is no consumer rooms/nobody"),
     ],

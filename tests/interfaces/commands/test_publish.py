@@ -121,12 +121,12 @@ def test_blank_lines_are_skipped_and_numbers_are_the_files() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("[1]", "Each line is a JSON object."),
+        ("[1]", "Each line must be a JSON object."),
         ('{"event": "a"}', "There is no body."),
         ('{"event": "a", "event_type": "b", "body": ""}', "Give either event or event_type"),
         ('{"body": "x', "This is not JSON: "),
-        ('{"body": "x", "priority": NaN}', "This is not JSON: NaN is no value"),
-        (f'{{"body": {"[" * 100_000}', "This JSON has too many levels."),
+        ('{"body": "x", "priority": NaN}', "This is not JSON: NaN is not a JSON value"),
+        (f'{{"body": {"[" * 100_000}', "This JSON is nested too deeply."),
     ],
 )
 def test_a_line_that_cannot_be_sent_says_why(line: str, told: str) -> None:
@@ -173,7 +173,7 @@ def test_a_corpus_is_sent_byte_for_byte_with_the_key(file: Path, broker: Receive
     assert request.header("Authorization") == "Bearer hsk_a_b"
     assert said.status == 0
     assert said.out.startswith("2 messages (")
-    assert "The field action means nothing here and was left out (2 lines)." in said.err
+    assert "The unknown field action was ignored (2 lines)." in said.err
 
 
 def test_refused_messages_are_told_by_line_and_fail_the_command(
@@ -273,7 +273,7 @@ def test_a_broken_connection_is_tried_again_only_where_that_is_safe(
     said = publish(file, broker)
 
     assert said.status == 1
-    assert "lines 1 to 1 were on their way; they may or may not be stored" in said.err
+    assert "lines 1 to 1 were being sent; they may or may not be stored" in said.err
     assert len(broker.requests()) == 1
 
     broker.script(ADDRESS, [Reply(reset=True), answer(202)])
@@ -309,10 +309,10 @@ def test_a_dry_run_sends_nothing(file: Path, broker: Receiver) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "A key is needed: --key-file PATH"),
+        ({}, "Give an API key with --key-file PATH"),
         ({"key_file": "/nowhere"}, "/nowhere cannot be read: No such file"),
         ({"key_file": "-"}, "both the messages and the key"),
-        ({"producer": "shop", "key_file": "x"}, "--producer goes with --direct"),
+        ({"producer": "shop", "key_file": "x"}, "--producer needs --direct"),
         ({"batch": 0}, "--batch must be from 1 to 1000"),
     ],
 )
@@ -424,8 +424,8 @@ def test_over_a_limit_it_stops_and_says_how_far_it_came(way: dict[str, Any], fil
 
     assert said.status == 1
     assert (
-        "Stopped after 2 lines: Nothing was stored: 2 messages wait in the channel orders, of 3 "
-        "that may. There is room again when some of them are delivered."
+        "Stopped after 2 lines: Nothing was stored: 2 messages wait in the channel orders; the "
+        "limit is 3. Try again when some of them are delivered."
     ) in said.err
     assert said.out.startswith("2 messages (")
     assert [body for _, _, body in stored()] == [b"0", b"1"]
@@ -439,7 +439,7 @@ def test_a_batch_that_never_fits_says_so(way: dict[str, Any], file: Path) -> Non
 
     assert said.status == 1
     assert "Stopped after 0 lines: " in said.err
-    assert "There is never room for 4 at once: send less." in said.err
+    assert "4 at once exceed the limit: send fewer." in said.err
     assert Said(str(file), **way, batch=3).out.startswith("3 messages (")
 
 

@@ -98,11 +98,11 @@ def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -
 
     said = rotate()
 
-    assert "1 signing secret: 1 sealed again" in said
-    assert "1 header set: 1 sealed again" in said
-    assert "1 inbound secret: 1 sealed again" in said
-    assert "1 schedule body: 1 sealed again" in said
-    assert "3 message bodies: 3 sealed again" in said
+    assert "1 signing secret: 1 re-encrypted" in said
+    assert "1 header set: 1 re-encrypted" in said
+    assert "1 inbound secret: 1 re-encrypted" in said
+    assert "1 schedule body: 1 re-encrypted" in said
+    assert "3 message bodies: 3 re-encrypted" in said
     new = install(NEW)
     secret, consumer = ConsumerSecret.objects.get(), Consumer.objects.get()
     owner = (channel.id, "shop")
@@ -144,8 +144,8 @@ def test_after_a_rotation_answers_and_forwarded_headers_need_the_new_key_alone(
     Message.objects.filter(id=delivery.message_id).update(headers=headers)
     install(NEW, OLD)
 
-    assert "3 answers: 1 sealed again" in rotate()
-    assert "3 answers: 0 sealed again" in rotate()
+    assert "3 responses: 1 re-encrypted" in rotate()
+    assert "3 responses: 0 re-encrypted" in rotate()
 
     install(NEW)
     sealed.refresh_from_db()
@@ -161,8 +161,8 @@ def test_after_a_rotation_sigv4_secrets_need_the_new_key_alone(install: Install)
     assert reencrypt.used_keys(0) == {Keyring.from_texts([OLD]).primary_id}
     install(NEW, OLD)
 
-    assert "1 secret access key: 1 sealed again" in rotate()
-    assert "1 secret access key: 0 sealed again" in rotate()
+    assert "1 secret access key: 1 re-encrypted" in rotate()
+    assert "1 secret access key: 0 re-encrypted" in rotate()
 
     install(NEW)
     key = ApiKey.objects.get(pk=done.row.pk)
@@ -180,7 +180,7 @@ def test_a_second_run_changes_nothing(install: Install) -> None:
 
     said = rotate()
 
-    assert "3 message bodies: 0 sealed again" in said
+    assert "3 message bodies: 0 re-encrypted" in said
     assert list(MessageBody.objects.values_list("data", flat=True)) == before
 
 
@@ -193,7 +193,7 @@ def test_more_rows_than_one_batch_and_one_read_are_all_done(
     make_rows(Channel.objects.create(slug="orders"), bodies=9)
     install(NEW, OLD)
 
-    assert "9 message bodies: 9 sealed again" in rotate()
+    assert "9 message bodies: 9 re-encrypted" in rotate()
 
 
 def test_plain_bodies_stay_plain(install: Install) -> None:
@@ -202,9 +202,9 @@ def test_plain_bodies_stay_plain(install: Install) -> None:
     data, key_id = data_encryption.encrypt_body(message.id, b"open", encrypt=False)
     MessageBody.objects.create(message=message, data=data, key_id=key_id)
 
-    assert "1 message body: 0 sealed again" in rotate()
+    assert "1 message body: 0 re-encrypted" in rotate()
     newest = install(generate_key(), NEW)
-    assert "1 message body: 1 sealed again" in rotate()
+    assert "1 message body: 1 re-encrypted" in rotate()
     row = MessageBody.objects.get()
     assert row.key_id == newest.primary_id
     assert bytes(row.data).endswith(b"open")
@@ -216,7 +216,7 @@ def test_plain_bodies_from_before_digests_stay_as_they_are(install: Install) -> 
     message = make_message(Channel.objects.create(slug="orders"))
     MessageBody.objects.create(message=message, data=b"\0open")
 
-    assert "1 message body: 0 sealed again" in rotate()
+    assert "1 message body: 0 re-encrypted" in rotate()
     assert (bytes(MessageBody.objects.get().data), MessageBody.objects.get().key_id) == (
         *(b"\0open", ""),
     )
@@ -236,7 +236,7 @@ def test_a_missing_old_key_is_named_and_the_rest_is_done(install: Install) -> No
     with pytest.raises(CommandError) as caught:
         rotate()
 
-    assert "4 rows could not be opened" in str(caught.value)
+    assert "4 rows could not be decrypted" in str(caught.value)
     assert f"The encryption key {lost.primary_id} is not installed" in str(caught.value)
     assert MessageBody.objects.get(message=message).key_id == new.primary_id
 
@@ -255,7 +255,7 @@ def test_a_key_seals_nothing_while_a_living_process_has_not_read_it(install: Ins
     assert keystore.encrypting_key_id() == old.primary_id
     assert MessageBody.objects.get().key_id == old.primary_id
     behind.delete()
-    assert f"Key {new.primary_id} seals from now on." in rotate(wait=0)
+    assert f"Key {new.primary_id} encrypts from now on." in rotate(wait=0)
     assert keystore.encrypting_key_id() == new.primary_id
 
 

@@ -371,7 +371,7 @@ def test_what_is_on_its_way_is_not_replayed(operator: Client) -> None:
 
     answer = operator.post(button, follow=True)
 
-    assert "on its way" in answer.content.decode()
+    assert "only finished deliveries" in answer.content.decode()
 
 
 def test_a_queued_delivery_is_cancelled(operator: Client) -> None:

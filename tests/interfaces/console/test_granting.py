@@ -146,7 +146,7 @@ def test_the_console_asks_for_all_channels_in_words() -> None:
     del form["all_channels"]
     operator = console.operator()
     refused = operator.post(page, form)
-    assert "Name the channels, or ask for all of them" in refused.content.decode()
+    assert "Name the channels, or set all_channels" in refused.content.decode()
     assert not ApiKey.objects.exists()
 
     assert "hsk_" in operator.post(page, key_form("publish")).content.decode()

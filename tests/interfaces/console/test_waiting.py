@@ -81,7 +81,7 @@ def test_a_retry_that_waits_is_moved_with_its_message(operator: Client) -> None:
 
     answer = operator.post(move(done.message), {"now": "1"}, follow=True)
 
-    assert "Nothing of the message waits" in answer.content.decode()
+    assert "no delivery that waits" in answer.content.decode()
 
 
 def test_a_scheduled_message_is_taken_back(operator: Client) -> None:

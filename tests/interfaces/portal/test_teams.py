@@ -188,7 +188,7 @@ def test_a_team_cannot_be_flooded_with_invitations(
     monkeypatch.setattr(teams, "MAX_OPEN", 1)
     teams.invite("acme", {}, actor="user:o", inviter="o")
 
-    with pytest.raises(Refused, match="take some back"):
+    with pytest.raises(Refused, match="revoke some first"):
         teams.invite("acme", {}, actor="user:o", inviter="o")
 
 

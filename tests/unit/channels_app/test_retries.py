@@ -133,7 +133,7 @@ BAD: list[tuple[Any, str]] = [
     ([FINE, {"max_attempts": 1}], "Entry 2: event_types: This field is required."),
     ([FINE, FINE | {"event_types": []}], "Entry 2: event_types: At least one name or pattern"),
     ([FINE, FINE | {"event_types": ["b", "b..c"]}], "Entry 2: event_types: Entry 2: A pattern is"),
-    ([FINE, FINE | {"event_types": ["b"] * 2}], "Entry 2: event_types: An entry is there twice."),
+    ([FINE, FINE | {"event_types": ["b"] * 2}], "Entry 2: event_types: An entry occurs twice."),
     ([FINE, FINE | {"event_types": "b"}], "Entry 2: event_types: A list is needed."),
     (
         [{"event_types": ["b"], "retry": "often"}],
@@ -143,7 +143,7 @@ BAD: list[tuple[Any, str]] = [
     ([FINE | {"max_attempts": 0}], "Entry 1: max_attempts: A whole number from 1 to 1000"),
     ([FINE | {"max_attempts": 1001}], "Entry 1: max_attempts: A whole number from 1 to 1000"),
     ([FINE | {"delay": 1}], "Entry 1: delay: There is no such field"),
-    ([FINE, FINE], "An entry is there twice."),
+    ([FINE, FINE], "An entry occurs twice."),
     ([FINE, FINE | {"max_attempts": 2}], "Entry 2: a of entry 1 matches a first."),
     ([FINE | {"event_types": ["*"]}, FINE], "Entry 2: * of entry 1 matches a first."),
     (

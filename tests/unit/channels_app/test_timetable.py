@@ -195,7 +195,7 @@ def test_start_and_end_belong_to_it() -> None:
         ("* * * * * 8", "Bad day-of-week"),
         ("*/0 * * * *", "Bad minute"),
         ("0 0 31 2 *", "Bad day-of-month"),
-        ("* * */20 * 1L", "no such day"),
+        ("* * */20 * 1L", "does not occur"),
         ("1," * 150 + "1 * * * *", "characters"),
     ],
 )
