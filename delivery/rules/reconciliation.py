@@ -54,7 +54,7 @@ EXPLANATIONS: dict[Check, Explanation] = {
         "messages",
         "was accepted and is not fanned out yet: no consumer gets it before that.",
         "Start `manage.py broker` or a worker. If one runs, look at the last error of the sweep "
-        "`not_fanned_out` on the console's page System.",
+        "`undispatched` on the console's page System.",
     ),
     Check.FAN_OUT: Explanation(
         "message",
