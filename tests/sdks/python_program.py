@@ -1,6 +1,6 @@
 """Celery or django-q2 on SQS: start a worker, queue tasks, and print whether they are done.
 
-The applications are those of tests/e2e/sqs, which are written for Amazon SQS.
+The applications are those of clients/examples, which are written for Amazon SQS.
 """
 
 import json
@@ -12,25 +12,37 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 PATIENCE_S = 120.0
-CELERY, DJANGO_Q = "tests.e2e.sqs.celery_app", "tests.e2e.sqs.django_q_project"
+EXAMPLES = Path(__file__).resolve().parents[2] / "clients/examples"
+LETTERS = ("9", "10")
+"""Two letters. In the Celery application each tenth one needs a second try."""
 
 
-def celery(folder: Path) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The worker's command, and the commands that queue the tasks ``first`` and ``second``."""
-    worker = ("-m", "celery", "-A", CELERY, "worker", "--pool", "solo", "-l", "info")
-    call = f"from {CELERY} import note; note.delay({str(folder)!r}, %r)"
-    return worker, [("-c", call % name) for name in ("first", "second")]
+class Program(NamedTuple):
+    """An example's folder and the arguments of its Python commands."""
+
+    folder: str
+    prepare: Sequence[str]
+    worker: Sequence[str]
+    send: Sequence[str]
 
 
-def django_q(folder: Path) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The same commands for django-q2."""
-    sends = [("-m", DJANGO_Q, "send", str(folder), name) for name in ("first", "second")]
-    return ("-m", DJANGO_Q, "cluster"), sends
-
-
-PROGRAMS = {"celery": celery, "django-q2": django_q}
+PROGRAMS = {
+    "celery": Program(
+        "celery-sqs",
+        ("-c", ""),
+        ("-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "-l", "info"),
+        ("send_letters.py",),
+    ),
+    "django-q2": Program(
+        "django-q2",
+        ("manage.py", "migrate", "-v", "0"),
+        ("manage.py", "qcluster"),
+        ("manage.py", "send_letters"),
+    ),
+}
 
 
 def say(**said: object) -> None:
@@ -41,25 +53,38 @@ def say(**said: object) -> None:
 
 def main(name: str) -> None:
     """Run the program's one check."""
-    folder = Path(os.environ["FOLDER"], name)
-    folder.mkdir()
-    os.environ |= {"DATABASE": str(folder / "project.sqlite3"), "PYTHONPATH": os.getcwd()}
+    outbox = Path(os.environ["FOLDER"], name)
+    outbox.mkdir()
+    program = PROGRAMS[name]
+    place = EXAMPLES / program.folder
+    environment = {
+        **os.environ,
+        "SHOP_DB": str(outbox / "shop.sqlite3"),
+        "PYTHONPATH": str(place),
+    }
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(command, cwd=place, env=environment, stdout=sys.stderr)
+
     say(version=version(name))
-    worker, sends = PROGRAMS[name](folder)
-    process = subprocess.Popen([sys.executable, *worker], stdout=sys.stderr)
+    prepared = start(*program.prepare).wait(PATIENCE_S)
+    worker = start(*program.worker)
     try:
-        for send in sends:
-            subprocess.run([sys.executable, *send], check=True, stdout=sys.stderr)
+        sent = start(*program.send, *LETTERS, str(outbox)).wait(PATIENCE_S)
+        if prepared or sent:
+            say(check="tasks", ok=False, reason="not sent")
+            return
         end = time.monotonic() + PATIENCE_S
-        while not all((folder / task).exists() for task in ("first", "second")):
-            if time.monotonic() > end or process.poll() is not None:
+        while not all((outbox / f"{letter}.txt").exists() for letter in LETTERS):
+            if time.monotonic() > end or worker.poll() is not None:
                 say(check="tasks", ok=False, reason="not done")
                 return
             time.sleep(0.1)
         say(check="tasks", ok=True)
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(60)
 
 
 if __name__ == "__main__":

@@ -129,6 +129,6 @@ def test_operators_hear_of_a_drift_once_an_hour(
             message.event_type,
             {"host": host, "offset_ms": 1500},
         )
-        assert f"the clock of {host} is +1500 ms from the database's" in caplog.text
+        assert f"the clock of {host} differs by +1500 ms from the database's" in caplog.text
         page = console.look(console.operator(), reverse("admin:index"))
         assert "clock is +1.6 s from the database" in page

@@ -160,8 +160,8 @@ def test_a_name_that_leads_inside_is_blocked(resolver: Resolver, receiver: Recei
         zone = loop.post("http://zone.test/")
 
     assert (evil.outcome, evil.remote_address) == (Outcome.BLOCKED_ADDRESS, "127.0.0.1")
-    assert metadata.error == "The address 169.254.169.254 may not be called."
-    assert zone.error == "The address fe80::1 may not be called."
+    assert metadata.error == "The address 169.254.169.254 is not allowed."
+    assert zone.error == "The address fe80::1 is not allowed."
     assert receiver.connections == 0
 
 
