@@ -65,7 +65,9 @@ def main(name: str) -> None:
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, *arguments]
-        return subprocess.Popen(command, cwd=place, env=environment, stdout=sys.stderr)
+        return subprocess.Popen(
+            command, cwd=place, env=environment, stdout=sys.stderr, start_new_session=True
+        )
 
     say(version=version(name))
     prepared = start(*program.prepare).wait(PATIENCE_S)
@@ -83,7 +85,8 @@ def main(name: str) -> None:
             time.sleep(0.1)
         say(check="tasks", ok=True)
     finally:
-        worker.send_signal(signal.SIGTERM)
+        # At a stop django-q2 waits up to a minute for an answer: its processes share a connection.
+        os.killpg(worker.pid, signal.SIGKILL)
         worker.wait(60)
 
 
