@@ -85,7 +85,7 @@ def main(name: str) -> None:
             time.sleep(0.1)
         say(check="tasks", ok=True)
     finally:
-        # At a stop django-q2 waits up to a minute for an answer: its processes share a connection.
+        # django-q2 may wait a minute for a response (clients/examples/django-q2/README.md).
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait(60)
 
