@@ -236,7 +236,7 @@ def test_a_child_that_stands_still_is_killed_and_started_afresh(
 
     wait_until(lambda: len(starts(tmp_path)) == 2)
     supervisor.kill()
-    assert "child stands still" in supervisor.communicate(timeout=60)[0]
+    assert "child hangs" in supervisor.communicate(timeout=60)[0]
 
 
 def test_a_heartbeat_that_cannot_be_read_kills_nobody(supervise: Supervise, tmp_path: Path) -> None:
