@@ -81,7 +81,7 @@ def test_a_paused_consumer_is_tested_too(receiver: Receiver) -> None:
 
 
 def test_a_pull_consumer_and_one_with_unreadable_secrets_cannot_be_tested() -> None:
-    with pytest.raises(Conflict, match="pulls"):
+    with pytest.raises(Conflict, match="pull consumer"):
         probe.probe(view_of(ConsumerFactory.create(pull=True)), team_id=None)
     broken = ConsumerFactory.create()
     ConsumerSecret.objects.filter(consumer=broken).update(sealed=b"\x01nonsense")

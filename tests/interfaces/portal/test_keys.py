@@ -136,7 +136,9 @@ def test_a_key_of_the_team_belongs_to_nobody_else(
         pytest.param({"channels": ["payroll"]}, "publish on payroll", id="what the team reads"),
         pytest.param({"channels": []}, "Choose channels, or all", id="no channel"),
         pytest.param({"channels": ["*", "orders"]}, "either all or some", id="all and some"),
-        pytest.param({"scopes": ["publish", "read"]}, "cannot get read", id="a producer reading"),
+        pytest.param(
+            {"scopes": ["publish", "read"]}, "cannot have the scope read", id="a producer reading"
+        ),
         pytest.param(
             {"owner": "team", "scopes": ["read"], "channels": ["open"]},
             "open is not one",
@@ -144,7 +146,9 @@ def test_a_key_of_the_team_belongs_to_nobody_else(
         ),
         pytest.param({"owner": "producer:bank"}, "not one of the available", id="another's"),
         pytest.param(
-            {"owner": "team", "channels": ["*"]}, "cannot get publish", id="publishing for nobody"
+            {"owner": "team", "channels": ["*"]},
+            "cannot have the scope publish",
+            id="publishing for nobody",
         ),
         pytest.param({"scopes": []}, "required", id="nothing"),
     ],

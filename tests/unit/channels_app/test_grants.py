@@ -110,8 +110,8 @@ def test_what_is_open_to_every_team_comes_from_no_key() -> None:
 @pytest.mark.parametrize(
     ("scopes", "channels", "of_producer", "sentence"),
     [
-        (["publish"], [], False, "A key of a team cannot get publish here."),
-        (["read"], [], True, "A key of a producer cannot get read here."),
+        (["publish"], [], False, "A key of a team cannot have the scope publish here."),
+        (["read"], [], True, "A key of a producer cannot have the scope read here."),
         (["publish"], [], True, "Name the channels that the key may use."),
         (
             ["replay"],
