@@ -51,7 +51,7 @@ def work(context: Context) -> dict[str, Any]:
     folder, database = context.lake, context.database
     asked = {name: sorted(getattr(context.options, name) or []) for name in SUBJECT}
     if not any(asked.values()):
-        raise Refused("Say whose: --ordering-key, --idempotency-key or --message.")
+        raise Refused("Pass at least one of --ordering-key, --idempotency-key and --message.")
     ledger = Ledger(database, context.run, folder)
     if not context.options.dry_run:
         rewriting.recover(ledger)

@@ -140,5 +140,5 @@ def test_by_id_and_idempotency_key(made: Month, run_job: RunJob, chosen: Setting
 
 
 def test_somebody_has_to_be_named(made: Month, run_job: RunJob) -> None:
-    with pytest.raises(Refused, match="Fill in at least one of the keys"):
+    with pytest.raises(Refused, match="at least one of --ordering-key"):
         run_job("erase", dry_run=True)
