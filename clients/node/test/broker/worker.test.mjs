@@ -15,6 +15,18 @@ function started(test, worker) {
   return worker.run();
 }
 
+/** A handler of one message: `running` resolves when it is called, `end` lets it return. */
+function holding() {
+  let begun;
+  let end;
+  const running = new Promise((resolve) => (begun = resolve));
+  const handle = () => {
+    begun();
+    return new Promise((resolve) => (end = resolve));
+  };
+  return { handle, running, end: () => end() };
+}
+
 /** Runs the worker until something is so. */
 async function runUntil(worker, done, otherwise) {
   const ended = worker.run();
@@ -136,25 +148,18 @@ test("a worker that is stopped gives back what it received meanwhile, uncharged"
   assert.deepEqual(await statesOf(channel), ["Delivered"]);
 });
 
-test("a worker that is full stops at once", async (t) => {
+test("a worker that is full stops at once", ends, async (t) => {
   const channel = await channelOf();
   await hooks.register(channel, "all");
   await hooks.publish(channel, "x");
-  let begun;
-  const running = new Promise((resolve) => (begun = resolve));
-  const worker = new Worker(
-    hooks,
-    channel,
-    "all",
-    () => {
-      begun();
-      return new Promise(() => {});
-    },
-    { ...OPTIONS, concurrency: 1, shutdownTimeout: 0.2 },
-  );
+  const { handle, running } = holding();
+  const options = { ...OPTIONS, concurrency: 1, shutdownTimeout: 0.2 };
+  const worker = new Worker(hooks, channel, "all", handle, options);
 
   const ended = started(t, worker);
   await running;
+  // By then the worker waits for a handler to end.
+  await new Promise(setImmediate);
   worker.stop();
 
   await ended;
@@ -183,19 +188,9 @@ test("a worker waits for its handlers as long as shutdownTimeout says", async (t
   await hooks.publish(channel, "x");
   const warnings = [];
   const logger = { warn: (text) => warnings.push(text), error() {} };
-  let begun;
-  let end;
-  const running = new Promise((resolve) => (begun = resolve));
-  const worker = new Worker(
-    hooks,
-    channel,
-    "all",
-    () => {
-      begun();
-      return new Promise((resolve) => (end = resolve));
-    },
-    { ...OPTIONS, logger, shutdownTimeout: 0.2 },
-  );
+  const { handle, running, end } = holding();
+  const options = { ...OPTIONS, logger, shutdownTimeout: 0.2 };
+  const worker = new Worker(hooks, channel, "all", handle, options);
 
   const ended = started(t, worker);
   await running;
