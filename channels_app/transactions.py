@@ -1,6 +1,7 @@
 """Run a transaction, and again after a deadlock, a lock wait timeout or a key collision."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from django.db import (
@@ -93,6 +94,32 @@ def write(statements: Sequence[raw.Statement]) -> None:
     else:
         with transaction.atomic():
             _write_each(statements)
+
+
+@contextmanager
+def snapshot() -> Iterator[None]:
+    """Read a consistent state of the database: concurrent changes are not seen.
+
+    Takes no locks and waits for none. It must be short, because the database keeps old row versions
+    for it.
+    """
+    if connection.in_atomic_block:
+        yield  # the caller's transaction
+        return
+    if connection.vendor == "mysql":
+        with connection.cursor() as cursor:
+            # For the next transaction only; the installation's default is READ COMMITTED.
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with transaction.atomic():
+            yield
+        return
+    # Not Django's atomic(), which takes SQLite's only write lock (settings.py).
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN DEFERRED")
+        try:
+            yield
+        finally:
+            cursor.execute("ROLLBACK")
 
 
 def is_away(error: Exception) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from channels_app import clock
+from channels_app import clock, transactions
 from channels_app.conf import MAX_TIMEOUT_MS
 from channels_app.config_cache import ConsumerConfig, config_cache
 from channels_app.models import Channel, Consumer
@@ -76,7 +76,7 @@ class Reconciler:
 
     def steps(self) -> Iterator[float]:
         """Run all checks step by step; yield the share that is done, from 0 to 1."""
-        with reconcile.snapshot():
+        with transactions.snapshot():
             self.config.refresh()
         recheck_at = time.monotonic() + CHECK_INTERVAL_S
         stalled = self._stalled() if self._is_served() else {}
@@ -114,7 +114,7 @@ class Reconciler:
         first, last = self.scope.first, self.scope.last
         begins = first
         while first <= last:
-            with reconcile.snapshot():
+            with transactions.snapshot():
                 self.config.refresh()
                 key_range = reconcile.next_key_range(self.scope, first)
                 reconcile.check(self.result, self.scope, key_range, self.config)
@@ -127,7 +127,7 @@ class Reconciler:
         for table in reconcile.orphans.TABLES:
             first = self.scope.first
             while first <= last:
-                with reconcile.snapshot():
+                with transactions.snapshot():
                     first = reconcile.orphans.walk(self.result, table, first, last)
                 yield 1.0
 
@@ -136,7 +136,7 @@ class Reconciler:
         until = wanted.until or self._now
         for after, last in reconcile.lost.spans(self.config, wanted.since, until, self._grace):
             while after < last:
-                with reconcile.snapshot():
+                with transactions.snapshot():
                     after = reconcile.lost.walk(self.result, after, last, keys)
                 yield 1.0
 

@@ -44,21 +44,8 @@ def count(consumer_id: int, channel_id: int, now: datetime, most: int = MAX_COUN
     The cost depends neither on the ready messages nor on the history: it counts up to ``most``
     delayed deliveries, and reads up to ``most`` messages twice for those not fanned out yet.
     """
-    counts = Counter.read([consumer_id])[consumer_id]
-    later = by_index(Delivery.objects.all(), "delivery_claim").filter(
-        consumer_id=consumer_id,
-        priority__in=list(LEVELS),
-        due_at__gt=now,
-        due_at__lt=BEHIND,
-        state=DeliveryState.QUEUED.value,
-    )
-    delayed = len(later.values_list("id", flat=True)[:most])
-    soon, later_ones = _accepted(channel_id, now, most)
-    return Waiting(
-        max(0, counts[DeliveryState.QUEUED.value] - delayed) + soon,
-        counts[DeliveryState.IN_FLIGHT.value],
-        delayed + later_ones,
-    )
+    with transactions.snapshot():  # or a message that is fanned out meanwhile is in neither number
+        return _count(consumer_id, channel_id, now, most)
 
 
 def oldest(consumer_id: int) -> datetime | None:
@@ -125,6 +112,24 @@ def cancel_move(task_id: int, principal: Principal) -> MoveTask:
         return task
 
     return transactions.run(write)
+
+
+def _count(consumer_id: int, channel_id: int, now: datetime, most: int) -> Waiting:
+    counts = Counter.read([consumer_id])[consumer_id]
+    later = by_index(Delivery.objects.all(), "delivery_claim").filter(
+        consumer_id=consumer_id,
+        priority__in=list(LEVELS),
+        due_at__gt=now,
+        due_at__lt=BEHIND,
+        state=DeliveryState.QUEUED.value,
+    )
+    delayed = len(later.values_list("id", flat=True)[:most])
+    soon, later_ones = _accepted(channel_id, now, most)
+    return Waiting(
+        max(0, counts[DeliveryState.QUEUED.value] - delayed) + soon,
+        counts[DeliveryState.IN_FLIGHT.value],
+        delayed + later_ones,
+    )
 
 
 def _accepted(channel_id: int, now: datetime, most: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from django.db import connection, transaction
 
-from channels_app import clock
+from channels_app import clock, transactions
 from channels_app.models import Channel, Consumer, DirectoryVersion, Message, Team
 from delivery.models import Counter, Delivery
 from delivery.rules.reconciliation import Check
@@ -111,7 +111,7 @@ def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
         Message.objects.update(consumer_count=2)
 
     reconciler = Reconciler(Wanted(), now=clock.now(), most_ids=5)
-    with reconcile.snapshot():
+    with transactions.snapshot():
         reconciler.config.refresh()
         meanwhile(come_late)
         stretch = reconcile.next_key_range(reconciler.scope, 0)
@@ -124,7 +124,7 @@ def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
 @pytest.mark.mariadb
 def test_behind_a_look_transactions_are_what_they_were() -> None:
     """After a scan, transactions again see each other's commits."""
-    with reconcile.snapshot():
+    with transactions.snapshot():
         reconcile.newest()
     with transaction.atomic():
         assert not Team.objects.exists()

@@ -4,7 +4,7 @@ The audit trail of people's actions (AuditEntry) is something else.
 
 result, config = Reconciliation(most_ids=20), reconcile.ConfigSnapshot(grace)
 while first <= scope.last:
-    with reconcile.snapshot():
+    with transactions.snapshot():
         config.refresh()
         key_range = reconcile.next_key_range(scope, first)
         reconcile.check(result, scope, key_range, config)
@@ -20,7 +20,6 @@ from delivery.steps.reconcile.scope import (
     KeyRange,
     ReconciledConsumer,
     Scope,
-    snapshot,
 )
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "newest",
     "next_key_range",
     "orphans",
-    "snapshot",
 ]
 
 

@@ -1,12 +1,10 @@
 """The rows that a reconciliation reads, and the settings of consumers, in one snapshot."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from django.db import connection, transaction
+from django.db import connection
 
 from channels_app.conf import conf
 from channels_app.models import Channel, Consumer, DirectoryVersion, raw
@@ -142,29 +140,3 @@ class ConfigSnapshot:
 def through(index: str) -> str:
     """Return the SQL after a table's name that forces an index."""
     return f" FORCE INDEX ({index})" if connection.vendor == "mysql" else f" INDEXED BY {index}"
-
-
-@contextmanager
-def snapshot() -> Iterator[None]:
-    """Read a consistent state of the database: concurrent changes are not seen.
-
-    Takes no locks and waits for none. It must be short, because the database keeps old row versions
-    for it.
-    """
-    if connection.in_atomic_block:
-        yield  # the caller's transaction
-        return
-    if connection.vendor == "mysql":
-        with connection.cursor() as cursor:
-            # For the next transaction only; the installation's default is READ COMMITTED.
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        with transaction.atomic():
-            yield
-        return
-    # Not Django's atomic(), which takes SQLite's only write lock (settings.py).
-    with connection.cursor() as cursor:
-        cursor.execute("BEGIN DEFERRED")
-        try:
-            yield
-        finally:
-            cursor.execute("ROLLBACK")

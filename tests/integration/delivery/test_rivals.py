@@ -20,12 +20,13 @@ from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.lifecycle import DeliveryState, Reason, Transition
 from delivery.rules.outcome import Outcome
 from delivery.rules.principal import Principal
-from delivery.steps import cancel, claim, fanout, replay, settle
+from delivery.steps import cancel, claim, fanout, queues, replay, settle
 from delivery.steps.claim import ClaimRequest
 from delivery.steps.settle import Result
 from tests.support import pumping
 from tests.support.broker import fresh_database
 from tests.support.counts import make_deliveries
+from tests.support.factories import ConsumerFactory
 from tests.support.pumping import make_channel, make_consumer, publish
 from tests.support.wire import Web
 
@@ -236,3 +237,21 @@ def test_a_key_that_is_revoked_in_use_is_dead_everywhere_within_a_second(
     for place in answers:
         assert 202 in {status for began, status in place if began < revoked_at}
         assert {status for began, status in place if began > revoked_at + REVOKED_S} == {401}
+
+
+def test_a_message_that_is_fanned_out_meanwhile_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = ConsumerFactory.create(channel=make_channel(), pull=True)
+    publish(consumer.channel, b"1", b"2")
+    publish(consumer.channel, b"later", due_at=clock.now() + timedelta(hours=1))
+    rest = queues._accepted
+
+    def fan_out_first(channel_id: int, now: datetime, most: int) -> tuple[int, int]:
+        at_once(lambda: fanout.fan_out(10, slot=0))
+        return rest(channel_id, now, most)
+
+    monkeypatch.setattr(queues, "_accepted", fan_out_first)
+    counted = queues.count(consumer.pk, consumer.channel_id, clock.now())
+    assert Delivery.objects.exists()
+    assert counted == (2, 0, 1)
