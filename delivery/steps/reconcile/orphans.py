@@ -11,8 +11,10 @@ from delivery.steps.reconcile import key_ranges
 from delivery.steps.reconcile.fan_out import Sums
 from delivery.steps.reconcile.scope import ConfigSnapshot, KeyRange, Scope
 
-MESSAGES, BODIES = Message._meta.db_table, MessageBody._meta.db_table
-DELIVERIES, ATTEMPTS = Delivery._meta.db_table, Attempt._meta.db_table
+MESSAGES = Message._meta.db_table
+BODIES = MessageBody._meta.db_table
+DELIVERIES = Delivery._meta.db_table
+ATTEMPTS = Attempt._meta.db_table
 STATES = ", ".join(f"'{state}'" for state in sorted(SENDABLE))
 
 BODILESS = f"""
