@@ -16,12 +16,12 @@ from django.template.response import TemplateResponse
 from django.utils.http import urlencode
 
 from broker_site import charts
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Producer
+from delivery.core import csv_cells
+from delivery.core.histogram import percentile
+from delivery.core.timing import in_words
 from delivery.models import LatencyHour, UsageHour
-from delivery.rules import csv_cells
-from delivery.rules.histogram import percentile
-from delivery.rules.latency import in_words
 
 PERMISSION = "delivery.view_usagehour"
 """Permission to view the page; superusers have it."""

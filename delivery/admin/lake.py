@@ -13,13 +13,12 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from channels_app.admin import base
-from channels_app.admin.base import display
-from channels_app.admin.page_context import WithPageContext
+from channels_app.admin.base import WithPageContext, display
+from channels_app.core import ids
 from channels_app.models import Channel, Consumer, Message
-from channels_app.rules import ids
+from delivery.core import lake
+from delivery.core.reconciliation import remedy
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding
-from delivery.rules import lake
-from delivery.rules.reconciliation import remedy
 
 PAGES: dict[str, Any] = {
     ids.MESSAGE: (Message, "admin:channels_app_message_change"),

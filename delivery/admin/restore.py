@@ -9,14 +9,13 @@ from django.utils.safestring import SafeString
 
 from channels_app.admin import base
 from channels_app.admin.base import dialog, display
+from channels_app.core import ids
 from channels_app.models import Consumer
-from channels_app.rules import ids
-from delivery.admin.live import Live, LivePage
-from delivery.admin.stop_action import button
+from delivery.admin.replays import Live, LivePage, button
+from delivery.core.pipeline_jobs import JOBS
+from delivery.maintenance import pipeline_runs
 from delivery.models import PipelineRun, Restore, Restored, RestoredMessage
-from delivery.rules.pipeline_jobs import JOBS
-from delivery.steps import pipeline_runs
-from delivery.steps.replay import restore
+from delivery.replay import restore
 
 State = Restore.State
 TONE = {

@@ -1,7 +1,7 @@
 """Results of the pipeline's work on the lake, and rows restored from it (docs/pipeline.md).
 
 The pipeline writes these tables by their columns. Only the broker writes deliveries and restored
-messages (steps/replay/restore).
+messages (replay/restore).
 """
 
 from django.db import models
@@ -24,7 +24,7 @@ class LakeAudit(models.Model):
     gap = models.PositiveBigIntegerField(default=0)
     """Number of mismatching rows; 0 is correct."""
     checks = models.JSONField(default=dict)
-    """The same number by check (rules/lake)."""
+    """The same number by check (core/lake)."""
     spans = models.JSONField(default=list)
     """Beginning of each hour or day, its messages and their deliveries."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 SUBJECT = "subject"
-"""Replaces them in an ended run's options with a digest (delivery/rules/pipeline_jobs.py)."""
+"""Replaces them in an ended run's options with a digest (delivery/core/pipeline_jobs.py)."""
 MASK = "***"
 
 

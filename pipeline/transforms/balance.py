@@ -31,7 +31,7 @@ WANTS = """
     OR it = event_type AND event_type <> ''
     OR endswith(it, '.*') AND startswith(event_type, left(it, length(it) - 1)))
 """
-"""Whether a consumer's filter lets an event type through (channels_app/rules/filters.py)."""
+"""Whether a consumer's filter lets an event type through (channels_app/core/names.py)."""
 LACKING = f"""
     CASE WHEN known AND state = 'dispatched' AND strict AND parties IS NOT NULL THEN array_except(
         transform(filter(parties, p -> p.since <= key AND ({WANTS})), p -> p.id),

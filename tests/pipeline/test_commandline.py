@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from delivery.core import pipeline_jobs
+from delivery.core.principal import Principal
+from delivery.maintenance import pipeline_runs
+from delivery.maintenance import pipeline_runs as processes
 from delivery.models import PipelineLock, PipelineRun
-from delivery.rules import pipeline_jobs
-from delivery.rules.principal import Principal
-from delivery.runtime import pipeline as processes
-from delivery.steps import pipeline_runs
 from pipeline import commandline
 from pipeline.broker import redaction, runs
 from pipeline.jobs import JOBS

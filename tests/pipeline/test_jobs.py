@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from delivery.rules.pipeline_jobs import JOBS as OFFERED
-from delivery.rules.pipeline_jobs import Kind
+from delivery.core.pipeline_jobs import JOBS as OFFERED
+from delivery.core.pipeline_jobs import Kind
 from pipeline import commandline
 from pipeline.execution.job import Job
 from pipeline.jobs import JOBS, erase

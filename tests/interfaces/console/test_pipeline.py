@@ -7,11 +7,11 @@ from django.test import Client
 from django.urls import reverse
 from django_q.models import OrmQ
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import AuditEntry
+from delivery.core.pipeline_jobs import JOBS
+from delivery.maintenance import pipeline_runs
 from delivery.models import Erasure, LakeAudit, PipelineRun, PipelineSchedule, Restore, Segment
-from delivery.rules.pipeline_jobs import JOBS
-from delivery.steps import pipeline_runs
 from tests.support import console
 from tests.support.factories import ConsumerFactory
 

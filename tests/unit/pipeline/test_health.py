@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules.outcome import Outcome
+from delivery.core.outcome import Outcome
 from pipeline.rules import health, outcomes
 from pipeline.rules.health import Measures, burn, recency, score, wilson
 

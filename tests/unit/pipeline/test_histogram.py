@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules import histogram as brokers
+from delivery.core import histogram as brokers
 from pipeline.rules import health
 from pipeline.rules.health import bounds, bucket, percentile
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules import csv_cells as brokers
+from delivery.core import csv_cells as brokers
 from pipeline.rules import csv_cells, hours
 
 BOUND = datetime(2026, 11, 22, 4, 20, 34, 5, tzinfo=UTC)
