@@ -397,7 +397,7 @@ def _stored_result(
         lambda: _keep(key, status, now), on_collision=lambda: None
     )
     if result is not None:
-        failpoints.reach("after_early_word")
+        failpoints.reach("after_early_callback")
     return delivery_id, result
 
 
@@ -405,7 +405,7 @@ def _keep(key: int, status: ProviderStatus, now: datetime) -> tuple[int | None, 
     row = Correlation.objects.filter(id=key).first()
     if row is None:
         Correlation.objects.create(id=key, ok=status.ok, noted_at=now)
-        failpoints.reach("in_early_word")
+        failpoints.reach("in_early_callback")
         return None, AckResult.EARLY
     if row.delivery_id is None:
         return None, AckResult.DOUBLE

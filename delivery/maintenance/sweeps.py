@@ -240,7 +240,7 @@ def orphans() -> int:
     released = 0
     for slot in registration.dead_pump_reaper.dead():
         if registration.reap(slot):
-            failpoints.reach("after_burial")
+            failpoints.reach("after_reap")
             released += release.release_owner(slot.generation, now=clock.now(), slot=SLOT)
     return released
 

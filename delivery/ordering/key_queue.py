@@ -342,12 +342,12 @@ def advance(lanes: Sequence[Locked], now: datetime) -> dict[int, datetime]:
     if ended:
         raw.execute(f"DELETE FROM {LANES} WHERE id IN ({raw.listed(sorted(ended))})")
     if not following:
-        failpoints.reach("in_lane")
+        failpoints.reach("in_key_release")
         return {}
     instant = raw.text(now)
     dues = {delivery_id: max(due_at, instant) for _, delivery_id, _, due_at in following}
     raw.execute_all([*releasing(dues), _heads(following, instant)])
-    failpoints.reach("in_lane")
+    failpoints.reach("in_key_release")
     metrics.ORDERING_WAIT.observe_all(
         [max(0.0, (now - raw.instant(due_at)).total_seconds()) for *_, due_at in following]
     )

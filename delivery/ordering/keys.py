@@ -49,7 +49,7 @@ def pause(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
         return Lane.objects.get(id=lane_id)
 
     paused = transactions.run(write)
-    failpoints.reach("after_lane")
+    failpoints.reach("after_key_change")
     return paused
 
 
@@ -71,7 +71,7 @@ def resume(lane_id: int, principal: Principal, *, now: datetime) -> dict[int, da
         return key_queue.advance([locked._replace(is_paused=0)], now)
 
     due = transactions.run(write)
-    failpoints.reach("after_lane")
+    failpoints.reach("after_key_change")
     return due
 
 
@@ -100,7 +100,7 @@ def skip(
         return key_queue.advance([locked], now)
 
     due = transactions.run(write)
-    failpoints.reach("after_lane")
+    failpoints.reach("after_key_change")
     return due
 
 
@@ -118,7 +118,7 @@ def repair(now: datetime) -> Iterator[int]:
         if wrong := _stale_head(rows):
             while mended := transactions.run(lambda: _repair(wrong, now)):
                 metrics.SWEEP_ROWS.labels("lane").inc(mended)
-                failpoints.reach("after_lane")
+                failpoints.reach("after_key_change")
                 yield mended
 
 

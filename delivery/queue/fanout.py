@@ -353,7 +353,7 @@ def _run(
 
 def _make(work: Callable[[], FanoutResult]) -> FanoutResult:
     made = transactions.run(work, on_collision=new_id.reseed)
-    failpoints.reach("after_birth" if made.claimed else "after_dispatch")
+    failpoints.reach("after_claimed_fanout" if made.claimed else "after_fanout")
     return made
 
 
@@ -453,7 +453,7 @@ def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
         due=by_consumer,
         claimed=claimed,
     )
-    failpoints.reach("in_birth" if claimed else "in_dispatch")
+    failpoints.reach("in_claimed_fanout" if claimed else "in_fanout")
     raw.execute_last(
         [
             *entered.statements,

@@ -72,8 +72,8 @@ def publish(broker: Broker) -> None:
         broker.call("POST", "/channels/orders/messages", 202, json={"n": number})
 
 
-@pytest.mark.trap("a key that only one host knows")
-@pytest.mark.trap("a start with another key")
+@pytest.mark.trap("an encryption key that only one host has")
+@pytest.mark.trap("a start with the wrong key")
 def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
     hosts: tuple[Broker, Broker], receiver: Receiver
 ) -> None:

@@ -310,7 +310,7 @@ def test_a_file_on_its_way_is_in_no_tables_folder(
     assert early == []
 
 
-@pytest.mark.trap("an erasure that stops half way")
+@pytest.mark.trap("an erasure that fails half way")
 @pytest.mark.mysql
 def test_an_amended_file_that_is_older_than_a_column_keeps_the_columns_it_has(
     archive_job: RunArchive, month: Month, files: Lake

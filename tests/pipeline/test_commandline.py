@@ -127,14 +127,14 @@ def test_a_run_that_cannot_be_done_says_why(
     assert capsys.readouterr().err.endswith(f"{error}\n")
 
 
-@pytest.mark.trap("a check that finds a gap and ends well")
+@pytest.mark.trap("a check that finds a gap and exits with 0")
 @pytest.mark.parametrize(("wrong", "code"), [(0, commandline.DONE), (3, commandline.FOUND)])
 def test_a_run_that_found_something_wrong_says_so_by_its_exit_code(wrong: int, code: int) -> None:
     assert commandline.main(["toy", f"--wrong={wrong}"]) == code
     assert PipelineRun.objects.get().state == "finished"
 
 
-@pytest.mark.trap("a check that finds a gap and ends well")
+@pytest.mark.trap("a check that finds a gap and exits with 0")
 def test_an_audit_with_a_gap_has_found_something() -> None:
     assert JOBS["audit"].finding == "gap"
 

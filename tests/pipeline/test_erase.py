@@ -58,7 +58,7 @@ def plans(spark: SparkSession) -> str:
     return "\n".join(found)
 
 
-@pytest.mark.trap("an erasure that stops half way")
+@pytest.mark.trap("an erasure that fails half way")
 def test_a_person_is_gone_and_nobody_else(
     made: Month, run_job: RunJob, chosen: Settings, spark: SparkSession
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_person_is_gone_and_nobody_else(
     assert rows(chosen) == after
 
 
-@pytest.mark.trap("an erasure that stops half way")
+@pytest.mark.trap("an erasure that fails half way")
 def test_a_file_that_is_older_than_a_column_keeps_the_columns_it_has(
     run_job: RunJob, chosen: Settings
 ) -> None:

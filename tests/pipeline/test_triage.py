@@ -101,7 +101,7 @@ def test_clusters_of_a_month_are_those_of_plain_python(run_job: RunJob) -> None:
     assert list(places) == list(range(1, len(wanted) + 1))
 
 
-@pytest.mark.trap("an answer that repeats the body")
+@pytest.mark.trap("a response that repeats the body")
 def test_sealed_answers_are_told_apart_and_not_written_in_clear(run_job: RunJob) -> None:
     consumer = ConsumerFactory.create()
     now = datetime.now(UTC)

@@ -105,7 +105,7 @@ def test_functions_stay_short() -> None:
     assert {name: length for name, length in long.items() if length > MAX_FUNCTION} == {}
 
 
-def test_whoever_overrules_the_type_checker_says_why() -> None:
+def test_every_type_ignore_has_a_reason() -> None:
     """The reason stands behind the marker or in a comment above it."""
     silent = []
     for name in sources(*CODE, "tests", "manage.py"):
@@ -119,7 +119,7 @@ def test_whoever_overrules_the_type_checker_says_why() -> None:
     assert silent == []
 
 
-def test_packages_with_code_say_what_they_are() -> None:
+def test_packages_with_code_have_docstrings() -> None:
     """The linter checks all other modules."""
     silent = []
     for name in sources(*CODE, "tests"):

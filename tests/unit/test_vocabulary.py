@@ -64,7 +64,7 @@ def test_nothing_has_a_retired_name() -> None:
     assert sorted(wrong) == []
 
 
-def test_a_retired_name_is_found() -> None:
+def test_a_retired_name_is_detected() -> None:
     tree = ast.parse("class Roster:\n    def f(self, parcel): MOST_ROWS = 1")
     assert {"Roster", "parcel"} <= defined(tree) & NAMES
     assert any(name.startswith(PREFIXES) for name in defined(tree))

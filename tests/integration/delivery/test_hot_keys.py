@@ -72,9 +72,7 @@ def drain(consumer: Consumer, now: datetime) -> None:
 
 
 @pytest.mark.seed("S3-32")
-def test_a_key_with_half_of_the_traffic_is_told_of_by_name(
-    consumer: Consumer, now: datetime
-) -> None:
+def test_a_hot_key_is_reported_by_name(consumer: Consumer, now: datetime) -> None:
     others = [f"{key}1" for key in "BCDEFGH"]
     crowd(consumer, " ".join(f"A{n} {other}" for n, other in enumerate(others)))
     rows = take(consumer, now)
@@ -92,7 +90,7 @@ def test_a_key_with_half_of_the_traffic_is_told_of_by_name(
 
 
 @pytest.mark.slow("fills keys beyond their limit")
-def test_it_is_told_of_on_the_transition_alone(consumer: Consumer, now: datetime) -> None:
+def test_a_hot_key_is_reported_once_on_the_transition(consumer: Consumer, now: datetime) -> None:
     assert look(now) == []
     assert not Standing.objects.exists()
     crowd(consumer, "A0 " * 5)
@@ -113,7 +111,7 @@ def test_it_is_told_of_on_the_transition_alone(consumer: Consumer, now: datetime
 
 
 @pytest.mark.slow("fills keys beyond their limit")
-def test_a_key_that_wavers_is_told_of_once_an_hour(consumer: Consumer, now: datetime) -> None:
+def test_a_fluctuating_key_is_reported_once_an_hour(consumer: Consumer, now: datetime) -> None:
     told = 0
     for minute in range(0, 180, 10):
         crowd(consumer, "A0 " * 9)
@@ -123,9 +121,7 @@ def test_a_key_that_wavers_is_told_of_once_an_hour(consumer: Consumer, now: date
     assert told == 3
 
 
-def test_a_head_that_stands_makes_its_key_hot(
-    consumer: Consumer, now: datetime, allow: Allow
-) -> None:
+def test_a_blocked_head_makes_its_key_hot(consumer: Consumer, now: datetime, allow: Allow) -> None:
     allow(waiting=0, after=30 * MINUTE)
     crowd(consumer, "A0 A1 B0")
     end(take(consumer, now), "retry", now)
@@ -137,7 +133,9 @@ def test_a_head_that_stands_makes_its_key_hot(
     assert hot_keys.backlogs() == []
 
 
-def test_who_was_told_to_wait_is_not_hot(consumer: Consumer, now: datetime, allow: Allow) -> None:
+def test_a_deliberately_waiting_key_is_not_hot(
+    consumer: Consumer, now: datetime, allow: Allow
+) -> None:
     allow(waiting=0, after=30 * MINUTE)
     say(consumer, "A0", due_at=now + timedelta(days=1))
     crowd(consumer, "A1")
@@ -155,7 +153,7 @@ def test_who_was_told_to_wait_is_not_hot(consumer: Consumer, now: datetime, allo
     assert len(look(now)) == 1
 
 
-def test_every_slice_is_looked_at(
+def test_every_slice_of_keys_is_scanned(
     consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hot_keys, "SLICE", 2)
@@ -165,7 +163,7 @@ def test_every_slice_is_looked_at(
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_of_several_that_look_at_once_one_tells(
+def test_concurrent_scans_notify_once(
     consumer: Consumer, now: datetime, is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_known:
@@ -199,13 +197,13 @@ def test_of_several_that_look_at_once_one_tells(
 
 
 @pytest.mark.seed("S3-32")
-def test_the_console_and_the_metrics_say_so(consumer: Consumer, now: datetime) -> None:
+def test_console_and_metrics_show_hot_keys(consumer: Consumer, now: datetime) -> None:
     operator, page = console.operator(), reverse("admin:index")
     assert 'id="hot-keys"' not in console.look(operator, console.list_url(Lane))
     crowd(consumer, "A0 " * 9)
     look(now)
     name = f"{consumer.channel.slug}/{consumer.client_id}"
-    assert f"8 wait in A of {name}" in console.look(operator, page)
+    assert f"8 deliveries wait behind A of {name}" in console.look(operator, page)
     text = console.look(operator, console.list_url(Lane))
     assert f'href="?q={name}/A"' in text
     answer = operator.get(f"{console.list_url(Lane)}?q={name}/A")
@@ -216,11 +214,11 @@ def test_the_console_and_the_metrics_say_so(consumer: Consumer, now: datetime) -
     assert consumer.client_id not in scrape, "no series for a key or its consumer"
     drain(consumer, now)
     look(now + MINUTE)
-    assert "ordering keys with more messages than can be sent" in console.look(operator, page)
+    assert "ordering keys with a large or long-blocked backlog" in console.look(operator, page)
     assert "hookstation_hot_keys 0.0" in Client().get("/metrics").content.decode()
 
 
-def test_owners_read_what_to_do(consumer: Consumer, now: datetime) -> None:
+def test_the_notification_tells_owners_what_to_do(consumer: Consumer, now: datetime) -> None:
     crowd(consumer, "A0 " * 9)
     look(now)
     reason = Notice.objects.get().reason

@@ -67,7 +67,7 @@ def deliver_all(consumer: Consumer, now: datetime) -> list[str]:
     return rounds
 
 
-def test_heads_with_nobody_behind_end_their_lanes_without_a_look(
+def test_heads_without_followers_end_their_keys_without_a_query(
     consumer: Consumer, now: datetime
 ) -> None:
     say(consumer, "A1 B1 B2 C1")
@@ -87,7 +87,7 @@ def test_heads_with_nobody_behind_end_their_lanes_without_a_look(
     assert not Lane.objects.exists()
 
 
-def test_of_a_key_that_waits_and_one_that_ends_together_each_goes_its_way(
+def test_waiting_and_ending_keys_in_one_batch_are_handled_separately(
     consumer: Consumer, now: datetime
 ) -> None:
     say(consumer, "A1 A2 B1")
@@ -99,14 +99,14 @@ def test_of_a_key_that_waits_and_one_that_ends_together_each_goes_its_way(
 
 
 @pytest.mark.seed("S3-01", "S3-33", "S3-34")
-def test_one_of_each_key_at_a_time(consumer: Consumer, now: datetime) -> None:
+def test_one_delivery_per_key_at_a_time(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 B1 A3 B2 C1")
     fan_out()
     assert deliver_all(consumer, now) == ["A1 B1 C1", "A2 B2", "A3"]
 
 
 @pytest.mark.seed("S3-02", "S3-03")
-def test_the_picture_of_the_requirement(receiver: Receiver) -> None:
+def test_the_example_of_the_requirement_holds(receiver: Receiver) -> None:
     consumer = make_consumer(make_channel(), receiver.url("/ok"), ordering=True)
     with pumping.pumping() as pump:
         say(consumer, "B2 C4 C5 A5 A6 B3 A7")
@@ -118,7 +118,7 @@ def test_the_picture_of_the_requirement(receiver: Receiver) -> None:
 
 
 @pytest.mark.seed("S3-09", "S3-24", "S3-26")
-def test_a_lane_ends_with_its_last_delivery(consumer: Consumer, now: datetime) -> None:
+def test_a_key_ends_with_its_last_delivery(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 B1 B2")
     fan_out()
     assert Lane.objects.count() == 2
@@ -128,9 +128,7 @@ def test_a_lane_ends_with_its_last_delivery(consumer: Consumer, now: datetime) -
 
 
 @pytest.mark.seed("S3-43")
-def test_what_has_no_key_or_no_ordered_consumer_has_no_lane(
-    consumer: Consumer, now: datetime
-) -> None:
+def test_without_key_or_ordering_there_is_no_key_row(consumer: Consumer, now: datetime) -> None:
     other = make_consumer(consumer.channel, NOWHERE)
     publish(consumer.channel, b"1", b"2")
     say(consumer, "A1 A2")
@@ -141,7 +139,7 @@ def test_what_has_no_key_or_no_ordered_consumer_has_no_lane(
 
 
 @pytest.mark.seed("S3-14")
-def test_those_behind_wait_for_the_retries_of_the_head(consumer: Consumer, now: datetime) -> None:
+def test_followers_wait_for_the_retries_of_the_head(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2")
     fan_out()
     end(take(consumer, now), "retry", now)
@@ -150,7 +148,7 @@ def test_those_behind_wait_for_the_retries_of_the_head(consumer: Consumer, now: 
     assert deliver_all(consumer, later) == ["A1", "A2"]
 
 
-def test_those_behind_wait_for_a_lapsed_lease(consumer: Consumer, now: datetime) -> None:
+def test_followers_wait_for_an_expired_lease(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2")
     fan_out()
     first = take(consumer, now)
@@ -163,7 +161,7 @@ def test_those_behind_wait_for_a_lapsed_lease(consumer: Consumer, now: datetime)
     assert deliver_all(consumer, later) == ["A2"]
 
 
-def test_those_behind_wait_while_a_dead_pump_is_buried(consumer: Consumer, now: datetime) -> None:
+def test_followers_wait_while_a_dead_pump_is_reaped(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2")
     fan_out()
     take(consumer, now)
@@ -172,7 +170,9 @@ def test_those_behind_wait_while_a_dead_pump_is_buried(consumer: Consumer, now: 
 
 
 @pytest.mark.parametrize("how", ["dead", "expired"])
-def test_who_gave_up_lets_the_next_one_go(consumer: Consumer, now: datetime, how: str) -> None:
+def test_a_dead_head_releases_the_next_delivery(
+    consumer: Consumer, now: datetime, how: str
+) -> None:
     say(consumer, "A1 A2")
     fan_out()
     end(take(consumer, now), how, now)
@@ -180,7 +180,7 @@ def test_who_gave_up_lets_the_next_one_go(consumer: Consumer, now: datetime, how
 
 
 @pytest.mark.seed("S3-14")
-def test_a_dead_head_holds_its_key_where_that_is_wanted(now: datetime) -> None:
+def test_a_dead_head_blocks_its_key_if_configured(now: datetime) -> None:
     consumer = make_consumer(make_channel(), NOWHERE, ordering=True, head_of_line="block")
     say(consumer, "A1 A2 B1")
     fan_out()
@@ -195,7 +195,7 @@ def test_a_dead_head_holds_its_key_where_that_is_wanted(now: datetime) -> None:
 
 
 @pytest.mark.seed("S3-14")
-def test_a_dead_head_with_nobody_behind_holds_its_key_for_who_comes(now: datetime) -> None:
+def test_a_dead_head_without_followers_blocks_later_deliveries(now: datetime) -> None:
     consumer = make_consumer(make_channel(), NOWHERE, ordering=True, head_of_line="block")
     say(consumer, "A1 B1")
     fan_out()
@@ -207,7 +207,7 @@ def test_a_dead_head_with_nobody_behind_holds_its_key_for_who_comes(now: datetim
     assert lane_of(consumer, "A").blocked_at == now
 
 
-def test_a_blocked_key_goes_on_when_its_head_is_skipped(now: datetime) -> None:
+def test_a_blocked_key_continues_when_its_head_is_skipped(now: datetime) -> None:
     consumer = make_consumer(make_channel(), NOWHERE, ordering=True, head_of_line="block")
     say(consumer, "A1 A2")
     fan_out()
@@ -220,7 +220,7 @@ def test_a_blocked_key_goes_on_when_its_head_is_skipped(now: datetime) -> None:
     assert Delivery.objects.filter(state="dead").count() == 1
 
 
-def test_a_blocked_key_goes_on_when_the_consumer_wants_it_so(now: datetime) -> None:
+def test_a_blocked_key_continues_when_the_consumers_setting_changes(now: datetime) -> None:
     consumer = make_consumer(make_channel(), NOWHERE, ordering=True, head_of_line="block")
     say(consumer, "A1 A2")
     fan_out()
@@ -231,7 +231,7 @@ def test_a_blocked_key_goes_on_when_the_consumer_wants_it_so(now: datetime) -> N
     assert deliver_all(consumer, now) == ["A2"]
 
 
-def test_a_replayed_one_stands_last(consumer: Consumer, now: datetime) -> None:
+def test_a_replayed_delivery_is_last_of_its_key(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 A3")
     fan_out()
     dead = take(consumer, now)
@@ -264,7 +264,7 @@ def test_a_backfill_keeps_the_order_of_each_key(consumer: Consumer, now: datetim
 
 
 @pytest.mark.parametrize(("which", "left"), [("A1", ["A2", "A3"]), ("A2", ["A1", "A3"])])
-def test_a_cancelled_one_is_in_nobodys_way(
+def test_a_cancelled_delivery_does_not_block_its_key(
     consumer: Consumer, now: datetime, which: str, left: list[str]
 ) -> None:
     say(consumer, "A1 A2 A3")
@@ -275,7 +275,7 @@ def test_a_cancelled_one_is_in_nobodys_way(
     assert deliver_all(consumer, now) == left
 
 
-def test_a_cancelled_message_is_in_nobodys_way(consumer: Consumer, now: datetime) -> None:
+def test_a_cancelled_message_does_not_block_its_key(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2")
     fan_out()
     first = Message.objects.order_by("id").first()
@@ -284,7 +284,7 @@ def test_a_cancelled_message_is_in_nobodys_way(consumer: Consumer, now: datetime
     assert deliver_all(consumer, now) == ["A2"]
 
 
-def test_those_that_expired_while_they_waited_are_passed_over(
+def test_deliveries_that_expired_while_waiting_are_skipped(
     consumer: Consumer, now: datetime
 ) -> None:
     say(consumer, "A1")
@@ -296,7 +296,7 @@ def test_those_that_expired_while_they_waited_are_passed_over(
     assert deliver_all(consumer, now) == ["A4"]
 
 
-def test_one_claim_ends_a_batch_of_those_that_expired(
+def test_one_claim_cancels_a_batch_of_expired_deliveries(
     consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expired heads end, and as many expired messages behind them as fit the limit."""
@@ -314,7 +314,7 @@ def test_one_claim_ends_a_batch_of_those_that_expired(
     assert not Lane.objects.exists()
 
 
-def test_a_head_that_is_scheduled_holds_its_key(consumer: Consumer, now: datetime) -> None:
+def test_a_scheduled_head_blocks_its_key(consumer: Consumer, now: datetime) -> None:
     at = now + timedelta(hours=1)
     say(consumer, "A1", due_at=at)
     say(consumer, "A2")
@@ -323,7 +323,7 @@ def test_a_head_that_is_scheduled_holds_its_key(consumer: Consumer, now: datetim
     assert deliver_all(consumer, at) == ["A1", "A2"]
 
 
-def test_one_behind_keeps_its_own_instant(consumer: Consumer, now: datetime) -> None:
+def test_a_follower_keeps_its_own_due_time(consumer: Consumer, now: datetime) -> None:
     at = now + timedelta(hours=1)
     say(consumer, "A1")
     say(consumer, "A2", due_at=at)
@@ -333,7 +333,7 @@ def test_one_behind_keeps_its_own_instant(consumer: Consumer, now: datetime) -> 
     assert deliver_all(consumer, at) == ["A2"]
 
 
-def test_one_behind_may_be_moved_and_keeps_its_place(consumer: Consumer, now: datetime) -> None:
+def test_a_follower_can_be_moved_and_keeps_its_position(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 A3")
     fan_out()
     second = Delivery.objects.order_by("message_id")[1]
@@ -347,7 +347,7 @@ def test_one_behind_may_be_moved_and_keeps_its_place(consumer: Consumer, now: da
 
 
 @pytest.mark.mariadb
-def test_one_behind_that_is_moved_while_the_head_ends_keeps_the_new_instant(
+def test_a_follower_moved_while_the_head_ends_keeps_its_new_due_time(
     consumer: Consumer, now: datetime
 ) -> None:
     """The move is not yet committed when the next message of the key is looked up."""
@@ -375,7 +375,7 @@ def test_one_behind_that_is_moved_while_the_head_ends_keeps_the_new_instant(
     assert deliver_all(consumer, now) == ["A2"]
 
 
-def test_a_paused_consumer_keeps_its_lanes(consumer: Consumer, now: datetime) -> None:
+def test_a_paused_consumer_keeps_its_keys(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2")
     fan_out()
     slug = consumer.channel.slug
@@ -385,7 +385,7 @@ def test_a_paused_consumer_keeps_its_lanes(consumer: Consumer, now: datetime) ->
     assert deliver_all(consumer, now) == ["A1", "A2"]
 
 
-def test_lanes_of_a_removed_consumer_go_with_its_deliveries(
+def test_keys_of_a_retired_consumer_are_deleted_with_its_deliveries(
     consumer: Consumer, now: datetime
 ) -> None:
     say(consumer, "A1 A2 A3")
@@ -397,7 +397,7 @@ def test_lanes_of_a_removed_consumer_go_with_its_deliveries(
     assert Delivery.objects.filter(state="cancelled").count() == 3
 
 
-def test_without_ordering_all_that_waits_goes(consumer: Consumer, now: datetime) -> None:
+def test_turning_ordering_off_releases_all_followers(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 A3 B1")
     fan_out()
     consumer.ordering = False
@@ -410,7 +410,7 @@ def test_without_ordering_all_that_waits_goes(consumer: Consumer, now: datetime)
     assert words(take(consumer, now)) == "A2 A3 A4 B1"
 
 
-def test_with_ordering_what_comes_from_then_on_keeps_its_order(now: datetime) -> None:
+def test_turning_ordering_on_orders_later_deliveries(now: datetime) -> None:
     consumer = make_consumer(make_channel(), NOWHERE)
     say(consumer, "A1 A2")
     fan_out()
@@ -424,7 +424,7 @@ def test_with_ordering_what_comes_from_then_on_keeps_its_order(now: datetime) ->
     assert deliver_all(consumer, now) == ["A4"]
 
 
-def test_one_from_before_ordering_ends_nobodys_lane(now: datetime) -> None:
+def test_a_delivery_from_before_ordering_ends_no_key(now: datetime) -> None:
     consumer = make_consumer(make_channel(), NOWHERE)
     say(consumer, "A1")
     fan_out()
@@ -441,7 +441,7 @@ def test_one_from_before_ordering_ends_nobodys_lane(now: datetime) -> None:
     assert deliver_all(consumer, now) == ["A3"]
 
 
-def test_a_sweep_lets_go_on_what_lost_its_head(consumer: Consumer, now: datetime) -> None:
+def test_a_sweep_continues_keys_without_a_head(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 B1")
     fan_out()
     Delivery.objects.filter(id=lane_of(consumer, "A").head_id or 0).delete()
@@ -457,7 +457,7 @@ def test_a_sweep_lets_go_on_what_lost_its_head(consumer: Consumer, now: datetime
     deliver_all(consumer, now)
 
 
-def test_retention_leaves_those_that_wait(consumer: Consumer, now: datetime) -> None:
+def test_retention_keeps_waiting_deliveries(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2")
     fan_out()
     end(take(consumer, now), "delivered", now)
@@ -466,7 +466,7 @@ def test_retention_leaves_those_that_wait(consumer: Consumer, now: datetime) -> 
     assert deliver_all(consumer, now) == ["A2"]
 
 
-def test_park_resume_and_skip(consumer: Consumer, now: datetime) -> None:
+def test_pause_resume_and_skip_a_key(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 A3 B1")
     fan_out()
     key = lane_id(consumer.id, "A")
@@ -494,7 +494,7 @@ def test_park_resume_and_skip(consumer: Consumer, now: datetime) -> None:
         keys.pause(key, ALICE, now=now)
 
 
-def test_a_paused_key_waits_without_anything_in_it(consumer: Consumer, now: datetime) -> None:
+def test_an_empty_key_can_be_paused(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1")
     fan_out()
     key = lane_id(consumer.id, "A")
@@ -508,9 +508,7 @@ def test_a_paused_key_waits_without_anything_in_it(consumer: Consumer, now: date
     assert deliver_all(consumer, now) == ["A2"]
 
 
-def test_the_head_of_a_paused_key_that_is_not_on_its_way_waits(
-    consumer: Consumer, now: datetime
-) -> None:
+def test_a_queued_head_of_a_paused_key_waits(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 B1")
     fan_out()
     key = lane_id(consumer.id, "A")
@@ -524,7 +522,7 @@ def test_the_head_of_a_paused_key_that_is_not_on_its_way_waits(
 
 
 @pytest.mark.parametrize("how", ["retry", "nothing"])
-def test_a_paused_key_is_not_tried_again(consumer: Consumer, now: datetime, how: str) -> None:
+def test_a_paused_key_is_not_retried(consumer: Consumer, now: datetime, how: str) -> None:
     say(consumer, "A1 A2")
     fan_out()
     key = lane_id(consumer.id, "A")
@@ -557,7 +555,7 @@ def beside_a_held_beginning(other: Callable[[], None]) -> None:
 @pytest.mark.mariadb
 @pytest.mark.seed("S3-02", "S2-65")
 @pytest.mark.parametrize("told_of", [0, 1, 3])
-def test_two_who_fan_out_keep_the_order_of_acceptance(
+def test_concurrent_fan_outs_keep_the_order_of_acceptance(
     consumer: Consumer, now: datetime, told_of: int
 ) -> None:
     """A fan-out skips later messages of a key whose first message another one holds."""
@@ -576,7 +574,7 @@ def test_two_who_fan_out_keep_the_order_of_acceptance(
 
 
 @pytest.mark.mariadb
-def test_behind_a_crowd_of_a_held_key_nobody_looks_for_ever(
+def test_fan_out_behind_a_crowded_key_is_bounded(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "MAX_PASSED", 4)
@@ -599,9 +597,7 @@ def test_behind_a_crowd_of_a_held_key_nobody_looks_for_ever(
 
 
 @pytest.mark.mariadb
-def test_who_joins_a_lane_waits_for_who_takes_its_head_away(
-    consumer: Consumer, now: datetime
-) -> None:
+def test_joining_a_key_waits_for_the_removal_of_its_head(consumer: Consumer, now: datetime) -> None:
     """Otherwise the key's row would be deleted while a delivery waits behind it forever."""
     say(consumer, "A1")
     fan_out()
@@ -624,7 +620,7 @@ def test_who_joins_a_lane_waits_for_who_takes_its_head_away(
 
 
 @pytest.mark.mariadb
-def test_rivals_make_a_lane_once(consumer: Consumer, now: datetime) -> None:
+def test_concurrent_fan_outs_create_a_key_once(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1")
     say(consumer, "A2")
     gate = threading.Barrier(2)
@@ -645,7 +641,7 @@ def test_rivals_make_a_lane_once(consumer: Consumer, now: datetime) -> None:
 
 
 @pytest.mark.seed("S3-07")
-def test_a_claim_does_not_see_those_behind(consumer: Consumer, now: datetime) -> None:
+def test_a_claim_does_not_read_followers(consumer: Consumer, now: datetime) -> None:
     say(consumer, " ".join(["A1"] * 300))
     say(consumer, "B1")
     fan_out()
@@ -654,7 +650,7 @@ def test_a_claim_does_not_see_those_behind(consumer: Consumer, now: datetime) ->
 
 @pytest.mark.seed("S3-01", "S3-29")
 @pytest.mark.usefixtures("brief_pauses")
-def test_through_a_pump_with_failures_nothing_overtakes(receiver: Receiver) -> None:
+def test_ordering_holds_in_a_pump_with_failures(receiver: Receiver) -> None:
     consumer = make_consumer(
         make_channel(), receiver.url("/flaky"), ordering=True, retry=[0.01], max_attempts=10
     )
@@ -672,6 +668,6 @@ def test_through_a_pump_with_failures_nothing_overtakes(receiver: Receiver) -> N
     assert not Lane.objects.exists()
 
 
-def test_directory_knows_who_is_ordered(consumer: Consumer) -> None:
+def test_config_cache_knows_ordered_consumers(consumer: Consumer) -> None:
     config_cache.refresh(now=True)
     assert set(config_cache.ordered()) == {consumer.id}

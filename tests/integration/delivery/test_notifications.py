@@ -95,7 +95,7 @@ def look(now: datetime) -> list[str]:
     return list(Notice.objects.order_by("id").values_list("kind", flat=True)[before:])
 
 
-def test_each_change_is_told_once(consumer: Consumer) -> None:
+def test_each_health_change_is_notified_once(consumer: Consumer) -> None:
     now = clock.now()
     assert look(now) == []
     works(consumer, now)
@@ -113,7 +113,7 @@ def test_each_change_is_told_once(consumer: Consumer) -> None:
     assert look(now + 40 * MINUTE) == ["failing"]
 
 
-def test_few_failures_are_no_news_until_they_last(consumer: Consumer) -> None:
+def test_few_failures_are_notified_only_if_they_last(consumer: Consumer) -> None:
     now = clock.now()
     fails(consumer, now, count=3, circuit="closed")
     assert look(now + 9 * MINUTE) == []
@@ -122,7 +122,7 @@ def test_few_failures_are_no_news_until_they_last(consumer: Consumer) -> None:
     assert reason == "The last 3 attempts failed; the last one ended with timeout."
 
 
-def test_a_consumer_that_answers_gone_is_told_of_as_disabled_only(
+def test_a_consumer_with_410_is_notified_only_as_disabled(
     consumer: Consumer, receiver: Receiver
 ) -> None:
     Consumer.objects.filter(id=consumer.id).update(url=receiver.url("/status/410"))
@@ -148,7 +148,7 @@ def test_a_consumer_that_a_person_paused_is_left_alone(consumer: Consumer) -> No
     assert look(clock.now() + 2 * MINUTE) == []
 
 
-def test_a_dead_letter_is_told_of_once_a_day(consumer: Consumer) -> None:
+def test_a_dead_letter_is_notified_once_a_day(consumer: Consumer) -> None:
     now = clock.now()
 
     def dies(at: datetime) -> Delivery:
@@ -174,7 +174,7 @@ def test_a_dead_letter_is_told_of_once_a_day(consumer: Consumer) -> None:
     assert look(now + day + 10 * MINUTE) == ["dead_letter"]
 
 
-def test_of_several_that_look_at_once_one_tells(consumer: Consumer) -> None:
+def test_concurrent_scans_notify_once(consumer: Consumer) -> None:
     fails(consumer, clock.now())
     now = clock.now() + MINUTE
     barrier, errors = threading.Barrier(4), list[BaseException]()
@@ -223,7 +223,9 @@ def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> 
 
 
 @pytest.mark.parametrize("exposure", ["external", None])
-def test_teams_never_hear_of_each_other(consumer: Consumer, exposure: str | None) -> None:
+def test_teams_get_no_notifications_of_other_teams(
+    consumer: Consumer, exposure: str | None
+) -> None:
     """Nothing is published to an external channel; a missing channel is no error."""
     if exposure:
         ChannelFactory.create(slug=notifications.CHANNEL, exposure=exposure)
@@ -233,7 +235,7 @@ def test_teams_never_hear_of_each_other(consumer: Consumer, exposure: str | None
     assert not Message.objects.exists()
 
 
-def test_a_failing_listener_is_not_told_of_itself() -> None:
+def test_a_failing_consumer_of_events_is_not_notified_about_itself() -> None:
     listener = make_consumer(
         ChannelFactory.create(slug=notifications.CHANNEL), "http://127.0.0.1:9/"
     )
@@ -243,7 +245,7 @@ def test_a_failing_listener_is_not_told_of_itself() -> None:
     assert not Message.objects.exists()
 
 
-def test_owners_and_editors_get_one_mail(consumer: Consumer) -> None:
+def test_owners_and_editors_get_one_mail_each(consumer: Consumer) -> None:
     fails(consumer, clock.now())
     list(notifications.sweep())
     assert OrmQ.objects.count() == 1  # the maintenance process does not wait for a mail server
@@ -259,7 +261,7 @@ def test_owners_and_editors_get_one_mail(consumer: Consumer) -> None:
     assert OrmQ.objects.count() == 1
 
 
-def test_a_mail_server_that_is_away_is_asked_again(consumer: Consumer, settings: Any) -> None:
+def test_an_unavailable_mail_server_is_retried(consumer: Consumer, settings: Any) -> None:
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 9
     fails(consumer, clock.now())
@@ -305,7 +307,7 @@ def test_one_task_mails_at_a_time(consumer: Consumer) -> None:
     assert OrmQ.objects.count() == 1
 
 
-def test_an_address_that_is_none_is_no_ones_else_trouble(
+def test_an_invalid_mail_address_does_not_affect_others(
     consumer: Consumer, team: Team, settings: Any
 ) -> None:
     theirs = TeamFactory.create()
@@ -322,7 +324,7 @@ def test_an_address_that_is_none_is_no_ones_else_trouble(
     assert fine.mailed_to
 
 
-def test_a_mail_whose_senders_vanish_is_given_up(consumer: Consumer) -> None:
+def test_a_mail_is_dropped_after_repeated_crashes(consumer: Consumer) -> None:
     due(consumer, 1)
     for _ in range(notifications.MAX_MAILS):
         assert notifications.claim(clock.now()) is not None
@@ -332,7 +334,7 @@ def test_a_mail_whose_senders_vanish_is_given_up(consumer: Consumer) -> None:
     assert Notice.objects.get().mail_error
 
 
-def test_what_was_told_long_ago_is_forgotten_in_steps(
+def test_old_notifications_are_deleted_in_batches(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 2)
@@ -353,7 +355,7 @@ def test_without_a_team_nobody_is_mailed() -> None:
     assert tasks.mail() == 0
 
 
-def test_a_real_outage_is_told_of_and_its_end(
+def test_an_outage_and_its_end_are_notified(
     consumer: Consumer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Consumer.objects.filter(id=consumer.id).update(url=receiver.url("/hook"), max_attempts=5)

@@ -46,7 +46,7 @@ def test_an_ordered_chat_sender_is_configuration(receiver: Receiver) -> None:
 
 
 @pytest.mark.seed("S3-10")
-def test_all_of_a_room_is_sent_by_one_pump_while_the_pumps_stay(
+def test_an_ordering_key_stays_with_one_pump(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Both pumps run in this process and would otherwise have the same name.

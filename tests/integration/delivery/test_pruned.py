@@ -13,7 +13,7 @@ def marks() -> dict[int, int]:
     return dict(Pruned.objects.values_list("channel_id", "message_id"))
 
 
-def test_each_mark_is_made_raised_and_never_lowered() -> None:
+def test_retention_marks_only_increase() -> None:
     Pruned.note(1, 10)
     Pruned.note(2, 20)
     Pruned.note(9, 90)

@@ -55,7 +55,7 @@ def run(steps: Iterator[int]) -> None:
     assert not any(steps)
 
 
-def test_both_audits_keep_what_they_found() -> None:
+def test_both_kinds_of_reconciliation_store_their_report() -> None:
     row = lose_one()
     run(reconciliations.recent())
     run(reconciliations.everything())
@@ -68,7 +68,7 @@ def test_both_audits_keep_what_they_found() -> None:
     assert set(reconciliations.newest()) == {"recent", "everything"}
 
 
-def test_an_audit_runs_when_it_is_due_and_not_before() -> None:
+def test_a_reconciliation_runs_when_it_is_due() -> None:
     run(reconciliations.recent())
     run(reconciliations.recent())
     assert AccountingReport.objects.count() == 1
@@ -78,14 +78,14 @@ def test_an_audit_runs_when_it_is_due_and_not_before() -> None:
     assert AccountingReport.objects.count() == 2
 
 
-def test_just_after_a_start_nothing_is_audited() -> None:
+def test_no_reconciliation_runs_right_after_a_start() -> None:
     beats(clock.now())
     run(reconciliations.recent())
     run(reconciliations.everything())
     assert not AccountingReport.objects.exists()
 
 
-def test_the_last_hours_are_the_last_hours() -> None:
+def test_a_recent_reconciliation_covers_only_recent_rows() -> None:
     lose_one()
     hours = 3 * 3_600_000 << ids.TIME_SHIFT
     Delivery.objects.update(message_id=F("message_id") - hours)
@@ -96,13 +96,13 @@ def test_the_last_hours_are_the_last_hours() -> None:
     assert (report.message_count, report.gap) == (0, 0)
 
 
-def test_the_steward_runs_them_among_its_sweeps() -> None:
+def test_the_maintenance_process_runs_reconciliations() -> None:
     mine = SweepScheduler(sweeps.AUDITS)
     while set(reconciliations.newest()) != {"recent", "everything"}:
         mine.turn()
 
 
-def test_old_reports_go() -> None:
+def test_old_reports_are_deleted() -> None:
     run(reconciliations.recent())
     run(reconciliations.everything())
     assert reconciliations.forget(clock.now() + timedelta(days=8)) == 1
@@ -119,7 +119,7 @@ def scraped(client: Client) -> dict[str, float]:
     }
 
 
-def test_monitoring_hears_of_it_until_a_clean_audit_is_kept(client: Client) -> None:
+def test_metrics_show_a_gap_until_a_clean_reconciliation_is_stored(client: Client) -> None:
     assert scraped(client)['hookstation_reconciliation_timestamp_seconds{span="recent"}'] == 0
     row = lose_one()
     run(reconciliations.everything())
@@ -136,12 +136,12 @@ def test_monitoring_hears_of_it_until_a_clean_audit_is_kept(client: Client) -> N
     assert scraped(client)["hookstation_reconciliation_gap"] == 0
 
 
-def test_what_is_kept_must_be_everything() -> None:
+def test_only_a_full_reconciliation_can_be_stored() -> None:
     with pytest.raises(CommandError, match="everything"):
         call_command("reconcile", "--keep", "--since", "2h")
 
 
-def test_the_console_names_the_rows_and_the_way_out(client: Any) -> None:
+def test_the_console_names_mismatched_rows_and_a_remedy(client: Any) -> None:
     row = lose_one()
     run(reconciliations.everything())
     client = operator()
@@ -151,4 +151,4 @@ def test_the_console_names_the_rows_and_the_way_out(client: Any) -> None:
     assert f"/admin/channels_app/message/?channel={row.channel_id}" in text
     assert EXPLANATIONS[Check.FAN_OUT].remedy[:40] in text
     overview = client.get("/admin/").content.decode()
-    assert "mismatched rows in the last audit" in overview
+    assert "mismatched rows in the last reconciliation" in overview

@@ -119,7 +119,7 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
     judge.accept()
 
 
-def test_what_pull_consumers_ask(large: World) -> None:
+def test_receive_statements_use_indexes(large: World) -> None:
     """What receiving does beside the claim, which is the same as the pumps'."""
     now = clock.now()
     want = ClaimRequest(large.consumer.id, 20, 30_000, owner=-7)
@@ -147,7 +147,7 @@ def test_what_pull_consumers_ask(large: World) -> None:
     judge.accept()
 
 
-def test_what_people_repair(large: World) -> None:
+def test_repair_statements_use_indexes(large: World) -> None:
     now = clock.now()
     dead, queued = large.rows["dead"], large.rows["queued"]
     with judging() as judge:
@@ -227,7 +227,7 @@ def test_single_deliveries_by_their_ids(large: World) -> None:
     judge.accept()
 
 
-def test_what_operators_scrape(large: World) -> None:
+def test_metrics_statements_use_indexes(large: World) -> None:
     _waiting(large)
     with judging() as judge:
         for judge.where in ("/readyz", "/metrics"):

@@ -54,7 +54,7 @@ def test_keys_are_listed_with_head_and_depth(api: Api, consumer: Consumer) -> No
 
 
 @pytest.mark.seed("S2-64")
-def test_it_is_said_what_one_key_can_carry(api: Api, consumer: Consumer) -> None:
+def test_the_api_shows_the_throughput_of_a_key(api: Api, consumer: Consumer) -> None:
     say(consumer, "A1 B1 C1")
     fanout.fan_out(100, slot=0)
     assert api.get(at(consumer, "A")).json()["most_per_second"] is None
@@ -103,7 +103,7 @@ def test_the_head_of_a_blocked_key_is_skipped_once(api: Api, consumer: Consumer)
     check()
 
 
-def test_keys_of_others_are_not_there(consumer: Consumer) -> None:
+def test_ordering_keys_of_others_are_not_found(consumer: Consumer) -> None:
     say(consumer, "A1")
     fanout.fan_out(100, slot=0)
     stranger = Api(scopes=["read", "replay"], team=TeamFactory.create())

@@ -84,12 +84,12 @@ def _ignoring_use(key: ApiKey) -> ApiKey:
     return key
 
 
-def test_the_walk_sees_the_whole_api() -> None:
+def test_the_test_covers_every_route() -> None:
     assert len(ROUTES) >= 29
     assert "/api/v1/channels/<str:channel>/messages" in ROUTES
 
 
-@pytest.mark.trap("an open door and readable secrets")
+@pytest.mark.trap("missing authentication and readable secrets")
 @pytest.mark.parametrize("route", ROUTES)
 def test_without_a_key_every_route_is_401(route: str, addresses: dict[str, str]) -> None:
     before = rows(TABLES)
@@ -102,7 +102,7 @@ def test_without_a_key_every_route_is_401(route: str, addresses: dict[str, str])
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_without_the_scope_nothing_opens(route: str, addresses: dict[str, str]) -> None:
+def test_without_the_scope_every_route_is_403(route: str, addresses: dict[str, str]) -> None:
     api = Api(_ignoring_use(ApiKeyFactory.create(scopes=["nothing"])))
     before = rows(TABLES)
     for method in METHODS:

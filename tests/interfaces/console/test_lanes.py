@@ -52,7 +52,7 @@ def test_keys_are_found_by_their_consumer(operator: Client, consumer: Consumer) 
 
 
 @pytest.mark.seed("S2-64")
-def test_the_page_says_what_a_key_can_carry(operator: Client, consumer: Consumer) -> None:
+def test_the_page_shows_the_throughput_of_a_key(operator: Client, consumer: Consumer) -> None:
     page = console.page_url(lane_of(consumer, "A"))
     assert "1 / response time" in console.look(operator, page)
     now = clock.now()
@@ -81,7 +81,7 @@ def test_a_key_is_paused_resumed_and_skipped(operator: Client, consumer: Consume
     check()
 
 
-def test_only_the_head_that_was_seen_is_passed_over(operator: Client, consumer: Consumer) -> None:
+def test_only_the_displayed_head_is_skipped(operator: Client, consumer: Consumer) -> None:
     lane = lane_of(consumer, "A")
     url = reverse("admin:delivery_lane_skip", args=[lane.pk])
     assert f'value="{lane.head_id}"' in operator.get(url).content.decode()
@@ -91,7 +91,7 @@ def test_only_the_head_that_was_seen_is_passed_over(operator: Client, consumer: 
     assert lane_of(consumer, "A").waiting_count == 1
 
 
-def test_who_waits_is_told_for_whom(operator: Client, consumer: Consumer) -> None:
+def test_a_waiting_delivery_links_to_the_head(operator: Client, consumer: Consumer) -> None:
     behind = Delivery.objects.order_by("message_id")[1]
     text = console.look(operator, console.page_url(behind))
     assert "It waits for an earlier delivery of its ordering key." in text
@@ -99,7 +99,7 @@ def test_who_waits_is_told_for_whom(operator: Client, consumer: Consumer) -> Non
     assert console.page_url(lane_of(consumer, "A")) in text
 
 
-def test_a_consumers_page_leads_to_its_keys(operator: Client, consumer: Consumer) -> None:
+def test_a_consumers_page_links_to_its_keys(operator: Client, consumer: Consumer) -> None:
     text = console.look(operator, console.page_url(consumer))
     assert all(console.page_url(lane_of(consumer, key)) in text for key in "AB")
     name = f"{consumer.channel.slug}%2F{consumer.client_id}"
@@ -111,7 +111,7 @@ def test_a_consumers_page_leads_to_its_keys(operator: Client, consumer: Consumer
     assert 'id="lanes"' not in console.look(operator, console.page_url(consumer))
 
 
-def test_an_onlooker_holds_nothing(consumer: Consumer) -> None:
+def test_a_viewer_cannot_pause_keys(consumer: Consumer) -> None:
     lane = lane_of(consumer, "A")
     onlooker = console.onlooker()
     assert not _buttons(onlooker, lane)

@@ -30,7 +30,7 @@ def wait(number: int, seconds: int = 60) -> None:
     EarlyNumber.objects.create(id=number, sequence_id=7, number=number, until=until)
 
 
-def test_a_sequence_names_who_waits_and_says_when_there_are_more(operator: Client) -> None:
+def test_a_sequence_lists_waiting_numbers_up_to_a_limit(operator: Client) -> None:
     row = make(expected=100_205)
     for number in range(1_001, 1_021):
         wait(number)
@@ -49,7 +49,7 @@ def test_a_sequence_names_who_waits_and_says_when_there_are_more(operator: Clien
     assert "1,021" not in text
 
 
-def test_who_waits_leads_to_its_key_and_both_lists_to_each_other(operator: Client) -> None:
+def test_waiting_numbers_link_to_their_key(operator: Client) -> None:
     row = make()
     wait(3)
     EarlyNumber.objects.create(id=9, sequence_id=8, number=9, until=clock.now())
@@ -63,7 +63,7 @@ def test_who_waits_leads_to_its_key_and_both_lists_to_each_other(operator: Clien
         assert all(f'href="{one}"' in page for one in lists)
 
 
-def test_many_who_wait_are_one_question(operator: Client) -> None:
+def test_waiting_numbers_are_read_in_one_query(operator: Client) -> None:
     make(id=7)
     costs = []
     for numbers in (range(2, 4), range(4, 24)):
