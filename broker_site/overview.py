@@ -158,12 +158,12 @@ def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
 def _hot_keys() -> dict[str, Any]:
     """A card with the number of hot keys and the hottest one."""
     count, waiting = hot_keys.totals()
-    lanes = reverse("admin:delivery_lane_changelist")
+    key_rows = reverse("admin:delivery_orderingkey_changelist")
     text = "ordering keys with a large or long-blocked backlog"
     for worst in hot_keys.backlogs(1):
         key = Truncator(worst.key).chars(KEY_SHOWN)
         text = f"{intcomma(waiting)} deliveries wait behind {key} of {worst.name}"
-    return _card("Hot keys", intcomma(count), text, lanes, alarm=count > 0)
+    return _card("Hot keys", intcomma(count), text, key_rows, alarm=count > 0)
 
 
 def _books(gap: int) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _books(gap: int) -> dict[str, Any]:
             last = max(report.finished_at for report in reports)
             text, link = (
                 f"by the counters and the reconciliation of {last:%d %b %H:%M}",
-                reverse("admin:delivery_accountingreport_changelist"),
+                reverse("admin:delivery_reconciliationreport_changelist"),
             )
         return _card("Reconciliation gap", gap, text, link, alarm=gap != 0)
     text = "mismatched rows in the last reconciliation; must be 0"
@@ -185,7 +185,7 @@ def _books(gap: int) -> dict[str, Any]:
         "Reconciliation gap",
         intcomma(found),
         text,
-        reverse("admin:delivery_accountingreport_changelist"),
+        reverse("admin:delivery_reconciliationreport_changelist"),
         alarm=True,
     )
 

@@ -27,16 +27,16 @@ from channels_app.core import ids, names
 from channels_app.database import raw
 from channels_app.models import (
     Channel,
+    ConfigVersion,
     Consumer,
-    DirectoryVersion,
     IdempotencyRecord,
     Message,
     MessageBody,
 )
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.reconciliation import SENDABLE, Check, Place, Reconciliation
-from delivery.models import Attempt, ConsumerHealth, Delivery, Pruned
-from delivery.models.accounting import EVERY_CHANNEL
+from delivery.models import Attempt, ConsumerHealth, Delivery, RetentionMark
+from delivery.models.reconciliation import EVERY_CHANNEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class ConfigSnapshot:
 
     def refresh(self) -> None:
         """Read changed settings. Call this inside each snapshot."""
-        number = DirectoryVersion.current()
+        number = ConfigVersion.current()
         if number == self._number:
             return
         self._number = number
@@ -232,8 +232,9 @@ MADE = f"""
         WHERE message_id BETWEEN %s AND %s{{narrowed}} ORDER BY message_id LIMIT %s
     ) AS slice GROUP BY consumer_id, event_type, state
 """
+MARKS = RetentionMark._meta.db_table
 NOT_PRUNED = f"""m.id > COALESCE(
-    (SELECT p.message_id FROM {Pruned._meta.db_table} AS p WHERE p.channel_id = m.channel_id), 0
+    (SELECT p.message_id FROM {MARKS} AS p WHERE p.channel_id = m.channel_id), 0
 )"""
 FOUND = f"(SELECT COUNT(*) FROM {DELIVERIES} AS d WHERE d.message_id = m.id)"
 _INCOMPLETE = f"""
@@ -550,7 +551,7 @@ LOST = f"""
     SELECT message_id FROM {RECORDS}
     WHERE expires_at > %s AND expires_at <= %s AND message_id BETWEEN %s AND %s
     AND message_id > COALESCE((
-        SELECT p.message_id FROM {Pruned._meta.db_table} AS p WHERE p.channel_id = {EVERY_CHANNEL}
+        SELECT p.message_id FROM {MARKS} AS p WHERE p.channel_id = {EVERY_CHANNEL}
     ), 0)
     AND NOT EXISTS (SELECT 1 FROM {Message._meta.db_table} AS m WHERE m.id = message_id)
 """

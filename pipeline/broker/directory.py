@@ -16,7 +16,7 @@ from pipeline.broker.database import Database, instant
 EVERY_CHANNEL = 0
 """The mark under this number applies to messages; the one under a channel's to its deliveries."""
 BEING_DELETED = (1 << 63) - 1
-LANES = (
+KEYS = (
     "channel_id bigint, mark bigint, "
     "parties array<struct<id: bigint, since: bigint, event_types: array<string>>>"
 )
@@ -72,7 +72,7 @@ class Parties:
         """Retention may have deleted messages up to this key."""
         return self.marks.get(EVERY_CHANNEL, 0)
 
-    def lanes(self, spark: SparkSession) -> DataFrame:
+    def key_rows(self, spark: SparkSession) -> DataFrame:
         """Return a row for each channel with its active consumers; queues have none."""
         wanting: dict[int, list[tuple[int, int, list[str]]]] = {it: [] for it in self.channel_ids}
         for party in self.consumers:
@@ -80,7 +80,7 @@ class Parties:
             if is_meant and party.channel_id in wanting:
                 wanting[party.channel_id].append((party.id, party.since, party.event_types))
         rows = [(key, self.marks.get(key, 0), found) for key, found in wanting.items()]
-        return spark.createDataFrame(rows, LANES)
+        return spark.createDataFrame(rows, KEYS)
 
     def homes(self, spark: SparkSession) -> DataFrame:
         """Return the channel of each consumer."""
@@ -108,7 +108,7 @@ def read(database: Database, grace: timedelta) -> Parties:
     return Parties(
         consumers,
         [key for (key,) in database.read("SELECT id FROM channels_app_channel")],
-        dict(database.read("SELECT channel_id, message_id FROM delivery_pruned")),
+        dict(database.read("SELECT channel_id, message_id FROM delivery_retentionmark")),
         [
             Span(*row)
             for row in database.read(

@@ -68,7 +68,7 @@ class Balance:
         self._until = tables.made_at(scope.high)
         self._oldest = frames.oldest(tables.MESSAGES)
         self._homes = f.broadcast(parties.homes(spark))
-        self._lanes = f.broadcast(parties.lanes(spark))
+        self._key_rows = f.broadcast(parties.key_rows(spark))
 
     def forget(self) -> None:
         """Release the disk space."""
@@ -128,7 +128,7 @@ class Balance:
             f.max("high_channel").alias("high_channel"),
         )
         rows = found.join(owned, found["id"] == owned["message_id"], "full_outer")
-        rows = rows.join(self._lanes, "channel_id", "left")
+        rows = rows.join(self._key_rows, "channel_id", "left")
         key = f.coalesce("id", "message_id")
         mark = f.coalesce("mark", f.lit(0))
         strict = (key > mark) | ((key >= self._scope.whole_from) & (mark < BEING_DELETED))
@@ -210,7 +210,7 @@ class Balance:
         yield _note(lacking, "missing", "missing", "msg", "key", of_one, "key")
         unknown = rows.where("NOT known").select(f.col("key").alias("message_id"))
         lost = self.deliveries.where("id IS NOT NULL").join(unknown, "message_id", "left_semi")
-        lost = lost.join(self._lanes.select("channel_id", "mark"), "channel_id", "left")
+        lost = lost.join(self._key_rows.select("channel_id", "mark"), "channel_id", "left")
         for kind, of in (("messageless", "NOT NULL"), ("messageless_live", "NULL")):
             some = lost.where(f"mark IS {of}")
             yield _note(some, kind, "orphans", "dlv", "id", (), "message_id")

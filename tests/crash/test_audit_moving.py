@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from channels_app.database import clock, transactions
-from channels_app.models import Channel, Consumer, DirectoryVersion, Message, Team
+from channels_app.models import Channel, ConfigVersion, Consumer, Message, Team
 from delivery.core.reconciliation import Check
 from delivery.maintenance import checks
 from delivery.maintenance import reconciler as auditors
@@ -28,12 +28,12 @@ from datetime import timedelta
 from io import StringIO
 from django.core.management import call_command
 from django.utils import timezone
-from channels_app.models import Channel, Consumer, DirectoryVersion
+from channels_app.models import Channel, Consumer, ConfigVersion
 # As old as they would be: of consumers that have just changed nobody can say what they wanted.
 then = timezone.now() - timedelta(hours=1)
 Channel.objects.update(updated_at=then)
 Consumer.objects.update(updated_at=then)
-DirectoryVersion.bump()
+ConfigVersion.bump()
 for place in range({AUDITS}):
     out = StringIO()
     try:
@@ -163,7 +163,7 @@ def another_arrives(waiting: Delivery) -> None:
 
 def consumer_is_paused(waiting: Delivery) -> None:
     Consumer.objects.update(state="paused")
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_an_ordering_key_keeps_its_order_after_a_crash(place: Place, name: str) 
     assert list(dict.fromkeys(heard)) == ids
     assert heard == sorted(heard, key=ids.index), "one that came twice came before the next one"
     assert len(heard) <= len(ids) + 1
-    assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_lane") == 0
+    assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_orderingkey") == 0
 
 
 @pytest.mark.parametrize("name", ["in_key_release", "after_key_change"])
@@ -54,13 +54,13 @@ def test_a_key_continues_after_a_crash_while_its_head_is_skipped(place: Place, n
     wait_until(
         lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
         TIMEOUT_S,
-        "there is no lane",
+        "there is no key",
     )
-    (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
+    (key_row,) = retry_until_done(place.broker, "GET", path)[0]["items"]
     with place.point.armed(place.broker, name), suppress(AssertionError):
         # A repeated call after success gets 404 or 409.
         retry_until_done(
-            place.broker, "POST", f"{path}/{lane['id']}/skip", json={"head": lane["head"]}
+            place.broker, "POST", f"{path}/{key_row['id']}/skip", json={"head": key_row["head"]}
         )
     # The repeated call must not skip the next message, which is still there.
     retry_until_done(place.broker, "PATCH", f"/messages/{second}", json={"delay_ms": 0})
@@ -80,15 +80,15 @@ def test_a_key_is_paused_or_resumed_despite_a_crash(place: Place, what: str, nam
     wait_until(
         lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
         TIMEOUT_S,
-        "there is no lane",
+        "there is no key",
     )
-    (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
+    (key_row,) = retry_until_done(place.broker, "GET", path)[0]["items"]
     if what == "resume":
-        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/pause")
+        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/pause")
     with place.point.armed(place.broker, name):
-        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/{what}")
+        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/{what}")
     if what == "pause":
-        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/resume")
+        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/resume")
     for message_id in ids:
         retry_until_done(place.broker, "PATCH", f"/messages/{message_id}", json={"delay_ms": 0})
     place.settle()
@@ -108,15 +108,15 @@ def test_a_paused_key_without_a_head_resumes_despite_a_crash(place: Place, name:
     wait_until(
         lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
         TIMEOUT_S,
-        "there is no lane",
+        "there is no key",
     )
-    (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
-    retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/pause")
+    (key_row,) = retry_until_done(place.broker, "GET", path)[0]["items"]
+    retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/pause")
     retry_until_done(place.broker, "DELETE", f"/messages/{ids[0]}")
-    headless = "SELECT COUNT(*) FROM delivery_lane WHERE head_id IS NULL"
+    headless = "SELECT COUNT(*) FROM delivery_orderingkey WHERE head_id IS NULL"
     assert Counts(place.broker).number(headless) == 1
     with place.point.armed(place.broker, name):
-        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/resume")
+        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/resume")
     # The response comes after the repair, without waiting for a sweep.
     assert Counts(place.broker).number(headless) == 0
     retry_until_done(place.broker, "PATCH", f"/messages/{ids[1]}", json={"delay_ms": 0})
@@ -163,7 +163,7 @@ def test_an_acknowledgement_can_be_repeated_after_a_crash(place: Place, name: st
             with place.point.armed(place.broker, name):
                 _acknowledge(place, request)
             # The response comes after the key has advanced, without waiting for a sweep.
-            assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_lanewaiter") == 0
+            assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_orderingwaiter") == 0
         else:
             _acknowledge(place, request)
     place.settle()

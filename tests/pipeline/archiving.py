@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from channels_app.models import Message, MessageBody
-from delivery.models import Attempt, Counter, Delivery, Pruned, Segment
-from delivery.models.accounting import EVERY_CHANNEL
+from delivery.models import Attempt, Counter, Delivery, RetentionMark, Segment
 from delivery.models.counter import MADE
+from delivery.models.reconciliation import EVERY_CHANNEL
 from pipeline.broker import tables
 from pipeline.broker.database import Database, instant
 from pipeline.settings import Settings
@@ -35,7 +35,7 @@ def archive(settings: Settings, until: datetime, spoil: Spoil | None = None) -> 
     ]
     _segment("deliveries", ids, files)
     for row in gone:
-        Pruned.note(row.channel_id, row.message_id)
+        RetentionMark.note(row.channel_id, row.message_id)
         Counter.add({(row.consumer_id, row.state): -1, (row.consumer_id, MADE): -1}, 0)
     Attempt.objects.filter(delivery_id__in=ids).delete()
     Delivery.objects.filter(id__in=ids).delete()
@@ -45,7 +45,7 @@ def archive(settings: Settings, until: datetime, spoil: Spoil | None = None) -> 
         return
     files = [_write(settings, tables.WHOLE_MESSAGES, f"m.id IN ({listed(ids)})", spoil)]
     _segment("messages", ids, files)
-    Pruned.note(EVERY_CHANNEL, max(ids))
+    RetentionMark.note(EVERY_CHANNEL, max(ids))
     MessageBody.objects.filter(message_id__in=ids).delete()
     Message.objects.filter(id__in=ids)._raw_delete("default")
 

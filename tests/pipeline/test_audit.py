@@ -20,8 +20,8 @@ from django.db.models import F
 from channels_app.core import ids
 from channels_app.models import (
     Channel,
+    ConfigVersion,
     Consumer,
-    DirectoryVersion,
     IdempotencyRecord,
     Message,
     MessageBody,
@@ -48,7 +48,7 @@ def made() -> Month:
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
     Channel.objects.update(updated_at=found.since)
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     return found
 
 
@@ -257,7 +257,7 @@ def test_filters_and_late_registrations_are_known(made: Month, run_job: RunJob) 
         )
         Consumer.objects.filter(id=row.id).update(updated_at=made.since)
         wanted[row.id], since[row.id] = wants, made.since
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     Delivery.objects.filter(consumer=late).delete()
 
     run_job("audit")

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from channels_app.core import ids
-from channels_app.models import Channel, Consumer, DirectoryVersion, Message
+from channels_app.models import Channel, ConfigVersion, Consumer, Message
 from delivery.models import Erasure, PipelineRun, Segment
 from pipeline.execution.job import Refused
 from pipeline.settings import Settings
@@ -28,7 +28,7 @@ def made(chosen: Settings) -> Month:
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
     Channel.objects.update(updated_at=found.since)
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     for days in (25, 15, 5):
         archiving.archive(chosen, found.until - timedelta(days=days))
     return found

@@ -15,8 +15,8 @@ from channels_app.database import clock
 from channels_app.models import (
     AuditEntry,
     Channel,
+    ConfigVersion,
     Consumer,
-    DirectoryVersion,
     Message,
     MessageBody,
 )
@@ -51,7 +51,7 @@ def made(chosen: Settings, spark: Any) -> Month:
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
     Channel.objects.update(updated_at=found.since)
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     archiving.archive(chosen, found.until - timedelta(days=5))
     return found
 

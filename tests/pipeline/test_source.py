@@ -92,7 +92,7 @@ def test_the_fence_stands_before_a_transaction_that_is_open(chosen: Settings) ->
     lag = timedelta(seconds=2)
     with writer.transaction():
         began = reader.now()
-        writer.execute("UPDATE channels_app_directoryversion SET number = number + 1")
+        writer.execute("UPDATE channels_app_configversion SET number = number + 1")
         held = high_watermark.bound(reader, lag)
     assert held <= began - lag
 

@@ -183,12 +183,12 @@ def test_no_request_to_the_old_url_begins_after_a_change_is_confirmed(hosts: Hos
         assert len(hosts.consumer.requests(f"/{name}")) <= begun(hosts, name, "<=", at)
 
 
-def pause(hosts: Hosts, lanes: str, key: str) -> None:
+def pause(hosts: Hosts, key_rows: str, key: str) -> None:
     """Pause the key as soon as it has an open delivery."""
 
     def is_paused() -> bool:
-        for lane in hosts.one.call("GET", f"{lanes}?ordering_key={key}", 200)["items"]:
-            url = f"{hosts.other.base}{lanes}/{lane['id']}/pause"
+        for key_row in hosts.one.call("GET", f"{key_rows}?ordering_key={key}", 200)["items"]:
+            url = f"{hosts.other.base}{key_rows}/{key_row['id']}/pause"
             return hosts.other.http.post(url, timeout=ANSWER_TIMEOUT_S).ok
         return False
 
@@ -202,10 +202,10 @@ def test_no_request_of_a_paused_ordering_key_begins(hosts: Hosts) -> None:
     with load(hosts.one, "keyed") as accepted:
         flows(accepted, hosts.one)
         for name in names:
-            lanes = f"/channels/keyed/consumers/{name}/ordering-keys"
+            key_rows = f"/channels/keyed/consumers/{name}/ordering-keys"
             wait_until(partial(has_begun, hosts, name), PATIENCE_S, f"nothing went to {name}")
             for number in range(4):
-                pause(hosts, lanes, f"key-{number}")
+                pause(hosts, key_rows, f"key-{number}")
             paused[name] = datetime.now(UTC)
             flows(accepted, hosts.one, 2)
     settled(hosts, "keyed")

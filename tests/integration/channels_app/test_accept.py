@@ -352,15 +352,15 @@ def test_concurrent_threads_get_their_own_results() -> None:
 
 
 def test_a_failed_write_leaves_no_transaction_open() -> None:
-    good: raw.Statement = ("INSERT INTO channels_app_directoryversion VALUES (7, 0)", [])
+    good: raw.Statement = ("INSERT INTO channels_app_configversion VALUES (7, 0)", [])
     bad: raw.Statement = ("INSERT INTO nowhere VALUES (1)", [])
     for statements in ([bad, good], [good, bad]):
         with pytest.raises(Exception, match="nowhere"):
             transactions.write(statements)
-        assert raw.read("SELECT id FROM channels_app_directoryversion WHERE id = 7") == []
+        assert raw.read("SELECT id FROM channels_app_configversion WHERE id = 7") == []
     transactions.write([good])
     connection.close()
-    assert raw.read("SELECT id FROM channels_app_directoryversion WHERE id = 7") == [(7,)]
+    assert raw.read("SELECT id FROM channels_app_configversion WHERE id = 7") == [(7,)]
 
 
 @pytest.mark.trap("acknowledged but not stored")

@@ -12,7 +12,7 @@ from channels_app.core.access import Tenant
 from channels_app.core.encryption import decode_secret, new_secret
 from channels_app.core.errors import BrokerError, Conflict, Invalid, NotFound, PreconditionFailed
 from channels_app.core.http import Precondition
-from channels_app.models import ApiKey, AuditEntry, Consumer, ConsumerSecret, DirectoryVersion
+from channels_app.models import ApiKey, AuditEntry, ConfigVersion, Consumer, ConsumerSecret
 from channels_app.registry import (
     api_keys,
     channels,
@@ -51,10 +51,10 @@ def test_registering_the_same_values_twice_changes_nothing() -> None:
         return [one.changed for one in done]
 
     assert apply() == [True] * 4
-    number = DirectoryVersion.objects.get().number
+    number = ConfigVersion.objects.get().number
     entries = AuditEntry.objects.count()
     assert apply() == [False] * 4
-    assert DirectoryVersion.objects.get().number == number
+    assert ConfigVersion.objects.get().number == number
     assert AuditEntry.objects.count() == entries == 4
 
 
@@ -109,7 +109,7 @@ def test_many_consumers_are_written_in_a_few_statements(
     channels = ChannelFactory.create_batch(2)
     former = ConsumerFactory.create(channel=channels[0], client_id="c0", retired=True)
     ConsumerFactory.create(channel=channels[1], client_id="c1")
-    number = DirectoryVersion.objects.get().number
+    number = ConfigVersion.objects.get().number
 
     def put(path: str) -> list[WriteResult[Consumer]]:
         values = {"url": f"{HOOK}/{path}"}
@@ -137,7 +137,7 @@ def test_many_consumers_are_written_in_a_few_statements(
     assert [one.changed for one in put("b")] == [False] * 200
     assert set(Consumer.objects.values_list("url", flat=True)) == {f"{HOOK}/b"}
     assert AuditEntry.objects.filter(target__endswith="/c7").count() == 2 * len(channels)
-    assert DirectoryVersion.objects.get().number == number + 2
+    assert ConfigVersion.objects.get().number == number + 2
 
 
 def test_each_consumer_signs_with_its_chosen_secret() -> None:

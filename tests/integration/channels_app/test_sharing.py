@@ -12,7 +12,7 @@ from django.db import connection
 from channels_app.change_marker import change_marker
 from channels_app.database import clock as clock_module
 from channels_app.database.clock import DatabaseClock
-from channels_app.models import DirectoryVersion
+from channels_app.models import ConfigVersion
 from channels_app.registry import cache as config_cache_module
 from channels_app.registry.cache import ConfigCache, config_cache
 from delivery.processes import registration
@@ -55,7 +55,7 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> Slow:
     """The version numbers of the configuration, slow to arrive."""
     slow = Slow(1)
     monkeypatch.setattr(config_cache_module, "CHECK_S", 0.4)
-    monkeypatch.setattr(DirectoryVersion, "current", slow)
+    monkeypatch.setattr(ConfigVersion, "current", slow)
     return slow
 
 
@@ -128,13 +128,13 @@ def test_unknown_names_query_the_database_at_a_bounded_rate(
     elsewhere: ConfigCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    current = DirectoryVersion.current
+    current = ConfigVersion.current
 
     def counted() -> int:
         asked.append(1)
         return current()
 
-    monkeypatch.setattr(DirectoryVersion, "current", counted)
+    monkeypatch.setattr(ConfigVersion, "current", counted)
     began = time.monotonic()
     for number in range(20):
         assert elsewhere.channel(f"made-up-{number}") is None

@@ -17,7 +17,7 @@ from delivery.acks import callbacks
 from delivery.core import acks
 from delivery.core.lifecycle import ClaimedDelivery
 from delivery.core.outcome import Outcome
-from delivery.models import Attempt, Delivery, EarlyAck, Lane
+from delivery.models import Attempt, Delivery, OrderingKey, PendingAck
 from delivery.queue import fanout, release, settle
 from delivery.queue.settle import Result
 from delivery.transport import payloads
@@ -74,7 +74,7 @@ def test_the_next_delivery_of_a_key_starts_after_the_acknowledgement(receiver: R
             if one.body != b"A1":
                 say_it(one, "ok")
     assert set(Delivery.objects.values_list("reason", flat=True)) == {"acknowledged"}
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
     check()
 
 
@@ -209,14 +209,14 @@ def answered(row: ClaimedDelivery, now: datetime) -> None:
 def test_an_acknowledgement_before_the_response_is_kept(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
     word = callbacks.acknowledge(row.id, ok=True, now=now)
-    assert (word.result, EarlyAck.objects.count()) == ("early", 1)
+    assert (word.result, PendingAck.objects.count()) == ("early", 1)
     assert not take(consumer, now)
     twice = callbacks.acknowledge(row.id, ok=False, now=now)
     assert twice.result == "double"
     answered(row, now)
     done = Delivery.objects.get(id=row.id)
     assert (done.state, done.reason, done.due_at) == ("delivered", "acknowledged", None)
-    assert not EarlyAck.objects.exists()
+    assert not PendingAck.objects.exists()
     assert [one.event_type for one in take(consumer, now)] == ["A2"]
     check()
 
@@ -264,7 +264,7 @@ def test_an_acknowledgement_before_a_crash_prevents_a_retry(
     assert (done.state, done.reason, done.attempt_count) == ("delivered", "acknowledged", 1)
     outcome = "interrupted" if how == "released" else "lease_expired"
     assert Attempt.objects.get(delivery_id=row.id).outcome == outcome
-    assert not EarlyAck.objects.exists()
+    assert not PendingAck.objects.exists()
     check()
 
 
@@ -348,7 +348,7 @@ def test_a_progress_report_extends_the_acknowledgement_timeout(
 ) -> None:
     row = taken(consumer, now)
     assert callbacks.extend_wait(row.id, now=now).result == "early"
-    assert not EarlyAck.objects.exists()
+    assert not PendingAck.objects.exists()
     answered(row, now)
     for seconds in (50, 100):
         at = now + timedelta(seconds=seconds)

@@ -15,8 +15,8 @@ from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import (
     Channel,
+    ConfigVersion,
     Consumer,
-    DirectoryVersion,
     IdempotencyRecord,
     Message,
     MessageBody,
@@ -234,7 +234,7 @@ def test_a_message_deleted_by_retention_is_not_lost(keyed: tuple[Channel, int]) 
     channel, _ = keyed
     (unwanted,) = publish(channel, b"7", idempotency_key="d", event_type="nobody.wants.it")
     Consumer.objects.filter(channel=channel).update(event_types=["order.*"])
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     fanout.fan_out(100, 0)
     assert Message.objects.get(id=unwanted).consumer_count == 0
     channel.retention_days = 1
@@ -252,7 +252,7 @@ def test_a_message_deleted_with_its_channel_is_not_lost(
     channel, _ = keyed
     channel.idempotency_scope = scope
     channel.save()
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     publish(channel, b"7", idempotency_key="in this scope")
     other = make_channel()
     publish(other, b"1", idempotency_key="a")
@@ -409,7 +409,7 @@ def test_deliveries_that_wait_for_a_reason_are_no_mismatch(
 ) -> None:
     long_due(*lived)
     hold_back(lived[1])
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     assert found("--grace", "5m") == {}
 
 
@@ -458,7 +458,7 @@ def lose_its_channel(row: Delivery) -> tuple[str, int]:
     first = Message.objects.filter(channel=row.channel_id).earliest("id")
     Consumer.objects.filter(channel=row.channel_id).update(channel_id=make_channel().id)
     Channel.objects.filter(id=row.channel_id)._raw_delete("default")
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     return ids.to_public(ids.MESSAGE, first.id), number
 
 

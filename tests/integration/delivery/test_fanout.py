@@ -13,7 +13,7 @@ from channels_app import failpoints
 from channels_app.database import clock
 from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
-from channels_app.models import Consumer, DirectoryVersion, Message
+from channels_app.models import ConfigVersion, Consumer, Message
 from channels_app.registry.cache import config_cache
 from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
 from delivery.models import Attempt, Counter, Delivery
@@ -161,7 +161,7 @@ def test_a_consumer_registered_before_a_message_gets_it_despite_a_stale_cache(
     view = view_of(consumer.channel)
     # As on another host: changes are not announced, and the last check was a moment ago.
     monkeypatch.setattr(config_cache, "_is_fresh", lambda *_: True)
-    monkeypatch.setattr(DirectoryVersion, "current", lambda: pytest.fail("asked once more"))
+    monkeypatch.setattr(ConfigVersion, "current", lambda: pytest.fail("asked once more"))
     second = make_consumer(consumer.channel, NOWHERE)
     notified = [it.message_id for it in accept.accept(view, None, [Publication(b"2")])]
     made = fanout.fan_out(10, 0, claimer(), notified=notified)

@@ -12,10 +12,10 @@ from standardwebhooks import Webhook
 
 from channels_app.change_marker import change_marker
 from channels_app.database import clock
-from channels_app.models import Channel, Consumer, DirectoryVersion
+from channels_app.models import Channel, ConfigVersion, Consumer
 from channels_app.registry import cache as config_cache_module
 from channels_app.registry import channels, consumers, secrets
-from delivery.core.ordering import lane_id
+from delivery.core.ordering import key_number
 from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery, PumpSlot
 from delivery.ordering import keys
@@ -47,7 +47,7 @@ def pause_channel(consumer: Consumer, _: str) -> object:
 
 
 def pause_key(consumer: Consumer, _: str) -> object:
-    return keys.pause(lane_id(consumer.id, "A"), ALICE, now=clock.now())
+    return keys.pause(key_number(consumer.id, "A"), ALICE, now=clock.now())
 
 
 def move(consumer: Consumer, url: str) -> object:
@@ -59,7 +59,7 @@ def move(consumer: Consumer, url: str) -> object:
 def pump(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
     """A pump that learns of each change while the caller waits for confirmation."""
     with pumping.pumping() as made:
-        pump_until(made, lambda: not registration.behind(DirectoryVersion.current()))
+        pump_until(made, lambda: not registration.behind(ConfigVersion.current()))
         monkeypatch.setattr(wakeup_sender, "changed", made._beat)
         yield made
 

@@ -9,7 +9,7 @@ import pytest
 from channels_app.core.ordering_key import SHARED
 from channels_app.database import clock
 from channels_app.models import Channel, Message
-from delivery.models import Delivery, Lane
+from delivery.models import Delivery, OrderingKey
 from delivery.queue import fanout
 from tests.support import pumping
 from tests.support.calling import Api, problem
@@ -41,7 +41,7 @@ def test_fifo_sends_the_oldest_first_despite_failures(receiver: Receiver) -> Non
     assert heard == sorted(heard), "the same again, or the next one"
     taken = [n for n, status in zip(heard, statuses, strict=False) if status == 200]
     assert taken == list(range(MANY))
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
     check()
 
 

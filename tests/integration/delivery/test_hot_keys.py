@@ -15,14 +15,14 @@ from channels_app.models import Consumer
 from channels_app.registry import consumers
 from delivery.conf import conf
 from delivery.core.health_status import Kind
-from delivery.core.notifications import Notification, text
+from delivery.core.notifications import NotificationContent, text
 from delivery.core.principal import Principal
-from delivery.models import Delivery, Lane, Notice, Standing
+from delivery.models import Delivery, HealthStatus, Notification, OrderingKey
 from delivery.ordering import hot_keys, keys
 from delivery.queue import fanout
 from tests.support import console
 from tests.support.factories import TeamFactory
-from tests.support.ordering import end, lane_of, say, take, words
+from tests.support.ordering import end, key_number_of, say, take, words
 from tests.support.pumping import make_channel, make_consumer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,9 +61,9 @@ def crowd(consumer: Consumer, text: str) -> None:
 
 def look(now: datetime) -> list[str]:
     """Return the reasons of the notifications that one more check creates."""
-    before = Notice.objects.count()
-    assert sum(hot_keys.scan(now)) == Notice.objects.count() - before
-    return list(Notice.objects.order_by("id").values_list("reason", flat=True)[before:])
+    before = Notification.objects.count()
+    assert sum(hot_keys.scan(now)) == Notification.objects.count() - before
+    return list(Notification.objects.order_by("id").values_list("reason", flat=True)[before:])
 
 
 def drain(consumer: Consumer, now: datetime) -> None:
@@ -82,7 +82,7 @@ def test_a_hot_key_is_reported_by_name(consumer: Consumer, now: datetime) -> Non
     assert told.startswith(
         "6 deliveries wait behind the head of the key A, which has not changed since "
     )
-    notice = Notice.objects.get()
+    notice = Notification.objects.get()
     assert notice.kind == "hot_key"
     assert notice.mail_due_at
     (found,) = hot_keys.backlogs()
@@ -92,7 +92,7 @@ def test_a_hot_key_is_reported_by_name(consumer: Consumer, now: datetime) -> Non
 @pytest.mark.slow("fills keys beyond their limit")
 def test_a_hot_key_is_reported_once_on_the_transition(consumer: Consumer, now: datetime) -> None:
     assert look(now) == []
-    assert not Standing.objects.exists()
+    assert not HealthStatus.objects.exists()
     crowd(consumer, "A0 " * 5)
     assert look(now) == [], "four wait, five would be hot"
     crowd(consumer, "A0 B0 B0 B0 B0 B0 B0 B0")
@@ -141,15 +141,15 @@ def test_a_deliberately_waiting_key_is_not_hot(
     crowd(consumer, "A1")
     assert look(now + 40 * MINUTE) == [], "a producer wants the head to go tomorrow"
     allow(waiting=1)
-    keys.pause(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
+    keys.pause(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
     assert look(now) == []
-    keys.resume(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
+    keys.resume(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
     consumers.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
     assert look(now) == []
     consumers.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
-    Standing.objects.create(consumer=consumer, state="failing", since=now, looked_at=now)
+    HealthStatus.objects.create(consumer=consumer, state="failing", since=now, looked_at=now)
     assert look(now) == [], "its owners know why it waits"
-    Standing.objects.update(state="healthy")
+    HealthStatus.objects.update(state="healthy")
     assert len(look(now)) == 1
 
 
@@ -167,17 +167,17 @@ def test_concurrent_scans_notify_once(
     consumer: Consumer, now: datetime, is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_known:
-        Standing.objects.create(consumer=consumer, since=now, looked_at=now)
+        HealthStatus.objects.create(consumer=consumer, since=now, looked_at=now)
     crowd(consumer, "A0 " * 9)
-    gate, errors, of = threading.Barrier(4), list[BaseException](), Standing.of
+    gate, errors, of = threading.Barrier(4), list[BaseException](), HealthStatus.of
 
-    def together(consumer: Consumer) -> Standing:
+    def together(consumer: Consumer) -> HealthStatus:
         """Let nobody write before all have read."""
         known = of(consumer)
         gate.wait(30)
         return known
 
-    monkeypatch.setattr(Standing, "of", together)
+    monkeypatch.setattr(HealthStatus, "of", together)
 
     def race() -> None:
         try:
@@ -193,21 +193,21 @@ def test_concurrent_scans_notify_once(
     for thread in threads:
         thread.join(60)
     assert errors == []
-    assert Notice.objects.count() == 1
+    assert Notification.objects.count() == 1
 
 
 @pytest.mark.seed("S3-32")
 def test_console_and_metrics_show_hot_keys(consumer: Consumer, now: datetime) -> None:
     operator, page = console.operator(), reverse("admin:index")
-    assert 'id="hot-keys"' not in console.look(operator, console.list_url(Lane))
+    assert 'id="hot-keys"' not in console.look(operator, console.list_url(OrderingKey))
     crowd(consumer, "A0 " * 9)
     look(now)
     name = f"{consumer.channel.slug}/{consumer.client_id}"
     assert f"8 deliveries wait behind A of {name}" in console.look(operator, page)
-    text = console.look(operator, console.list_url(Lane))
+    text = console.look(operator, console.list_url(OrderingKey))
     assert f'href="?q={name}/A"' in text
-    answer = operator.get(f"{console.list_url(Lane)}?q={name}/A")
-    assert list(answer.context["cl"].result_list) == [lane_of(consumer, "A")]
+    answer = operator.get(f"{console.list_url(OrderingKey)}?q={name}/A")
+    assert list(answer.context["cl"].result_list) == [key_number_of(consumer, "A")]
     scrape = Client().get("/metrics").content.decode()
     assert "hookstation_hot_keys 1.0" in scrape
     assert "hookstation_hot_key_waiting 8.0" in scrape
@@ -221,8 +221,8 @@ def test_console_and_metrics_show_hot_keys(consumer: Consumer, now: datetime) ->
 def test_the_notification_tells_owners_what_to_do(consumer: Consumer, now: datetime) -> None:
     crowd(consumer, "A0 " * 9)
     look(now)
-    reason = Notice.objects.get().reason
-    told = text(Notification(Kind.HOT_KEY, now, "rooms", "sender", "shop", reason, ""))
+    reason = Notification.objects.get().reason
+    told = text(NotificationContent(Kind.HOT_KEY, now, "rooms", "sender", "shop", reason, ""))
     assert "Your webhook sender on the channel rooms has a hot key" in told
     assert reason in told
     assert "over several keys" in told

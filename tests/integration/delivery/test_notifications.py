@@ -20,7 +20,7 @@ from delivery.cluster import tasks
 from delivery.core.principal import Principal
 from delivery.health import consumer_health, monitor, notifications
 from delivery.maintenance import retention
-from delivery.models import ConsumerHealth, Delivery, Notice, Standing
+from delivery.models import ConsumerHealth, Delivery, HealthStatus, Notification
 from delivery.transport import payloads
 from tests.support.factories import ChannelFactory, DeliveryFactory, TeamFactory
 from tests.support.pumping import (
@@ -90,9 +90,9 @@ def works(consumer: Consumer, at: datetime) -> None:
 
 def look(now: datetime) -> list[str]:
     """Return the kinds of notifications that one more check creates."""
-    before = Notice.objects.count()
-    assert sum(monitor.watch(now)) == Notice.objects.count() - before
-    return list(Notice.objects.order_by("id").values_list("kind", flat=True)[before:])
+    before = Notification.objects.count()
+    assert sum(monitor.watch(now)) == Notification.objects.count() - before
+    return list(Notification.objects.order_by("id").values_list("kind", flat=True)[before:])
 
 
 def test_each_health_change_is_notified_once(consumer: Consumer) -> None:
@@ -118,7 +118,7 @@ def test_few_failures_are_notified_only_if_they_last(consumer: Consumer) -> None
     fails(consumer, now, count=3, circuit="closed")
     assert look(now + 9 * MINUTE) == []
     assert look(now + 10 * MINUTE) == ["failing"]
-    reason = Notice.objects.get().reason
+    reason = Notification.objects.get().reason
     assert reason == "The last 3 attempts failed; the last one ended with timeout."
 
 
@@ -134,7 +134,7 @@ def test_a_consumer_with_410_is_notified_only_as_disabled(
     now = clock.now() + timedelta(seconds=1)
     assert look(now) == ["disabled"]
     assert look(now + 2 * MINUTE) == []
-    assert Notice.objects.get().reason == "It answered 410 Gone."
+    assert Notification.objects.get().reason == "It answered 410 Gone."
     # Earlier failures are not reported again after somebody resumed the consumer.
     consumers.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
     assert look(clock.now() + MINUTE) == []
@@ -157,7 +157,7 @@ def test_a_dead_letter_is_notified_once_a_day(consumer: Consumer) -> None:
 
     first = dies(now)
     assert look(now + MINUTE) == ["dead_letter"]
-    assert str(first) in Notice.objects.get().reason
+    assert str(first) in Notification.objects.get().reason
     dies(now + 2 * MINUTE)
     assert look(now + 5 * MINUTE) == []
     # After a day a new dead letter is reported, but not the existing ones.
@@ -198,9 +198,9 @@ def test_concurrent_scans_notify_once(consumer: Consumer) -> None:
     for thread in threads:
         thread.join(30)
     assert errors == []
-    assert [notice.kind for notice in Notice.objects.all()] == ["failing"]
+    assert [notice.kind for notice in Notification.objects.all()] == ["failing"]
     assert Message.objects.filter(channel=channel).count() == 1
-    assert Standing.objects.get().state == "failing"
+    assert HealthStatus.objects.get().state == "failing"
 
 
 def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> None:
@@ -209,7 +209,7 @@ def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> 
     consumer_health.disable(consumer.id, reason="It answered 410 Gone.", now=now)
     list(notifications.sweep())
     list(notifications.sweep())
-    notice, message = Notice.objects.get(), Message.objects.get(channel=channel)
+    notice, message = Notification.objects.get(), Message.objects.get(channel=channel)
     assert notice.message_id == message.id
     assert message.event_type == "hookstation.consumer.disabled"
     body = payloads.load([message.id])[message.id].body
@@ -231,7 +231,7 @@ def test_teams_get_no_notifications_of_other_teams(
         ChannelFactory.create(slug=notifications.CHANNEL, exposure=exposure)
     fails(consumer, clock.now())
     list(notifications.sweep())
-    assert Notice.objects.get().published
+    assert Notification.objects.get().published
     assert not Message.objects.exists()
 
 
@@ -241,7 +241,7 @@ def test_a_failing_consumer_of_events_is_not_notified_about_itself() -> None:
     )
     fails(listener, clock.now())
     list(notifications.sweep())
-    assert Notice.objects.get().kind == "failing"
+    assert Notification.objects.get().kind == "failing"
     assert not Message.objects.exists()
 
 
@@ -256,7 +256,7 @@ def test_owners_and_editors_get_one_mail_each(consumer: Consumer) -> None:
     assert letter.subject == f"{consumer.channel}/{consumer} is failing"
     assert "The last 20 attempts failed; the last one ended with timeout." in letter.body
     assert f"/portal/shop/webhooks/{consumer.channel}/{consumer}/" in letter.body
-    assert Notice.objects.get().mailed_to == letter.to
+    assert Notification.objects.get().mailed_to == letter.to
     list(notifications.sweep())
     assert OrmQ.objects.count() == 1
 
@@ -267,21 +267,23 @@ def test_an_unavailable_mail_server_is_retried(consumer: Consumer, settings: Any
     fails(consumer, clock.now())
     list(notifications.sweep())
     assert tasks.mail() == 0
-    notice = Notice.objects.get()
+    notice = Notification.objects.get()
     assert "ConnectionRefusedError" in notice.mail_error
     assert notice.mail_due_at is not None
     assert notice.mail_due_at > clock.now() + timedelta(seconds=30)
     settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
-    Notice.objects.update(mail_due_at=clock.now() - MINUTE)
+    Notification.objects.update(mail_due_at=clock.now() - MINUTE)
     assert tasks.mail() == 1
-    assert Notice.objects.get().mail_error == ""
+    assert Notification.objects.get().mail_error == ""
 
 
-def due(consumer: Consumer, count: int) -> list[Notice]:
+def due(consumer: Consumer, count: int) -> list[Notification]:
     """Create notifications whose e-mail is due."""
     at = clock.now() - MINUTE
-    rows = [Notice(consumer=consumer, kind="failing", at=at, mail_due_at=at) for _ in range(count)]
-    return Notice.objects.bulk_create(rows)
+    rows = [
+        Notification(consumer=consumer, kind="failing", at=at, mail_due_at=at) for _ in range(count)
+    ]
+    return Notification.objects.bulk_create(rows)
 
 
 def test_a_mail_server_that_hangs_costs_one_wait_a_task(
@@ -293,8 +295,8 @@ def test_a_mail_server_that_hangs_costs_one_wait_a_task(
     with socket.create_server(("127.0.0.1", 0)) as mute:
         settings.EMAIL_HOST, settings.EMAIL_PORT = mute.getsockname()
         assert tasks.mail() == 0
-    assert Notice.objects.exclude(mail_error="").count() == 1
-    assert Notice.objects.filter(mail_count=0).count() == 4
+    assert Notification.objects.exclude(mail_error="").count() == 1
+    assert Notification.objects.filter(mail_count=0).count() == 4
 
 
 def test_one_task_mails_at_a_time(consumer: Consumer) -> None:
@@ -328,10 +330,10 @@ def test_a_mail_is_dropped_after_repeated_crashes(consumer: Consumer) -> None:
     due(consumer, 1)
     for _ in range(notifications.MAX_MAILS):
         assert notifications.claim(clock.now()) is not None
-        Notice.objects.update(mail_due_at=clock.now() - MINUTE)
+        Notification.objects.update(mail_due_at=clock.now() - MINUTE)
     assert notifications.claim(clock.now()) is None
     assert not notifications.has_mail(clock.now() + timedelta(days=1))
-    assert Notice.objects.get().mail_error
+    assert Notification.objects.get().mail_error
 
 
 def test_old_notifications_are_deleted_in_batches(
@@ -339,19 +341,20 @@ def test_old_notifications_are_deleted_in_batches(
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 2)
     long_ago = clock.now() - retention.NOTIFICATION_RETENTION
-    old = Notice.objects.bulk_create(
-        Notice(consumer=consumer, kind="failing", at=long_ago - day * MINUTE) for day in range(1, 4)
+    old = Notification.objects.bulk_create(
+        Notification(consumer=consumer, kind="failing", at=long_ago - day * MINUTE)
+        for day in range(1, 4)
     )
-    kept = Notice.objects.create(consumer=consumer, kind="failing", at=long_ago + MINUTE)
+    kept = Notification.objects.create(consumer=consumer, kind="failing", at=long_ago + MINUTE)
     assert list(retention.delete_notifications(clock.now())) == [2, 1]
     assert len(old) == 3
-    assert Notice.objects.get() == kept
+    assert Notification.objects.get() == kept
 
 
 def test_without_a_team_nobody_is_mailed() -> None:
     fails(make_consumer(make_channel(), "http://127.0.0.1:9/"), clock.now())
     list(notifications.sweep())
-    assert Notice.objects.get().mail_due_at is None
+    assert Notification.objects.get().mail_due_at is None
     assert tasks.mail() == 0
 
 
@@ -368,7 +371,7 @@ def test_an_outage_and_its_end_are_notified(
         assert began is not None
         ConsumerHealth.objects.update(consecutive_failures=4)
         assert look(began + 11 * MINUTE) == ["failing"]
-        Standing.objects.update(since=began)
+        HealthStatus.objects.update(since=began)
         pump_until(pump, all_finished)
         pump_until(pump, lambda: ConsumerHealth.objects.get().failing_since is None)
     assert look(clock.now() + 12 * MINUTE) == ["recovered"]

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from delivery.models import Attempt, Lane
+from delivery.models import Attempt, OrderingKey
 from delivery.processes.registration import PumpRegistration
 from tests.support import pumping
 from tests.support.calling import Api
@@ -42,7 +42,7 @@ def test_an_ordered_chat_sender_is_configuration(receiver: Receiver) -> None:
     for numbers in heard.values():
         assert numbers == sorted(numbers), "a later one went before a repeat"
         assert set(numbers) == set("0123")
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
 
 
 @pytest.mark.seed("S3-10")

@@ -23,7 +23,7 @@ from delivery.health import notifications
 from delivery.maintenance import quota_usage as counting
 from delivery.maintenance import sweeps
 from delivery.maintenance.sweeps import SweepScheduler
-from delivery.models import Delivery, Notice, SweepRun
+from delivery.models import Delivery, Notification, SweepRun
 from delivery.queue import cancel, fanout
 from tests.support.api import Api, LeanClient
 from tests.support.factories import (
@@ -203,7 +203,7 @@ def test_a_long_count_runs_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> No
 
 def levels() -> list[tuple[str, str]]:
     """Return the notifications, oldest first."""
-    return list(Notice.objects.order_by("id").values_list("limit", "kind"))
+    return list(Notification.objects.order_by("id").values_list("limit", "kind"))
 
 
 @pytest.mark.trap("an unlimited backlog")

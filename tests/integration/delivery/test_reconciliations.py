@@ -15,7 +15,7 @@ from channels_app.models import Message, MessageBody
 from delivery.core.reconciliation import EXPLANATIONS, Check
 from delivery.maintenance import reconciliations, sweeps
 from delivery.maintenance.sweeps import SweepScheduler
-from delivery.models import AccountingReport, Counter, Delivery, PumpSlot
+from delivery.models import Counter, Delivery, PumpSlot, ReconciliationReport
 from delivery.queue import fanout
 from tests.support.console import operator, page_url
 from tests.support.pumping import make_channel, make_consumer, publish
@@ -60,7 +60,7 @@ def test_both_kinds_of_reconciliation_store_their_report() -> None:
     run(reconciliations.recent())
     run(reconciliations.everything())
     name = ids.to_public(ids.MESSAGE, row.message_id)
-    for report in AccountingReport.objects.all():
+    for report in ReconciliationReport.objects.all():
         assert (report.gap, report.checks) == (1, {"fan_out": 1})
         assert (report.message_count, report.delivery_count) == (2, 1)
         assert report.states == {"queued": 1}
@@ -71,18 +71,18 @@ def test_both_kinds_of_reconciliation_store_their_report() -> None:
 def test_a_reconciliation_runs_when_it_is_due() -> None:
     run(reconciliations.recent())
     run(reconciliations.recent())
-    assert AccountingReport.objects.count() == 1
+    assert ReconciliationReport.objects.count() == 1
     then = clock.now() - timedelta(minutes=16)
-    AccountingReport.objects.update(started_at=then)
+    ReconciliationReport.objects.update(started_at=then)
     run(reconciliations.recent())
-    assert AccountingReport.objects.count() == 2
+    assert ReconciliationReport.objects.count() == 2
 
 
 def test_no_reconciliation_runs_right_after_a_start() -> None:
     beats(clock.now())
     run(reconciliations.recent())
     run(reconciliations.everything())
-    assert not AccountingReport.objects.exists()
+    assert not ReconciliationReport.objects.exists()
 
 
 def test_a_recent_reconciliation_covers_only_recent_rows() -> None:
@@ -92,7 +92,7 @@ def test_a_recent_reconciliation_covers_only_recent_rows() -> None:
     Message.objects.update(id=F("id") - hours)
     MessageBody.objects.update(message_id=F("message_id") - hours)
     run(reconciliations.recent())
-    report = AccountingReport.objects.get()
+    report = ReconciliationReport.objects.get()
     assert (report.message_count, report.gap) == (0, 0)
 
 
@@ -106,7 +106,7 @@ def test_old_reports_are_deleted() -> None:
     run(reconciliations.recent())
     run(reconciliations.everything())
     assert reconciliations.forget(clock.now() + timedelta(days=8)) == 1
-    assert AccountingReport.objects.get().span == "everything"
+    assert ReconciliationReport.objects.get().span == "everything"
     assert reconciliations.forget(clock.now() + timedelta(days=401)) == 1
 
 
@@ -145,7 +145,7 @@ def test_the_console_names_mismatched_rows_and_a_remedy(client: Any) -> None:
     row = lose_one()
     run(reconciliations.everything())
     client = operator()
-    text = client.get(page_url(AccountingReport.objects.get())).content.decode()
+    text = client.get(page_url(ReconciliationReport.objects.get())).content.decode()
     name = ids.to_public(ids.MESSAGE, row.message_id)
     assert f"/admin/channels_app/message/{name}/change/" in text
     assert f"/admin/channels_app/message/?channel={row.channel_id}" in text

@@ -12,7 +12,7 @@ from delivery.acks import callbacks
 from delivery.core import acks
 from delivery.core.lifecycle import ClaimedDelivery
 from delivery.core.outcome import Outcome
-from delivery.models import Delivery, EarlyAck
+from delivery.models import Delivery, PendingAck
 from delivery.queue import release, settle
 from delivery.queue.settle import Result
 from tests.support import pumping
@@ -182,7 +182,7 @@ def test_retry_overrides_apply_to_failure_callbacks(awaited: Consumer, when: str
     for row in rows:
         callbacks.acknowledge(row.id, ok=False, now=now)
     if when == "early":
-        assert EarlyAck.objects.count() == len(ALLOWED)
+        assert PendingAck.objects.count() == len(ALLOWED)
         answered(rows, now)
     elif when == "before a kill":
         release.release_owner(1, now=now, slot=0)

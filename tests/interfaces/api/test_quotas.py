@@ -13,7 +13,7 @@ from channels_app.api import publishing
 from channels_app.core.rate_limits import Quota
 from channels_app.database import clock
 from channels_app.ingest import limits, storage
-from channels_app.models import Channel, DirectoryVersion, Message, Producer, QuotaUsage
+from channels_app.models import Channel, ConfigVersion, Message, Producer, QuotaUsage
 from delivery.maintenance import quota_usage as counting
 from delivery.models import Delivery
 from tests.support.api import Answer, Api
@@ -127,7 +127,7 @@ def test_installation_quotas_apply_without_own_ones(
     assert producer.post(URL, b"{}").status == 202
     limited = replace(conf.conf(), channel_quota=Quota(messages=1))
     monkeypatch.setattr("channels_app.registry.snapshot.conf", lambda: limited)
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     refused(producer.post(URL, b"{}"), "channel_over_quota")
 
 

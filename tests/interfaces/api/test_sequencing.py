@@ -14,7 +14,7 @@ from channels_app.api import sequencing as in_turn
 from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.database import clock
 from channels_app.ingest import sequence
-from channels_app.models import ApiKey, Channel, EarlyNumber, Message, Sequence
+from channels_app.models import ApiKey, Channel, Message, PendingSequenceNumber, Sequence
 from channels_app.registry import data_encryption
 from delivery.queue import fanout
 from tests.support.api import Answer, Api
@@ -75,7 +75,7 @@ class Sent:
 
 def early(key: ApiKey, number: int, **headers: str) -> Sent:
     sent = Sent(key, number, **headers)
-    until(lambda: EarlyNumber.objects.filter(number=number).exists())
+    until(lambda: PendingSequenceNumber.objects.filter(number=number).exists())
     return sent
 
 
@@ -110,7 +110,7 @@ def test_numbered_messages_are_delivered_in_order(channel: Channel, key: ApiKey)
     assert send(key, 1).status == 202
     assert [one.answer().status for one in (second, third)] == [202, 202]
     assert stored() == ["1", "2", "3"]
-    assert not EarlyNumber.objects.exists()
+    assert not PendingSequenceNumber.objects.exists()
     now = clock.now() + timedelta(seconds=5)
     fanout.fan_out(100, slot=0)
     heads = []
@@ -168,7 +168,7 @@ def test_number_zero_restarts_and_refuses_waiting_requests(key: ApiKey) -> None:
     assert (refused.status, refused.json["code"]) == (409, "sequence_restarted")
     assert send(key, 1).status == 202
     assert stored() == ["1", "2", "0", "1"]
-    assert not EarlyNumber.objects.exists()
+    assert not PendingSequenceNumber.objects.exists()
     assert (stored_sequence().epoch, stored_sequence().expected) == (1, 2)
 
 
@@ -187,7 +187,7 @@ def test_the_lowest_waiting_number_is_stored_first(channel: Channel, key: ApiKey
 def test_a_dead_waiting_request_delays_others_briefly(channel: Channel, key: ApiKey) -> None:
     window(channel, 100)
     send(key, 1)
-    dead = EarlyNumber(id=1, sequence_id=stored_sequence().id, number=3)
+    dead = PendingSequenceNumber(id=1, sequence_id=stored_sequence().id, number=3)
     dead.until = clock.now() + timedelta(seconds=1)
     dead.save()
     assert send(key, 5).status == 202

@@ -14,7 +14,7 @@ from channels_app.models import (
     Producer,
     Schedule,
 )
-from delivery.models import Delivery, Lane, Replay
+from delivery.models import Delivery, OrderingKey, Replay
 from tests.support.api import Api
 from tests.support.factories import (
     ApiKeyFactory,
@@ -35,7 +35,8 @@ BODIES: dict[str, object] = {
     "PATCH": {"url": "http://127.0.0.1:9/"},
 }
 TABLES: list[type[Model]] = [
-    ApiKey, Channel, Consumer, Delivery, EventType, Lane, Message, Producer, Replay, Schedule,
+    ApiKey, Channel, Consumer, Delivery, EventType, Message, OrderingKey, Producer, Replay,
+    Schedule,
 ]  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def addresses(db: None) -> dict[str, str]:
     event_type = EventTypeFactory.create(channel=consumer.channel)
     Message.objects.update(producer=key.producer)
     schedule = ScheduleFactory.create(channel=consumer.channel, producer=key.producer)
-    lane = Lane.objects.create(
+    key_row = OrderingKey.objects.create(
         id=7, consumer=consumer, ordering_key="A", head_id=delivery.id, head_at=timezone.now()
     )
     return {
@@ -66,7 +67,7 @@ def addresses(db: None) -> dict[str, str]:
         "delivery_id": to_public("dlv", delivery.id),
         "replay_id": to_public("rpl", 1),
         "schedule": schedule.name,
-        "ordering_key_id": to_public(ORDERING_KEY, lane.id),
+        "ordering_key_id": to_public(ORDERING_KEY, key_row.id),
     }
 
 

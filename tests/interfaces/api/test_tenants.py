@@ -20,7 +20,7 @@ from channels_app.models import (
     ScheduleBody,
     Team,
 )
-from delivery.models import Attempt, Delivery, Lane, Replay
+from delivery.models import Attempt, Delivery, OrderingKey, Replay
 from tests.support import world
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
@@ -33,7 +33,7 @@ SCOPES = ["publish", "register", "receive", "read", "replay"]
 """All scopes but admin, which is not limited to a team."""
 TABLES: list[type[Model]] = [
     *(ApiKey, Attempt, Channel, Consumer, ConsumerSecret, Delivery, EventType),
-    *(Lane, Message, MessageBody, Producer, Replay, Schedule, ScheduleBody),
+    *(OrderingKey, Message, MessageBody, Producer, Replay, Schedule, ScheduleBody),
 ]
 pytestmark = pytest.mark.django_db
 

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.django_db
 
 MODELS = console.models_of("channels_app")
 READ_ONLY = {"Message", "MessageBody", "AuditEntry", "IdempotencyRecord", "ConsumerSecret",
-             "ProducerRate", "DirectoryVersion", "EarlyNumber", "Invitation",
+             "ProducerRate", "ConfigVersion", "PendingSequenceNumber", "Invitation",
              "Sequence"}  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from channels_app.models import AuditEntry, Channel, Consumer, Team
 from delivery.core.signing import verify
-from delivery.models import ConsumerHealth, Delivery, Standing
+from delivery.models import ConsumerHealth, Delivery, HealthStatus
 from delivery.queue import fanout
 from delivery.transport import test_delivery
 from tests.support import people
@@ -360,7 +360,7 @@ def test_a_hot_key_is_named(owner: Client, orders: Channel, team: Team) -> None:
     assert "ordering key" not in text(owner.get(page))
     now = webhook.created_at
     hot: dict[str, Any] = {"hot_count": 1, "hot_key": "room-<7>", "hot_waiting": 1234}
-    Standing.objects.create(consumer=webhook, since=now, looked_at=now, **hot)
+    HealthStatus.objects.create(consumer=webhook, since=now, looked_at=now, **hot)
     shown = text(owner.get(page))
     assert "1234 messages wait for an earlier message with the ordering key" in shown
     assert "room-&lt;7&gt;" in shown

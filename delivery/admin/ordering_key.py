@@ -17,9 +17,9 @@ from channels_app.admin.base import RowActions, WithPageContext, action, dialog,
 from channels_app.core import ids
 from channels_app.models import Consumer
 from delivery.admin.replays import of
-from delivery.core.ordering import lane_id
+from delivery.core.ordering import key_number
 from delivery.core.principal import Principal
-from delivery.models import Delivery, Lane, LaneWaiter
+from delivery.models import Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import hot_keys, keys
 
 PAUSE = dialog(
@@ -35,8 +35,8 @@ class SkipForm(base.ReasonForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        lane = Lane.objects.filter(pk=self.object_id).first()
-        self.initial["head"] = lane.head_id if lane else None
+        key_row = OrderingKey.objects.filter(pk=self.object_id).first()
+        self.initial["head"] = key_row.head_id if key_row else None
 
 
 SKIP = dialog(
@@ -51,29 +51,29 @@ SHORT = 60
 """Characters of a key in a list."""
 
 
-def state_of(lane: Lane) -> SafeString:
+def state_of(key_row: OrderingKey) -> SafeString:
     """Return whether it is open, blocked or paused, in colour."""
-    if lane.paused_at:
+    if key_row.paused_at:
         return base.label("paused", "wait")
-    return base.label("blocked", "bad") if lane.blocked_at else base.label("open", "good")
+    return base.label("blocked", "bad") if key_row.blocked_at else base.label("open", "good")
 
 
 def url_of(delivery: Delivery) -> str:
     """Return the URL of its ordering key's page while that exists; '' for an unordered delivery."""
     key = delivery.message.ordering_key
-    number = lane_id(delivery.consumer_id, key) if key else 0
-    if not key or not Lane.objects.filter(pk=number).exists():
+    number = key_number(delivery.consumer_id, key) if key else 0
+    if not key or not OrderingKey.objects.filter(pk=number).exists():
         return ""
-    return reverse("admin:delivery_lane_change", args=[number])
+    return reverse("admin:delivery_orderingkey_change", args=[number])
 
 
-@admin.register(Lane)
-class LaneAdmin(WithPageContext, RowActions, base.BigList):
+@admin.register(OrderingKey)
+class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
     """Ordering keys with unfinished deliveries."""
 
     id_prefix = ids.ORDERING_KEY
-    list_before_template = "delivery/lanes_top.html"
-    change_form_outer_before_template = "delivery/lane.html"
+    list_before_template = "delivery/ordering_keys_top.html"
+    change_form_outer_before_template = "delivery/ordering_key.html"
     list_fetched = ("consumer__channel",)
     list_display = ("key_short", "route", "state_now", "waiting", "head", "stands")
     list_filter = (
@@ -88,7 +88,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """A hint for an empty list, and the hot keys."""
-        return {"none": not Lane.objects.exists(), "hot": hot_keys.backlogs()}
+        return {"none": not OrderingKey.objects.exists(), "hot": hot_keys.backlogs()}
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
         """Sort one consumer's keys by how long their heads have waited."""
@@ -104,10 +104,10 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
             return queryset.none(), False
         consumer, key = found
         if key:
-            return queryset.filter(pk=lane_id(consumer.pk, key)), False
+            return queryset.filter(pk=key_number(consumer.pk, key)), False
         return queryset.filter(consumer_id=consumer.pk), False
 
-    def audit_target(self, obj: Lane) -> str:
+    def audit_target(self, obj: OrderingKey) -> str:
         """Its name in the audit log."""
         return f"consumer:{obj.consumer.channel.slug}/{obj.consumer.client_id}"
 
@@ -154,55 +154,55 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
         return self.carry_out(request, form, object_id, of(object_id, step), "The head is skipped.")
 
     @display(description="Ordering key")
-    def key(self, lane: Lane) -> str:
+    def key(self, key_row: OrderingKey) -> str:
         """The ordering key of its messages."""
-        return base.mono(lane.ordering_key)
+        return base.mono(key_row.ordering_key)
 
     @display(description="Ordering key")
-    def key_short(self, lane: Lane) -> str:
+    def key_short(self, key_row: OrderingKey) -> str:
         """The same in a narrow column."""
-        return base.mono(Truncator(lane.ordering_key).chars(SHORT))
+        return base.mono(Truncator(key_row.ordering_key).chars(SHORT))
 
     @display(description="Channel / consumer")
-    def route(self, lane: Lane) -> str:
+    def route(self, key_row: OrderingKey) -> str:
         """Link to its consumer."""
-        url = reverse("admin:channels_app_consumer_change", args=[lane.consumer_id])
-        return base.linked(url, f"{lane.consumer.channel.slug} / {lane.consumer.client_id}")
+        url = reverse("admin:channels_app_consumer_change", args=[key_row.consumer_id])
+        return base.linked(url, f"{key_row.consumer.channel.slug} / {key_row.consumer.client_id}")
 
     @display(description="State")
-    def state_now(self, lane: Lane) -> str:
+    def state_now(self, key_row: OrderingKey) -> str:
         """Whether it is open, blocked or paused."""
-        return state_of(lane)
+        return state_of(key_row)
 
     @display(description="Waiting")
-    def waiting(self, lane: Lane) -> str:
+    def waiting(self, key_row: OrderingKey) -> str:
         """Link to the deliveries behind the head, with their number."""
-        if not lane.waiting_count:
+        if not key_row.waiting_count:
             return "0"
-        url = reverse("admin:delivery_lanewaiter_changelist")
-        name = ids.to_public(ids.ORDERING_KEY, lane.pk)
-        return base.linked(f"{url}?q={name}", f"{lane.waiting_count:,}")
+        url = reverse("admin:delivery_orderingwaiter_changelist")
+        name = ids.to_public(ids.ORDERING_KEY, key_row.pk)
+        return base.linked(f"{url}?q={name}", f"{key_row.waiting_count:,}")
 
     @display(description="Head")
-    def head(self, lane: Lane) -> str:
+    def head(self, key_row: OrderingKey) -> str:
         """Link to the delivery that may be sent."""
-        if lane.head_id is None:
+        if key_row.head_id is None:
             return base.NONE
-        url = reverse("admin:delivery_delivery_change", args=[lane.head_id])
-        return base.linked(url, ids.to_public(ids.DELIVERY, lane.head_id))
+        url = reverse("admin:delivery_delivery_change", args=[key_row.head_id])
+        return base.linked(url, ids.to_public(ids.DELIVERY, key_row.head_id))
 
     @display(description="At most")
-    def most(self, lane: Lane) -> str:
+    def most(self, key_row: OrderingKey) -> str:
         """Maximum rate of one key of this consumer."""
-        found = keys.most_per_second(lane.consumer_id)
+        found = keys.most_per_second(key_row.consumer_id)
         if found is None:
             return "1 / response time; known after the first delivery"
         return f"about {found:,.3g} per second: one at a time; more keys allow more"
 
     @display(description="Head since")
-    def stands(self, lane: Lane) -> str:
+    def stands(self, key_row: OrderingKey) -> str:
         """Since when its head has been the head."""
-        return base.instant(lane.head_at, exact=False)
+        return base.instant(key_row.head_at, exact=False)
 
     def _named(self, term: str) -> tuple[Consumer, str] | None:
         """Return the consumer of a search term, with the key if the term has one."""
@@ -213,15 +213,15 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
         return (found, key) if found else None
 
 
-@admin.register(LaneWaiter)
-class LaneWaiterAdmin(base.BigList):
+@admin.register(OrderingWaiter)
+class OrderingWaiterAdmin(base.BigList):
     """Deliveries that wait behind others of their key."""
 
-    list_display = ("place", "delivery", "lane", "due")
+    list_display = ("place", "delivery", "of_key", "due")
     search_fields = ("delivery_id",)
     search_help_text = "dlv_… or lan_… (the whole id)"
-    fields = (("delivery", "lane"), ("place", "due"))
-    readonly_fields = ("delivery", "lane", "due")
+    fields = (("delivery", "of_key"), ("place", "due"))
+    readonly_fields = ("delivery", "of_key", "due")
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
         """Find the place of a delivery, or the places of an ordering key."""
@@ -229,23 +229,23 @@ class LaneWaiterAdmin(base.BigList):
         if not term:
             return queryset, False
         if (number := ids.from_public(ids.ORDERING_KEY, term)) is not None:
-            return queryset.filter(lane_id=number), False
+            return queryset.filter(key_number=number), False
         number = ids.from_public(ids.DELIVERY, term)
         return (queryset.filter(pk=number) if number else queryset.none()), False
 
     @display(description="Delivery")
-    def delivery(self, row: LaneWaiter) -> str:
+    def delivery(self, row: OrderingWaiter) -> str:
         """Link to the delivery."""
         url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
         return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
 
     @display(description="Ordering key")
-    def lane(self, row: LaneWaiter) -> str:
+    def of_key(self, row: OrderingWaiter) -> str:
         """Link to its ordering key."""
-        url = reverse("admin:delivery_lane_change", args=[row.lane_id])
-        return base.linked(url, ids.to_public(ids.ORDERING_KEY, row.lane_id))
+        url = reverse("admin:delivery_orderingkey_change", args=[row.key_number])
+        return base.linked(url, ids.to_public(ids.ORDERING_KEY, row.key_number))
 
     @display(description="Would be due")
-    def due(self, row: LaneWaiter) -> str:
+    def due(self, row: OrderingWaiter) -> str:
         """When it would be due without an order."""
         return base.instant(row.due_at)

@@ -1,17 +1,17 @@
 """Ordering keys: the number that a key has on every host, and the order of acceptance."""
 
 from channels_app.core.ids import TIME_SHIFT
-from delivery.core.ordering import acceptance, lane_id
+from delivery.core.ordering import acceptance, key_number
 
 
 def test_lane_id_is_the_same_in_every_process_and_release() -> None:
     # Rows store these numbers. A different number would let messages of a key overtake each other.
-    assert lane_id(1, "room-7") == 8902978990840542665
-    assert lane_id(17, "room-7") == 7773271652147706615
+    assert key_number(1, "room-7") == 8902978990840542665
+    assert key_number(17, "room-7") == 7773271652147706615
 
 
 def test_lane_id_fits_a_signed_column_and_tells_keys_and_consumers_apart() -> None:
-    found = {lane_id(consumer, f"key-{number}") for consumer in (1, 2) for number in range(1000)}
+    found = {key_number(consumer, f"key-{number}") for consumer in (1, 2) for number in range(1000)}
 
     assert len(found) == 2000
     assert all(0 <= one < 2**63 for one in found)

@@ -16,7 +16,7 @@ STATES = [(state.value, state.value) for state in State]
 KINDS = [(kind.value, kind.value.replace("_", " ")) for kind in Kind]
 
 
-class Standing(models.Model):
+class HealthStatus(models.Model):
     """The health last reported of a consumer that has failed or had a hot key."""
 
     consumer = models.OneToOneField(
@@ -68,7 +68,7 @@ class Standing(models.Model):
         return bool(mine.update(**values, version=F("version") + 1))
 
 
-class Notice(models.Model):
+class Notification(models.Model):
     """A change to notify people of. It is kept, and is an outbox entry until the e-mail is sent."""
 
     consumer = models.ForeignKey(Consumer, models.CASCADE, null=True, related_name="notices")

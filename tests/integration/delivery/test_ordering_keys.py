@@ -18,15 +18,15 @@ from channels_app.models import Consumer, Message
 from channels_app.registry import consumers
 from channels_app.registry.cache import config_cache
 from delivery import replay
-from delivery.core.ordering import BEHIND, lane_id
+from delivery.core.ordering import BEHIND, key_number
 from delivery.core.principal import Principal
 from delivery.maintenance import retention
-from delivery.models import Counter, Delivery, Lane, LaneWaiter
+from delivery.models import Counter, Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import key_queue, keys
 from delivery.queue import cancel, claim, fanout, release, reschedule
 from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
-from tests.support.ordering import LEASE_MS, check, end, lane_of, say, take, words
+from tests.support.ordering import LEASE_MS, check, end, key_number_of, say, take, words
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
 
@@ -84,7 +84,7 @@ def test_heads_without_followers_end_their_keys_without_a_query(
     ]
     assert looks == [0, 1]
     assert deliver_all(consumer, now) == ["B2"]
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
 
 
 def test_waiting_and_ending_keys_in_one_batch_are_handled_separately(
@@ -94,7 +94,7 @@ def test_waiting_and_ending_keys_in_one_batch_are_handled_separately(
     fan_out()
     assert end(take(consumer, now), "delivered", now) == 2
     check()
-    assert [lane.ordering_key for lane in Lane.objects.all()] == ["A"]
+    assert [key_row.ordering_key for key_row in OrderingKey.objects.all()] == ["A"]
     assert deliver_all(consumer, now) == ["A2"]
 
 
@@ -121,10 +121,10 @@ def test_the_example_of_the_requirement_holds(receiver: Receiver) -> None:
 def test_a_key_ends_with_its_last_delivery(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 B1 B2")
     fan_out()
-    assert Lane.objects.count() == 2
+    assert OrderingKey.objects.count() == 2
     deliver_all(consumer, now)
-    assert not Lane.objects.exists()
-    assert not LaneWaiter.objects.exists()
+    assert not OrderingKey.objects.exists()
+    assert not OrderingWaiter.objects.exists()
 
 
 @pytest.mark.seed("S3-43")
@@ -135,7 +135,7 @@ def test_without_key_or_ordering_there_is_no_key_row(consumer: Consumer, now: da
     fan_out()
     assert len(take(other, now)) == 4, "it asks for no order"
     assert len(take(consumer, now)) == 3
-    assert Lane.objects.count() == 1
+    assert OrderingKey.objects.count() == 1
 
 
 @pytest.mark.seed("S3-14")
@@ -186,9 +186,9 @@ def test_a_dead_head_blocks_its_key_if_configured(now: datetime) -> None:
     fan_out()
     end(take(consumer, now), "dead", now)
     assert not take(consumer, now), "B is empty, A stands still"
-    assert lane_of(consumer, "A").blocked_at == now
+    assert key_number_of(consumer, "A").blocked_at == now
     assert list(keys.repair(now)) == []
-    head = Delivery.objects.get(id=lane_of(consumer, "A").head_id or 0)
+    head = Delivery.objects.get(id=key_number_of(consumer, "A").head_id or 0)
     replay.replay_one(head.id, ALICE, now=now)
     check()
     assert deliver_all(consumer, now) == ["A1", "A2"]
@@ -204,7 +204,7 @@ def test_a_dead_head_without_followers_blocks_later_deliveries(now: datetime) ->
     say(consumer, "A2 B2")
     fan_out()
     assert words(take(consumer, now)) == "B2"
-    assert lane_of(consumer, "A").blocked_at == now
+    assert key_number_of(consumer, "A").blocked_at == now
 
 
 def test_a_blocked_key_continues_when_its_head_is_skipped(now: datetime) -> None:
@@ -212,9 +212,9 @@ def test_a_blocked_key_continues_when_its_head_is_skipped(now: datetime) -> None
     say(consumer, "A1 A2")
     fan_out()
     end(take(consumer, now), "dead", now)
-    lane = lane_of(consumer, "A")
-    assert lane.head_id is not None
-    due = keys.skip(lane.id, lane.head_id, ALICE, now=now)
+    key_row = key_number_of(consumer, "A")
+    assert key_row.head_id is not None
+    due = keys.skip(key_row.id, key_row.head_id, ALICE, now=now)
     assert due == {consumer.id: now}
     assert deliver_all(consumer, now) == ["A2"]
     assert Delivery.objects.filter(state="dead").count() == 1
@@ -311,7 +311,7 @@ def test_one_claim_cancels_a_batch_of_expired_deliveries(
     queued = Delivery.objects.filter(state="queued")
     assert sorted(queued.values_list("event_type", flat=True)) == ["A4", "A5", "B3", "B5"]
     assert deliver_all(consumer, now) == ["A4 B3"]
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
 
 
 def test_a_scheduled_head_blocks_its_key(consumer: Consumer, now: datetime) -> None:
@@ -355,7 +355,7 @@ def test_a_follower_moved_while_the_head_ends_keeps_its_new_due_time(
     say(consumer, "A2", due_at=now + timedelta(hours=1))
     fan_out()
     head = take(consumer, now)
-    second = Delivery.objects.get(id=LaneWaiter.objects.get().delivery_id)
+    second = Delivery.objects.get(id=OrderingWaiter.objects.get().delivery_id)
     moved = threading.Event()
 
     def move() -> None:
@@ -393,7 +393,7 @@ def test_keys_of_a_retired_consumer_are_deleted_with_its_deliveries(
     consumers.retire(consumer.channel.slug, consumer.client_id, actor="user:alice")
     assert cancel.cancel_retired(now, 0, 100) == 3
     assert sum(keys.repair(now)) == 1
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
     assert Delivery.objects.filter(state="cancelled").count() == 3
 
 
@@ -406,7 +406,7 @@ def test_turning_ordering_off_releases_all_followers(consumer: Consumer, now: da
     fan_out()
     assert words(take(consumer, now, 1)) == "A1"
     assert sum(keys.repair(now)) == 2
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
     assert words(take(consumer, now)) == "A2 A3 A4 B1"
 
 
@@ -444,16 +444,16 @@ def test_a_delivery_from_before_ordering_ends_no_key(now: datetime) -> None:
 def test_a_sweep_continues_keys_without_a_head(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 B1")
     fan_out()
-    Delivery.objects.filter(id=lane_of(consumer, "A").head_id or 0).delete()
-    Delivery.objects.filter(id=lane_of(consumer, "B").head_id or 0).update(
+    Delivery.objects.filter(id=key_number_of(consumer, "A").head_id or 0).delete()
+    Delivery.objects.filter(id=key_number_of(consumer, "B").head_id or 0).update(
         state="delivered", due_at=None, finished_at=now
     )
     Counter.add({(consumer.id, "queued"): -2, (consumer.id, "delivered"): 1}, 0)
     Counter.add({(consumer.id, "made"): -1}, 0)
     assert not take(consumer, now)
     assert sum(keys.repair(now)) == 2
-    assert Delivery.objects.get(state="queued").id == lane_of(consumer, "A").head_id
-    assert not Lane.objects.filter(id=lane_id(consumer.id, "B")).exists()
+    assert Delivery.objects.get(state="queued").id == key_number_of(consumer, "A").head_id
+    assert not OrderingKey.objects.filter(id=key_number(consumer.id, "B")).exists()
     deliver_all(consumer, now)
 
 
@@ -469,7 +469,7 @@ def test_retention_keeps_waiting_deliveries(consumer: Consumer, now: datetime) -
 def test_pause_resume_and_skip_a_key(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 A3 B1")
     fan_out()
-    key = lane_id(consumer.id, "A")
+    key = key_number(consumer.id, "A")
     rows = take(consumer, now)
     assert words(rows) == "A1 B1"
     assert keys.pause(key, ALICE, now=now).paused_at == now
@@ -487,7 +487,7 @@ def test_pause_resume_and_skip_a_key(consumer: Consumer, now: datetime) -> None:
     check()
     with pytest.raises(Conflict):
         keys.skip(key, rows[0].id, ALICE, now=now)
-    second = lane_of(consumer, "A").head_id or 0
+    second = key_number_of(consumer, "A").head_id or 0
     assert keys.skip(key, second, ALICE, now=now) == {consumer.id: now}
     assert deliver_all(consumer, now) == ["A3", "A4"]
     with pytest.raises(NotFound):
@@ -497,7 +497,7 @@ def test_pause_resume_and_skip_a_key(consumer: Consumer, now: datetime) -> None:
 def test_an_empty_key_can_be_paused(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1")
     fan_out()
-    key = lane_id(consumer.id, "A")
+    key = key_number(consumer.id, "A")
     rows = take(consumer, now)
     keys.pause(key, ALICE, now=now)
     end(rows, "delivered", now)
@@ -511,7 +511,7 @@ def test_an_empty_key_can_be_paused(consumer: Consumer, now: datetime) -> None:
 def test_a_queued_head_of_a_paused_key_waits(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 B1")
     fan_out()
-    key = lane_id(consumer.id, "A")
+    key = key_number(consumer.id, "A")
     keys.pause(key, ALICE, now=now)
     check()
     assert words(take(consumer, now)) == "B1"
@@ -525,7 +525,7 @@ def test_a_queued_head_of_a_paused_key_waits(consumer: Consumer, now: datetime) 
 def test_a_paused_key_is_not_retried(consumer: Consumer, now: datetime, how: str) -> None:
     say(consumer, "A1 A2")
     fan_out()
-    key = lane_id(consumer.id, "A")
+    key = key_number(consumer.id, "A")
     rows = take(consumer, now)
     keys.pause(key, ALICE, now=now)
     if how == "retry":
@@ -665,7 +665,7 @@ def test_ordering_holds_in_a_pump_with_failures(receiver: Receiver) -> None:
         heard = [r.body.decode() for r in receiver.requests() if r.body.decode()[0] == key]
         assert heard == sorted(heard), "the same again, or the next"
         assert set(heard) == {f"{key}{n}" for n in range(9)}
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
 
 
 def test_config_cache_knows_ordered_consumers(consumer: Consumer) -> None:

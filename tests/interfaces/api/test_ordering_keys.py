@@ -11,7 +11,7 @@ from delivery.models import Attempt, Delivery
 from delivery.queue import fanout
 from tests.support.calling import Api, problem
 from tests.support.factories import ConsumerFactory, TeamFactory
-from tests.support.ordering import check, end, lane_of, say, take
+from tests.support.ordering import check, end, key_number_of, say, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +29,7 @@ def consumer() -> Consumer:
 def at(consumer: Consumer, key: str = "", what: str = "") -> str:
     path = f"/channels/{consumer.channel.slug}/consumers/{consumer.client_id}/ordering-keys"
     if key:
-        path += f"/{ids.to_public(ids.ORDERING_KEY, lane_of(consumer, key).id)}"
+        path += f"/{ids.to_public(ids.ORDERING_KEY, key_number_of(consumer, key).id)}"
     return path + (f"/{what}" if what else "")
 
 
@@ -39,11 +39,11 @@ def test_keys_are_listed_with_head_and_depth(api: Api, consumer: Consumer) -> No
     fanout.fan_out(100, slot=0)
     items = {item["ordering_key"]: item for item in api.get(at(consumer)).json()["items"]}
     assert {key: item["waiting_count"] for key, item in items.items()} == {"A": 2, "B": 0}
-    lane = items["A"]
+    key_row = items["A"]
     head = Delivery.objects.order_by("message_id").first()
     assert head is not None
-    assert (lane["head"], lane["state"]) == (ids.to_public(ids.DELIVERY, head.id), "open")
-    assert api.get(at(consumer, "A")).json() == lane
+    assert (key_row["head"], key_row["state"]) == (ids.to_public(ids.DELIVERY, head.id), "open")
+    assert api.get(at(consumer, "A")).json() == key_row
     only = api.get(f"{at(consumer)}?ordering_key=B").json()["items"]
     assert [item["ordering_key"] for item in only] == ["B"]
     shown = api.get(f"/deliveries/{ids.to_public(ids.DELIVERY, head.id + 0)}").json()
@@ -66,9 +66,9 @@ def test_the_api_shows_the_throughput_of_a_key(api: Api, consumer: Consumer) -> 
     assert api.get(at(consumer, "B")).json()["most_per_second"] == pytest.approx(6.667)
     end([rows["B"]], "delivered", now + timedelta(milliseconds=250))
     Attempt.objects.update(started_at=now)
-    (lane,) = api.get(at(consumer)).json()["items"]
-    assert (lane["ordering_key"], lane["state"]) == ("C", "blocked")
-    assert lane["most_per_second"] == 5
+    (key_row,) = api.get(at(consumer)).json()["items"]
+    assert (key_row["ordering_key"], key_row["state"]) == ("C", "blocked")
+    assert key_row["most_per_second"] == 5
 
 
 def test_a_key_is_paused_and_resumed(api: Api, consumer: Consumer) -> None:
@@ -92,11 +92,11 @@ def test_the_head_of_a_blocked_key_is_skipped_once(api: Api, consumer: Consumer)
     fanout.fan_out(100, slot=0)
     now = clock.now()
     end(take(consumer, now), "dead", now)
-    (lane,) = api.get(f"{at(consumer)}?state=blocked").json()["items"]
+    (key_row,) = api.get(f"{at(consumer)}?state=blocked").json()["items"]
     path = at(consumer, "A", "skip")
-    answer = api.post(path, {"head": lane["head"]})
+    answer = api.post(path, {"head": key_row["head"]})
     assert (answer.status_code, answer.json()["waiting_count"]) == (200, 0)
-    assert problem(api.post(path, {"head": lane["head"]}))[:2] == (409, "not_the_head")
+    assert problem(api.post(path, {"head": key_row["head"]}))[:2] == (409, "not_the_head")
     later = clock.now() + timedelta(seconds=1)
     end(take(consumer, later), "delivered", later)
     assert problem(api.post(path.replace("skip", "pause")))[:2] == (404, "unknown_ordering_key")
@@ -109,7 +109,7 @@ def test_ordering_keys_of_others_are_not_found(consumer: Consumer) -> None:
     stranger = Api(scopes=["read", "replay"], team=TeamFactory.create())
     assert stranger.get(at(consumer, "A")).status_code == 404
     other = ConsumerFactory.create(channel=consumer.channel)
-    name = ids.to_public(ids.ORDERING_KEY, lane_of(consumer, "A").id)
+    name = ids.to_public(ids.ORDERING_KEY, key_number_of(consumer, "A").id)
     assert Api(scopes=["read"]).get(f"{at(other)}/{name}").status_code == 404
 
 

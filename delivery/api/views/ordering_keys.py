@@ -13,9 +13,9 @@ from channels_app.core.errors import NotFound
 from channels_app.database import clock
 from channels_app.models import Consumer
 from delivery.api import bodies, ordering_documents, pages, policy, shapes
-from delivery.core.ordering import lane_id as lane_id_of
+from delivery.core.ordering import key_number as key_number_of
 from delivery.core.principal import Principal
-from delivery.models import Lane
+from delivery.models import OrderingKey
 from delivery.ordering import keys
 from delivery.pump import wakeups
 
@@ -39,13 +39,15 @@ class OrderingKeysView(ApiView):
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
-        rows = Lane.objects.filter(consumer_id=consumer.id).order_by("head_at")
+        rows = OrderingKey.objects.filter(consumer_id=consumer.id).order_by("head_at")
         if "ordering_key" in page.filters:
-            rows = rows.filter(id=lane_id_of(consumer.id, page.filters["ordering_key"]))
+            rows = rows.filter(id=key_number_of(consumer.id, page.filters["ordering_key"]))
         if "state" in page.filters:
             rows = rows.filter(pages.choose(page, "state", STATES))
         most = keys.most_per_second(consumer.id)
-        return Response({"items": [shapes.lane(row, consumer, most) for row in rows[: page.limit]]})
+        return Response(
+            {"items": [shapes.key_row(row, consumer, most) for row in rows[: page.limit]]}
+        )
 
 
 class OrderingKeyView(ApiView):
@@ -57,7 +59,7 @@ class OrderingKeyView(ApiView):
     def get(self, request: Request, channel: str, client_id: str, ordering_key_id: str) -> Response:
         """Return the ordering key: its head, since when, and how many deliveries wait behind it."""
         consumer = policy.consumer_of(self.caller, channel, client_id)
-        return Response(_representation(_lane(consumer, ordering_key_id), consumer))
+        return Response(_representation(_key_row(consumer, ordering_key_id), consumer))
 
 
 class _HeldKey(ApiView):
@@ -69,14 +71,14 @@ class _HeldKey(ApiView):
         self, request: Request, channel: str, client_id: str, ordering_key_id: str, what: str
     ) -> Response:
         consumer = policy.consumer_of(self.caller, channel, client_id)
-        lane = _lane(consumer, ordering_key_id)
+        key_row = _key_row(consumer, ordering_key_id)
         known = bodies.SKIP if what == "skip" else bodies.REPAIR
         values = bodies.read(request, known, optional=True)
         principal = policy.principal_of(self.caller, values.get("reason", ""))
-        if _carry_out(lane, principal, what, values):
+        if _carry_out(key_row, principal, what, values):
             wakeups.notify_pumps([consumer.id])
-        after = Lane.objects.filter(id=lane.id).first()
-        return Response(_representation(after or _empty(lane), consumer))
+        after = OrderingKey.objects.filter(id=key_row.id).first()
+        return Response(_representation(after or _empty(key_row), consumer))
 
 
 class OrderingKeyPauseView(_HeldKey):
@@ -116,30 +118,37 @@ class OrderingKeySkipView(_HeldKey):
         return self._change(request, channel, client_id, ordering_key_id, "skip")
 
 
-def _representation(lane: Lane, consumer: Consumer) -> dict[str, Any]:
-    return shapes.lane(lane, consumer, keys.most_per_second(consumer.id))
+def _representation(key_row: OrderingKey, consumer: Consumer) -> dict[str, Any]:
+    return shapes.key_row(key_row, consumer, keys.most_per_second(consumer.id))
 
 
-def _carry_out(lane: Lane, principal: Principal, what: str, values: dict[str, Any]) -> bool:
+def _carry_out(
+    key_row: OrderingKey, principal: Principal, what: str, values: dict[str, Any]
+) -> bool:
     """Run the action; returns whether a delivery may now be due."""
     now = clock.now()
     if what == "pause":
-        keys.pause(lane.id, principal, now=now)
+        keys.pause(key_row.id, principal, now=now)
         return False
     if what == "resume":
-        return bool(keys.resume(lane.id, principal, now=now))
-    return bool(keys.skip(lane.id, values.get("head", lane.head_id or 0), principal, now=now))
+        return bool(keys.resume(key_row.id, principal, now=now))
+    return bool(keys.skip(key_row.id, values.get("head", key_row.head_id or 0), principal, now=now))
 
 
-def _lane(consumer: Consumer, text: str) -> Lane:
+def _key_row(consumer: Consumer, text: str) -> OrderingKey:
     number = ids.from_public(ids.ORDERING_KEY, text)
-    row = Lane.objects.filter(id=number, consumer_id=consumer.id).first() if number else None
+    row = OrderingKey.objects.filter(id=number, consumer_id=consumer.id).first() if number else None
     if row is None:
         raise NotFound("unknown_ordering_key", "The ordering key has no unfinished deliveries.")
     return row
 
 
-def _empty(lane: Lane) -> Lane:
+def _empty(key_row: OrderingKey) -> OrderingKey:
     """Represent a key whose last delivery this call ended."""
-    lane.head_id, lane.waiting_count, lane.paused_at, lane.blocked_at = None, 0, None, None
-    return lane
+    key_row.head_id, key_row.waiting_count, key_row.paused_at, key_row.blocked_at = (
+        None,
+        0,
+        None,
+        None,
+    )
+    return key_row

@@ -13,7 +13,7 @@ EVERY_CHANNEL = 0
 """The number of no channel."""
 
 
-class AccountingReport(models.Model):
+class ReconciliationReport(models.Model):
     """The result of one automatic reconciliation (maintenance/reconciler)."""
 
     class Span(models.TextChoices):
@@ -46,7 +46,7 @@ class AccountingReport(models.Model):
         return f"{self.span} until {self.until:%Y-%m-%d %H:%M}: {self.gap}"
 
 
-class Pruned(models.Model):
+class RetentionMark(models.Model):
     """The message up to which a channel's deliveries may have been deleted (maintenance/retention).
 
     The row for ``EVERY_CHANNEL`` is the id up to which messages themselves may be deleted: a

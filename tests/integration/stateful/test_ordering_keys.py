@@ -22,7 +22,7 @@ from channels_app.models import Message, MessageBody
 from delivery import replay
 from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
 from delivery.core.principal import Principal
-from delivery.models import Attempt, Counter, Delivery, Lane, LaneWaiter
+from delivery.models import Attempt, Counter, Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import keys
 from delivery.queue import cancel, fanout, release
 from tests.integration.stateful.test_deliveries import EXAMPLES
@@ -34,12 +34,20 @@ PICK = st.integers(0, 1 << 16)
 KEYS = st.sampled_from(["", "A", "B"])
 
 
-class Lanes(RuleBasedStateMachine):
+class KeyRows(RuleBasedStateMachine):
     """Real steps on the real database. Sweeps are included, but never needed."""
 
     @initialize(head_of_line=st.sampled_from(["skip", "block"]))
     def begin(self, head_of_line: str) -> None:
-        for model in (Attempt, Delivery, Counter, Lane, LaneWaiter, MessageBody, Message):
+        for model in (
+            Attempt,
+            Delivery,
+            Counter,
+            OrderingKey,
+            OrderingWaiter,
+            MessageBody,
+            Message,
+        ):
             model.objects.all().delete()
         self.consumer = make_consumer(
             make_channel(), "http://127.0.0.1:9/", ordering=True, head_of_line=head_of_line
@@ -91,18 +99,18 @@ class Lanes(RuleBasedStateMachine):
             else:
                 replay.replay_one(row.id, ALICE, now=self.now)
 
-    @precondition(lambda self: Lane.objects.exists())
+    @precondition(lambda self: OrderingKey.objects.exists())
     @rule(pick=PICK, what=st.sampled_from(["pause", "resume", "skip"]))
     def hold(self, pick: int, what: str) -> None:
-        rows = list(Lane.objects.order_by("id"))
-        lane = rows[pick % len(rows)]
+        rows = list(OrderingKey.objects.order_by("id"))
+        key_row = rows[pick % len(rows)]
         if what == "pause":
-            keys.pause(lane.id, ALICE, now=self.now)
+            keys.pause(key_row.id, ALICE, now=self.now)
         elif what == "resume":
-            keys.resume(lane.id, ALICE, now=self.now)
+            keys.resume(key_row.id, ALICE, now=self.now)
         else:
             with suppress(Conflict):
-                keys.skip(lane.id, lane.head_id or 0, ALICE, now=self.now)
+                keys.skip(key_row.id, key_row.head_id or 0, ALICE, now=self.now)
 
     @rule()
     def sweep(self) -> None:
@@ -124,10 +132,10 @@ class Lanes(RuleBasedStateMachine):
         """Check that in the end all is delivered except what a person holds."""
         if not hasattr(self, "now"):
             return
-        for lane in Lane.objects.all():
-            keys.resume(lane.id, ALICE, now=self.now)
-            if lane.blocked_at:
-                keys.skip(lane.id, lane.head_id or 0, ALICE, now=self.now)
+        for key_row in OrderingKey.objects.all():
+            keys.resume(key_row.id, ALICE, now=self.now)
+            if key_row.blocked_at:
+                keys.skip(key_row.id, key_row.head_id or 0, ALICE, now=self.now)
         for _ in range(200):
             self.now += timedelta(seconds=61)
             fanout.fan_out(100, 0)
@@ -138,15 +146,15 @@ class Lanes(RuleBasedStateMachine):
             state__in=["delivered", "dead", "cancelled"]
         )
         assert not open_ones.exists()
-        assert not Lane.objects.exists()
+        assert not OrderingKey.objects.exists()
 
 
 @pytest.mark.slow("a state machine over real tables")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.seed("S3-33", "S3-37")
-def test_lanes() -> None:
+def test_ordering_keys() -> None:
     run_state_machine_as_test(
-        Lanes,
+        KeyRows,
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=30,
