@@ -18,7 +18,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 OLD, NEW = generate_key(), generate_key()
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_SHUTDOWN_GRACE_S": "4"}
 CONSUMERS, MESSAGES = 4, 20
-ACTIVATE = "from channels_app import conf, keystore; keystore.activate(conf.keyring().primary_id)"
+ACTIVATE = (
+    "from channels_app import conf; from channels_app.registry import data_encryption; "
+    "data_encryption.activate(conf.keyring().primary_id)"
+)
 
 
 @pytest.fixture

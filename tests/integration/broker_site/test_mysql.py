@@ -223,8 +223,8 @@ def test_a_connection_that_broke_in_use_is_replaced() -> None:
     [
         "import broker_site.wsgi",
         # Up to the first query, which fails because something that it needs is missing.
-        "django.setup(); from delivery.runtime import cluster; del cluster.task_queue\n"
-        "with contextlib.suppress(NameError): cluster.run()",
+        "django.setup(); from delivery.cluster import qcluster; del qcluster.task_queue\n"
+        "with contextlib.suppress(NameError): qcluster.run()",
         "django.setup(); from delivery.management.commands import broker; del broker.Supervisor\n"
         "with contextlib.suppress(NameError): "
         "broker.Command().handle(bind='127.0.0.1:0', role='worker')",

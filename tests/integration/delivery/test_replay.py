@@ -299,7 +299,7 @@ def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing(tmp_path: Path
     make_deliveries(consumer, 30)
     job = start(of(consumer))
     replay.run_slice(job, clock.now(), 10)
-    code = "from channels_app import clock; from delivery.steps import replay; "
+    code = "from channels_app.database import clock; from delivery import replay; "
     environment = os.environ | {
         "DATABASE_URL": database_url(),
         "HOOKSTATION_FAILPOINT": str(tmp_path / "failpoint"),
