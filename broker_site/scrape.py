@@ -23,10 +23,10 @@ from channels_app.storage import disks
 from delivery import metrics as delivering  # noqa: F401
 from delivery.models import AccountingReport, PipelineRun
 from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.pipeline_jobs import JOBS
 from delivery.rules.reconciliation import Check
 from delivery.runtime import reconciliations, registration
 from delivery.steps import hot_keys, pipeline_runs, quotas, timeline
+from pipeline.contract.jobs import JOBS
 
 WINDOWS = {
     "1m": timedelta(minutes=1),

@@ -19,9 +19,9 @@ from broker_site import charts
 from channels_app import clock
 from channels_app.models import Channel, Consumer, Producer
 from delivery.models import LatencyHour, UsageHour
-from delivery.rules import csv_cells
-from delivery.rules.histogram import percentile
 from delivery.rules.latency import in_words
+from pipeline.contract import csv_cells
+from pipeline.contract.histogram import percentile
 
 PERMISSION = "delivery.view_usagehour"
 """Permission to view the page; superusers have it."""

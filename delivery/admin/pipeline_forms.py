@@ -13,7 +13,7 @@ from unfold.widgets import (
 )
 
 from channels_app.steps.switch_consumer import MAX_REASON_LENGTH
-from delivery.rules.pipeline_jobs import DRY_RUN, Job, Kind, Option
+from pipeline.contract.jobs import DRY_RUN, Job, Kind, Option
 
 SURE = "sure"
 

@@ -14,8 +14,8 @@ from channels_app.admin import base
 from channels_app.rules.program import typed
 from delivery.admin.live import Live
 from delivery.models import PipelineRun, PipelineSchedule
-from delivery.rules.pipeline_jobs import DRY_RUN, JOBS, Job
 from delivery.steps import pipeline_runs
+from pipeline.contract.jobs import DRY_RUN, JOBS, Job
 
 State = PipelineRun.State
 TONE = {
@@ -89,7 +89,7 @@ def shown(run: PipelineRun) -> Live:
 def words(run: PipelineRun) -> list[str]:
     """Return a run's options as a command line, without those that identify a person."""
     job = JOBS.get(run.job)
-    return job.words(run.options) if job else [str(run.options)] if run.options else []
+    return job.command_line(run.options) if job else [str(run.options)] if run.options else []
 
 
 def state(run: PipelineRun) -> str:

@@ -20,10 +20,10 @@ from delivery.admin.pipeline_forms import JobForm
 from delivery.admin.pipeline_jobs import duration, job_statuses, shown, state, words
 from delivery.admin.stop_action import button
 from delivery.models import PipelineRun
-from delivery.rules.pipeline_jobs import JOBS
 from delivery.rules.principal import Principal
 from delivery.runtime import pipeline
 from delivery.steps import pipeline_runs
+from pipeline.contract.jobs import JOBS
 
 State = PipelineRun.State
 ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)

@@ -14,9 +14,9 @@ from channels_app.rules import ids
 from delivery.admin.live import Live, LivePage
 from delivery.admin.stop_action import button
 from delivery.models import PipelineRun, Restore, Restored, RestoredMessage
-from delivery.rules.pipeline_jobs import JOBS
 from delivery.steps import pipeline_runs
 from delivery.steps.replay import restore
+from pipeline.contract.jobs import JOBS
 
 State = Restore.State
 TONE = {
@@ -114,7 +114,9 @@ class RestoreAdmin(LivePage):
         """The options of the command line."""
         asked = row.options.get("asked", {})
         mine = {name: value for name, value in asked.items() if name != "consumer"}
-        return base.mono(" ".join(JOBS["replay"].words(mine))) if any(mine.values()) else "all"
+        return (
+            base.mono(" ".join(JOBS["replay"].command_line(mine))) if any(mine.values()) else "all"
+        )
 
     @display(description="Progress")
     def progress(self, row: Restore) -> str:

@@ -9,8 +9,8 @@ from django.http import HttpRequest
 from channels_app.admin import base
 from channels_app.admin.base import display
 from delivery.models import LatencyHour, UsageHour
-from delivery.rules.histogram import bounds
 from delivery.rules.latency import in_words
+from pipeline.contract.histogram import bounds
 
 
 class Hours(base.BigList):

@@ -14,8 +14,8 @@ from django.db.models import Max, QuerySet
 from channels_app.errors import Refused
 from channels_app.models import AuditEntry
 from delivery.models import PipelineRun, PipelineSchedule
-from delivery.rules.pipeline_jobs import JOBS
 from delivery.rules.principal import Principal
+from pipeline.contract.jobs import JOBS
 
 State = PipelineRun.State
 Mode = PipelineSchedule.Mode
@@ -189,7 +189,7 @@ def _end(runs: QuerySet[PipelineRun], state: str, now: datetime, **values: Any) 
     """End runs that have not changed meanwhile, and remove personal data from their options."""
     count = 0
     for number, job, options in runs.values_list("id", "job", "options"):
-        kept = JOBS[job].kept(options) if job in JOBS else options
+        kept = JOBS[job].without_subject(options) if job in JOBS else options
         mine = runs.filter(pk=number)
         count += mine.update(state=state, finished_at=now, options=kept, **values)
     return count

@@ -1,29 +1,11 @@
 """Redact options that identify a person on all pages, and delete them when the run ends."""
 
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-SUBJECT = "subject"
-"""Replaces them in an ended run's options with a digest (delivery/rules/pipeline_jobs.py)."""
-MASK = "***"
-
-
-def digest(options: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Return the SHA-256 of these options, equal for equal options; '' when none is set."""
-    asked = {name: sorted(options.get(name) or []) for name in names}
-    if not any(asked.values()):
-        return ""
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-
-
-def kept(options: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the options that an ended run keeps."""
-    rest = {name: value for name, value in options.items() if name not in names}
-    known = digest(options, names)
-    return rest | {SUBJECT: known} if known else rest
+from pipeline.contract.jobs import MASK
 
 
 class Redactor:

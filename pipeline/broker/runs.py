@@ -16,7 +16,8 @@ from datetime import timedelta
 from typing import Any
 
 from pipeline.broker.database import Database
-from pipeline.broker.redaction import Redactor, kept
+from pipeline.broker.redaction import Redactor
+from pipeline.contract.jobs import without_subject
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class Run:
         self.veil = Redactor(options, private)
         """Redacts private options in all texts of the run."""
         self.lines = Lines(self.veil)
-        self._kept = kept(options, private) if private else None
+        self._kept = without_subject(options, private) if private else None
         self._url = url
         self._stop: type[Exception] | None = None
         self._ended = threading.Event()
@@ -267,7 +268,7 @@ def _lock(database: Database, job: str, run_id: int, private: Sequence[str]) -> 
         )
         told = f"SELECT options FROM {RUNS} WHERE id = %s"
         for (stored,) in database.read(told, [dead]) if private else []:
-            _forget(database, dead, kept(json.loads(stored), private))
+            _forget(database, dead, without_subject(json.loads(stored), private))
     database.execute(f"DELETE FROM {LOCKS} WHERE job = %s", [job])
     database.execute(
         f"INSERT INTO {LOCKS} (job, run_id, until) VALUES (%s, %s, %s)", [job, run_id, now + LOCK]

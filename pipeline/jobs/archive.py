@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline import failpoints
 from pipeline.broker.runs import RUNS
+from pipeline.contract.jobs import JOBS
 from pipeline.execution.job import Context, Job
 from pipeline.lake import layout, rewriting
 from pipeline.lake.ledger import AMENDING, OPEN, Ledger, Range
@@ -104,4 +105,4 @@ def _readers_active(context: Context) -> bool:
     )
 
 
-JOB = Job("archive", "Move what has finished and is old enough into the lake.", arguments, work)
+JOB = Job("archive", JOBS["archive"].summary, arguments, work)

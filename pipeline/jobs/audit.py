@@ -18,15 +18,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.broker import directory, tables
 from pipeline.broker.database import Database, instant
+from pipeline.contract.jobs import JOBS
+from pipeline.contract.results import CHECKS
 from pipeline.execution import arguments
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.transforms import recheck
 from pipeline.transforms.balance import Balance, Scope
 
-CHECKS = (
-    *("lost", "undispatched", "fan_out", "missing", "attempts"),
-    *("bodies", "orphans", "doubled", "unasked"),
-)
 GRACE = timedelta(minutes=5)
 BY_HOUR = timedelta(days=8)
 """Longest range that is reported by hour; longer ones are reported by day."""
@@ -218,7 +216,7 @@ def _keep(
 
 JOB = Job(
     "audit",
-    "whether all that was accepted is in the lake or the tables",
+    JOBS["audit"].summary,
     options,
     work,
     finding="gap",

@@ -18,8 +18,8 @@ from pyspark.sql import functions as f
 from pipeline import failpoints
 from pipeline.broker import tables
 from pipeline.broker.database import Database
-from pipeline.broker.redaction import digest
 from pipeline.broker.runs import RUNS
+from pipeline.contract.jobs import JOBS, digest
 from pipeline.execution import arguments
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.lake import rewriting
@@ -28,7 +28,7 @@ from pipeline.lake.ledger import OPEN, Ledger, Segment
 from pipeline.lake.rewriting import Receipts
 from pipeline.transforms.balance import SKEW
 
-SUBJECT = ("ordering_key", "idempotency_key", "message")
+SUBJECT = tuple(sorted(JOBS["erase"].private))
 """Options that identify the person."""
 MAX_ROWS = 2_000_000
 """Maximum messages of one erasure: the driver holds their keys in memory."""
@@ -197,7 +197,7 @@ def _end(context: Context, receipt: int, left: int) -> None:
 
 JOB = Job(
     "erase",
-    "what belongs to somebody out of the lake, with a receipt",
+    JOBS["erase"].summary,
     options,
     work,
     private=SUBJECT,

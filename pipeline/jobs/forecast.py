@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
+from pipeline.contract.jobs import JOBS
 from pipeline.execution.job import Context, Job
 from pipeline.rules import estimates, timetable
 from pipeline.rules.estimates import HOUR, WEEK
@@ -171,4 +172,4 @@ def _rate(text: str) -> float:
     return value
 
 
-JOB = Job("forecast", "estimate the load of the coming hours", arguments, work)
+JOB = Job("forecast", JOBS["forecast"].summary, arguments, work)

@@ -11,9 +11,11 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
 from pipeline.broker import report_tables
+from pipeline.contract import outcomes
+from pipeline.contract.jobs import JOBS
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.lake.datasets import LATE, SKEW
-from pipeline.rules import health, hours, outcomes
+from pipeline.rules import health, hours
 from pipeline.rules.health import Measures
 from pipeline.transforms import endpoints
 from pipeline.transforms.endpoints import BEFORE, BURNS
@@ -197,4 +199,4 @@ def row_of(day: date, who: tuple[int, str], one: Found, objective: float) -> dic
     }
 
 
-JOB = Job("health", "judge success, latency and recovery of consumers and hosts", arguments, work)
+JOB = Job("health", JOBS["health"].summary, arguments, work)

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from pipeline.broker import runs
+from pipeline.contract.jobs import JOBS
 from pipeline.execution import arguments
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.transforms import selection, staging
@@ -238,4 +239,4 @@ def _was_cancelled(run: runs.Run) -> bool:
     return False
 
 
-JOB = Job("replay", "messages out of the lake back to a consumer, at a rate", options, work)
+JOB = Job("replay", JOBS["replay"].summary, options, work)

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pipeline.broker.database import Database
+from pipeline.contract.jobs import JOBS
 from pipeline.execution import spans
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.rules.advice import advice
@@ -232,4 +233,4 @@ def text(at: datetime) -> str:
     return spans.utc(at).isoformat().replace("+00:00", "Z")
 
 
-JOB = Job("triage", "say why deliveries died, and what to do about it", arguments, work)
+JOB = Job("triage", JOBS["triage"].summary, arguments, work)

@@ -14,9 +14,11 @@ from pyspark.sql import functions as f
 
 from pipeline.broker import report_tables, tables
 from pipeline.broker.database import Database
+from pipeline.contract import csv_cells, outcomes
+from pipeline.contract.jobs import JOBS
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.lake.datasets import LATE, SKEW, Frames
-from pipeline.rules import csv_cells, hours, outcomes
+from pipeline.rules import hours
 from pipeline.transforms import buckets
 from pipeline.transforms.endpoints import arrived, hour_of
 
@@ -210,4 +212,4 @@ def write_csv(database: Database, path: Path, since: datetime, until: datetime) 
     part.replace(path)
 
 
-JOB = Job("usage", "count messages, deliveries, attempts and bytes of each hour", arguments, work)
+JOB = Job("usage", JOBS["usage"].summary, arguments, work)

@@ -1,9 +1,4 @@
-"""Compute latency histograms, health scores and error budgets.
-
-Histogram buckets divide each doubling in four, and histograms can be added. A bucket is ``floor(4
-log2(ms))``. Percentiles are by nearest rank: the bucket is the one of the exact percentile, and the
-place within it is estimated. So they are off by 19 % at most, also after adding any number of
-histograms.
+"""Compute health scores and error budgets.
 
 A score is 100 times the lower bound of the success rate (E. B. Wilson, Probable inference, the law
 of succession, and statistical inference, JASA 22, 1927: right for few attempts and for rates near
@@ -12,41 +7,12 @@ half.
 """
 
 from collections import Counter as Tally
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import sqrt
 
-from pipeline.rules.outcomes import ARRIVED, UNREACHABLE
-
-PER_DOUBLING = 4
-
-
-def bucket(ms: int) -> int:
-    """Return the bucket of a duration; less than a millisecond counts as one.
-
-    Uses integers, since a logarithm may fall short of a power of two.
-    """
-    return int(max(1, ms) ** PER_DOUBLING).bit_length() - 1
-
-
-def bounds(place: int) -> tuple[float, float]:
-    """Return a bucket's range in milliseconds: lower bound inclusive, upper bound exclusive."""
-    return 2 ** (place / PER_DOUBLING), 2 ** ((place + 1) / PER_DOUBLING)
-
-
-def percentile(counts: Mapping[int, int], percent: int) -> float | None:
-    """Return the percentile in milliseconds; None for an empty histogram."""
-    rank = -(-percent * sum(counts.values()) // 100)
-    seen = 0
-    for place in sorted(counts):
-        count = counts[place]
-        if count and seen + count >= rank:
-            # Assume that the rows of a bucket are spread evenly over its logarithm.
-            return float(2 ** ((place + (max(1, rank) - seen - 0.5) / count) / PER_DOUBLING))
-        seen += count
-    return None
-
+from pipeline.contract.histogram import percentile
+from pipeline.contract.outcomes import ARRIVED, UNREACHABLE
 
 Z = 1.2816
 """The true rate is above the bound in nine of ten cases."""

@@ -9,6 +9,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.broker import tables
+from pipeline.contract.outcomes import ARRIVED
 from pipeline.lake.datasets import Frames
 from pipeline.rules import sealed
 from pipeline.transforms import shapes
@@ -17,7 +18,6 @@ MAX_EXCERPT_LENGTH = 1000
 """Bytes of a response that are read: more than a shape can hold."""
 AHEAD = timedelta(days=1)
 """Attempts need no high watermark: a dead delivery commits together with its last attempt."""
-SUCCESSES = ("delivered", "delivered_oversized")
 HOSTS = "consumer_id bigint, host string"
 BEGINNINGS = "signature string, consumer_id bigint, began_at timestamp"
 FILTERS = (
@@ -143,7 +143,7 @@ def before(
         since, until, ["id", "consumer_id", "started_at", "outcome", "status_code"]
     )
     joined = attempts.join(wanted, "consumer_id").where(f.col("started_at") < f.col("began_at"))
-    arrived = f.col("outcome").isin(*SUCCESSES)
+    arrived = f.col("outcome").isin(*ARRIVED)
     return joined.groupBy("signature").agg(
         f.sum(arrived.cast("long")).alias("arrived_count"),
         f.min("started_at").alias("since"),

@@ -7,7 +7,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from pipeline.broker.database import Database
-from pipeline.rules import health, hours, outcomes
+from pipeline.contract import outcomes
+from pipeline.rules import health, hours
 from pipeline.transforms import buckets
 
 Span = tuple[datetime, datetime]

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 
 from channels_app import clock
 from delivery.models import PipelineRun
-from delivery.rules.pipeline_jobs import JOBS
+from pipeline.contract.jobs import JOBS
 from tests.browser.person import OPERATOR, PASSWORD
 
 ERROR = (

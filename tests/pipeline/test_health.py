@@ -9,6 +9,7 @@ import pytest
 
 from channels_app.models import Consumer
 from delivery.models import Attempt, HealthDay
+from pipeline.contract import histogram
 from pipeline.execution.job import Refused
 from pipeline.rules import health, hours
 from pipeline.rules.health import Measures
@@ -65,7 +66,7 @@ class Judged:
                 continue
             evening = min(hours.midnight(row.started_at) + hours.DAY, self.end)
             weight = health.recency((evening - hours.floor(row.started_at)) // hours.HOUR - 1)
-            bucket = health.bucket(row.total_ms)
+            bucket = histogram.bucket(row.total_ms)
             found.add(row.outcome, bucket, 1, int(row.number > 1), weight, weight**2)
         return found
 

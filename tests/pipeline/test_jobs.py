@@ -1,13 +1,13 @@
-"""The broker's list of the pipeline's jobs and options equals the jobs themselves."""
+"""The jobs that broker and pipeline share have the options of the command line."""
 
 import argparse
 from typing import Any
 
 import pytest
 
-from delivery.rules.pipeline_jobs import JOBS as OFFERED
-from delivery.rules.pipeline_jobs import Kind
 from pipeline import commandline
+from pipeline.contract.jobs import JOBS as OFFERED
+from pipeline.contract.jobs import Kind
 from pipeline.execution.job import Job
 from pipeline.jobs import JOBS, erase
 
@@ -38,6 +38,7 @@ def test_every_job_is_offered_with_its_options(name: str) -> None:
 
     assert set(offered) == set(known)
     assert OFFERED[name].private == set(JOBS[name].private)
+    assert OFFERED[name].summary == JOBS[name].summary
     for option in offered.values():
         action = known[option.name]
         assert (option.kind is Kind.FLAG) == (action.nargs == 0), option.name

@@ -14,9 +14,9 @@ from pyspark.sql import functions as f
 from channels_app.models import Channel, Consumer
 from delivery.models import Attempt, Delivery, LatencyHour, UsageHour
 from delivery.rules.outcome import Outcome
+from pipeline.contract import histogram
 from pipeline.execution.job import Refused
 from pipeline.jobs.usage import COUNTED, KEYS
-from pipeline.rules import health
 from pipeline.settings import Settings
 from pipeline.transforms import buckets
 from tests.pipeline import month, moving
@@ -61,7 +61,7 @@ def counted(made: Month) -> dict[Key, Tally[str]]:
 def timed(made: Month) -> Tally[tuple[datetime, int, int]]:
     """The month's latencies."""
     return Tally(
-        (hour(row.started_at), row.delivery.consumer_id, health.bucket(row.total_ms))
+        (hour(row.started_at), row.delivery.consumer_id, histogram.bucket(row.total_ms))
         for row in made.attempts
         if Outcome(row.outcome).is_success
     )
@@ -220,7 +220,7 @@ def test_spark_sorts_into_the_same_buckets(spark: SparkSession) -> None:
     edges = {
         number + off
         for place in range(124)
-        for number in [int(health.bounds(place)[0])]
+        for number in [int(histogram.bounds(place)[0])]
         for off in (-1, 0, 1, 2)
     }
     values = sorted(value for value in edges if 0 <= value < 2**31)
@@ -228,5 +228,5 @@ def test_spark_sorts_into_the_same_buckets(spark: SparkSession) -> None:
     rows = rows.select("ms", buckets.bucket(f.col("ms")).alias("place"))
 
     assert [tuple(row) for row in rows.collect()] == [
-        (value, health.bucket(value)) for value in values
+        (value, histogram.bucket(value)) for value in values
     ]

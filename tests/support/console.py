@@ -58,10 +58,10 @@ from delivery.models import (
     TrafficMark,
     UsageHour,
 )
-from delivery.rules.lake import MEANINGS
 from delivery.rules.lanes import lane_id
 from delivery.rules.latency import BUCKETS
 from delivery.rules.reconciliation import Check
+from pipeline.contract.results import CHECKS
 from tests.support.factories import (
     ApiKeyFactory,
     AttemptFactory,
@@ -195,11 +195,11 @@ def fill() -> None:
     audited = LakeAudit.objects.create(
         **accounted,
         run_id=1,
-        gap=2 * len(MEANINGS),
-        checks=dict.fromkeys(MEANINGS, 2),
+        gap=2 * len(CHECKS),
+        checks=dict.fromkeys(CHECKS, 2),
         spans=[[now.replace(microsecond=0).isoformat(), 3, 2]],
     )
-    for name in MEANINGS:
+    for name in CHECKS:
         LakeFinding.objects.create(
             audit=audited,
             check_name=name,

@@ -14,10 +14,10 @@ from channels_app import clock
 from channels_app.errors import Refused
 from channels_app.models import AuditEntry
 from delivery.models import PipelineRun, PipelineSchedule
-from delivery.rules.pipeline_jobs import JOBS
 from delivery.rules.principal import Principal
 from delivery.runtime import pipeline, sweeps, task_queue, tasks
 from delivery.steps import pipeline_runs
+from pipeline.contract.jobs import JOBS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -244,7 +244,7 @@ def test_a_run_whose_process_is_silent_is_ended_by_a_sweep() -> None:
 
 def test_however_a_run_ends_it_forgets_who_was_meant(python: Callable[[str], Path]) -> None:
     told = {"ordering_key": ["customer-7"], "message": ["msg_1"], "reason": "a letter"}
-    digest = JOBS["erase"].kept(told)["subject"]
+    digest = JOBS["erase"].without_subject(told)["subject"]
     now = clock.now()
 
     taken_back = ask("erase", **told)

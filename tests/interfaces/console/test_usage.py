@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from channels_app.models import Consumer, Producer
 from delivery.models import LatencyHour, UsageHour
-from delivery.rules.histogram import bucket
+from pipeline.contract.histogram import bucket
 from tests.support import console
 from tests.support.factories import ConsumerFactory, ProducerFactory
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.rules.outcome import Outcome
-from pipeline.rules import health, outcomes
+from pipeline.contract import outcomes
+from pipeline.rules import health
 from pipeline.rules.health import Measures, burn, recency, score, wilson
 
 COUNTS = st.integers(0, 10**6)

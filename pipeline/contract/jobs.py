@@ -1,12 +1,12 @@
-"""The pipeline's jobs and options, from which the broker builds forms and schedules.
+"""List the pipeline's jobs and options, from which the broker builds forms and schedules.
 
-The broker does not import the pipeline; a test compares this list with the pipeline's own.
+A test compares the options with those of the command line.
 """
 
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -42,8 +42,9 @@ def _private(name: str, title: str, help: str) -> Option:
 
 
 SUBJECT = "subject"
-"""Replaces values about a person with their SHA-256."""
+"""Option of an ended run: the digest of its options about a person."""
 MASK = "***"
+"""Shown instead of options about a person."""
 DRY_RUN = Option("dry_run", "Dry run", "Only report: nothing is written.", Kind.FLAG)
 
 
@@ -70,7 +71,7 @@ class Job:
         """Names of options about a person."""
         return {option.name for option in self.options if option.is_private}
 
-    def words(self, options: Mapping[str, Any]) -> list[str]:
+    def command_line(self, options: Mapping[str, Any]) -> list[str]:
         """Return options as on a command line, for people."""
         found = []
         for name, value in options.items():
@@ -86,22 +87,33 @@ class Job:
                 found += [f"{flag} {shlex.quote(str(each))}" for each in values]
         return found
 
-    def kept(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options to keep once a run has ended: values about a person become a digest.
-
-        A receipt has the same digest (models/lake.Erasure), and the pipeline itself writes it too.
-        """
-        asked = {name: sorted(options.get(name) or []) for name in self.private}
-        if not any(asked.values()):
-            return dict(options)
-        text = json.dumps(asked, sort_keys=True)
-        rest = {name: value for name, value in options.items() if name not in asked}
-        return rest | {SUBJECT: hashlib.sha256(text.encode()).hexdigest()}
+    def without_subject(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options that an ended run keeps."""
+        return without_subject(options, self.private)
 
     def for_audit(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options for the audit log."""
         private = self.private
         return {name: "(not kept)" if name in private else value for name, value in options.items()}
+
+
+def digest(options: Mapping[str, Any], private: Iterable[str]) -> str:
+    """Return the SHA-256 of options about a person, equal for equal options; '' when none is set.
+
+    A receipt of an erasure has the same digest.
+    """
+    values = {name: sorted(options.get(name) or []) for name in private}
+    if not any(values.values()):
+        return ""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def without_subject(options: Mapping[str, Any], private: Iterable[str]) -> dict[str, Any]:
+    """Return the options with a digest instead of those about a person."""
+    names = set(private)
+    rest = {name: value for name, value in options.items() if name not in names}
+    known = digest(options, names)
+    return rest | {SUBJECT: known} if known else rest
 
 
 SINCE = Option("since", "From", "2026-11-01, 2026-11-01T08:00Z or 7d. Empty: the job's default.")
