@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from pipeline.rules import sealed
+from pipeline.core import encryption
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 LAKE = "HOOKSTATION_LAKE"
@@ -122,7 +122,7 @@ def _text(environ: Mapping[str, str], name: str) -> str:
 def _keys(environ: Mapping[str, str]) -> list[str]:
     """Return the configured keys, then those derived from SECRET_KEY, as the broker does."""
     secrets = [_text(environ, "SECRET_KEY"), *_words(_text(environ, "SECRET_KEY_FALLBACKS"))]
-    return _words(_text(environ, KEYS)) + [sealed.derived(text) for text in secrets if text]
+    return _words(_text(environ, KEYS)) + [encryption.derived_key(text) for text in secrets if text]
 
 
 def _words(text: str) -> list[str]:

@@ -10,9 +10,9 @@ from pyspark.sql import functions as f
 
 from pipeline import settings
 from pipeline.broker.database import Database
+from pipeline.contract import histogram
 from pipeline.execution import session
 from pipeline.lake.datasets import Frames
-from pipeline.rules import health
 from pipeline.transforms import buckets
 
 ARRIVED = ("delivered", "delivered_oversized")
@@ -32,7 +32,8 @@ def main() -> int:
         for row in rows.groupBy(hour, "consumer_id", place).count().toLocalIterator():
             counts[row["hour"], row["consumer_id"]][row["place"]] = row["count"]
         found = [
-            [health.percentile(sums, share) for share in (50, 95, 99)] for sums in counts.values()
+            [histogram.percentile(sums, share) for share in (50, 95, 99)]
+            for sums in counts.values()
         ]
     database.close()
     return len(found)

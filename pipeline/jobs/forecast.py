@@ -6,10 +6,17 @@ from datetime import datetime
 from typing import Any
 
 from pipeline.contract.jobs import JOBS
+from pipeline.core import forecast
+from pipeline.core.forecast import (
+    ALL,
+    HOUR,
+    WEEK,
+    ForecastRow,
+    HourForecast,
+    PastLoad,
+    ScheduledLoad,
+)
 from pipeline.execution.job import Context, Job
-from pipeline.rules import estimates, timetable
-from pipeline.rules.estimates import HOUR, WEEK
-from pipeline.rules.timetable import ALL, Frame, Hour, Known, Past
 from pipeline.transforms import load
 
 HOURS, WEEKS = 168, 4
@@ -49,7 +56,7 @@ def arguments(parser: ArgumentParser) -> None:
 def work(context: Context) -> dict[str, Any]:
     """Estimate each hour of each channel, and replace the last forecast."""
     options, database = context.options, context.database
-    start = timetable.hour_of(context.frames.bound())
+    start = forecast.hour_of(context.frames.bound())
     now = database.now()
     rate, source = load.rate(database, options.rate, now)
     fanout, channels = load.receivers(database)
@@ -62,10 +69,10 @@ def work(context: Context) -> dict[str, Any]:
     weeks = options.weeks + (1 if options.backtest else 0)
     plan = _Plan(start, options.hours, options.weeks, options.backtest)
     for channel_id, past in load.history(context.frames, fanout, start - WEEK * weeks, start):
-        plan.add(channel_id, past, known.pop(channel_id, Known()))
+        plan.add(channel_id, past, known.pop(channel_id, ScheduledLoad()))
         context.report("reading the past weeks", len(plan.channels))
     for channel_id, one in known.items():
-        plan.add(channel_id, Past(), one)
+        plan.add(channel_id, PastLoad(), one)
     frames = list(plan.frames())
     context.report("writing", 0, len(frames))
     write(context, frames, rate)
@@ -77,49 +84,49 @@ class _Plan:
 
     def __init__(self, start: datetime, count: int, weeks: int, backtest: bool) -> None:
         self.start, self.count, self.weeks, self.backtest = start, count, weeks, backtest
-        self.channels: dict[int, Known] = {}
-        self.hours = [Hour() for _ in range(count)]
+        self.channels: dict[int, ScheduledLoad] = {}
+        self.hours = [HourForecast() for _ in range(count)]
         """Totals of all channels."""
-        self.known = Known()
+        self.known = ScheduledLoad()
         self.tested = [(0.0, 0.0)] * (WEEK // HOUR)
-        self._frames: list[Frame] = []
+        self._frames: list[ForecastRow] = []
 
-    def add(self, channel_id: int, past: Past, known: Known) -> None:
+    def add(self, channel_id: int, past: PastLoad, known: ScheduledLoad) -> None:
         """Add a channel."""
-        found = timetable.hours(past, known, self.start, self.count, self.weeks)
-        self._frames += timetable.frames(channel_id, self.start, found, known)
+        found = forecast.forecast_hours(past, known, self.start, self.count, self.weeks)
+        self._frames += forecast.hour_rows(channel_id, self.start, found, known)
         self.channels[channel_id] = known
         self.known.add(known)
         for mine, its in zip(self.hours, found, strict=True):
             mine.add(its)
         if self.backtest:
-            one = timetable.backtest(past, self.start, len(self.tested), self.weeks)
+            one = forecast.backtest(past, self.start, len(self.tested), self.weeks)
             self.tested = [
                 (came + its_came, said + its_said)
                 for (came, said), (its_came, its_said) in zip(self.tested, one, strict=True)
             ]
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[ForecastRow]:
         """Yield all rows: hours of all channels together, of each channel, and hot minutes."""
-        yield from timetable.frames(ALL, self.start, self.hours, self.known)
+        yield from forecast.hour_rows(ALL, self.start, self.hours, self.known)
         yield from self._frames
-        for at in timetable.hot_minutes(self.hours, self.known, MAX_MINUTES):
-            place = (timetable.hour_of(at) - self.start) // HOUR
+        for at in forecast.hot_minutes(self.hours, self.known, MAX_MINUTES):
+            place = (forecast.hour_of(at) - self.start) // HOUR
             usual = self.hours[place].usual.deliveries / 60
             for channel_id, known in ((ALL, self.known), *self.channels.items()):
-                frame = timetable.minute(channel_id, at, known, usual)
+                frame = forecast.minute_row(channel_id, at, known, usual)
                 if frame is not None:
                     yield frame
 
 
-def write(context: Context, frames: list[Frame], rate: float) -> None:
+def write(context: Context, frames: list[ForecastRow], rate: float) -> None:
     """Replace the forecast in one transaction, so that readers never see a part."""
     rows = [
         [
             *(it.channel_id, it.span_s, it.begins_at),
             *(it.load.messages, it.load.deliveries, it.load.bytes),
             *(it.scheduled, it.retries, it.low, it.high, it.samples, it.basis.value),
-            *(it.per_second, estimates.workers(it.per_second, rate), it.is_hot, context.run.id),
+            *(it.per_second, forecast.pumps_needed(it.per_second, rate), it.is_hot, context.run.id),
         ]
         for it in frames
     ]
@@ -131,9 +138,9 @@ def write(context: Context, frames: list[Frame], rate: float) -> None:
         database.execute_many(f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({holes})", rows)
 
 
-def _result(plan: _Plan, frames: list[Frame], rate: float, source: str) -> dict[str, Any]:
+def _result(plan: _Plan, frames: list[ForecastRow], rate: float, source: str) -> dict[str, Any]:
     whole = [it for it in frames if it.channel_id == ALL]
-    by_hour = [it for it in whole if it.span_s == timetable.HOUR_S]
+    by_hour = [it for it in whole if it.span_s == forecast.HOUR_S]
     result = {
         "from": plan.start.isoformat(),
         "hours": plan.count,
@@ -142,12 +149,12 @@ def _result(plan: _Plan, frames: list[Frame], rate: float, source: str) -> dict[
         "deliveries": round(sum(it.load.deliveries for it in by_hour)),
         "hot_hours": sum(it.is_hot for it in by_hour),
         "hot_minutes": len(whole) - len(by_hour),
-        "workers": max(estimates.workers(it.per_second, rate) for it in by_hour),
+        "workers": max(forecast.pumps_needed(it.per_second, rate) for it in by_hour),
         "rate_per_second": round(rate, 1),
         "rate_source": source,
     }
     if plan.backtest:
-        weighted, mean = estimates.errors(plan.tested)
+        weighted, mean = forecast.forecast_errors(plan.tested)
         result["error_percent"] = None if weighted is None else round(100 * weighted, 1)
         result["mean_error_percent"] = None if mean is None else round(100 * mean, 1)
     return result

@@ -13,10 +13,10 @@ from pyspark.sql import functions as f
 from pipeline.broker import report_tables
 from pipeline.contract import outcomes
 from pipeline.contract.jobs import JOBS
+from pipeline.core import health, hours
+from pipeline.core.health import Measures
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.lake.datasets import LATE, SKEW
-from pipeline.rules import health, hours
-from pipeline.rules.health import Measures
 from pipeline.transforms import endpoints
 from pipeline.transforms.endpoints import BEFORE, BURNS
 

@@ -9,10 +9,9 @@ from urllib.parse import urlsplit
 
 from pipeline.broker.database import Database
 from pipeline.contract.jobs import JOBS
+from pipeline.core.triage import advice, weight
 from pipeline.execution import spans
 from pipeline.execution.job import Context, Job, Refused
-from pipeline.rules.advice import advice
-from pipeline.rules.onset import weight
 from pipeline.transforms import deadletters, onsets
 
 SPAN = "30d"

@@ -16,9 +16,9 @@ from pipeline.broker import report_tables, tables
 from pipeline.broker.database import Database
 from pipeline.contract import csv_cells, outcomes
 from pipeline.contract.jobs import JOBS
+from pipeline.core import hours
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.lake.datasets import LATE, SKEW, Frames
-from pipeline.rules import hours
 from pipeline.transforms import buckets
 from pipeline.transforms.endpoints import arrived, hour_of
 

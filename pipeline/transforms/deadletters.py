@@ -10,8 +10,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.broker import tables
 from pipeline.contract.outcomes import ARRIVED
+from pipeline.core import encryption
 from pipeline.lake.datasets import Frames
-from pipeline.rules import sealed
 from pipeline.transforms import shapes
 
 MAX_EXCERPT_LENGTH = 1000
@@ -71,7 +71,7 @@ def _answers(frames: Frames, since: datetime, until: datetime) -> DataFrame:
     )
     excerpt = f.col("answer_excerpt")
     # An encrypted response decrypts only as a whole.
-    whole = f.substring(excerpt, 1, 1) == f.lit(bytearray(sealed.SEALED))
+    whole = f.substring(excerpt, 1, 1) == f.lit(bytearray(encryption.ENCRYPTED))
     cut = f.when(whole, excerpt).otherwise(f.substring(excerpt, 1, MAX_EXCERPT_LENGTH))
     attempts = attempts.withColumn("answer_excerpt", cut)
     return attempts.groupBy(f.col("delivery_id").alias("id")).agg(

@@ -8,7 +8,7 @@ from pyspark.sql import functions as f
 
 from pipeline.broker.database import Database
 from pipeline.contract import outcomes
-from pipeline.rules import health, hours
+from pipeline.core import health, hours
 from pipeline.transforms import buckets
 
 Span = tuple[datetime, datetime]

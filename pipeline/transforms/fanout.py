@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from pipeline.rules.estimates import wants
+from pipeline.core.forecast import matches
 
 COPIES = "copies"
 Patterns = Mapping[int, Sequence[Sequence[str]]]
@@ -35,5 +35,5 @@ class Fanout:
         key = (channel_id, event_type)
         if key not in self._known:
             some = self._patterns.get(channel_id, ())
-            self._known[key] = sum(wants(patterns, event_type) for patterns in some)
+            self._known[key] = sum(matches(patterns, event_type) for patterns in some)
         return self._known[key]

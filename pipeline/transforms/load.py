@@ -12,9 +12,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.broker.database import Database
+from pipeline.core.forecast import HOUR_S, Load, PastLoad, ScheduledLoad
 from pipeline.lake.datasets import Frames
-from pipeline.rules.estimates import Load
-from pipeline.rules.timetable import HOUR_S, Known, Past
 from pipeline.transforms.fanout import COPIES, Fanout
 
 AHEAD = timedelta(minutes=1)
@@ -29,7 +28,7 @@ ALIVE = timedelta(minutes=1)
 
 def history(
     frames: Frames, fanout: Fanout, since: datetime, until: datetime
-) -> Iterator[tuple[int, Past]]:
+) -> Iterator[tuple[int, PastLoad]]:
     """Yield each channel with its hours, by when messages were due."""
     messages = frames.messages(
         since, until, ["channel_id", "event_type", "state", "accepted_at", "due_at", "body_bytes"]
@@ -38,7 +37,7 @@ def history(
     messages = messages.where((f.col("state") != "cancelled") & (due >= since) & (due < until))
     rows = _by_hour(_with_copies(messages, fanout)).orderBy("channel_id").toLocalIterator()
     for channel_id, some in groupby(rows, lambda row: int(row["channel_id"])):
-        past = Past()
+        past = PastLoad()
         for row in some:
             at = datetime.fromtimestamp(row["hour"] * HOUR_S, UTC)
             kind = past.later if row["later"] else past.at_once
@@ -83,9 +82,9 @@ def waiting(
     channels: dict[int, int],
     since: datetime,
     until: datetime,
-) -> dict[int, Known]:
+) -> dict[int, ScheduledLoad]:
     """Return what is due between two instants, by channel. Both queries read short index ranges."""
-    found: dict[int, Known] = defaultdict(Known)
+    found: dict[int, ScheduledLoad] = defaultdict(ScheduledLoad)
     minute = MINUTE.format("")
     for channel_id, event_type, at, number, size in database.read(
         f"SELECT channel_id, event_type, {minute}, COUNT(*), SUM(body_bytes) "
@@ -95,7 +94,7 @@ def waiting(
     ):
         copies = fanout.of(channel_id, event_type)
         load = Load(number, number * copies, int(size) * copies)
-        one = Known(scheduled={_minute(at): load})
+        one = ScheduledLoad(scheduled={_minute(at): load})
         found[channel_id].add(one)
     minute = MINUTE.format("d.")
     for consumer_id in _queued(database, channels):
@@ -105,7 +104,7 @@ def waiting(
             f"AND d.state = 'queued' AND d.due_at > %s AND d.due_at < %s GROUP BY {minute}",
             [consumer_id, since, until],
         ):
-            one = Known(retries={_minute(at): Load(0, number, int(size))})
+            one = ScheduledLoad(retries={_minute(at): Load(0, number, int(size))})
             found[channels[consumer_id]].add(one)
     return found
 

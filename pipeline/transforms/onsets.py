@@ -9,9 +9,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from pipeline.broker.database import Database, instant
+from pipeline.core.triage import NEAR, Change, History, OnsetFacts, explain_onset
 from pipeline.execution.job import Context
 from pipeline.execution.spans import utc
-from pipeline.rules.onset import NEAR, Before, Change, Facts, told
 from pipeline.transforms import deadletters
 
 MAX_CHANGES = 200
@@ -46,8 +46,8 @@ def tell(
         name = names.get(whose, str(whose))
         began = utc(cluster["began_at"])
         same_host = failing.get(cluster["host"], {}) if cluster["host"] else {}
-        cluster["story"] = told(
-            Facts(
+        cluster["story"] = explain_onset(
+            OnsetFacts(
                 consumer=name,
                 began_at=began,
                 changes=_changes(context.database, name, began),
@@ -84,11 +84,11 @@ def _changes(database: Database, name: str, began_at: datetime) -> list[Change]:
     return found
 
 
-def _before(past: Row | None, last_dead_at: datetime | None) -> Before:
+def _before(past: Row | None, last_dead_at: datetime | None) -> History:
     if past is None:
-        return Before(last_dead_at=last_dead_at)
+        return History(last_dead_at=last_dead_at)
     last = past["last"]
-    return Before(
+    return History(
         arrived_count=past["arrived_count"],
         since=utc(past["since"]),
         last_outcome=last["outcome"],

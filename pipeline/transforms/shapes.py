@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import settings
-from pipeline.rules import sealed, signature
-from pipeline.rules.sealed import Keys
+from pipeline.core import encryption, triage
+from pipeline.core.encryption import DecryptionKeys
 
 ADDED = ("signature", "shape")
 READ = ("number", "error", "excerpt")
@@ -21,7 +21,7 @@ HIDDEN = "Sealed at rest: the page of the sample shows it."
 
 def sign(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the same rows with signature and shape instead of the response."""
-    keys = Keys(settings.keys())
+    keys = DecryptionKeys(settings.keys())
     for batch in batches:
         rows = batch.select(["id", "outcome", "status_code", "host", *READ]).to_pylist()
         found = [_signed(row, keys) for row in rows]
@@ -32,14 +32,14 @@ def sign(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield signed
 
 
-def _signed(row: dict[str, Any], keys: Keys) -> tuple[str, str]:
+def _signed(row: dict[str, Any], keys: DecryptionKeys) -> tuple[str, str]:
     """Return signature and shape. Encrypted responses get a keyed signature and no shape."""
     error, excerpt = row["error"] or "", bytes(row["excerpt"] or b"")
     kind = row["outcome"], row["status_code"], row["host"] or ""
-    if not excerpt.startswith(sealed.SEALED):
-        excerpt = excerpt.removeprefix(sealed.PLAIN)
-        shape = signature.shape(signature.answer(error, excerpt))
-        return signature.signature(*kind, shape), shape
-    answer = keys.answer(row["id"], row["number"], error, excerpt)
-    shape = signature.shape(signature.answer(*answer)) if answer else HIDDEN
-    return signature.signature(*kind, shape, keys.mac_key), HIDDEN
+    if not excerpt.startswith(encryption.ENCRYPTED):
+        excerpt = excerpt.removeprefix(encryption.PLAIN)
+        shape = triage.shape(triage.response_text(error, excerpt))
+        return triage.signature(*kind, shape), shape
+    answer = keys.decrypt_response(row["id"], row["number"], error, excerpt)
+    shape = triage.shape(triage.response_text(*answer)) if answer else HIDDEN
+    return triage.signature(*kind, shape, keys.mac_key), HIDDEN

@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 
 from pipeline import commandline
 from pipeline.broker import high_watermark, runs
+from pipeline.core import encryption
 from pipeline.execution import session
 from pipeline.execution.job import Context
 from pipeline.jobs import JOBS
-from pipeline.rules import sealed
 from pipeline.settings import Settings
 from pipeline.transforms import segments
 from tests.pipeline.elsewhere import Elsewhere
@@ -154,5 +154,5 @@ def _settings(address: str, folder: Path) -> Settings:
         dead_retention_days=90,
         folder=folder,
         python=sys.executable,
-        encryption_keys=sealed.derived(django_settings.SECRET_KEY),
+        encryption_keys=encryption.derived_key(django_settings.SECRET_KEY),
     )

@@ -10,9 +10,9 @@ import pytest
 from channels_app.models import Consumer
 from delivery.models import Attempt, HealthDay
 from pipeline.contract import histogram
+from pipeline.core import health, hours
+from pipeline.core.health import Measures
 from pipeline.execution.job import Refused
-from pipeline.rules import health, hours
-from pipeline.rules.health import Measures
 from pipeline.settings import Settings
 from pipeline.transforms import endpoints
 from tests.pipeline import month, moving

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from delivery.rules.outcome import Outcome
 from pipeline.contract import outcomes
-from pipeline.rules import health
-from pipeline.rules.health import Measures, burn, recency, score, wilson
+from pipeline.core import health
+from pipeline.core.health import Measures, burn, recency, score, wilson
 
 COUNTS = st.integers(0, 10**6)
 SINCE = datetime(2026, 11, 22, 4, 20, tzinfo=UTC)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.contract import csv_cells
-from pipeline.rules import hours
+from pipeline.core import hours
 
 BOUND = datetime(2026, 11, 22, 4, 20, 34, 5, tzinfo=UTC)
 USUAL = timedelta(hours=48)
