@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 NICENESS = 5
 """Gives delivery precedence."""
 BUSY = 3
-"""Exit code: another run of the job is active (pipeline/commandline.py)."""
+"""Exit code: another run of the job is active (pipeline/cli.py)."""
 TAIL = 2000
 """Bytes of a process's output that are kept if it could not record an error itself."""
 PACKAGE = "pyspark"

@@ -24,6 +24,8 @@ BUSY_S = 60.0
 """Seconds to wait for SQLite's write lock."""
 ANSWER_TIMEOUT_S = 600
 """Seconds to wait for a response from the server."""
+INSERT_ROWS = 2000
+"""Rows of a report in one statement."""
 MYSQL = ("mysql", "mysql2")
 ERRORS: tuple[type[Exception], ...] = (sqlite3.Error, *([MySQLdb.Error] if MySQLdb else []))
 """Exceptions of the drivers."""
@@ -107,6 +109,25 @@ class Database:
             cursor.executemany(self._sql(sql), [self._values(row) for row in rows])
         finally:
             cursor.close()
+
+    def replace_rows(
+        self,
+        table: str,
+        column: str,
+        since: datetime | str,
+        until: datetime | str,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+    ) -> None:
+        """Replace a report's rows from ``since`` up to ``until`` with these.
+
+        Call it in a transaction, so that readers never see a part.
+        """
+        self.execute(f"DELETE FROM {table} WHERE {column} >= %s AND {column} < %s", [since, until])
+        holes = ", ".join(["%s"] * len(names))
+        sql = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({holes})"
+        for start in range(0, len(rows), INSERT_ROWS):
+            self.execute_many(sql, rows[start : start + INSERT_ROWS])
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

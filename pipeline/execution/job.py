@@ -102,10 +102,10 @@ class Job:
 
     name: str
     summary: str
-    arguments: Callable[[ArgumentParser], None]
+    add_options: Callable[[ArgumentParser], None]
     work: Callable[[Context], dict[str, Any]]
     """Runs the job; returns its result in a few numbers."""
     finding: str = ""
     """Name of a result that should be 0. If it is not, the command ends with exit code 4."""
     private: tuple[str, ...] = ()
-    """Options that identify a person (broker/redaction.py)."""
+    """Options that identify a person (broker/runs.py)."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from threading import Event
 from typing import Any
 
-from pipeline import failpoints
+from pipeline.broker import runs
 from pipeline.broker.runs import RUNS
 from pipeline.contract.jobs import JOBS
 from pipeline.execution.job import Context, Job
@@ -27,7 +27,7 @@ READING = timedelta(seconds=30)
 """A run without a heartbeat for so long no longer reads files."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be archived, and write nothing"
@@ -91,7 +91,7 @@ def _amend(context: Context, ledger: Ledger) -> int:
         if ledger.amended(segment, files):
             own = [file.rows for file in files if file.table == segment.tables[0]]
             ledger.ended(segment, files, sum(own))
-            failpoints.reach("after_amend")
+            runs.failpoint("after_amend")
     return len(amending)
 
 
@@ -105,4 +105,4 @@ def _readers_active(context: Context) -> bool:
     )
 
 
-JOB = Job("archive", JOBS["archive"].summary, arguments, work)
+JOB = Job("archive", JOBS["archive"].summary, add_options, work)

@@ -50,7 +50,7 @@ class Found:
     """Check, channel, consumer, hour, number, ids."""
 
 
-def options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "--since", metavar="WHEN", help=f"messages accepted from then on: {arguments.WHEN}"
@@ -95,15 +95,15 @@ def work(context: Context) -> dict[str, Any]:
 
 def _scope(context: Context, now: datetime) -> tuple[datetime | None, Scope, timedelta]:
     wanted = context.options
-    grace = arguments.length(wanted.grace) if wanted.grace else GRACE
-    since = arguments.instant(wanted.since, now) if wanted.since else None
+    grace = arguments.period(wanted.grace) if wanted.grace else GRACE
+    since = arguments.instant_or_ago(wanted.since, now) if wanted.since else None
     latest = min(context.frames.bound(), now - grace)
-    until = min(arguments.instant(wanted.until, now), latest) if wanted.until else latest
+    until = min(arguments.instant_or_ago(wanted.until, now), latest) if wanted.until else latest
     if since and since >= until:
         raise Refused(f"There is nothing to audit: all is there only up to {until.isoformat()}.")
     low = tables.first_key(since) if since else 0
     told = wanted.whole_since
-    whole = arguments.instant(told, now) if told else _whole(context.database)
+    whole = arguments.instant_or_ago(told, now) if told else _whole(context.database)
     whole_from = tables.first_key(whole) if whole else tables.LARGEST_KEY
     return since, Scope(low, tables.first_key(until), now, now - grace, whole_from), grace
 
@@ -217,7 +217,7 @@ def _keep(
 JOB = Job(
     "audit",
     JOBS["audit"].summary,
-    options,
+    add_options,
     work,
     finding="gap",
 )

@@ -15,8 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import functions as f
 
-from pipeline import failpoints
-from pipeline.broker import tables
+from pipeline.broker import runs, tables
 from pipeline.broker.database import Database
 from pipeline.broker.runs import RUNS
 from pipeline.contract.jobs import JOBS, digest
@@ -36,7 +35,7 @@ ERASURES = "delivery_erasure"
 COUNTS = {"messages": "message_count", "deliveries": "delivery_count", "attempts": "attempt_count"}
 
 
-def options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
     add("--ordering-key", metavar="KEY", action="append", help="repeatable")
@@ -78,7 +77,7 @@ def work(context: Context) -> dict[str, Any]:
         mine = free if segment.kind == MESSAGES else keys
         note = partial(_note, database, receipt, segment, mine, done)
         done += rewriting.erase(ledger, segment, mine, context.run.id, note)
-    failpoints.reach("before_receipt")
+    runs.failpoint("before_receipt")
     _end(context, receipt, left)
     if busy:
         told |= {"busy_files": len(busy), "waiting_messages": len(waiting)}
@@ -102,7 +101,7 @@ def _keys(context: Context, asked: dict[str, list[str]]) -> list[int]:
         found = {row["id"] for row in rows.collect()}
     if len(found) > MAX_ROWS:
         raise Refused(f"These are more than {MAX_ROWS:,} messages: ask for fewer at a time.")
-    return sorted(found | {arguments.message(text) for text in asked["message"]})
+    return sorted(found | {arguments.message_key(text) for text in asked["message"]})
 
 
 def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
@@ -198,7 +197,7 @@ def _end(context: Context, receipt: int, left: int) -> None:
 JOB = Job(
     "erase",
     JOBS["erase"].summary,
-    options,
+    add_options,
     work,
     private=SUBJECT,
 )

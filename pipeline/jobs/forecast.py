@@ -31,7 +31,7 @@ COLUMNS = (
 )
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "--hours", type=_up_to(MAX_HOURS), default=HOURS, help=f"to look ahead (default: {HOURS})"
@@ -179,4 +179,4 @@ def _rate(text: str) -> float:
     return value
 
 
-JOB = Job("forecast", JOBS["forecast"].summary, arguments, work)
+JOB = Job("forecast", JOBS["forecast"].summary, add_options, work)

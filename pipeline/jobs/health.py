@@ -10,7 +10,6 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline.broker import report_tables
 from pipeline.contract import outcomes
 from pipeline.contract.jobs import JOBS
 from pipeline.core import health, hours
@@ -67,7 +66,7 @@ Day = dict[tuple[int, str], Found]
 """By consumer and host."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "--day", type=_day, metavar="DATE", help="a day in UTC: yesterday and today unless told"
@@ -140,9 +139,9 @@ def _found(
         return found[day][row["consumer_id"], row["host"]]
 
     homes = endpoints.hosts(context.spark, context.database)
-    report_tables = endpoints.windows(context.spark, spans)
+    windows = endpoints.windows(context.spark, spans)
     context.report("measuring")
-    for row in endpoints.sums(attempts, homes, report_tables, spans[-1][1]).toLocalIterator():
+    for row in endpoints.sums(attempts, homes, windows, spans[-1][1]).toLocalIterator():
         of(row).measures[row["window"]].add(
             *(row["outcome"], row["bucket"], row["n"], row["retries"]),
             *(row["weight"], row["squares"]),
@@ -150,11 +149,11 @@ def _found(
         context.run.check()
     context.report("looking for recoveries")
     runs = endpoints.runs(attempts, homes).persist()
-    for row in endpoints.recoveries(runs, report_tables).toLocalIterator():
+    for row in endpoints.recoveries(runs, windows).toLocalIterator():
         known = of(row).runs[row["window"]]
         known.recoveries = row["n"]
         known.recovery_median_s, known.recovery_longest_s = row["median_s"], row["longest_s"]
-    for row in endpoints.outages(runs, report_tables).toLocalIterator():
+    for row in endpoints.outages(runs, windows).toLocalIterator():
         of(row).runs[row["window"]].outage_s = row["outage_s"]
         if row["window"] == "day" and row["since"] is not None:
             of(row).down_since = endpoints.moment(row["since"])
@@ -168,8 +167,8 @@ def _write(context: Context, day: date, found: Day) -> None:
     rows = [row_of(day, who, one, objective) for who, one in sorted(found.items())]
     with context.database.transaction():
         context.run.hold(context.database)
-        report_tables.replace(
-            *(context.database, TABLE, "day", day.isoformat(), (day + hours.DAY).isoformat()),
+        context.database.replace_rows(
+            *(TABLE, "day", day.isoformat(), (day + hours.DAY).isoformat()),
             NAMES,
             [[row[name] for name in NAMES] for row in rows],
         )
@@ -199,4 +198,4 @@ def row_of(day: date, who: tuple[int, str], one: Found, objective: float) -> dic
     }
 
 
-JOB = Job("health", JOBS["health"].summary, arguments, work)
+JOB = Job("health", JOBS["health"].summary, add_options, work)

@@ -29,7 +29,7 @@ ASKED = (
 """Options that identify a replay: a run with the same ones continues an interrupted replay."""
 
 
-def options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     when = arguments.WHEN
     add = parser.add_argument
@@ -61,8 +61,8 @@ def work(context: Context) -> dict[str, Any]:
     asked = {name: getattr(context.options, name) for name in ASKED}
     now = context.database.now()
     bound = context.frames.bound()
-    since = arguments.instant(asked["since"], now) if asked["since"] else None
-    until = min(arguments.instant(asked["until"], now), bound) if asked["until"] else bound
+    since = arguments.instant_or_ago(asked["since"], now) if asked["since"] else None
+    until = min(arguments.instant_or_ago(asked["until"], now), bound) if asked["until"] else bound
     if context.options.dry_run:
         wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
         context.report("counting")
@@ -136,7 +136,7 @@ def _wanted(
         which=_which(asked),
         event_types=asked["event_type"] or [],
         ordering_keys=asked["ordering_key"] or [],
-        keys=[arguments.message(text) for text in asked["message"] or []],
+        keys=[arguments.message_key(text) for text in asked["message"] or []],
     )
 
 
@@ -239,4 +239,4 @@ def _was_cancelled(run: runs.Run) -> bool:
     return False
 
 
-JOB = Job("replay", JOBS["replay"].summary, options, work)
+JOB = Job("replay", JOBS["replay"].summary, add_options, work)

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from pipeline.broker.database import Database
 from pipeline.contract.jobs import JOBS
+from pipeline.core import hours
 from pipeline.core.triage import advice, weight
-from pipeline.execution import spans
+from pipeline.execution import arguments
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.transforms import deadletters, onsets
 
@@ -45,18 +46,18 @@ COLUMNS = (
 Row = dict[str, Any]
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "--since",
-        type=spans.checked(spans.beginning),
+        type=arguments.checked(arguments.instant_or_period),
         default=SPAN,
         metavar="SPAN",
         help="deliveries made from then on: a day, an instant, or 30d, 12h (default: 30d)",
     )
     parser.add_argument(
         "--until",
-        type=spans.checked(spans.instant),
+        type=arguments.checked(arguments.instant),
         metavar="INSTANT",
         help="and before then (default: now)",
     )
@@ -65,7 +66,7 @@ def arguments(parser: ArgumentParser) -> None:
 def work(context: Context) -> dict[str, Any]:
     """Group the dead letters, and replace the last run's report."""
     now = context.frames.bound()
-    since, until = spans.window(context.options.since, context.options.until, now)
+    since, until = arguments.time_range(context.options.since, context.options.until, now)
     if since >= until:
         raise Refused("The time ends before it begins.")
     database = context.database
@@ -188,7 +189,7 @@ def share(group: Row, consumers: dict[int, Row]) -> Row:
         # A replay can send those that are still in the tables and have not expired.
         "sendable": group["dead_count"] - group["archived_count"] - group["expired_count"],
         "matches": group["matches"],
-        "failing_since": spans.utc(group["began_at"]).isoformat(),
+        "failing_since": hours.utc(group["began_at"]).isoformat(),
         "begins": begins and text(begins),
         "ends": ends and text(ends + timedelta(microseconds=1)),
     }
@@ -224,12 +225,12 @@ def _stored(name: str, place: int, cluster: Row, run_id: int) -> Any:
     value = {"place": place, "run_id": run_id, **EMPTY, **cluster}.get(name)
     if name == "consumers":
         return json.dumps(value)
-    return spans.utc(value) if isinstance(value, datetime) else value
+    return hours.utc(value) if isinstance(value, datetime) else value
 
 
 def text(at: datetime) -> str:
     """Format an instant as the replay page parses it."""
-    return spans.utc(at).isoformat().replace("+00:00", "Z")
+    return hours.utc(at).isoformat().replace("+00:00", "Z")
 
 
-JOB = Job("triage", JOBS["triage"].summary, arguments, work)
+JOB = Job("triage", JOBS["triage"].summary, add_options, work)

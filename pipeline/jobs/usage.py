@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline.broker import report_tables, tables
+from pipeline.broker import tables
 from pipeline.broker.database import Database
 from pipeline.contract import csv_cells, outcomes
 from pipeline.contract.jobs import JOBS
@@ -33,7 +33,7 @@ TITLES = ("hour", "producer", "channel", "consumer", *COUNTED)
 """Columns of the CSV file."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "--since", type=hours.valid, metavar="WHEN", help="first hour: an ISO date or instant, UTC"
@@ -156,12 +156,12 @@ def _write(
         with database.transaction():
             context.run.hold(database)
             span = "hour", start, end
-            report_tables.replace(
-                *(database, USAGE, *span, (*KEYS, *COUNTED)),
+            database.replace_rows(
+                *(USAGE, *span, (*KEYS, *COUNTED)),
                 [[instant(row), *(row[name] for name in (*KEYS[1:], *COUNTED))] for row in rows],
             )
-            report_tables.replace(
-                *(database, LATENCY, *span, ("hour", "consumer_id", "bucket", "count")),
+            database.replace_rows(
+                *(LATENCY, *span, ("hour", "consumer_id", "bucket", "count")),
                 [[instant(row), row["consumer_id"], row["bucket"], row["count"]] for row in times],
             )
         written += len(rows) + len(times)
@@ -212,4 +212,4 @@ def write_csv(database: Database, path: Path, since: datetime, until: datetime) 
     part.replace(path)
 
 
-JOB = Job("usage", JOBS["usage"].summary, arguments, work)
+JOB = Job("usage", JOBS["usage"].summary, add_options, work)

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import failpoints
-from pipeline.broker import executor
+from pipeline.broker import executor, runs
 from pipeline.broker.tables import Table
 from pipeline.lake import attempts, eligible, layout, totals
 from pipeline.lake.attempts import Owners
@@ -109,7 +108,7 @@ def _export(task: dict[str, Any]) -> dict[str, Any]:
             raise
         if not files:
             break  # No row is eligible any more: a replay took them.
-    failpoints.reach("in_export")
+    runs.failpoint("in_export")
     return {"files": files, "parts": parts.rows if files else []}
 
 

@@ -11,7 +11,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline import failpoints
+from pipeline.broker import runs
 from pipeline.broker.database import Database
 from pipeline.broker.runs import Run
 from pipeline.lake import layout
@@ -144,7 +144,7 @@ class Ledger:
         A segment without rows is complete.
         """
         rows, state = (files[0].rows, EXPORTED) if files else (0, PRUNED)
-        failpoints.reach("before_export_commit")
+        runs.failpoint("before_export_commit")
         moved = self._move(
             segment,
             PLANNED,
@@ -155,19 +155,19 @@ class Ledger:
             byte_count=sum(file.bytes for file in files),
             exported_at=self.database.now(),
         )
-        failpoints.reach("after_export_commit")
+        runs.failpoint("after_export_commit")
         if not moved:
             return None
         for file in files:
             layout.publish(self.folder, file.path, file.tmp)
-            failpoints.reach("after_publish")
+            runs.failpoint("after_publish")
         return replace(segment, state=state, files=tuple(files), rows=rows)
 
     def verified(self, segment: Segment) -> bool:
         """Record that files and tables are equal, so that the broker may delete the rows."""
-        failpoints.reach("before_verified")
+        runs.failpoint("before_verified")
         moved = self._move(segment, EXPORTED, VERIFIED, verified_at=self.database.now())
-        failpoints.reach("after_verified")
+        runs.failpoint("after_verified")
         return moved
 
     def again(self, segment: Segment) -> bool:
@@ -182,13 +182,13 @@ class Ledger:
 
     def amended(self, segment: Segment, files: Sequence[File]) -> bool:
         """Record the rewritten files; the state stays until they are at their places."""
-        failpoints.reach("before_amend_commit")
+        runs.failpoint("before_amend_commit")
         moved = self._move(segment, AMENDING, AMENDING, files=_json(files))
-        failpoints.reach("after_amend_commit")
+        runs.failpoint("after_amend_commit")
         if moved:
             for file in files:
                 layout.publish(self.folder, file.path, file.tmp)
-            failpoints.reach("after_amend_publish")
+            runs.failpoint("after_amend_publish")
         return moved
 
     def reopened(self, segment: Segment, files: Sequence[File], note: Callable[[], None]) -> bool:
@@ -196,13 +196,13 @@ class Ledger:
 
         ``note`` records the removed rows in the same transaction.
         """
-        failpoints.reach("before_reopen_commit")
+        runs.failpoint("before_reopen_commit")
         moved = self._move(segment, PRUNED, AMENDING, note, files=_json(files))
-        failpoints.reach("after_reopen_commit")
+        runs.failpoint("after_reopen_commit")
         if moved:
             for file in files:
                 layout.publish(self.folder, file.path, file.tmp)
-                failpoints.reach("after_reopen_publish")
+                runs.failpoint("after_reopen_publish")
         return moved
 
     def ended(self, segment: Segment, files: Sequence[File], rows: int) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import failpoints
+from pipeline.broker import runs
 from pipeline.broker.database import Database
 from pipeline.lake import export, layout
 from pipeline.lake.eligible import DELIVERIES, MESSAGES
@@ -89,7 +89,7 @@ def erase(
             )
     if receipts and ledger.reopened(segment, files, lambda: note(receipts)):
         _end(ledger, segment, files)
-        failpoints.reach("after_erase")
+        runs.failpoint("after_erase")
         return receipts
     for file in files:
         if file.tmp.endswith(ASIDE):

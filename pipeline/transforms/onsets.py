@@ -9,9 +9,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from pipeline.broker.database import Database, instant
+from pipeline.core.hours import utc
 from pipeline.core.triage import NEAR, Change, History, OnsetFacts, explain_onset
 from pipeline.execution.job import Context
-from pipeline.execution.spans import utc
 from pipeline.transforms import deadletters
 
 MAX_CHANGES = 200

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pyspark import SparkContext
 
-from pipeline import failpoints
+from pipeline.broker import runs
 from pipeline.broker.database import Database
 from pipeline.execution.job import Context
 from pipeline.lake import eligible, export, layout, planning
@@ -141,7 +141,7 @@ class Mover:
         if not day.ranges:
             return
         planned = self._ledger.plan(day.ranges)
-        failpoints.reach("after_plan")
+        runs.failpoint("after_plan")
         self._total += len(planned)
         self._waiting.extend((export.export, each) for each in planned)
 

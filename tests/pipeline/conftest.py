@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
 
 from pyspark.sql import SparkSession
 
-from pipeline import commandline
+from pipeline import cli
 from pipeline.broker import high_watermark, runs
 from pipeline.core import encryption
 from pipeline.execution import session
@@ -119,8 +119,8 @@ def run_with(chosen: Settings, spark: Any, name: str, **options: Any) -> dict[st
         )  # wait until rows made just now may be read
     job = JOBS[name]
     parser = argparse.ArgumentParser()
-    job.arguments(parser)
-    wanted = parser.parse_args(commandline.as_words(options))
+    job.add_options(parser)
+    wanted = parser.parse_args(cli.as_words(options))
     mine = runs.begin(
         *(chosen.database_url, name, options),
         run_id=None,

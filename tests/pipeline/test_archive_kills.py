@@ -15,7 +15,7 @@ from django.db import connection
 
 from delivery.models import Delivery, PipelineLock, Segment
 from delivery.steps import archived, counter_repair
-from pipeline import failpoints, settings
+from pipeline import settings
 from pipeline.broker import runs
 from pipeline.lake import planning
 from pipeline.lake.layout import Unusable
@@ -31,7 +31,7 @@ from tests.support.counts import assert_counters_are_true
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).resolve().parents[2]
-REACHED = re.compile(r'failpoints\.reach\("(\w+)"\)')
+REACHED = re.compile(r'runs\.failpoint\("(\w+)"\)')
 WHILE_EXPORTING = (
     "after_plan",
     "before_export_commit",
@@ -87,7 +87,7 @@ def reaching(
                 act()
 
     with monkeypatch.context() as patched:
-        patched.setattr(failpoints, "reach", reach)
+        patched.setattr(runs, "failpoint", reach)
         yield seen
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from delivery.models import Erasure, PipelineRun, Segment
-from pipeline import failpoints, settings
+from pipeline import settings
+from pipeline.broker import runs
 from pipeline.lake import planning
 from pipeline.settings import Settings
 from pipeline.transforms import segments
@@ -125,7 +126,7 @@ def test_an_erasure_that_ends_anywhere_is_finished_by_the_next(
     lake = Lake(chosen.lake)
     in_lake, files = lake.rows(), _files(lake)
     with monkeypatch.context() as patched:
-        patched.setattr(failpoints, "reach", dying(name))
+        patched.setattr(runs, "failpoint", dying(name))
         with pytest.raises(Died):
             run_job("erase", ordering_key=[WHO])
     assert Erasure.objects.get().finished_at is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import commandline
+from pipeline import cli
 from pipeline.contract.jobs import JOBS as OFFERED
 from pipeline.contract.jobs import Kind
 from pipeline.execution.job import Job
@@ -17,7 +17,7 @@ NOT_OFFERED = {"help", "csv"}
 
 def actions_of(job: Job) -> dict[str, argparse.Action]:
     parser = argparse.ArgumentParser()
-    job.arguments(parser)
+    job.add_options(parser)
     return {action.dest: action for action in parser._actions if action.dest not in NOT_OFFERED}
 
 
@@ -60,7 +60,7 @@ def test_stored_options_are_read_back_as_they_were(options: dict[str, Any]) -> N
     parser.add_argument("--steps", type=int)
     parser.add_argument("--name", action="append")
     parser.add_argument("--fail")
-    read = vars(parser.parse_args(commandline.as_words(options)))
+    read = vars(parser.parse_args(cli.as_words(options)))
 
     kept = {name: value for name, value in options.items() if value is not None}
     assert {name: value for name, value in read.items() if value not in (None, False)} == kept

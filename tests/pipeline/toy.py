@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from pipeline import commandline
+from pipeline import cli
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.jobs import JOBS
 
@@ -51,4 +51,4 @@ JOB = Job("toy", "Do what it is told.", arguments, work, finding="wrong", privat
 
 if __name__ == "__main__":
     JOBS[JOB.name] = JOB
-    sys.exit(commandline.main(sys.argv[1:]))
+    sys.exit(cli.main(sys.argv[1:]))

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from pipeline import commandline
+from pipeline import cli
 from pipeline.execution.job import Context
 from pipeline.transforms import segments
 from tests.pipeline.elsewhere import Elsewhere
@@ -20,4 +20,4 @@ def main() -> None:
     patch.setattr(segments, "_ask", executors.ask)
     patch.setattr(Context, "begin_workers", lambda context: None)
     patch.setattr(Context, "workers", None)
-    sys.exit(commandline.main(sys.argv[1:]))
+    sys.exit(cli.main(sys.argv[1:]))

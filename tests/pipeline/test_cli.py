@@ -20,7 +20,7 @@ from delivery.models import PipelineLock, PipelineRun
 from delivery.rules.principal import Principal
 from delivery.runtime import pipeline as processes
 from delivery.steps import pipeline_runs
-from pipeline import commandline
+from pipeline import cli
 from pipeline.broker import runs
 from pipeline.contract import jobs as offered
 from pipeline.jobs import JOBS
@@ -71,7 +71,7 @@ def until(state: str, stage: str = "") -> PipelineRun:
 
 
 def test_alone_it_says_what_there_is_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert commandline.main([]) == commandline.DONE
+    assert cli.main([]) == cli.DONE
     said = capsys.readouterr().out
     for job in JOBS.values():
         assert re.search(rf"^ +{job.name} +\S", said, re.MULTILINE), job.name
@@ -81,15 +81,15 @@ def test_alone_it_says_what_there_is_to_do(capsys: pytest.CaptureFixture[str]) -
                                    ["--run", "x"], ["--run", "1", "toy"]])  # fmt: skip
 def test_a_wrong_option_is_said_and_begins_nothing(words: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        commandline.main(words)
-    assert left.value.code == commandline.WRONG
+        cli.main(words)
+    assert left.value.code == cli.WRONG
     assert not PipelineRun.objects.exists()
 
 
 def test_a_run_is_written_down_from_its_beginning_to_its_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert commandline.main(["toy", "--steps", "3", "--name=a", "--name=b", "--dry-run"]) == 0
+    assert cli.main(["toy", "--steps", "3", "--name=a", "--name=b", "--dry-run"]) == 0
 
     run = PipelineRun.objects.get()
     assert (run.job, run.state, run.error) == ("toy", "finished", "")
@@ -111,26 +111,26 @@ def test_a_run_is_written_down_from_its_beginning_to_its_end(
 @pytest.mark.parametrize(
     ("fail", "code", "error"),
     [
-        ("refused", commandline.WRONG, "Not today."),
-        ("lake", commandline.WRONG, "There is no lake: set HOOKSTATION_LAKE to its folder."),
-        ("error", commandline.FAILED, "ValueError: it broke"),
+        ("refused", cli.WRONG, "Not today."),
+        ("lake", cli.WRONG, "There is no lake: set HOOKSTATION_LAKE to its folder."),
+        ("error", cli.FAILED, "ValueError: it broke"),
     ],
 )
 def test_a_run_that_cannot_be_done_says_why(
     capsys: pytest.CaptureFixture[str], fail: str, code: int, error: str
 ) -> None:
-    assert commandline.main(["toy", f"--fail={fail}"]) == code
+    assert cli.main(["toy", f"--fail={fail}"]) == code
 
     run = PipelineRun.objects.get()
     assert (run.state, run.error) == ("failed", error)
-    assert ("Traceback" in run.log) == (code == commandline.FAILED)
+    assert ("Traceback" in run.log) == (code == cli.FAILED)
     assert capsys.readouterr().err.endswith(f"{error}\n")
 
 
 @pytest.mark.trap("a check that finds a gap and ends well")
-@pytest.mark.parametrize(("wrong", "code"), [(0, commandline.DONE), (3, commandline.FOUND)])
+@pytest.mark.parametrize(("wrong", "code"), [(0, cli.DONE), (3, cli.FOUND)])
 def test_a_run_that_found_something_wrong_says_so_by_its_exit_code(wrong: int, code: int) -> None:
-    assert commandline.main(["toy", f"--wrong={wrong}"]) == code
+    assert cli.main(["toy", f"--wrong={wrong}"]) == code
     assert PipelineRun.objects.get().state == "finished"
 
 
@@ -146,7 +146,7 @@ WHO = "customer 7's order"
 def test_who_was_meant_is_said_nowhere_and_forgotten_at_the_end(
     capsys: pytest.CaptureFixture[str], fail: list[str]
 ) -> None:
-    commandline.main(["toy", f"--who={WHO}", "--who=7", "--dry-run", *fail])
+    cli.main(["toy", f"--who={WHO}", "--who=7", "--dry-run", *fail])
 
     run = PipelineRun.objects.get()
     assert run.options["subject"] == offered.digest({"who": ["7", WHO]}, ["who"])
@@ -168,7 +168,7 @@ def test_a_run_that_died_is_rid_of_who_was_meant_by_the_next(address: str) -> No
     assert PipelineRun.objects.get().options == told
     PipelineLock.objects.update(until=datetime(2026, 1, 1, tzinfo=UTC))
 
-    assert commandline.main(["toy"]) == 0
+    assert cli.main(["toy"]) == 0
 
     run = PipelineRun.objects.get(pk=dead.id)
     assert run.state == "failed"
@@ -180,7 +180,7 @@ def test_a_second_run_of_a_job_at_work_is_refused(
 ) -> None:
     first = runs.begin(address, "toy", {}, run_id=None, requested_by="tests")
     try:
-        assert commandline.main(["toy"]) == commandline.BUSY
+        assert cli.main(["toy"]) == cli.BUSY
     finally:
         first.end("finished", {})
     assert f"Run {first.id} of toy is at work." in capsys.readouterr().err
@@ -192,25 +192,25 @@ def test_a_run_that_was_asked_for_has_its_options(capsys: pytest.CaptureFixture[
     asked = PipelineRun.objects.create(
         job="toy", options=options, requested_by="user:olga", requested_at=datetime.now(UTC)
     )
-    assert commandline.main(["--run", str(asked.pk)]) == 0
+    assert cli.main(["--run", str(asked.pk)]) == 0
 
     run = PipelineRun.objects.get()
     assert (run.pk, run.state, run.requested_by) == (asked.pk, "finished", "user:olga")
     assert run.options == options
     assert run.result == {"steps_made": 2, "names": ["--odd", "it's"]}
     # A second start is refused: the run has ended.
-    assert commandline.main(["--run", str(asked.pk)]) == commandline.WRONG
-    assert commandline.main(["--run", "4711"]) == commandline.WRONG
+    assert cli.main(["--run", str(asked.pk)]) == cli.WRONG
+    assert cli.main(["--run", "4711"]) == cli.WRONG
     assert "There is no run 4711." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("url", "code", "sentence"),
     [
-        ("sqlite:///{folder}/none.sqlite3", commandline.WRONG, "There is no database"),
-        ("sqlite:///{folder}/empty.sqlite3", commandline.FAILED, "run python manage.py migrate"),
-        ("postgres://localhost/x", commandline.WRONG, "postgres is no database"),
-        ("mysql://me:secret@127.0.0.1:9/x", commandline.FAILED, "Can't connect"),
+        ("sqlite:///{folder}/none.sqlite3", cli.WRONG, "There is no database"),
+        ("sqlite:///{folder}/empty.sqlite3", cli.FAILED, "run python manage.py migrate"),
+        ("postgres://localhost/x", cli.WRONG, "postgres is no database"),
+        ("mysql://me:secret@127.0.0.1:9/x", cli.FAILED, "Can't connect"),
     ],
 )
 def test_without_a_database_of_the_brokers_it_says_what_helps(
@@ -226,7 +226,7 @@ def test_without_a_database_of_the_brokers_it_says_what_helps(
         pytest.importorskip("MySQLdb")
     monkeypatch.setenv("DATABASE_URL", url.format(folder=tmp_path))
 
-    assert commandline.main(["toy"]) == code
+    assert cli.main(["toy"]) == code
     said = capsys.readouterr().err
     assert sentence in said
     assert "secret" not in said
@@ -238,7 +238,7 @@ def test_a_bad_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOOKSTATION_LAKE_BODIES", "perhaps")
-    assert commandline.main(["toy"]) == commandline.WRONG
+    assert cli.main(["toy"]) == cli.WRONG
     assert "HOOKSTATION_LAKE_BODIES='perhaps' cannot be used" in capsys.readouterr().err
 
 
@@ -269,7 +269,7 @@ def test_a_signal_stops_it_in_order(number: signal.Signals) -> None:
     process.send_signal(number)
     _, err = process.communicate(timeout=MAX_S)
 
-    assert process.returncode == commandline.STOPPED
+    assert process.returncode == cli.STOPPED
     run.refresh_from_db()
     assert (run.state, run.error) == ("cancelled", "")
     assert "Stopped." in err
@@ -313,7 +313,7 @@ def test_spark_says_nothing_of_its_own_and_ctrl_c_stops_it(
     _, err = process.communicate(timeout=MAX_S)
 
     run.refresh_from_db()
-    assert (process.returncode, run.state, run.error) == (commandline.STOPPED, "cancelled", "")
+    assert (process.returncode, run.state, run.error) == (cli.STOPPED, "cancelled", "")
     lines = [line for line in err.splitlines() if not re.search(r" INFO toy: ", line)]
     assert lines == ["Stopped."]
     for _ in range(100):

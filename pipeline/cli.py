@@ -20,7 +20,7 @@ from typing import Any
 
 from pipeline import settings
 from pipeline.broker import database, replica, runs
-from pipeline.execution import session, terminal
+from pipeline.execution import progress, session
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.jobs import JOBS
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     except database.ERRORS as error:
         print(database.explained(error), file=sys.stderr)
         return FAILED
-    with terminal.progress(run):
+    with progress.show_progress(run):
         outcome = work(JOBS[wanted.job], chosen, wanted, run)
     for name, value in outcome.result.items():
         print(f"{name.replace('_', ' ')}: {value}")
@@ -172,13 +172,13 @@ def _judge(run: runs.Run, failure: BaseException, outcome: Outcome) -> None:
         outcome.error = "The database did not hear from this run for too long."
         return
     if isinstance(failure, Refused | session.Unusable | replica.Behind):
-        outcome.error, outcome.code = run.veil(str(failure)), WRONG
+        outcome.error, outcome.code = run.redact(str(failure)), WRONG
         return
     logger.error("%s", "".join(traceback.format_exception(failure)))
     if isinstance(failure, database.ERRORS):
         outcome.error = database.explained(failure)
     else:
-        outcome.error = run.veil(f"{type(failure).__name__}: {failure}")[:MAX_ERROR_LENGTH]
+        outcome.error = run.redact(f"{type(failure).__name__}: {failure}")[:MAX_ERROR_LENGTH]
 
 
 def _end(run: runs.Run, outcome: Outcome) -> None:
@@ -209,7 +209,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="job", metavar="JOB", title="jobs")
     for job in JOBS.values():
-        job.arguments(commands.add_parser(job.name, help=job.summary, description=job.summary))
+        job.add_options(commands.add_parser(job.name, help=job.summary, description=job.summary))
     return top
 
 
