@@ -13,7 +13,7 @@ from pipeline.broker.database import Database
 from pipeline.contract import histogram
 from pipeline.execution import session
 from pipeline.lake.datasets import Frames
-from pipeline.transforms import buckets
+from pipeline.transforms import endpoints
 
 ARRIVED = ("delivered", "delivered_oversized")
 
@@ -27,7 +27,7 @@ def main() -> int:
         columns = ["consumer_id", "started_at", "outcome", "total_ms"]
         rows = frames.attempts(None, frames.bound(), columns).where(f.col("outcome").isin(*ARRIVED))
         hour = f.date_trunc("hour", "started_at").alias("hour")
-        place = buckets.bucket(f.col("total_ms")).alias("place")
+        place = endpoints.bucket(f.col("total_ms")).alias("place")
         counts: defaultdict[tuple[object, int], dict[int, int]] = defaultdict(dict)
         for row in rows.groupBy(hour, "consumer_id", place).count().toLocalIterator():
             counts[row["hour"], row["consumer_id"]][row["place"]] = row["count"]

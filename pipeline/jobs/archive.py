@@ -14,7 +14,7 @@ from pipeline.broker import runs
 from pipeline.broker.runs import RUNS
 from pipeline.contract.jobs import JOBS
 from pipeline.execution.job import Context, Job
-from pipeline.lake import layout, rewriting
+from pipeline.lake import layout, rewrite
 from pipeline.lake.ledger import AMENDING, OPEN, Ledger, Range
 from pipeline.transforms import segments
 from pipeline.transforms.segments import KINDS, Mover
@@ -87,7 +87,7 @@ def _amend(context: Context, ledger: Ledger) -> int:
         ledger.hold()
         # An erasure may have rewritten the segment, or is doing so now: use its files.
         ledger.publish(segment)
-        files = rewriting.rewrite(context.database, ledger.folder, segment, context.run.id)
+        files = rewrite.rewrite(context.database, ledger.folder, segment, context.run.id)
         if ledger.amended(segment, files):
             own = [file.rows for file in files if file.table == segment.tables[0]]
             ledger.ended(segment, files, sum(own))

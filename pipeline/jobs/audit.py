@@ -22,8 +22,8 @@ from pipeline.contract.jobs import JOBS
 from pipeline.contract.results import CHECKS
 from pipeline.execution import arguments
 from pipeline.execution.job import Context, Job, Refused
-from pipeline.transforms import recheck
-from pipeline.transforms.balance import Balance, Scope
+from pipeline.transforms import reconcile
+from pipeline.transforms.reconcile import Reconciliation, Scope
 
 GRACE = timedelta(minutes=5)
 BY_HOUR = timedelta(days=8)
@@ -74,12 +74,12 @@ def work(context: Context) -> dict[str, Any]:
     began = context.database.now()
     since, scope, grace = _scope(context, began)
     context.report("reading channels and consumers")
-    everyone = directory.read(context.database, grace)
-    balance = Balance(context.spark, context.frames, everyone, scope)
+    consumers = directory.read(context.database, grace)
+    reconciliation = Reconciliation(context.spark, context.frames, consumers, scope)
     try:
-        found = _scan(context, balance, scope)
+        found = _scan(context, reconciliation, scope)
     finally:
-        balance.forget()
+        reconciliation.unpersist()
     until = tables.made_at(scope.high)
     _keep(context, found, began, since, until)
     messages, deliveries = (sum(row[place] for row in found.spans) for place in (1, 2))
@@ -114,19 +114,19 @@ def _whole(database: Database) -> datetime | None:
     return instant(first) if first is not None else None
 
 
-def _scan(context: Context, balance: Balance, scope: Scope) -> Found:
+def _scan(context: Context, reconciliation: Reconciliation, scope: Scope) -> Found:
     steps = 5
     context.report("deliveries and their attempts", 1, steps)
-    counted = balance.deliveries.agg(
+    counted = reconciliation.deliveries.agg(
         f.count("id"), f.coalesce(f.sum("attempt_rows"), f.lit(0))
     ).first()
     assert counted is not None
     context.report("messages and their deliveries", 2, steps, counted[0] + counted[1])
-    spans = _spans(context, balance, scope)
+    spans = _spans(context, reconciliation, scope)
     rows = counted[0] + counted[1] + sum(row[1] for row in spans)
     context.report("what is off", 3, steps, rows)
-    first_sight = balance.findings().repartition(context.settings.partitions)
-    found = first_sight.mapInArrow(recheck.look, from_arrow_schema(recheck.SCHEMA))
+    suspected = reconciliation.findings().repartition(context.settings.partitions)
+    found = suspected.mapInArrow(reconcile.recheck, from_arrow_schema(reconcile.FINDING_SCHEMA))
     found = found.persist(StorageLevel.DISK_ONLY)
     try:
         numbers = {row["name"]: row["count"] for row in found.groupBy("name").count().collect()}
@@ -138,8 +138,8 @@ def _scan(context: Context, balance: Balance, scope: Scope) -> Found:
         found.unpersist()
 
 
-def _spans(context: Context, balance: Balance, scope: Scope) -> list[list[Any]]:
-    known = balance.messages.where("known")
+def _spans(context: Context, reconciliation: Reconciliation, scope: Scope) -> list[list[Any]]:
+    known = reconciliation.messages.where("known")
     first = known.agg(f.min("key")).first()
     low = first[0] if first and first[0] is not None else scope.high
     length = tables.made_at(scope.high) - tables.made_at(low)

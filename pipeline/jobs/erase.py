@@ -21,11 +21,11 @@ from pipeline.broker.runs import RUNS
 from pipeline.contract.jobs import JOBS, digest
 from pipeline.execution import arguments
 from pipeline.execution.job import Context, Job, Refused
-from pipeline.lake import rewriting
+from pipeline.lake import rewrite
 from pipeline.lake.eligible import MESSAGES
 from pipeline.lake.ledger import OPEN, Ledger, Segment
-from pipeline.lake.rewriting import Receipts
-from pipeline.transforms.balance import SKEW
+from pipeline.lake.rewrite import Receipts
+from pipeline.transforms.reconcile import SKEW
 
 SUBJECT = tuple(sorted(JOBS["erase"].private))
 """Options that identify the person."""
@@ -53,12 +53,12 @@ def work(context: Context) -> dict[str, Any]:
         raise Refused("Pass at least one of --ordering-key, --idempotency-key and --message.")
     ledger = Ledger(database, context.run, folder)
     if not context.options.dry_run:
-        rewriting.recover(ledger)
+        rewrite.recover(ledger)
     context.report("finding messages")
     keys = _keys(context, asked)
     context.report("finding files", 0, 0, len(keys))
     found = _rows(context, keys)
-    left = rewriting.in_tables(database, keys)
+    left = rewrite.in_tables(database, keys)
     told: dict[str, Any] = {
         **{name: sum(found[name].values()) for name in COUNTS},
         "files": sum(len(files) for files in found.values()),
@@ -71,12 +71,12 @@ def work(context: Context) -> dict[str, Any]:
     waiting = _waiting(context, keys, busy) if busy else set()
     free = [key for key in keys if key not in waiting]
     receipt, done = _begin(context, asked)
-    segments = rewriting.touched(ledger, paths)
+    segments = rewrite.touched(ledger, paths)
     for place, segment in enumerate(segments):
         context.report("writing files anew", place, len(segments))
         mine = free if segment.kind == MESSAGES else keys
         note = partial(_note, database, receipt, segment, mine, done)
-        done += rewriting.erase(ledger, segment, mine, context.run.id, note)
+        done += rewrite.erase(ledger, segment, mine, context.run.id, note)
     runs.failpoint("before_receipt")
     _end(context, receipt, left)
     if busy:
@@ -107,8 +107,8 @@ def _keys(context: Context, asked: dict[str, list[str]]) -> list[int]:
 def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
     """Return by table the lake's files with rows of these messages, and the number of rows."""
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
-    found: dict[str, dict[str, int]] = {name: {} for name in rewriting.OWNER}
-    for table, owner in rewriting.OWNER.items():
+    found: dict[str, dict[str, int]] = {name: {} for name in rewrite.OWNER}
+    for table, owner in rewrite.OWNER.items():
         since = tables.made_at(keys[0]) - SKEW if keys else tables.EPOCH
         paths = context.frames.paths(tables.BY_NAME[table], since) if keys else []
         if not paths:
@@ -130,7 +130,7 @@ def _waiting(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
     """
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
     found: set[int] = set()
-    for table, owner in rewriting.OWNER.items():
+    for table, owner in rewrite.OWNER.items():
         if paths := [str(context.lake / path) for path in busy if path.startswith(f"{table}/")]:
             rows = context.spark.read.parquet(*paths).select(f.col(owner).alias("key"))
             rows = rows.join(f.broadcast(wanted), "key", "left_semi").distinct()

@@ -59,10 +59,10 @@ def work(context: Context) -> dict[str, Any]:
     start = forecast.hour_of(context.frames.bound())
     now = database.now()
     rate, source = load.rate(database, options.rate, now)
-    fanout, channels = load.receivers(database)
+    fanout, channels = load.push_consumers(database)
     context.report("reading what is scheduled")
     end = start + HOUR * options.hours
-    known = load.waiting(database, fanout, channels, now, end)
+    known = load.scheduled(database, fanout, channels, now, end)
     # Start Spark here rather than while reading.
     context.spark  # noqa: B018
     context.report("reading the past weeks")

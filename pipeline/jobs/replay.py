@@ -15,9 +15,8 @@ from pipeline.broker import runs
 from pipeline.contract.jobs import JOBS
 from pipeline.execution import arguments
 from pipeline.execution.job import Context, Job, Refused
-from pipeline.transforms import selection, staging
-from pipeline.transforms.selection import Count, Selection, Wanted
-from pipeline.transforms.staging import Staging
+from pipeline.transforms import selection
+from pipeline.transforms.selection import ReplayRequest, Restore, Selection, SelectionCount
 
 POLL_S = 0.3
 ROWS_OF_PART = 2000
@@ -56,7 +55,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """Count the messages, write them to the staging tables, and wait for the broker."""
+    """SelectionCount the messages, write them to the staging tables, and wait for the broker."""
     consumer_id, channel_id, own = _consumer(context)
     asked = {name: getattr(context.options, name) for name in ASKED}
     now = context.database.now()
@@ -70,7 +69,7 @@ def work(context: Context) -> dict[str, Any]:
         try:
             return _told(chosen.count())
         finally:
-            chosen.forget()
+            chosen.unpersist()
     given: dict[str, Any] = {
         "asked": asked,
         "since": since and since.isoformat(),
@@ -78,27 +77,27 @@ def work(context: Context) -> dict[str, Any]:
         "reason": context.options.reason,
         "rate": _rate(context.options.rate),
     }
-    stage = staging.begin(context, consumer_id, given)
+    restore = selection.begin_restore(context, consumer_id, given)
     # A continued replay keeps the time range of its first run.
-    since = stage.options["since"] and datetime.fromisoformat(stage.options["since"])
-    until = datetime.fromisoformat(stage.options["until"])
+    since = restore.options["since"] and datetime.fromisoformat(restore.options["since"])
+    until = datetime.fromisoformat(restore.options["until"])
     wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
     chosen = Selection(context.frames, wanted, now)
     try:
-        counted = _bring(context, stage, chosen)
-        _wait(context, stage)
-    except staging.Stopped:
-        stage.sweep(context.database)
+        counted = _bring(context, restore, chosen)
+        _wait(context, restore)
+    except selection.ReplayStopped:
+        restore.discard(context.database)
         raise Refused("It was stopped on the console: nothing more is sent.") from None
     except Exception:
         if _was_cancelled(context.run):
-            stage.end(context, "cancelled")
-            stage.sweep(context.database)
+            restore.end(context, "cancelled")
+            restore.discard(context.database)
         raise
     finally:
-        chosen.forget()
-    done = stage.progress(context.database)
-    return {**counted, "restore": stage.id, "queued": done.queued, "left_out": done.skipped}
+        chosen.unpersist()
+    done = restore.progress(context.database)
+    return {**counted, "restore": restore.id, "queued": done.queued, "left_out": done.skipped}
 
 
 def _consumer(context: Context) -> tuple[int, int, list[str]]:
@@ -124,10 +123,10 @@ def _wanted(
     own: list[str],
     since: datetime | None,
     until: datetime,
-) -> Wanted:
+) -> ReplayRequest:
     if since and since >= until:
         raise Refused("--since must lie before --until.")
-    return Wanted(
+    return ReplayRequest(
         consumer_id=consumer_id,
         channel_id=channel_id,
         own_event_types=own,
@@ -158,56 +157,56 @@ def _rate(text: str | None) -> float | None:
     return rate
 
 
-def _bring(context: Context, stage: Staging, chosen: Selection) -> dict[str, Any]:
-    done = stage.progress(context.database)
-    if done.state != staging.STAGING:
+def _bring(context: Context, restore: Restore, chosen: Selection) -> dict[str, Any]:
+    done = restore.progress(context.database)
+    if done.state != selection.STAGING:
         return {"messages": done.matched}
     context.report("counting")
     counted = chosen.count()
     if counted.without_body:
-        stage.end(context, "cancelled")
-        stage.sweep(context.database)
+        restore.end(context, "cancelled")
+        restore.discard(context.database)
         raise Refused(
             f"{counted.without_body:,} of these {counted.messages:,} messages are in the lake "
             "without their bodies (HOOKSTATION_LAKE_BODIES=omit): they cannot be sent again."
         )
     rows = chosen.whole(done.brought_to)
     left = rows.count() if done.brought_to else counted.messages
-    stage.plan(context.database, left, counted.key_ids)
-    _stage(context, stage, rows, left)
-    stage.end(context, staging.STAGED)
+    restore.plan(context.database, left, counted.key_ids)
+    _stage(context, restore, rows, left)
+    restore.end(context, selection.STAGED)
     return _told(counted)
 
 
-def _stage(context: Context, stage: Staging, rows: DataFrame, left: int) -> None:
+def _stage(context: Context, restore: Restore, rows: DataFrame, left: int) -> None:
     parts = max(1, -(-left // ROWS_OF_PART))
     ordered = rows.repartitionByRange(parts, "id").sortWithinPartitions("id")
     batch: list[dict[str, Any]] = []
     for row in ordered.toLocalIterator():
         batch.append(row.asDict())
-        if len(batch) == staging.BATCH:
-            _flush(context, stage, batch)
+        if len(batch) == selection.BATCH_ROWS:
+            _flush(context, restore, batch)
             batch = []
     if batch:
-        _flush(context, stage, batch)
+        _flush(context, restore, batch)
 
 
-def _flush(context: Context, stage: Staging, batch: list[dict[str, Any]]) -> None:
+def _flush(context: Context, restore: Restore, batch: list[dict[str, Any]]) -> None:
     for row in batch:
         row["body_key_id"] = row["body_key_id"] or ""
     while True:
-        now = stage.progress(context.database)
+        now = restore.progress(context.database)
         context.report("bringing messages", now.staged, now.matched, now.staged)
-        if now.waiting < staging.AHEAD:
+        if now.waiting < selection.MAX_STAGED:
             break
         _nap()
-    stage.bring(context, batch)
+    restore.stage(context, batch)
 
 
-def _wait(context: Context, stage: Staging) -> None:
+def _wait(context: Context, restore: Restore) -> None:
     """Wait until the broker has inserted all staged rows."""
     while True:
-        now = stage.progress(context.database)
+        now = restore.progress(context.database)
         context.report("the broker queues them", now.queued + now.skipped, now.staged, now.staged)
         if now.state == "finished":
             return
@@ -218,7 +217,7 @@ def _nap() -> None:
     time.sleep(POLL_S)
 
 
-def _told(counted: Count) -> dict[str, Any]:
+def _told(counted: SelectionCount) -> dict[str, Any]:
     found: dict[str, Any] = {"messages": counted.messages, "bytes": counted.bytes}
     for name, at in (("first", counted.first), ("last", counted.last)):
         if at is not None:

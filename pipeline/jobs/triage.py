@@ -13,7 +13,7 @@ from pipeline.core import hours
 from pipeline.core.triage import advice, weight
 from pipeline.execution import arguments
 from pipeline.execution.job import Context, Job, Refused
-from pipeline.transforms import deadletters, onsets
+from pipeline.transforms import dead_letters
 
 SPAN = "30d"
 MAX_ROWS = 500
@@ -71,7 +71,7 @@ def work(context: Context) -> dict[str, Any]:
         raise Refused("The time ends before it begins.")
     database = context.database
     consumers = known_consumers(database)
-    rows = deadletters.signed(
+    rows = dead_letters.read(
         context.spark,
         context.frames,
         [(key, row["host"]) for key, row in consumers.items()],
@@ -87,7 +87,16 @@ def work(context: Context) -> dict[str, Any]:
         found = clusters(context, rows, consumers, until)
         context.report("looking at what was before", rows=total)
         names = {key: row["name"] for key, row in consumers.items()}
-        onsets.tell(context, rows, found, names, (since, until))
+        dead_letters.explain_onsets(
+            context.spark,
+            context.frames,
+            database,
+            context.report,
+            rows,
+            found,
+            names,
+            (since, until),
+        )
     finally:
         rows.unpersist()
     rest = total - sum(cluster["dead_count"] for cluster in found)
@@ -122,8 +131,8 @@ def host(url: str) -> str:
 def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: datetime) -> list[Row]:
     """Return the groups, most urgent first, with the deliveries that a replay would take."""
     spark = context.spark
-    wanted = deadletters.kinds(rows, MAX_ROWS).persist()
-    groups = deadletters.groups(rows, wanted).toArrow().to_pylist()
+    wanted = dead_letters.most_frequent(rows, MAX_ROWS).persist()
+    groups = dead_letters.groups(rows, wanted).toArrow().to_pylist()
     wanted.unpersist()
     filters = [
         tuple(
@@ -138,7 +147,7 @@ def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: date
     ]
     taken = {
         (row["signature"], row["consumer_id"]): row["matches"]
-        for row in deadletters.matches(spark, rows, filters).toArrow().to_pylist()
+        for row in dead_letters.count_matches(spark, rows, filters).toArrow().to_pylist()
     }
     by_kind: dict[str, list[Row]] = defaultdict(list)
     for group in groups:

@@ -19,8 +19,7 @@ from pipeline.contract.jobs import JOBS
 from pipeline.core import hours
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.lake.datasets import LATE, SKEW, Frames
-from pipeline.transforms import buckets
-from pipeline.transforms.endpoints import arrived, hour_of
+from pipeline.transforms.endpoints import arrived, bucket, hour_of
 
 USUAL = timedelta(hours=48)
 USAGE, LATENCY = "delivery_usagehour", "delivery_latencyhour"
@@ -123,7 +122,7 @@ def _messages_of(frames: Frames, rows: DataFrame) -> DataFrame:
 
 def _latency(attempts: DataFrame) -> DataFrame:
     """Count the delivered attempts of each hour and consumer by latency."""
-    place = buckets.bucket(f.col("total_ms")).alias("bucket")
+    place = bucket(f.col("total_ms")).alias("bucket")
     rows = attempts.where(arrived()).groupBy(hour_of("started_at"), "consumer_id", place)
     return rows.agg(f.count("*").alias("count"))
 

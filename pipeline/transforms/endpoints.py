@@ -9,7 +9,6 @@ from pyspark.sql import functions as f
 from pipeline.broker.database import Database
 from pipeline.contract import outcomes
 from pipeline.core import health, hours
-from pipeline.transforms import buckets
 
 Span = tuple[datetime, datetime]
 BEFORE = timedelta(days=7)
@@ -21,6 +20,10 @@ GROUP = ("consumer_id", "host")
 """Consumer 0 is all consumers of the host."""
 ATTEMPT = ("id", "consumer_id", "number", "started_at", "outcome", "total_ms")
 MICRO = 1_000_000
+DURATION_BITS = 31
+"""Maximum bits of a duration in milliseconds."""
+QUARTERS = tuple(int(2 ** (DURATION_BITS - 1 + place / 4)) + 1 for place in (1, 2, 3))
+"""The first integers of the second, third and last quarter of a doubling, at full length."""
 
 
 def hour_of(column: str) -> Column:
@@ -32,6 +35,21 @@ def hour_of(column: str) -> Column:
 def arrived() -> Column:
     """Whether an attempt delivered its message."""
     return f.col("outcome").isin(*outcomes.ARRIVED)
+
+
+def bucket(ms: Column) -> Column:
+    """Return the bucket of a duration as in contract/histogram.py, in Spark and with integers.
+
+    The bit length gives the doubling, the bits its quarter.
+    """
+    whole = f.greatest(ms, f.lit(1)).cast("long")
+    doubling = f.length(f.bin(whole)) - f.lit(1)
+    place = doubling * f.lit(4)
+    # Shift left until all numbers have the same length.
+    full = f.call_function("shiftleft", whole, (f.lit(DURATION_BITS - 1) - doubling).cast("int"))
+    for quarter in QUARTERS:
+        place += (full >= f.lit(quarter)).cast("int")
+    return place.cast("int")
 
 
 def host_of(url: str) -> str:
@@ -85,7 +103,7 @@ def sums(attempts: DataFrame, homes: DataFrame, spans: DataFrame, end: datetime)
 
     Counts by consumer and hour first, which leaves few rows.
     """
-    place = f.when(arrived(), buckets.bucket(f.col("total_ms"))).alias("bucket")
+    place = f.when(arrived(), bucket(f.col("total_ms"))).alias("bucket")
     cube = attempts.groupBy("consumer_id", hour_of("started_at"), "outcome", place).agg(
         f.count("*").alias("n"),
         f.sum((f.col("number") > 1).cast("long")).alias("retries"),

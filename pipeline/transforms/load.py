@@ -2,19 +2,19 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.broker.database import Database
-from pipeline.core.forecast import HOUR_S, Load, PastLoad, ScheduledLoad
+from pipeline.core.forecast import HOUR_S, Load, PastLoad, ScheduledLoad, matches
 from pipeline.lake.datasets import Frames
-from pipeline.transforms.fanout import COPIES, Fanout
 
 AHEAD = timedelta(minutes=1)
 """A message that is due at least so long after it was accepted was scheduled."""
@@ -24,6 +24,34 @@ DEFAULT_RATE = 600.0
 """Deliveries per second of one pump: half of the rate for one consumer in docs/performance.md,
 which was measured without other work and with little history."""
 ALIVE = timedelta(minutes=1)
+COPIES = "copies"
+Patterns = Mapping[int, Sequence[Sequence[str]]]
+"""By channel: the event types of each consumer."""
+
+
+class Fanout:
+    """Adds to messages, on executors, to how many consumers each would go today."""
+
+    def __init__(self, patterns: Patterns) -> None:
+        self._patterns = patterns
+        self._known: dict[tuple[int, str], int] = {}
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the same rows with one more column."""
+        for batch in batches:
+            channels, types = (
+                batch.column(name).to_pylist() for name in ("channel_id", "event_type")
+            )
+            copies = [self.of(*pair) for pair in zip(channels, types, strict=True)]
+            yield batch.append_column(COPIES, pa.array(copies, pa.int64()))
+
+    def of(self, channel_id: int, event_type: str) -> int:
+        """Return how many consumers of the channel want this event type."""
+        key = (channel_id, event_type)
+        if key not in self._known:
+            some = self._patterns.get(channel_id, ())
+            self._known[key] = sum(matches(patterns, event_type) for patterns in some)
+        return self._known[key]
 
 
 def history(
@@ -63,7 +91,7 @@ def _by_hour(messages: DataFrame) -> DataFrame:
     )
 
 
-def receivers(database: Database) -> tuple[Fanout, dict[int, int]]:
+def push_consumers(database: Database) -> tuple[Fanout, dict[int, int]]:
     """Return the active push consumers with their channels."""
     patterns: dict[int, list[Any]] = defaultdict(list)
     channels = {}
@@ -76,7 +104,7 @@ def receivers(database: Database) -> tuple[Fanout, dict[int, int]]:
     return Fanout(dict(patterns)), channels
 
 
-def waiting(
+def scheduled(
     database: Database,
     fanout: Fanout,
     channels: dict[int, int],

@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from pipeline.broker import runs
 from pipeline.broker.database import Database
 from pipeline.execution.job import Context
-from pipeline.lake import eligible, export, layout, planning
+from pipeline.lake import eligible, layout, planning, writer
 from pipeline.lake.ledger import EXPORTED, OPEN, PLANNED, File, Ledger, Range, Segment
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ POLL_S = 0.5
 AHEAD = 4
 """Planning pauses while so many segments per executor wait."""
 Asked = Callable[[str], str]
-"""A call on an executor: export.export or export.check."""
+"""A call on an executor: writer.export or writer.check."""
 
 
 class Day(NamedTuple):
@@ -83,8 +83,8 @@ class Mover:
         self._over = Event()
         self._days = plan(context, ledger, self._over)
         self._waiting: deque[tuple[Asked, Segment]] = deque()
-        self._waiting.extend((export.check, each) for each in ledger.having(EXPORTED))
-        self._waiting.extend((export.export, each) for each in ledger.having(PLANNED))
+        self._waiting.extend((writer.check, each) for each in ledger.having(EXPORTED))
+        self._waiting.extend((writer.export, each) for each in ledger.having(PLANNED))
         self._begun: dict[Future[dict[str, Any]], tuple[Asked, Segment]] = {}
         self._counting: Future[Day | None] | None = None
         self._is_planned = False
@@ -143,14 +143,14 @@ class Mover:
         planned = self._ledger.plan(day.ranges)
         runs.failpoint("after_plan")
         self._total += len(planned)
-        self._waiting.extend((export.export, each) for each in planned)
+        self._waiting.extend((writer.export, each) for each in planned)
 
     def _answered(self, asked: Asked, segment: Segment, answer: dict[str, Any]) -> None:
         if "error" in answer:
             self._ledger.hold()  # a run that took over may have deleted it
             raise layout.Unusable(answer["error"])
         is_over = True
-        if asked is export.export:
+        if asked is writer.export:
             is_over = not self._exported(segment, answer)
         elif "differs" in answer:
             logger.warning("segment %d again: %s", segment.id, answer["differs"])
@@ -179,7 +179,7 @@ class Mover:
             return False
         self._came["exported"] += 1
         if files:
-            self._waiting.appendleft((export.check, moved))
+            self._waiting.appendleft((writer.check, moved))
         return bool(files)
 
 

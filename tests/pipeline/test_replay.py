@@ -35,7 +35,7 @@ from pipeline.broker import runs
 from pipeline.execution.job import Refused
 from pipeline.jobs import replay as job
 from pipeline.settings import Settings
-from pipeline.transforms import staging
+from pipeline.transforms import selection
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
@@ -218,8 +218,8 @@ def test_the_same_again_sends_it_again(made: Month, run_job: RunJob) -> None:
 def test_a_run_that_was_killed_is_gone_on_with(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "BATCH", 7)
-    bring, brought = staging.Staging.bring, []
+    monkeypatch.setattr(selection, "BATCH_ROWS", 7)
+    bring, brought = selection.Restore.stage, []
 
     def die(self: Any, context: Any, rows: Any) -> None:
         bring(self, context, rows)
@@ -230,7 +230,7 @@ def test_a_run_that_was_killed_is_gone_on_with(
     asked = {"consumer": "orders/late", "only_missing": True}
     missed = {it.id for it in wanted_by(made, "late") if it.accepted_at < made.joined_at}
     with monkeypatch.context() as patch:
-        patch.setattr(staging.Staging, "bring", die)
+        patch.setattr(selection.Restore, "stage", die)
         with pytest.raises(KeyboardInterrupt):
             run_job("replay", **asked)
     assert admit() == 35
@@ -263,8 +263,8 @@ def test_a_run_that_was_killed_before_it_heard_of_the_end_sends_nothing_again(
 def test_what_is_cancelled_is_not_sent(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "BATCH", 10)
-    bring, brought = staging.Staging.bring, []
+    monkeypatch.setattr(selection, "BATCH_ROWS", 10)
+    bring, brought = selection.Restore.stage, []
 
     def stop(self: Any, context: Any, rows: Any) -> None:
         bring(self, context, rows)
@@ -274,7 +274,7 @@ def test_what_is_cancelled_is_not_sent(
         if len(brought) == 4:
             context.run.stop()
 
-    monkeypatch.setattr(staging.Staging, "bring", stop)
+    monkeypatch.setattr(selection.Restore, "stage", stop)
     with pytest.raises(runs.Cancelled):
         run_job("replay", consumer="orders/steady")
     (row,) = Restore.objects.all()

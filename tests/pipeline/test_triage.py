@@ -19,7 +19,7 @@ from pipeline.core.triage import duration
 from pipeline.execution.job import Refused
 from pipeline.jobs.triage import host
 from pipeline.settings import Settings
-from pipeline.transforms import shapes
+from pipeline.transforms import dead_letters
 from tests.pipeline import month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
@@ -125,7 +125,7 @@ def test_sealed_answers_are_told_apart_and_not_written_in_clear(run_job: RunJob)
 
     clusters = DeadCluster.objects.order_by("-dead_count")
     assert [row.dead_count for row in clusters] == [2, 1]
-    assert {row.shape for row in clusters} == {shapes.HIDDEN}
+    assert {row.shape for row in clusters} == {dead_letters.ENCRYPTED_SHAPE}
     unkeyed = rules.signature(
         "client_error", None, urlsplit(consumer.url).netloc, "account # is closed"
     )

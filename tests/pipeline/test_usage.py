@@ -18,7 +18,7 @@ from pipeline.contract import histogram
 from pipeline.execution.job import Refused
 from pipeline.jobs.usage import COUNTED, KEYS
 from pipeline.settings import Settings
-from pipeline.transforms import buckets
+from pipeline.transforms import endpoints
 from tests.pipeline import month, moving
 from tests.pipeline.conftest import RunJob, count_until
 from tests.pipeline.month import Month
@@ -225,7 +225,7 @@ def test_spark_sorts_into_the_same_buckets(spark: SparkSession) -> None:
     }
     values = sorted(value for value in edges if 0 <= value < 2**31)
     rows = spark.createDataFrame([(value,) for value in values], "ms int")
-    rows = rows.select("ms", buckets.bucket(f.col("ms")).alias("place"))
+    rows = rows.select("ms", endpoints.bucket(f.col("ms")).alias("place"))
 
     assert [tuple(row) for row in rows.collect()] == [
         (value, histogram.bucket(value)) for value in values

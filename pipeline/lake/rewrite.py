@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pipeline.broker import runs
 from pipeline.broker.database import Database
-from pipeline.lake import export, layout
+from pipeline.lake import layout, writer
 from pipeline.lake.eligible import DELIVERIES, MESSAGES
 from pipeline.lake.ledger import AMENDING, PRUNED, File, Ledger, Segment
 
@@ -125,9 +125,9 @@ def _without_subject(folder: Path, file: File, gone: pa.Array, run_id: int) -> F
         if not any(parts):
             return file
         tmp = layout.aside(file.path, run_id, ASIDE)
-        written = export.Written()
+        written = writer.Written()
         # The file's own schema, which may lack a newer column of the tables.
-        with export.open_writer(folder / tmp, old.schema_arrow) as new:
+        with writer.open_writer(folder / tmp, old.schema_arrow) as new:
             for place in range(old.num_row_groups):
                 group = old.read_row_group(place)
                 group = group.filter(pc.invert(pc.is_in(group[column], gone))).combine_chunks()
@@ -138,7 +138,7 @@ def _without_subject(folder: Path, file: File, gone: pa.Array, run_id: int) -> F
     if not written.rows:
         layout.remove(folder, tmp)
         return None
-    return File(**export.described(folder, file.table, file.path, tmp, written, file.totals))
+    return File(**writer.described(folder, file.table, file.path, tmp, written, file.totals))
 
 
 PAGE = 50_000
@@ -181,11 +181,11 @@ def _left(database: Database, segment: Segment) -> list[int]:
 def _without(folder: Path, file: File, left: pa.Array, run_id: int) -> File | None:
     """Return the file without rows of these keys; None if no row would remain."""
     tmp = layout.aside(file.path, run_id)
-    written = export.Written()
+    written = writer.Written()
     with (
         pq.ParquetFile(folder / file.path) as old,
         # The file's own schema, which may lack a newer column of the tables.
-        export.open_writer(folder / tmp, old.schema_arrow) as new,
+        writer.open_writer(folder / tmp, old.schema_arrow) as new,
     ):
         for group in _groups(old, OWN[file.table][1], left):
             new.write_table(group)
@@ -197,7 +197,7 @@ def _without(folder: Path, file: File, left: pa.Array, run_id: int) -> File | No
     if written.rows == file.rows:
         layout.remove(folder, tmp)
         return file
-    return File(**export.described(folder, file.table, file.path, tmp, written, file.totals))
+    return File(**writer.described(folder, file.table, file.path, tmp, written, file.totals))
 
 
 def _groups(old: pq.ParquetFile, column: str, left: pa.Array) -> Iterator[pa.Table]:
