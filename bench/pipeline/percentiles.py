@@ -12,7 +12,7 @@ from pipeline import settings
 from pipeline.broker.database import Database
 from pipeline.contract import histogram
 from pipeline.execution import session
-from pipeline.lake.datasets import Frames
+from pipeline.lake.datasets import Datasets
 from pipeline.transforms import endpoints
 
 ARRIVED = ("delivered", "delivered_oversized")
@@ -23,9 +23,11 @@ def main() -> int:
     chosen = settings.read()
     database = Database(chosen.database_url)
     with session.start(chosen, "percentiles") as spark:
-        frames = Frames(spark, database, chosen)
+        frames = Datasets(spark, database, chosen)
         columns = ["consumer_id", "started_at", "outcome", "total_ms"]
-        rows = frames.attempts(None, frames.bound(), columns).where(f.col("outcome").isin(*ARRIVED))
+        rows = frames.attempts(None, frames.readable_until(), columns).where(
+            f.col("outcome").isin(*ARRIVED)
+        )
         hour = f.date_trunc("hour", "started_at").alias("hour")
         place = endpoints.bucket(f.col("total_ms")).alias("place")
         counts: defaultdict[tuple[object, int], dict[int, int]] = defaultdict(dict)

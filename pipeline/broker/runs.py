@@ -37,15 +37,15 @@ RUNS = "delivery_pipelinerun"
 LOCKS = "delivery_pipelinelock"
 
 
-class Busy(Exception):
+class AlreadyRunning(Exception):
     """Another run of the job is active."""
 
 
-class Cancelled(Exception):
+class RunCancelled(Exception):
     """A person asked the run to stop."""
 
 
-class Lost(Exception):
+class LockLost(Exception):
     """The run lost its lock, because it wrote no heartbeat for too long."""
 
 
@@ -129,7 +129,7 @@ class Run:
     ) -> None:
         """Report progress: ``done`` of ``total`` of the stage, and ``rows`` read in all.
 
-        Raises Cancelled or Lost when the run is to stop.
+        Raises RunCancelled or LockLost when the run is to stop.
         """
         if stage is not None and stage != self.stage:
             self.stage = stage
@@ -140,11 +140,11 @@ class Run:
         self.check()
 
     def check(self) -> None:
-        """Raises Cancelled or Lost when the run is to stop."""
+        """Raises RunCancelled or LockLost when the run is to stop."""
         if self._stop is not None:
             raise self._stop(self.job)
 
-    def stop(self, why: type[Exception] = Cancelled) -> None:
+    def stop(self, why: type[Exception] = RunCancelled) -> None:
         """Stop the run at its next report; may be called from any thread or signal handler."""
         if self._stop is None:
             self._stop = why
@@ -180,14 +180,14 @@ class Run:
         finally:
             database.close()
 
-    def hold(self, database: Database) -> None:
-        """Lock the run's lock row until the transaction ends. Raises Lost."""
+    def require_lock(self, database: Database) -> None:
+        """Lock the run's lock row until the transaction ends. Raises LockLost."""
         lock = " FOR UPDATE" if database.is_mysql else ""
         held = database.read(
             f"SELECT run_id FROM {LOCKS} WHERE job = %s AND run_id = %s{lock}", [self.job, self.id]
         )
         if not held:
-            raise Lost(self.job)
+            raise LockLost(self.job)
 
     def _send_heartbeats(self) -> None:
         database: Database | None = None
@@ -202,7 +202,7 @@ class Run:
                 logger.warning("no heartbeat", exc_info=True)
                 database = None
             if time.monotonic() - written_at > HEARTBEAT_TIMEOUT_S:
-                self.stop(Lost)
+                self.stop(LockLost)
         if database is not None:
             database.close()
 
@@ -219,7 +219,7 @@ class Run:
         )
         cancelled = database.read(f"SELECT cancel_at FROM {RUNS} WHERE id = %s", [self.id])
         if not held:
-            self.stop(Lost)
+            self.stop(LockLost)
         elif not cancelled or cancelled[0][0] is not None:
             self.stop()
 
@@ -237,7 +237,8 @@ def begin(
 
     ``private`` are names of options that identify a person; they are deleted when the run ends.
 
-    Raises Busy while another run of the job is active, LookupError where there is no such run.
+    Raises AlreadyRunning while another run of the job is active, and LookupError where there is no
+    such run.
     """
     database = Database(url)
     try:
@@ -284,7 +285,7 @@ def _lock(database: Database, job: str, run_id: int, private: Sequence[str]) -> 
         f"SELECT run_id FROM {LOCKS} WHERE job = %s AND until > %s{lock}", [job, now]
     )
     if held and held[0][0] != run_id:
-        raise Busy(f"Run {held[0][0]} of {job} is at work.")
+        raise AlreadyRunning(f"Run {held[0][0]} of {job} is at work.")
     for (dead,) in database.read(f"SELECT run_id FROM {LOCKS} WHERE job = %s", [job]):
         database.execute(
             f"UPDATE {RUNS} SET state = 'failed', finished_at = %s, "

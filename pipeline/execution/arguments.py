@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from pipeline.broker import tables
-from pipeline.execution.job import Refused
+from pipeline.execution.job import JobError
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 PERIOD = re.compile(r"(\d+)([smhd])")
@@ -19,28 +19,28 @@ WHEN = "an instant (2026-03-01, 2026-03-01T08:00:00Z) or how long ago (30m, 2h, 
 
 
 def instant_or_ago(text: str, now: datetime) -> datetime:
-    """Parse an instant, or how long before ``now`` it was. Raises Refused."""
+    """Parse an instant, or how long before ``now`` it was. Raises JobError."""
     if PERIOD.fullmatch(text):
         return now - period(text)
     try:
         return _instant(text)
     except ValueError:
-        raise Refused(f"{text!r} is not {WHEN}.") from None
+        raise JobError(f"{text!r} is not {WHEN}.") from None
 
 
 def period(text: str) -> timedelta:
-    """Parse a period: ``90s``, ``10m``, ``2h``, ``7d``. Raises Refused."""
+    """Parse a period: ``90s``, ``10m``, ``2h``, ``7d``. Raises JobError."""
     found = PERIOD.fullmatch(text)
     if found is None:
-        raise Refused(f"{text!r} is no length of time like 90s, 10m, 2h or 7d.")
+        raise JobError(f"{text!r} is no length of time like 90s, 10m, 2h or 7d.")
     return timedelta(**{UNITS[found[2]]: int(found[1])})
 
 
 def message_key(text: str) -> int:
-    """Return the key of ``msg_...``. Raises Refused."""
-    key = tables.key_of("msg", text)
+    """Return the key of ``msg_...``. Raises JobError."""
+    key = tables.parse_id("msg", text)
     if key is None:
-        raise Refused(f"{text!r} is no id of a message, like msg_0cz9k3v8m0001.")
+        raise JobError(f"{text!r} is no id of a message, like msg_0cz9k3v8m0001.")
     return key
 
 

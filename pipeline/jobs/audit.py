@@ -21,25 +21,25 @@ from pipeline.broker.database import Database, instant
 from pipeline.contract.jobs import JOBS
 from pipeline.contract.results import CHECKS
 from pipeline.execution import arguments
-from pipeline.execution.job import Context, Job, Refused
+from pipeline.execution.job import Context, Job, JobError
 from pipeline.transforms import reconcile
 from pipeline.transforms.reconcile import Reconciliation, Scope
 
 GRACE = timedelta(minutes=5)
-BY_HOUR = timedelta(days=8)
+MAX_BY_HOUR = timedelta(days=8)
 """Longest range that is reported by hour; longer ones are reported by day."""
-SAMPLES = 10
+SAMPLE_IDS = 10
 """Ids that each finding names."""
 MAX_ROWS = 5000
 """Findings that are stored. The number of wrong rows covers all of them."""
-MAX_KEPT = 200
+MAX_AUDITS = 200
 """Audits that are kept."""
 HOUR_MS = 3_600_000
 AUDITS, FINDINGS = "delivery_lakeaudit", "delivery_lakefinding"
 
 
 @dataclass(slots=True)
-class Found:
+class AuditResult:
     """The result of an audit."""
 
     checks: dict[str, int]
@@ -75,13 +75,13 @@ def work(context: Context) -> dict[str, Any]:
     since, scope, grace = _scope(context, began)
     context.report("reading channels and consumers")
     consumers = directory.read(context.database, grace)
-    reconciliation = Reconciliation(context.spark, context.frames, consumers, scope)
+    reconciliation = Reconciliation(context.spark, context.datasets, consumers, scope)
     try:
         found = _scan(context, reconciliation, scope)
     finally:
         reconciliation.unpersist()
-    until = tables.made_at(scope.high)
-    _keep(context, found, began, since, until)
+    until = tables.created_at(scope.high)
+    _store(context, found, began, since, until)
     messages, deliveries = (sum(row[place] for row in found.spans) for place in (1, 2))
     return {
         "until": until.isoformat(),
@@ -97,24 +97,24 @@ def _scope(context: Context, now: datetime) -> tuple[datetime | None, Scope, tim
     wanted = context.options
     grace = arguments.period(wanted.grace) if wanted.grace else GRACE
     since = arguments.instant_or_ago(wanted.since, now) if wanted.since else None
-    latest = min(context.frames.bound(), now - grace)
+    latest = min(context.datasets.readable_until(), now - grace)
     until = min(arguments.instant_or_ago(wanted.until, now), latest) if wanted.until else latest
     if since and since >= until:
-        raise Refused(f"There is nothing to audit: all is there only up to {until.isoformat()}.")
+        raise JobError(f"There is nothing to audit: all is there only up to {until.isoformat()}.")
     low = tables.first_key(since) if since else 0
-    told = wanted.whole_since
-    whole = arguments.instant_or_ago(told, now) if told else _whole(context.database)
+    text = wanted.whole_since
+    whole = arguments.instant_or_ago(text, now) if text else _archive_start(context.database)
     whole_from = tables.first_key(whole) if whole else tables.LARGEST_KEY
     return since, Scope(low, tables.first_key(until), now, now - grace, whole_from), grace
 
 
-def _whole(database: Database) -> datetime | None:
+def _archive_start(database: Database) -> datetime | None:
     """Return when the archive began: since then retention deletes nothing."""
     first = database.read("SELECT MIN(planned_at) FROM delivery_segment")[0][0]
     return instant(first) if first is not None else None
 
 
-def _scan(context: Context, reconciliation: Reconciliation, scope: Scope) -> Found:
+def _scan(context: Context, reconciliation: Reconciliation, scope: Scope) -> AuditResult:
     steps = 5
     context.report("deliveries and their attempts", 1, steps)
     counted = reconciliation.deliveries.agg(
@@ -133,7 +133,7 @@ def _scan(context: Context, reconciliation: Reconciliation, scope: Scope) -> Fou
         context.report("what is told of it", 4, steps, rows)
         checks = {name: numbers.get(name, 0) for name in CHECKS}
         findings = _findings(found) if any(checks.values()) else []
-        return Found(checks, spans, counted[1], findings)
+        return AuditResult(checks, spans, counted[1], findings)
     finally:
         found.unpersist()
 
@@ -142,8 +142,8 @@ def _spans(context: Context, reconciliation: Reconciliation, scope: Scope) -> li
     known = reconciliation.messages.where("known")
     first = known.agg(f.min("key")).first()
     low = first[0] if first and first[0] is not None else scope.high
-    length = tables.made_at(scope.high) - tables.made_at(low)
-    hours = 1 if length <= BY_HOUR else 24
+    length = tables.created_at(scope.high) - tables.created_at(low)
+    hours = 1 if length <= MAX_BY_HOUR else 24
     rows = known.groupBy(_hour("key", hours).alias("hour")).agg(f.count("*"), f.sum("made"))
     return [
         [_at(hour * hours).isoformat(), messages, deliveries]
@@ -157,12 +157,14 @@ def _findings(found: DataFrame) -> list[tuple[str, int, int, datetime, int, list
     window = Window.partitionBy(*place)
     rows = rows.withColumn("number", f.count("*").over(window))
     rows = rows.withColumn("rank", f.row_number().over(window.orderBy("key")))
-    rows = rows.where(f.col("rank") <= SAMPLES).orderBy(*place, "rank").limit(MAX_ROWS * SAMPLES)
+    rows = (
+        rows.where(f.col("rank") <= SAMPLE_IDS).orderBy(*place, "rank").limit(MAX_ROWS * SAMPLE_IDS)
+    )
     told: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
     for row in rows.toLocalIterator():
         one = tuple(row[name] for name in place)
         _, names = told.setdefault(one, (row["number"], []))
-        names.append(tables.public(row["prefix"], row["key"]))
+        names.append(tables.public_id(row["prefix"], row["key"]))
         if len(told) > MAX_ROWS:
             del told[one]
             break
@@ -182,23 +184,23 @@ def _at(hour: int) -> datetime:
     return (tables.EPOCH + timedelta(hours=hour)).astimezone(UTC)
 
 
-def _keep(
-    context: Context, found: Found, began: datetime, since: datetime | None, until: datetime
+def _store(
+    context: Context, result: AuditResult, began: datetime, since: datetime | None, until: datetime
 ) -> None:
     """Store the audit in one transaction, and delete the oldest audits."""
     database, run = context.database, context.run
     context.report("keeping what was found", 5, 5)
-    messages, deliveries = (sum(row[place] for row in found.spans) for place in (1, 2))
+    messages, deliveries = (sum(row[place] for row in result.spans) for place in (1, 2))
     with database.transaction():
-        run.hold(database)
+        run.require_lock(database)
         audit = database.insert(
             f"INSERT INTO {AUDITS} (run_id, since, until, started_at, finished_at, message_count, "
             "delivery_count, attempt_count, gap, checks, spans) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             [
                 *(run.id, since, until, began, database.now(), messages, deliveries),
-                *(found.attempts, sum(found.checks.values())),
-                *(json.dumps(found.checks), json.dumps(found.spans)),
+                *(result.attempts, sum(result.checks.values())),
+                *(json.dumps(result.checks), json.dumps(result.spans)),
             ],
         )
         database.execute_many(
@@ -206,10 +208,10 @@ def _keep(
             "ids) VALUES (%s, %s, %s, %s, %s, %s, %s)",
             [
                 (audit, name, channel, consumer, hour, number, json.dumps(names))
-                for name, channel, consumer, hour, number, names in found.findings
+                for name, channel, consumer, hour, number, names in result.findings
             ],
         )
-        kept = database.read(f"SELECT id FROM {AUDITS} ORDER BY id DESC LIMIT {MAX_KEPT}")
+        kept = database.read(f"SELECT id FROM {AUDITS} ORDER BY id DESC LIMIT {MAX_AUDITS}")
         for table, key in ((FINDINGS, "audit_id"), (AUDITS, "id")):
             database.execute(f"DELETE FROM {table} WHERE {key} < %s", [kept[-1][0]])
 

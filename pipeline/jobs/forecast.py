@@ -56,7 +56,7 @@ def add_options(parser: ArgumentParser) -> None:
 def work(context: Context) -> dict[str, Any]:
     """Estimate each hour of each channel, and replace the last forecast."""
     options, database = context.options, context.database
-    start = forecast.hour_of(context.frames.bound())
+    start = forecast.hour_of(context.datasets.readable_until())
     now = database.now()
     rate, source = load.rate(database, options.rate, now)
     fanout, channels = load.push_consumers(database)
@@ -67,19 +67,19 @@ def work(context: Context) -> dict[str, Any]:
     context.spark  # noqa: B018
     context.report("reading the past weeks")
     weeks = options.weeks + (1 if options.backtest else 0)
-    plan = _Plan(start, options.hours, options.weeks, options.backtest)
-    for channel_id, past in load.history(context.frames, fanout, start - WEEK * weeks, start):
+    plan = _ForecastPlan(start, options.hours, options.weeks, options.backtest)
+    for channel_id, past in load.history(context.datasets, fanout, start - WEEK * weeks, start):
         plan.add(channel_id, past, known.pop(channel_id, ScheduledLoad()))
         context.report("reading the past weeks", len(plan.channels))
     for channel_id, one in known.items():
         plan.add(channel_id, PastLoad(), one)
-    frames = list(plan.frames())
-    context.report("writing", 0, len(frames))
-    write(context, frames, rate)
-    return _result(plan, frames, rate, source)
+    rows = list(plan.rows())
+    context.report("writing", 0, len(rows))
+    write(context, rows, rate)
+    return _result(plan, rows, rate, source)
 
 
-class _Plan:
+class _ForecastPlan:
     """Collect the hours of all channels."""
 
     def __init__(self, start: datetime, count: int, weeks: int, backtest: bool) -> None:
@@ -89,12 +89,12 @@ class _Plan:
         """Totals of all channels."""
         self.known = ScheduledLoad()
         self.tested = [(0.0, 0.0)] * (WEEK // HOUR)
-        self._frames: list[ForecastRow] = []
+        self._channel_rows: list[ForecastRow] = []
 
     def add(self, channel_id: int, past: PastLoad, known: ScheduledLoad) -> None:
         """Add a channel."""
         found = forecast.forecast_hours(past, known, self.start, self.count, self.weeks)
-        self._frames += forecast.hour_rows(channel_id, self.start, found, known)
+        self._channel_rows += forecast.hour_rows(channel_id, self.start, found, known)
         self.channels[channel_id] = known
         self.known.add(known)
         for mine, its in zip(self.hours, found, strict=True):
@@ -102,24 +102,26 @@ class _Plan:
         if self.backtest:
             one = forecast.backtest(past, self.start, len(self.tested), self.weeks)
             self.tested = [
-                (came + its_came, said + its_said)
-                for (came, said), (its_came, its_said) in zip(self.tested, one, strict=True)
+                (actual + its_actual, expected + its_expected)
+                for (actual, expected), (its_actual, its_expected) in zip(
+                    self.tested, one, strict=True
+                )
             ]
 
-    def frames(self) -> Iterator[ForecastRow]:
+    def rows(self) -> Iterator[ForecastRow]:
         """Yield all rows: hours of all channels together, of each channel, and hot minutes."""
         yield from forecast.hour_rows(ALL, self.start, self.hours, self.known)
-        yield from self._frames
+        yield from self._channel_rows
         for at in forecast.hot_minutes(self.hours, self.known, MAX_MINUTES):
             place = (forecast.hour_of(at) - self.start) // HOUR
             usual = self.hours[place].usual.deliveries / 60
             for channel_id, known in ((ALL, self.known), *self.channels.items()):
-                frame = forecast.minute_row(channel_id, at, known, usual)
-                if frame is not None:
-                    yield frame
+                row = forecast.minute_row(channel_id, at, known, usual)
+                if row is not None:
+                    yield row
 
 
-def write(context: Context, frames: list[ForecastRow], rate: float) -> None:
+def write(context: Context, forecast_rows: list[ForecastRow], rate: float) -> None:
     """Replace the forecast in one transaction, so that readers never see a part."""
     rows = [
         [
@@ -128,18 +130,20 @@ def write(context: Context, frames: list[ForecastRow], rate: float) -> None:
             *(it.scheduled, it.retries, it.low, it.high, it.samples, it.basis.value),
             *(it.per_second, forecast.pumps_needed(it.per_second, rate), it.is_hot, context.run.id),
         ]
-        for it in frames
+        for it in forecast_rows
     ]
     database = context.database
     holes = ", ".join(["%s"] * len(COLUMNS))
     with database.transaction():
-        context.run.hold(database)
+        context.run.require_lock(database)
         database.execute(f"DELETE FROM {TABLE}")
         database.execute_many(f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({holes})", rows)
 
 
-def _result(plan: _Plan, frames: list[ForecastRow], rate: float, source: str) -> dict[str, Any]:
-    whole = [it for it in frames if it.channel_id == ALL]
+def _result(
+    plan: _ForecastPlan, rows: list[ForecastRow], rate: float, source: str
+) -> dict[str, Any]:
+    whole = [it for it in rows if it.channel_id == ALL]
     by_hour = [it for it in whole if it.span_s == forecast.HOUR_S]
     result = {
         "from": plan.start.isoformat(),

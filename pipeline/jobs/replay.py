@@ -14,14 +14,14 @@ from pyspark.sql import DataFrame
 from pipeline.broker import runs
 from pipeline.contract.jobs import JOBS
 from pipeline.execution import arguments
-from pipeline.execution.job import Context, Job, Refused
+from pipeline.execution.job import Context, Job, JobError
 from pipeline.transforms import selection
 from pipeline.transforms.selection import ReplayRequest, Restore, Selection, SelectionCount
 
 POLL_S = 0.3
-ROWS_OF_PART = 2000
+PART_ROWS = 2000
 """Rows with bodies that the driver holds at once."""
-ASKED = (
+REQUEST_OPTIONS = (
     *("consumer", "since", "until", "event_type", "ordering_key", "message"),
     *("only_dead", "only_missing"),
 )
@@ -56,46 +56,46 @@ def add_options(parser: ArgumentParser) -> None:
 
 def work(context: Context) -> dict[str, Any]:
     """SelectionCount the messages, write them to the staging tables, and wait for the broker."""
-    consumer_id, channel_id, own = _consumer(context)
-    asked = {name: getattr(context.options, name) for name in ASKED}
+    consumer_id, channel_id, event_types = _consumer(context)
+    asked = {name: getattr(context.options, name) for name in REQUEST_OPTIONS}
     now = context.database.now()
-    bound = context.frames.bound()
+    bound = context.datasets.readable_until()
     since = arguments.instant_or_ago(asked["since"], now) if asked["since"] else None
     until = min(arguments.instant_or_ago(asked["until"], now), bound) if asked["until"] else bound
     if context.options.dry_run:
-        wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
+        wanted = _wanted(asked, consumer_id, channel_id, event_types, since, until)
         context.report("counting")
-        chosen = Selection(context.frames, wanted, now)
+        selected = Selection(context.datasets, wanted, now)
         try:
-            return _told(chosen.count())
+            return _result(selected.count())
         finally:
-            chosen.unpersist()
-    given: dict[str, Any] = {
+            selected.unpersist()
+    options: dict[str, Any] = {
         "asked": asked,
         "since": since and since.isoformat(),
         "until": until.isoformat(),
         "reason": context.options.reason,
         "rate": _rate(context.options.rate),
     }
-    restore = selection.begin_restore(context, consumer_id, given)
+    restore = selection.begin_restore(context, consumer_id, options)
     # A continued replay keeps the time range of its first run.
     since = restore.options["since"] and datetime.fromisoformat(restore.options["since"])
     until = datetime.fromisoformat(restore.options["until"])
-    wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
-    chosen = Selection(context.frames, wanted, now)
+    wanted = _wanted(asked, consumer_id, channel_id, event_types, since, until)
+    selected = Selection(context.datasets, wanted, now)
     try:
-        counted = _bring(context, restore, chosen)
+        counted = _stage_all(context, restore, selected)
         _wait(context, restore)
     except selection.ReplayStopped:
         restore.discard(context.database)
-        raise Refused("It was stopped on the console: nothing more is sent.") from None
+        raise JobError("It was stopped on the console: nothing more is sent.") from None
     except Exception:
         if _was_cancelled(context.run):
             restore.end(context, "cancelled")
             restore.discard(context.database)
         raise
     finally:
-        chosen.unpersist()
+        selected.unpersist()
     done = restore.progress(context.database)
     return {**counted, "restore": restore.id, "queued": done.queued, "left_out": done.skipped}
 
@@ -109,10 +109,10 @@ def _consumer(context: Context) -> tuple[int, int, list[str]]:
         [channel, client_id],
     )
     if not found:
-        raise Refused(f"There is no consumer {client_id!r} on a channel {channel!r}.")
+        raise JobError(f"There is no consumer {client_id!r} on a channel {channel!r}.")
     consumer_id, channel_id, event_types, state = found[0]
     if state == "retired":
-        raise Refused("The consumer was removed: nothing is sent to it any more.")
+        raise JobError("The consumer was removed: nothing is sent to it any more.")
     return consumer_id, channel_id, json.loads(event_types)
 
 
@@ -120,16 +120,16 @@ def _wanted(
     asked: dict[str, Any],
     consumer_id: int,
     channel_id: int,
-    own: list[str],
+    event_types: list[str],
     since: datetime | None,
     until: datetime,
 ) -> ReplayRequest:
     if since and since >= until:
-        raise Refused("--since must lie before --until.")
+        raise JobError("--since must lie before --until.")
     return ReplayRequest(
         consumer_id=consumer_id,
         channel_id=channel_id,
-        own_event_types=own,
+        own_event_types=event_types,
         since=since,
         until=until,
         which=_which(asked),
@@ -153,33 +153,33 @@ def _rate(text: str | None) -> float | None:
     except ValueError:
         rate = 0.0
     if not 0 < rate < 1e6:
-        raise Refused(f"{text!r} is no rate: write how many a second, like 50.")
+        raise JobError(f"{text!r} is no rate: write how many a second, like 50.")
     return rate
 
 
-def _bring(context: Context, restore: Restore, chosen: Selection) -> dict[str, Any]:
+def _stage_all(context: Context, restore: Restore, selected: Selection) -> dict[str, Any]:
     done = restore.progress(context.database)
     if done.state != selection.STAGING:
         return {"messages": done.matched}
     context.report("counting")
-    counted = chosen.count()
+    counted = selected.count()
     if counted.without_body:
         restore.end(context, "cancelled")
         restore.discard(context.database)
-        raise Refused(
+        raise JobError(
             f"{counted.without_body:,} of these {counted.messages:,} messages are in the lake "
             "without their bodies (HOOKSTATION_LAKE_BODIES=omit): they cannot be sent again."
         )
-    rows = chosen.whole(done.brought_to)
+    rows = selected.whole(done.brought_to)
     left = rows.count() if done.brought_to else counted.messages
     restore.plan(context.database, left, counted.key_ids)
     _stage(context, restore, rows, left)
     restore.end(context, selection.STAGED)
-    return _told(counted)
+    return _result(counted)
 
 
 def _stage(context: Context, restore: Restore, rows: DataFrame, left: int) -> None:
-    parts = max(1, -(-left // ROWS_OF_PART))
+    parts = max(1, -(-left // PART_ROWS))
     ordered = rows.repartitionByRange(parts, "id").sortWithinPartitions("id")
     batch: list[dict[str, Any]] = []
     for row in ordered.toLocalIterator():
@@ -199,7 +199,7 @@ def _flush(context: Context, restore: Restore, batch: list[dict[str, Any]]) -> N
         context.report("bringing messages", now.staged, now.matched, now.staged)
         if now.waiting < selection.MAX_STAGED:
             break
-        _nap()
+        _pause()
     restore.stage(context, batch)
 
 
@@ -210,14 +210,14 @@ def _wait(context: Context, restore: Restore) -> None:
         context.report("the broker queues them", now.queued + now.skipped, now.staged, now.staged)
         if now.state == "finished":
             return
-        _nap()
+        _pause()
 
 
-def _nap() -> None:
+def _pause() -> None:
     time.sleep(POLL_S)
 
 
-def _told(counted: SelectionCount) -> dict[str, Any]:
+def _result(counted: SelectionCount) -> dict[str, Any]:
     found: dict[str, Any] = {"messages": counted.messages, "bytes": counted.bytes}
     for name, at in (("first", counted.first), ("last", counted.last)):
         if at is not None:
@@ -231,9 +231,9 @@ def _told(counted: SelectionCount) -> dict[str, Any]:
 def _was_cancelled(run: runs.Run) -> bool:
     try:
         run.check()
-    except runs.Cancelled:
+    except runs.RunCancelled:
         return True
-    except runs.Lost:
+    except runs.LockLost:
         return False
     return False
 

@@ -12,10 +12,10 @@ from pipeline.contract.jobs import JOBS
 from pipeline.core import hours
 from pipeline.core.triage import advice, weight
 from pipeline.execution import arguments
-from pipeline.execution.job import Context, Job, Refused
+from pipeline.execution.job import Context, Job, JobError
 from pipeline.transforms import dead_letters
 
-SPAN = "30d"
+DEFAULT_SINCE = "30d"
 MAX_ROWS = 500
 """Maximum groups that are stored; the others are only counted."""
 MAX_CONSUMERS = 50
@@ -51,8 +51,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--since",
         type=arguments.checked(arguments.instant_or_period),
-        default=SPAN,
-        metavar="SPAN",
+        default=DEFAULT_SINCE,
+        metavar="DEFAULT_SINCE",
         help="deliveries made from then on: a day, an instant, or 30d, 12h (default: 30d)",
     )
     parser.add_argument(
@@ -65,15 +65,15 @@ def add_options(parser: ArgumentParser) -> None:
 
 def work(context: Context) -> dict[str, Any]:
     """Group the dead letters, and replace the last run's report."""
-    now = context.frames.bound()
+    now = context.datasets.readable_until()
     since, until = arguments.time_range(context.options.since, context.options.until, now)
     if since >= until:
-        raise Refused("The time ends before it begins.")
+        raise JobError("The time ends before it begins.")
     database = context.database
     consumers = known_consumers(database)
     rows = dead_letters.read(
         context.spark,
-        context.frames,
+        context.datasets,
         [(key, row["host"]) for key, row in consumers.items()],
         since,
         until,
@@ -84,12 +84,12 @@ def work(context: Context) -> dict[str, Any]:
         context.report("reading dead letters")
         total = rows.count()
         context.report("comparing their answers", rows=total)
-        found = clusters(context, rows, consumers, until)
+        found = find_clusters(context, rows, consumers, until)
         context.report("looking at what was before", rows=total)
         names = {key: row["name"] for key, row in consumers.items()}
         dead_letters.explain_onsets(
             context.spark,
-            context.frames,
+            context.datasets,
             database,
             context.report,
             rows,
@@ -99,13 +99,13 @@ def work(context: Context) -> dict[str, Any]:
         )
     finally:
         rows.unpersist()
-    rest = total - sum(cluster["dead_count"] for cluster in found)
+    uncounted = total - sum(cluster["dead_count"] for cluster in found)
     context.report("writing", rows=total)
-    write(context, found, rest)
+    write(context, found, uncounted)
     return {
         "dead_letters": total,
         "clusters": len(found),
-        "left_out": rest,
+        "left_out": uncounted,
         "since": since.isoformat(),
         "until": until.isoformat(),
     }
@@ -128,7 +128,9 @@ def host(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2].lower()[:MAX_HOST_LENGTH]
 
 
-def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: datetime) -> list[Row]:
+def find_clusters(
+    context: Context, rows: Any, consumers: dict[int, Row], until: datetime
+) -> list[Row]:
     """Return the groups, most urgent first, with the deliveries that a replay would take."""
     spark = context.spark
     wanted = dead_letters.most_frequent(rows, MAX_ROWS).persist()
@@ -153,18 +155,18 @@ def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: date
     for group in groups:
         group["matches"] = taken.get((group["signature"], group["consumer_id"]), 0)
         by_kind[group["signature"]].append(group)
-    found = [together(kind, consumers) for kind in by_kind.values()]
+    found = [merge_shares(kind, consumers) for kind in by_kind.values()]
     return sorted(
         found,
         key=lambda it: (-weight(it["dead_count"], until - it["last_seen_at"]), it["signature"]),
     )
 
 
-def together(groups: list[Row], consumers: dict[int, Row]) -> Row:
+def merge_shares(groups: list[Row], consumers: dict[int, Row]) -> Row:
     """Merge the shares of all consumers into one group."""
     groups.sort(key=lambda group: (-group["dead_count"], group["consumer_id"]))
     first = groups[0]
-    what = advice(first["outcome"], first["status_code"])
+    found = advice(first["outcome"], first["status_code"])
     sample = max(groups, key=lambda group: group["last_seen_at"])
     return {
         **{name: first[name] for name in ("signature", "outcome", "status_code", "shape")},
@@ -180,8 +182,8 @@ def together(groups: list[Row], consumers: dict[int, Row]) -> Row:
         "sample_id": sample["sample_id"],
         "consumer_count": len(groups),
         "consumers": [share(group, consumers) for group in groups[:MAX_CONSUMERS]],
-        "kind": what.kind.value,
-        "advice": what.text,
+        "kind": found.kind.value,
+        "advice": found.text,
         "story": "",
     }
 
@@ -204,19 +206,19 @@ def share(group: Row, consumers: dict[int, Row]) -> Row:
     }
 
 
-def write(context: Context, found: list[Row], rest: int) -> None:
+def write(context: Context, found: list[Row], uncounted: int) -> None:
     """Replace the report in one transaction, so that readers never see a part."""
     rows = [
         [_stored(name, place, cluster, context.run.id) for name in COLUMNS]
         for place, cluster in enumerate(found, 1)
     ]
-    if rest:
-        other = {"dead_count": rest, "consumers": [], "consumer_count": 0}
+    if uncounted:
+        other = {"dead_count": uncounted, "consumers": [], "consumer_count": 0}
         rows.append([_stored(name, len(rows) + 1, other, context.run.id) for name in COLUMNS])
     database = context.database
     holes = ", ".join(["%s"] * len(COLUMNS))
     with database.transaction():
-        context.run.hold(database)
+        context.run.require_lock(database)
         database.execute(f"DELETE FROM {TABLE}")
         if rows:
             database.execute_many(
@@ -224,14 +226,14 @@ def write(context: Context, found: list[Row], rest: int) -> None:
             )
 
 
-EMPTY: Row = {
+DEFAULTS: Row = {
     **dict.fromkeys(("signature", "outcome", "host", "shape", "story", "kind", "advice"), ""),
     **dict.fromkeys(("archived_count", "expired_count"), 0),
 }
 
 
 def _stored(name: str, place: int, cluster: Row, run_id: int) -> Any:
-    value = {"place": place, "run_id": run_id, **EMPTY, **cluster}.get(name)
+    value = {"place": place, "run_id": run_id, **DEFAULTS, **cluster}.get(name)
     if name == "consumers":
         return json.dumps(value)
     return hours.utc(value) if isinstance(value, datetime) else value

@@ -17,18 +17,18 @@ from pipeline.broker.database import Database
 from pipeline.contract import csv_cells, outcomes
 from pipeline.contract.jobs import JOBS
 from pipeline.core import hours
-from pipeline.execution.job import Context, Job, Refused
-from pipeline.lake.datasets import LATE, SKEW, Frames
+from pipeline.execution.job import Context, Job, JobError
+from pipeline.lake.datasets import CLOCK_SKEW, RECORDING_DELAY, Datasets
 from pipeline.transforms.endpoints import arrived, bucket, hour_of
 
-USUAL = timedelta(hours=48)
+DEFAULT_WINDOW = timedelta(hours=48)
 USAGE, LATENCY = "delivery_usagehour", "delivery_latencyhour"
-ENDS = ("delivered", "dead", "cancelled")
-COUNTED = ("messages", "bytes", *ENDS, "attempts", "failed_attempts", "bytes_out")
+FINAL_STATES = ("delivered", "dead", "cancelled")
+COUNTED = ("messages", "bytes", *FINAL_STATES, "attempts", "failed_attempts", "bytes_out")
 KEYS = ("hour", "channel_id", "producer_id", "consumer_id")
-OWN = ("message_id", "consumer_id", "channel_id")
+OWNER = ("message_id", "consumer_id", "channel_id")
 """Columns by which an attempt or a delivery names its owner."""
-TITLES = ("hour", "producer", "channel", "consumer", *COUNTED)
+CSV_HEADER = ("hour", "producer", "channel", "consumer", *COUNTED)
 """Columns of the CSV file."""
 
 
@@ -45,20 +45,20 @@ def add_options(parser: ArgumentParser) -> None:
 
 def work(context: Context) -> dict[str, Any]:
     """Count whole hours again, and replace their former counts."""
-    frames = context.frames
-    bound = frames.bound()
-    since, until = hours.window(context.options.since, context.options.until, bound, USUAL)
+    datasets = context.datasets
+    bound = datasets.readable_until()
+    since, until = hours.window(context.options.since, context.options.until, bound, DEFAULT_WINDOW)
     if since >= until:
-        raise Refused(f"No whole hour between {since:%Y-%m-%d %H:%M} and {until:%Y-%m-%d %H:%M}.")
+        raise JobError(f"No whole hour between {since:%Y-%m-%d %H:%M} and {until:%Y-%m-%d %H:%M}.")
     context.report("reading")
-    attempts = frames.attempts(
-        since - SKEW,
-        min(until + LATE, bound),
-        [*OWN, "started_at", "outcome", "total_ms"],
+    attempts = datasets.attempts(
+        since - CLOCK_SKEW,
+        min(until + RECORDING_DELAY, bound),
+        [*OWNER, "started_at", "outcome", "total_ms"],
     ).where(_within("started_at", since, until))
     attempts = attempts.persist()
     try:
-        usage = _usage(frames, attempts, since, until).orderBy("hour_s").persist()
+        usage = _usage(datasets, attempts, since, until).orderBy("hour_s").persist()
         latency = _latency(attempts).orderBy("hour_s")
         totals = _write(context, usage, latency, since, until)
         usage.unpersist()
@@ -70,10 +70,12 @@ def work(context: Context) -> dict[str, Any]:
     return {"since": since.isoformat(), "until": until.isoformat(), **totals}
 
 
-def _usage(frames: Frames, attempts: DataFrame, since: datetime, until: datetime) -> DataFrame:
+def _usage(datasets: Datasets, attempts: DataFrame, since: datetime, until: datetime) -> DataFrame:
     """Return a row for each hour, channel, producer and consumer with any traffic."""
-    messages = frames.messages(
-        since - SKEW, until + SKEW, ["channel_id", "producer_id", "body_bytes", "accepted_at"]
+    messages = datasets.messages(
+        since - CLOCK_SKEW,
+        until + CLOCK_SKEW,
+        ["channel_id", "producer_id", "body_bytes", "accepted_at"],
     ).where(_within("accepted_at", since, until))
     accepted = messages.select(
         hour_of("accepted_at"),
@@ -85,16 +87,18 @@ def _usage(frames: Frames, attempts: DataFrame, since: datetime, until: datetime
     own = f.col("outcome").isin(*outcomes.BROKERS_OWN)
     tried = attempts.select(
         hour_of("started_at"),
-        *OWN,
+        *OWNER,
         *_counts(attempts=f.lit(1), failed_attempts=~arrived() & ~own, bytes_out=arrived()),
     )
-    finished = frames.finished(since, until, [*OWN, "state", "finished_at"])
+    finished = datasets.finished(since, until, [*OWNER, "state", "finished_at"])
     ended = finished.select(
-        hour_of("finished_at"), *OWN, *_counts(**{end: f.col("state") == end for end in ENDS})
+        hour_of("finished_at"),
+        *OWNER,
+        *_counts(**{end: f.col("state") == end for end in FINAL_STATES}),
     )
     # Aggregate by message first, so that few rows are joined with the messages.
-    mine = _summed(tried.unionByName(ended), "hour_s", *OWN).persist()
-    sizes = _messages_of(frames, mine)
+    mine = _summed(tried.unionByName(ended), "hour_s", *OWNER).persist()
+    sizes = _messages_of(datasets, mine)
     mine = mine.join(sizes, "message_id", "left").select(
         *("hour_s", "channel_id", "consumer_id"),
         f.coalesce("producer_id", f.lit(0)).alias("producer_id"),
@@ -104,12 +108,12 @@ def _usage(frames: Frames, attempts: DataFrame, since: datetime, until: datetime
     return _summed(accepted.unionByName(mine), "hour_s", "channel_id", "producer_id", "consumer_id")
 
 
-def _messages_of(frames: Frames, rows: DataFrame) -> DataFrame:
+def _messages_of(datasets: Datasets, rows: DataFrame) -> DataFrame:
     """Return producer and size of the rows' messages, reading only the days that have any."""
     day = f.shiftright("message_id", tables.TIME_SHIFT) / f.lit(1000 * hours.DAY_S)
     found = rows.select(f.floor(day).alias("day")).distinct().collect()
     parts = [
-        frames.messages(
+        datasets.messages(
             tables.EPOCH + timedelta(days=first),
             tables.EPOCH + timedelta(days=last + 1),
             ["id", "producer_id", "body_bytes"],
@@ -153,7 +157,7 @@ def _write(
     for done, ((start, end), rows, times) in enumerate(zip(days, counted, timed, strict=True)):
         context.report("counting", done, len(days), written)
         with database.transaction():
-            context.run.hold(database)
+            context.run.require_lock(database)
             span = "hour", start, end
             database.replace_rows(
                 *(USAGE, *span, (*KEYS, *COUNTED)),
@@ -198,8 +202,8 @@ def write_csv(database: Database, path: Path, since: datetime, until: datetime) 
     )
     part = path.with_name(f"{path.name}.part")
     with part.open("w", newline="", encoding="utf-8") as file:
-        lines = csv.writer(file)
-        lines.writerow(TITLES)
+        table = csv.writer(file)
+        table.writerow(CSV_HEADER)
         for start, end in hours.days(since, until):
             for hour, producer, channel, consumer, *rest in database.read(sql, [start, end]):
                 whose = (producer, channel, consumer)
@@ -207,7 +211,7 @@ def write_csv(database: Database, path: Path, since: datetime, until: datetime) 
                     csv_cells.safe(name or (f"#{number}" if number else ""))
                     for name, number in zip(whose, rest[:3], strict=True)
                 ]
-                lines.writerow([str(hour)[:16], *shown, *rest[3:]])
+                table.writerow([str(hour)[:16], *shown, *rest[3:]])
     part.replace(path)
 
 

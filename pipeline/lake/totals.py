@@ -65,7 +65,7 @@ TOTALS: Mapping[str, Mapping[str, Total]] = {
 ARCHIVED = {
     "deliveries": tables.DELIVERIES,
     "attempts": tables.ATTEMPTS_OF_DELIVERIES,
-    "messages": tables.WHOLE_MESSAGES,
+    "messages": tables.MESSAGES_WITH_BODIES,
 }
 """By name: the table as it is read for the lake."""
 

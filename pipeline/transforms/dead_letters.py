@@ -19,7 +19,7 @@ from pipeline.core import encryption, triage
 from pipeline.core.encryption import DecryptionKeys
 from pipeline.core.hours import utc
 from pipeline.core.triage import NEAR, Change, History, OnsetFacts, explain_onset
-from pipeline.lake.datasets import Frames
+from pipeline.lake.datasets import Datasets
 
 MAX_EXCERPT_LENGTH = 1000
 """Bytes of a response that are read: more than a shape can hold."""
@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 def read(
     spark: SparkSession,
-    frames: Frames,
+    datasets: Datasets,
     hosts: Sequence[tuple[int, str]],
     since: datetime,
     until: datetime,
@@ -58,7 +58,7 @@ def read(
     Beside their columns: host, signature, shape, ``is_in_tables`` (not only in the lake),
     ``is_expired``, and ``failed_at``, the time of its first attempt.
     """
-    dead = frames.deliveries(
+    dead = datasets.deliveries(
         since,
         until,
         [
@@ -73,10 +73,12 @@ def read(
     dead = dead.drop("expires_at").withColumn("is_in_tables", f.lit(True))
     if has_lake:
         low, high = tables.first_key(since), tables.first_key(until)
-        here = frames.live(tables.DELIVERIES, low, high, ["id"]).withColumn("found", f.lit(True))
+        here = datasets.table_rows(tables.DELIVERIES, low, high, ["id"]).withColumn(
+            "found", f.lit(True)
+        )
         dead = dead.drop("is_in_tables").join(here, "id", "left")
         dead = dead.withColumn("is_in_tables", f.col("found").isNotNull()).drop("found")
-    rows = dead.join(_responses(frames, since, now + NOW_MARGIN), "id", "left")
+    rows = dead.join(_responses(datasets, since, now + NOW_MARGIN), "id", "left")
     rows = rows.join(
         f.broadcast(spark.createDataFrame(list(hosts), HOSTS_SCHEMA)), "consumer_id", "left"
     )
@@ -85,9 +87,9 @@ def read(
     return rows.mapInArrow(sign, StructType([*kept, *added]))
 
 
-def _responses(frames: Frames, since: datetime, until: datetime) -> DataFrame:
+def _responses(datasets: Datasets, since: datetime, until: datetime) -> DataFrame:
     """For each attempted delivery: its first attempt's time, and its last attempt's result."""
-    attempts = frames.attempts(
+    attempts = datasets.attempts(
         since, until, ["delivery_id", "number", "started_at", "error", "answer_excerpt"]
     )
     excerpt = f.col("answer_excerpt")
@@ -155,14 +157,14 @@ def count_matches(
 
 def histories(
     spark: SparkSession,
-    frames: Frames,
+    datasets: Datasets,
     onsets: Sequence[tuple[Any, ...]],
     since: datetime,
     until: datetime,
 ) -> DataFrame:
     """The history of each onset's consumer until then."""
     wanted = f.broadcast(spark.createDataFrame(list(onsets), ONSETS_SCHEMA))
-    attempts = frames.attempts(
+    attempts = datasets.attempts(
         since, until, ["id", "consumer_id", "started_at", "outcome", "status_code"]
     )
     joined = attempts.join(wanted, "consumer_id").where(f.col("started_at") < f.col("began_at"))
@@ -186,7 +188,7 @@ def last_dead_letters(
 
 def sign(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield, on executors, the same rows with signature and shape instead of the response."""
-    keys = DecryptionKeys(settings.keys())
+    keys = DecryptionKeys(settings.encryption_keys())
     for batch in batches:
         rows = batch.select(["id", "outcome", "status_code", "host", *RESPONSE_COLUMNS]).to_pylist()
         found = [_signed(row, keys) for row in rows]
@@ -212,7 +214,7 @@ def _signed(row: dict[str, Any], keys: DecryptionKeys) -> tuple[str, str]:
 
 def explain_onsets(
     spark: SparkSession,
-    frames: Frames,
+    datasets: Datasets,
     database: Database,
     report: Callable[[str, int, int], None],
     rows: DataFrame,
@@ -225,7 +227,7 @@ def explain_onsets(
     if not first:
         return
     onsets = [(it["signature"], it["first_consumer"], it["began_at"]) for it in first]
-    before = histories(spark, frames, onsets, *window)
+    before = histories(spark, datasets, onsets, *window)
     past = {row["signature"]: row for row in before.toArrow().to_pylist()}
     died = {
         row["kind"]: utc(row["last_dead_at"])

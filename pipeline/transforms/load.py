@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.broker.database import Database
 from pipeline.core.forecast import HOUR_S, Load, PastLoad, ScheduledLoad, matches
-from pipeline.lake.datasets import Frames
+from pipeline.lake.datasets import Datasets
 
 AHEAD = timedelta(minutes=1)
 """A message that is due at least so long after it was accepted was scheduled."""
@@ -55,10 +55,10 @@ class Fanout:
 
 
 def history(
-    frames: Frames, fanout: Fanout, since: datetime, until: datetime
+    datasets: Datasets, fanout: Fanout, since: datetime, until: datetime
 ) -> Iterator[tuple[int, PastLoad]]:
     """Yield each channel with its hours, by when messages were due."""
-    messages = frames.messages(
+    messages = datasets.messages(
         since, until, ["channel_id", "event_type", "state", "accepted_at", "due_at", "body_bytes"]
     )
     due = f.col("due_at")

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.broker import executor, source, tables
 from pipeline.broker.directory import DELETED_MARK, ConsumerDirectory
-from pipeline.lake.datasets import Frames
+from pipeline.lake.datasets import Datasets
 
 FINDING_SCHEMA = pa.schema(
     [
@@ -160,15 +160,15 @@ class Reconciliation:
     """One comparison. Intermediate results are on the disks of Spark's workers."""
 
     def __init__(
-        self, spark: SparkSession, frames: Frames, directory: ConsumerDirectory, scope: Scope
+        self, spark: SparkSession, datasets: Datasets, directory: ConsumerDirectory, scope: Scope
     ) -> None:
         self._spark = spark
-        self._frames = frames
+        self._datasets = datasets
         self._directory = directory
         self._scope = scope
-        self._since = tables.made_at(scope.low) if scope.low else None
-        self._until = tables.made_at(scope.high)
-        self._oldest = frames.oldest(tables.MESSAGES)
+        self._since = tables.created_at(scope.low) if scope.low else None
+        self._until = tables.created_at(scope.high)
+        self._oldest = datasets.first_key(tables.MESSAGES)
         self._consumer_channels = f.broadcast(directory.consumer_channels(spark))
         self._channels = f.broadcast(directory.channels(spark))
 
@@ -187,13 +187,13 @@ class Reconciliation:
         since = self._since and self._since - SKEW
         until = self._scope.now + NOW_MARGIN
         names = ["id", "message_id", "consumer_id", "channel_id", "state", "attempt_count"]
-        rows = self._of_messages(self._frames.deliveries(since, until, [*names, "version"]))
+        rows = self._of_messages(self._datasets.deliveries(since, until, [*names, "version"]))
         rows = rows.groupBy("id").agg(
             f.count("*").alias("copies"), f.max(f.struct("version", *names[1:])).alias("row")
         )
         rows = rows.select("id", "copies", "row.*")
         names = ["id", "delivery_id", "number", "message_id"]
-        attempts = self._of_messages(self._frames.attempts(since, until, names))
+        attempts = self._of_messages(self._datasets.attempts(since, until, names))
         attempts = attempts.groupBy("delivery_id", "number").agg(
             f.count("*").alias("copies"),
             f.min("id").alias("id"),
@@ -216,7 +216,7 @@ class Reconciliation:
         A message that only deliveries refer to has a row too (``known`` is false).
         """
         names = ["channel_id", "state", "event_type", "consumer_count", "accepted_at"]
-        found = self._frames.messages(self._since, self._until, ["id", "version", *names])
+        found = self._datasets.messages(self._since, self._until, ["id", "version", *names])
         found = found.groupBy("id").agg(
             f.count("*").alias("copies"), f.max(f.struct("version", *names)).alias("row")
         )

@@ -16,8 +16,8 @@ from pyspark.sql import functions as f
 
 from pipeline.broker import tables
 from pipeline.broker.database import Database
-from pipeline.execution.job import Context, Refused
-from pipeline.lake.datasets import Frames
+from pipeline.execution.job import Context, JobError
+from pipeline.lake.datasets import Datasets
 from pipeline.transforms.reconcile import NOW_MARGIN, SKEW
 
 MESSAGE_COLUMNS = tuple(column.name for column in tables.MESSAGE_COLUMNS)
@@ -61,7 +61,7 @@ class ReplayRequest:
         if not self.keys:
             return self.since, self.until
         a_ms = timedelta(milliseconds=1)
-        first, last = tables.made_at(min(self.keys)), tables.made_at(max(self.keys)) + a_ms
+        first, last = tables.created_at(min(self.keys)), tables.created_at(max(self.keys)) + a_ms
         return max(self.since or first, first), min(self.until, last)
 
 
@@ -82,8 +82,8 @@ class SelectionCount:
 class Selection:
     """The messages of one replay."""
 
-    def __init__(self, frames: Frames, wanted: ReplayRequest, now: datetime) -> None:
-        self._frames = frames
+    def __init__(self, datasets: Datasets, wanted: ReplayRequest, now: datetime) -> None:
+        self._datasets = datasets
         self._wanted = wanted
         self._now = now
 
@@ -92,7 +92,7 @@ class Selection:
         """Each message once, with its columns and ``is_first``: it never had a delivery."""
         wanted = self._wanted
         since, until = wanted.window()
-        rows = self._frames.messages(since, until, MESSAGE_COLUMNS)
+        rows = self._datasets.messages(since, until, MESSAGE_COLUMNS)
         rows = rows.where(
             (f.col("channel_id") == wanted.channel_id) & (f.col("state") == "dispatched")
         )
@@ -123,7 +123,7 @@ class Selection:
     def whole(self, after: int) -> DataFrame:
         """Add the bodies in the lake, after a given key."""
         rows = self.messages.where(f.col("id") > after)
-        bodies = self._frames.bodies(*self._wanted.window())
+        bodies = self._datasets.bodies(*self._wanted.window())
         bodies = bodies.join(rows.select("id"), "id", "left_semi").dropDuplicates(["id"])
         return rows.join(bodies, "id", "left")
 
@@ -131,7 +131,7 @@ class Selection:
         """Count exactly, as of now."""
         since, until = self._wanted.window()
         low = tables.first_key(since) if since else 0
-        here = self._frames.keys(tables.MESSAGES, low, tables.first_key(until))
+        here = self._datasets.keys(tables.MESSAGES, low, tables.first_key(until))
         rows = self.whole(-1).join(here.withColumn("here", f.lit(True)), "id", "left")
         bare = f.col("body").isNull() & f.col("here").isNull()
         found = rows.agg(
@@ -149,7 +149,7 @@ class Selection:
 
     def _deliveries(self) -> DataFrame:
         since, _ = self._wanted.window()
-        rows = self._frames.deliveries(
+        rows = self._datasets.deliveries(
             since and since - SKEW, self._now + NOW_MARGIN, ["message_id", "consumer_id", "state"]
         )
         rows = rows.where(f.col("consumer_id") == self._wanted.consumer_id)
@@ -203,7 +203,7 @@ class Restore:
     options: dict[str, Any]
 
     def progress(self, database: Database) -> Progress:
-        """Return its present state. Raises Refused and ReplayStopped when the broker ended it."""
+        """Return its present state. Raises JobError and ReplayStopped when the broker ended it."""
         (row,) = database.read(
             "SELECT state, error, matched_count, staged_count, queued_count, skipped_count, "
             f"brought_to FROM {RESTORES} WHERE id = %s",
@@ -211,7 +211,7 @@ class Restore:
         )
         found = Progress(*row)
         if found.state == "refused":
-            raise Refused(found.error)
+            raise JobError(found.error)
         if found.state == "cancelled":
             raise ReplayStopped
         return found
@@ -231,7 +231,7 @@ class Restore:
             for row in rows
         ]
         with database.transaction():
-            context.run.hold(database)
+            context.run.require_lock(database)
             # First, since the broker inserts rows under the same lock.
             moved = database.execute(
                 f"UPDATE {RESTORES} SET brought_to = %s, staged_count = staged_count + %s "
@@ -248,7 +248,7 @@ class Restore:
         """Record that all rows are staged, or that no more will be."""
         database = context.database
         with database.transaction():
-            context.run.hold(database)
+            context.run.require_lock(database)
             finished = database.now() if state == "cancelled" else None
             database.execute(
                 f"UPDATE {RESTORES} SET state = %s, finished_at = %s "
@@ -275,7 +275,7 @@ def begin_restore(context: Context, consumer_id: int, options: dict[str, Any]) -
     """
     database, run = context.database, context.run
     with database.transaction():
-        run.hold(database)
+        run.require_lock(database)
         known = _unfinished(database, consumer_id, options["asked"])
         if known is not None:
             key, stored = known

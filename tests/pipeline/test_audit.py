@@ -388,4 +388,4 @@ def test_what_only_moves_while_it_is_read_is_not_off(
 
 def test_a_key_is_written_as_the_broker_writes_it() -> None:
     for key in (0, 1, 123_456_789_012_345_678, (1 << 63) - 1):
-        assert tables.public("msg", key) == ids.to_public(ids.MESSAGE, key)
+        assert tables.public_id("msg", key) == ids.to_public(ids.MESSAGE, key)

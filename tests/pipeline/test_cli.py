@@ -82,7 +82,7 @@ def test_alone_it_says_what_there_is_to_do(capsys: pytest.CaptureFixture[str]) -
 def test_a_wrong_option_is_said_and_begins_nothing(words: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(words)
-    assert left.value.code == cli.WRONG
+    assert left.value.code == cli.INVALID
     assert not PipelineRun.objects.exists()
 
 
@@ -111,8 +111,8 @@ def test_a_run_is_written_down_from_its_beginning_to_its_end(
 @pytest.mark.parametrize(
     ("fail", "code", "error"),
     [
-        ("refused", cli.WRONG, "Not today."),
-        ("lake", cli.WRONG, "There is no lake: set HOOKSTATION_LAKE to its folder."),
+        ("refused", cli.INVALID, "Not today."),
+        ("lake", cli.INVALID, "There is no lake: set HOOKSTATION_LAKE to its folder."),
         ("error", cli.FAILED, "ValueError: it broke"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_run_that_cannot_be_done_says_why(
 
 
 @pytest.mark.trap("a check that finds a gap and ends well")
-@pytest.mark.parametrize(("wrong", "code"), [(0, cli.DONE), (3, cli.FOUND)])
+@pytest.mark.parametrize(("wrong", "code"), [(0, cli.DONE), (3, cli.FINDINGS)])
 def test_a_run_that_found_something_wrong_says_so_by_its_exit_code(wrong: int, code: int) -> None:
     assert cli.main(["toy", f"--wrong={wrong}"]) == code
     assert PipelineRun.objects.get().state == "finished"
@@ -199,17 +199,17 @@ def test_a_run_that_was_asked_for_has_its_options(capsys: pytest.CaptureFixture[
     assert run.options == options
     assert run.result == {"steps_made": 2, "names": ["--odd", "it's"]}
     # A second start is refused: the run has ended.
-    assert cli.main(["--run", str(asked.pk)]) == cli.WRONG
-    assert cli.main(["--run", "4711"]) == cli.WRONG
+    assert cli.main(["--run", str(asked.pk)]) == cli.INVALID
+    assert cli.main(["--run", "4711"]) == cli.INVALID
     assert "There is no run 4711." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("url", "code", "sentence"),
     [
-        ("sqlite:///{folder}/none.sqlite3", cli.WRONG, "There is no database"),
+        ("sqlite:///{folder}/none.sqlite3", cli.INVALID, "There is no database"),
         ("sqlite:///{folder}/empty.sqlite3", cli.FAILED, "run python manage.py migrate"),
-        ("postgres://localhost/x", cli.WRONG, "postgres is no database"),
+        ("postgres://localhost/x", cli.INVALID, "postgres is no database"),
         ("mysql://me:secret@127.0.0.1:9/x", cli.FAILED, "Can't connect"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_bad_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOOKSTATION_LAKE_BODIES", "perhaps")
-    assert cli.main(["toy"]) == cli.WRONG
+    assert cli.main(["toy"]) == cli.INVALID
     assert "HOOKSTATION_LAKE_BODIES='perhaps' cannot be used" in capsys.readouterr().err
 
 

@@ -29,7 +29,7 @@ WHILE_ERASING = (
 
 
 class Died(BaseException):
-    """Ends a run like a kill: no handler catches it."""
+    """Cutoff a run like a kill: no handler catches it."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def before(
     """All rows; the old ones are in the lake."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 60)
     monkeypatch.setattr(segments, "PART_ROWS", 20)
-    monkeypatch.setenv(settings.BULK, address)
+    monkeypatch.setenv(settings.READ_URL, address)
     month_module.make_few_days(300)
     rows = in_tables()
     for _ in range(4):

@@ -12,7 +12,7 @@ from delivery.models import Attempt, HealthDay
 from pipeline.contract import histogram
 from pipeline.core import health, hours
 from pipeline.core.health import Measures
-from pipeline.execution.job import Refused
+from pipeline.execution.job import JobError
 from pipeline.settings import Settings
 from pipeline.transforms import endpoints
 from tests.pipeline import month, moving
@@ -149,7 +149,9 @@ def compare(made: Month, row: HealthDay, first: datetime, end: datetime) -> None
     spans = {"budget_used": high - WEEK, "burn_day": low}
     spans |= {f"burn_{name}": high - span * hours.HOUR for name, span in endpoints.BURNS.items()}
     for name, since in spans.items():
-        assert getattr(row, name) == health.burn(judged.measures(since, high), row.objective), name
+        assert getattr(row, name) == health.burn_rate(
+            judged.measures(since, high), row.objective
+        ), name
 
 
 def rows() -> list[dict[str, Any]]:
@@ -222,7 +224,7 @@ def test_what_is_in_the_lake_counts_once(made: Month, run_job: RunJob, chosen: S
 
 
 def test_a_day_to_come_is_refused(run_job: RunJob) -> None:
-    with pytest.raises(Refused, match="no whole hour yet"):
+    with pytest.raises(JobError, match="no whole hour yet"):
         run_job("health", day="2100-01-01")
 
 

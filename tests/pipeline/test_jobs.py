@@ -23,7 +23,7 @@ def actions_of(job: Job) -> dict[str, argparse.Action]:
 
 def test_who_is_erased_stays_out_of_the_books() -> None:
     private = {option.name for option in OFFERED["erase"].options if option.is_private}
-    assert private == set(erase.SUBJECT)
+    assert private == set(erase.SUBJECT_OPTIONS)
 
 
 def test_the_console_offers_the_jobs_that_there_are() -> None:
@@ -60,7 +60,7 @@ def test_stored_options_are_read_back_as_they_were(options: dict[str, Any]) -> N
     parser.add_argument("--steps", type=int)
     parser.add_argument("--name", action="append")
     parser.add_argument("--fail")
-    read = vars(parser.parse_args(cli.as_words(options)))
+    read = vars(parser.parse_args(cli.to_arguments(options)))
 
     kept = {name: value for name, value in options.items() if value is not None}
     assert {name: value for name, value in read.items() if value not in (None, False)} == kept

@@ -16,7 +16,7 @@ from delivery.models import Attempt, DeadCluster, Delivery
 from pipeline.broker import tables
 from pipeline.core import triage as rules
 from pipeline.core.triage import duration
-from pipeline.execution.job import Refused
+from pipeline.execution.job import JobError
 from pipeline.jobs.triage import host
 from pipeline.settings import Settings
 from pipeline.transforms import dead_letters
@@ -230,7 +230,7 @@ def test_only_what_was_made_in_the_time_counts_in_place_of_the_last_run(run_job:
 
 
 def test_a_time_that_ends_before_it_begins_is_refused(run_job: RunJob) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(JobError):
         run_job("triage", since="2026-11-02", until="2026-11-01")
 
 

@@ -15,7 +15,7 @@ from channels_app.models import Channel, Consumer
 from delivery.models import Attempt, Delivery, LatencyHour, UsageHour
 from delivery.rules.outcome import Outcome
 from pipeline.contract import histogram
-from pipeline.execution.job import Refused
+from pipeline.execution.job import JobError
 from pipeline.jobs.usage import COUNTED, KEYS
 from pipeline.settings import Settings
 from pipeline.transforms import endpoints
@@ -186,7 +186,7 @@ def test_a_delivery_counts_where_it_ended_however_old_it_is(made: Month, run_job
 
 def test_a_window_without_an_hour_is_refused(run_job: RunJob) -> None:
     now = datetime.now(UTC)
-    with pytest.raises(Refused, match="No whole hour"):
+    with pytest.raises(JobError, match="No whole hour"):
         run_job("usage", since=now.isoformat(), until=now.isoformat())
 
 

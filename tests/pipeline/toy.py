@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from pipeline import cli
-from pipeline.execution.job import Context, Job, Refused
+from pipeline.execution.job import Context, Job, JobError
 from pipeline.jobs import JOBS
 
 
@@ -27,7 +27,7 @@ def work(context: Context) -> dict[str, Any]:
     """Do what the options say."""
     options = context.options
     if options.fail == "refused":
-        raise Refused(" ".join(["Not today.", *(options.who or [])]))
+        raise JobError(" ".join(["Not today.", *(options.who or [])]))
     if options.fail == "error":
         raise ValueError(" ".join(["it broke", *map(repr, options.who or [])]))
     if options.fail == "lake":

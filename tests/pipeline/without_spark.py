@@ -17,7 +17,7 @@ def main() -> None:
     """Run a job as the archive tests run it in their own process."""
     executors = Elsewhere()
     patch = pytest.MonkeyPatch()
-    patch.setattr(segments, "_ask", executors.ask)
-    patch.setattr(Context, "begin_workers", lambda context: None)
+    patch.setattr(segments, "_call_executor", executors.ask)
+    patch.setattr(Context, "start_workers", lambda context: None)
     patch.setattr(Context, "workers", None)
     sys.exit(cli.main(sys.argv[1:]))
