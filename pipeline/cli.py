@@ -1,7 +1,7 @@
 """Run ``python -m pipeline JOB [options]``.
 
-Exit codes: 0 done, 1 failed, 2 a wrong option or setting, 3 another run of the job is active,
-4 done and the job found a fault, 130 stopped by Ctrl-C, a signal or the console.
+Exit codes: 0 done, 1 failed, 2 invalid option or setting, 3 another run of the job is active,
+4 done with findings, 130 stopped by Ctrl-C, a signal or the console.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         top.print_help()
         return DONE
     if options.run is not None and options.job is not None:
-        top.error("--run NUMBER says by itself which job it is")
+        top.error("--run NUMBER already determines the job")
     logging.getLogger("pipeline").setLevel(logging.INFO)
     try:
         config = settings.read()
@@ -201,13 +201,15 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog=settings.job_command(),
-        description="Work on the broker's rows with Spark (docs/pipeline.md).",
-        epilog="Exit codes: 0 done, 1 failed, 2 a wrong option or setting, "
-        "3 another run of the job is at work, "
-        "4 done and something was found to be wrong, 130 stopped.",
+        description="Archive, report on and replay messages with Spark (docs/pipeline.md).",
+        epilog="Exit codes: 0 done, 1 failed, 2 invalid option or setting, "
+        "3 another run of the job is active, 4 done with findings, 130 stopped.",
     )
     top.add_argument(
-        "--run", type=int, metavar="NUMBER", help="work off a run that was asked for in the console"
+        "--run",
+        type=int,
+        metavar="NUMBER",
+        help="Start the run that the console queued under this number.",
     )
     commands = top.add_subparsers(dest="job", metavar="JOB", title="jobs")
     for job in JOBS.values():

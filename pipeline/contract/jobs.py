@@ -45,7 +45,7 @@ SUBJECT = "subject"
 """Option of an ended run: the digest of its options about a person."""
 MASK = "***"
 """Shown instead of options about a person."""
-DRY_RUN = Option("dry_run", "Dry run", "Only report: nothing is written.", Kind.FLAG)
+DRY_RUN = Option("dry_run", "Dry run", "Only report; write nothing.", Kind.FLAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,9 @@ _ALL = (
         "Counts messages, deliveries, attempts and bytes per hour.",
         (
             Option(
-                "since", "From", "First hour: 2026-11-01 or 2026-11-01T08:00Z. Empty: continue."
+                "since",
+                "From",
+                "First hour: 2026-11-01 or 2026-11-01T08:00Z. Empty: 48 hours before the end.",
             ),
             Option("until", "Until", "End. Empty: the last whole hour."),
         ),
@@ -164,11 +166,12 @@ _ALL = (
         (
             SINCE,
             UNTIL,
-            Option("grace", "Grace", "Work in progress for less is ignored. Empty: 5m."),
+            Option("grace", "Grace", "Messages newer than this are skipped. Empty: 5m."),
             Option(
                 "whole_since",
                 "Whole since",
-                "Since when nothing was deleted but by way of the lake. Empty: since there is one.",
+                "Since when rows are deleted only after they were archived. "
+                "Empty: since the archive began.",
             ),
         ),
         every_minutes=DAY,
@@ -201,10 +204,20 @@ _ALL = (
             SINCE,
             UNTIL,
             Option("event_type", "Event types", "Names, or order.*; one per line.", several=True),
-            Option("ordering_key", "Ordering keys", "One a line.", several=True),
-            Option("message", "Messages", "msg_…; one a line.", several=True),
-            Option("only_dead", "Only what it never got", "Of what was meant for it.", Kind.FLAG),
-            Option("only_missing", "Only what it has no delivery of", "It came late.", Kind.FLAG),
+            Option("ordering_key", "Ordering keys", "One per line.", several=True),
+            Option("message", "Messages", "msg_…; one per line.", several=True),
+            Option(
+                "only_dead",
+                "Only undelivered",
+                "With deliveries, none of which succeeded.",
+                Kind.FLAG,
+            ),
+            Option(
+                "only_missing",
+                "Only without delivery",
+                "The consumer registered later.",
+                Kind.FLAG,
+            ),
             Option("rate", "Rate", "Maximum per second. Empty: no limit."),
             Option("reason", "Reason", "For the audit log."),
             DRY_RUN,
@@ -214,11 +227,11 @@ _ALL = (
     Job(
         "erase",
         "Erase",
-        "Removes messages that match somebody's keys from the lake, with a receipt.",
+        "Removes a person's messages from the lake and issues a receipt.",
         (
-            _private("ordering_key", "Ordering keys", "One a line."),
-            _private("idempotency_key", "Idempotency keys", "One a line."),
-            _private("message", "Messages", "msg_…; one a line."),
+            _private("ordering_key", "Ordering keys", "One per line."),
+            _private("idempotency_key", "Idempotency keys", "One per line."),
+            _private("message", "Messages", "msg_…; one per line."),
             Option("reason", "Reason", "For the receipt; nothing about the person."),
             DRY_RUN,
         ),

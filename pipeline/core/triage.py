@@ -323,7 +323,7 @@ def _before(facts: OnsetFacts) -> str:
     known = duration(facts.began_at - before.since)
     if not before.arrived_count:
         return f"{facts.consumer} took nothing in the {known} before that are known."
-    text = f"History, {facts.consumer} took {before.arrived_count:,} in {known}"
+    text = f"Before, {facts.consumer} took {before.arrived_count:,} in {known}"
     if before.last_dead_at is None:
         text += ", without a dead letter"
     else:

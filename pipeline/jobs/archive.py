@@ -30,7 +30,7 @@ READER_TIMEOUT = timedelta(seconds=30)
 def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be archived, and write nothing"
+        "--dry-run", action="store_true", help="Report what would be archived; write nothing."
     )
 
 

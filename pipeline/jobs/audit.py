@@ -53,19 +53,20 @@ class AuditResult:
 def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--since", metavar="WHEN", help=f"messages accepted from then on: {arguments.WHEN}"
+        "--since", metavar="WHEN", help=f"Only messages accepted since then: {arguments.WHEN}."
     )
-    parser.add_argument("--until", metavar="WHEN", help="messages accepted before then")
+    parser.add_argument("--until", metavar="WHEN", help="Only messages accepted before then.")
     parser.add_argument(
         "--grace",
         metavar="TIME",
-        help="what is under way for less is not looked at, and clocks differ by less (default: 5m)",
+        help="Ignore messages newer than this, and smaller differences between clocks "
+        "(default: 5m).",
     )
     parser.add_argument(
         "--whole-since",
         metavar="WHEN",
-        help="since when nothing was deleted but by way of the lake (default: since its first "
-        "segment was planned); what is missing of it is off, what retention may have taken is not",
+        help="Since when rows are deleted only after they were archived: a message accepted later "
+        "must be in lake or tables (default: when the archive planned its first segment).",
     )
 
 
@@ -124,13 +125,13 @@ def _scan(context: Context, reconciliation: Reconciliation, scope: Scope) -> Aud
     context.report("messages and their deliveries", 2, steps, counted[0] + counted[1])
     spans = _spans(context, reconciliation, scope)
     rows = counted[0] + counted[1] + sum(row[1] for row in spans)
-    context.report("what is off", 3, steps, rows)
+    context.report("comparing expected and actual rows", 3, steps, rows)
     suspected = reconciliation.findings().repartition(context.settings.partitions)
     found = suspected.mapInArrow(reconcile.recheck, from_arrow_schema(reconcile.FINDING_SCHEMA))
     found = found.persist(StorageLevel.DISK_ONLY)
     try:
         numbers = {row["name"]: row["count"] for row in found.groupBy("name").count().collect()}
-        context.report("what is told of it", 4, steps, rows)
+        context.report("collecting findings", 4, steps, rows)
         checks = {name: numbers.get(name, 0) for name in CHECKS}
         findings = _findings(found) if any(checks.values()) else []
         return AuditResult(checks, spans, counted[1], findings)
@@ -189,7 +190,7 @@ def _store(
 ) -> None:
     """Store the audit in one transaction, and delete the oldest audits."""
     database, run = context.database, context.run
-    context.report("keeping what was found", 5, 5)
+    context.report("storing the findings", 5, 5)
     messages, deliveries = (sum(row[place] for row in result.spans) for place in (1, 2))
     with database.transaction():
         run.require_lock(database)

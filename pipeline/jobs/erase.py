@@ -38,11 +38,21 @@ COUNTS = {"messages": "message_count", "deliveries": "delivery_count", "attempts
 def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
-    add("--ordering-key", metavar="KEY", action="append", help="repeatable")
-    add("--idempotency-key", metavar="KEY", action="append", help="repeatable")
-    add("--message", metavar="ID", action="append", help="msg_...; repeatable")
-    add("--reason", metavar="TEXT", help="for the receipt; nothing about the person")
-    add("--dry-run", action="store_true", help="count what would be erased, and write nothing")
+    add(
+        "--ordering-key",
+        metavar="KEY",
+        action="append",
+        help="Messages with this ordering key (repeatable).",
+    )
+    add(
+        "--idempotency-key",
+        metavar="KEY",
+        action="append",
+        help="Messages with this idempotency key (repeatable).",
+    )
+    add("--message", metavar="ID", action="append", help="A message: msg_... (repeatable).")
+    add("--reason", metavar="TEXT", help="Reason on the receipt. Do not name the person.")
+    add("--dry-run", action="store_true", help="Count what would be erased; write nothing.")
 
 
 def work(context: Context) -> dict[str, Any]:
@@ -75,7 +85,7 @@ def work(context: Context) -> dict[str, Any]:
     receipt, done = _open_receipt(context, subject)
     segments = rewrite.segments_with(ledger, paths)
     for place, segment in enumerate(segments):
-        context.report("writing files anew", place, len(segments))
+        context.report("rewriting files", place, len(segments))
         mine = free if segment.kind == MESSAGES else keys
         record = partial(_record, database, receipt, segment, mine, done)
         done += rewrite.erase(ledger, segment, mine, context.run.id, record)

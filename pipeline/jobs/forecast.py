@@ -34,22 +34,28 @@ COLUMNS = (
 def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--hours", type=_up_to(MAX_HOURS), default=HOURS, help=f"to look ahead (default: {HOURS})"
+        "--hours",
+        type=_up_to(MAX_HOURS),
+        default=HOURS,
+        help=f"Hours to forecast (default: {HOURS}).",
     )
     parser.add_argument(
-        "--weeks", type=_up_to(MAX_WEEKS), default=WEEKS, help=f"to look back (default: {WEEKS})"
+        "--weeks",
+        type=_up_to(MAX_WEEKS),
+        default=WEEKS,
+        help=f"Weeks of history to use (default: {WEEKS}).",
     )
     parser.add_argument(
         "--rate",
         type=_rate,
         metavar="PER_SECOND",
-        help="deliveries a second of one pump (default: what was seen here, at least "
-        f"{load.DEFAULT_RATE:.0f})",
+        help="Deliveries per second of one pump (default: as measured, at least "
+        f"{load.DEFAULT_RATE:.0f}).",
     )
     parser.add_argument(
         "--backtest",
         action="store_true",
-        help="also forecast the last week from the weeks before it, and say how far off that was",
+        help="Also forecast last week from the weeks before it, and report the error.",
     )
 
 
@@ -60,7 +66,7 @@ def work(context: Context) -> dict[str, Any]:
     now = database.now()
     rate, source = load.rate(database, options.rate, now)
     fanout, channels = load.push_consumers(database)
-    context.report("reading what is scheduled")
+    context.report("reading scheduled messages")
     end = start + HOUR * options.hours
     known = load.scheduled(database, fanout, channels, now, end)
     # Start Spark here rather than while reading.

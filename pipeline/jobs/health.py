@@ -69,14 +69,14 @@ Day = dict[tuple[int, str], Measurements]
 def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--day", type=_day, metavar="DATE", help="a day in UTC: yesterday and today unless told"
+        "--day", type=_day, metavar="DATE", help="A day in UTC (default: yesterday and today)."
     )
     parser.add_argument(
         "--objective",
         type=_objective,
         metavar="PERCENT",
         default=OBJECTIVE,
-        help="how many of all attempts shall not fail (%(default)s)",
+        help="Percentage of attempts that should succeed (default: %(default)s).",
     )
 
 
@@ -110,7 +110,7 @@ def work(context: Context) -> dict[str, Any]:
     finally:
         attempts.unpersist()
     for done, (start, _) in enumerate(spans):
-        context.report("judging", done, len(spans))
+        context.report("rating", done, len(spans))
         _write(context, start.date(), found[start])
     tried = sum(
         one.measures["day"].attempts
@@ -147,7 +147,7 @@ def _found(
             *(row["weight"], row["squares"]),
         )
         context.run.check()
-    context.report("looking for recoveries")
+    context.report("finding recoveries")
     runs = endpoints.runs(attempts, homes).persist()
     for row in endpoints.recoveries(runs, windows).toLocalIterator():
         known = measured(row).runs[row["window"]]

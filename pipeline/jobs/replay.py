@@ -32,26 +32,31 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     when = arguments.WHEN
     add = parser.add_argument
-    add("--consumer", metavar="CHANNEL/CLIENT_ID", required=True, help="who is to get them")
-    add("--since", metavar="WHEN", help=f"messages accepted from then on: {when}")
-    add("--until", metavar="WHEN", help="messages accepted before then")
-    add("--event-type", metavar="PATTERN", action="append", help="a name, or order.*; repeatable")
-    add("--ordering-key", metavar="KEY", action="append", help="repeatable")
-    add("--message", metavar="ID", action="append", help="msg_...; repeatable")
+    add(
+        "--consumer",
+        metavar="CHANNEL/CLIENT_ID",
+        required=True,
+        help="The consumer that gets the messages.",
+    )
+    add("--since", metavar="WHEN", help=f"Only messages accepted since then: {when}.")
+    add("--until", metavar="WHEN", help="Only messages accepted before then.")
+    add("--event-type", metavar="PATTERN", action="append", help="A name, or order.* (repeatable).")
+    add("--ordering-key", metavar="KEY", action="append", help="An ordering key (repeatable).")
+    add("--message", metavar="ID", action="append", help="A message: msg_... (repeatable).")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--only-dead",
         action="store_true",
-        help="those alone that this consumer was to get and never got",
+        help="Only messages with a delivery to this consumer, none of which succeeded.",
     )
     which.add_argument(
         "--only-missing",
         action="store_true",
-        help="those alone that it has no delivery of, because it came later",
+        help="Only messages without a delivery to this consumer, as it registered later.",
     )
-    add("--rate", metavar="N", help="at most so many a second (default: no limit)")
-    add("--reason", metavar="TEXT", help="for the audit log")
-    add("--dry-run", action="store_true", help="count what would be sent, and send nothing")
+    add("--rate", metavar="N", help="Maximum messages per second (default: no limit).")
+    add("--reason", metavar="TEXT", help="Reason in the audit log.")
+    add("--dry-run", action="store_true", help="Count what would be sent; send nothing.")
 
 
 def work(context: Context) -> dict[str, Any]:
@@ -196,7 +201,7 @@ def _flush(context: Context, restore: Restore, batch: list[dict[str, Any]]) -> N
         row["body_key_id"] = row["body_key_id"] or ""
     while True:
         now = restore.progress(context.database)
-        context.report("bringing messages", now.staged, now.matched, now.staged)
+        context.report("staging messages", now.staged, now.matched, now.staged)
         if now.waiting < selection.MAX_STAGED:
             break
         _pause()
@@ -207,7 +212,9 @@ def _wait(context: Context, restore: Restore) -> None:
     """Wait until the broker has inserted all staged rows."""
     while True:
         now = restore.progress(context.database)
-        context.report("the broker queues them", now.queued + now.skipped, now.staged, now.staged)
+        context.report(
+            "waiting for the broker to queue them", now.queued + now.skipped, now.staged, now.staged
+        )
         if now.state == "finished":
             return
         _pause()

@@ -52,14 +52,14 @@ def add_options(parser: ArgumentParser) -> None:
         "--since",
         type=arguments.checked(arguments.instant_or_period),
         default=DEFAULT_SINCE,
-        metavar="DEFAULT_SINCE",
-        help="deliveries made from then on: a day, an instant, or 30d, 12h (default: 30d)",
+        metavar="SPAN",
+        help="Only deliveries created since then: a day, an instant, or 30d, 12h (default: 30d).",
     )
     parser.add_argument(
         "--until",
         type=arguments.checked(arguments.instant),
         metavar="INSTANT",
-        help="and before then (default: now)",
+        help="Only deliveries created before then (default: now).",
     )
 
 
@@ -83,9 +83,9 @@ def work(context: Context) -> dict[str, Any]:
     try:
         context.report("reading dead letters")
         total = rows.count()
-        context.report("comparing their answers", rows=total)
+        context.report("comparing responses", rows=total)
         found = find_clusters(context, rows, consumers, until)
-        context.report("looking at what was before", rows=total)
+        context.report("reading the history of the consumers", rows=total)
         names = {key: row["name"] for key, row in consumers.items()}
         dead_letters.explain_onsets(
             context.spark,

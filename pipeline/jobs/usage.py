@@ -35,12 +35,18 @@ CSV_HEADER = ("hour", "producer", "channel", "consumer", *COUNTED)
 def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--since", type=hours.valid, metavar="WHEN", help="first hour: an ISO date or instant, UTC"
+        "--since",
+        type=hours.valid,
+        metavar="WHEN",
+        help="First hour, as an ISO date or instant in UTC (default: 48 hours before the end).",
     )
     parser.add_argument(
-        "--until", type=hours.valid, metavar="WHEN", help="where it ends; the last whole hour"
+        "--until",
+        type=hours.valid,
+        metavar="WHEN",
+        help="End, exclusive (default: the last whole hour).",
     )
-    parser.add_argument("--csv", metavar="FILE", help="write what was counted there as well")
+    parser.add_argument("--csv", metavar="FILE", help="Also write the counts to this file.")
 
 
 def work(context: Context) -> dict[str, Any]:

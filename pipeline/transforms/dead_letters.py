@@ -235,7 +235,7 @@ def explain_onsets(
     }
     failing = _failing_since(found)
     for place, cluster in enumerate(first):
-        report("asking what changed", place, len(first))
+        report("finding changes", place, len(first))
         whose = cluster["first_consumer"]
         name = names.get(whose, str(whose))
         began = utc(cluster["began_at"])
