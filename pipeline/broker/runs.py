@@ -252,12 +252,12 @@ def begin(
                     [job, json.dumps(options), requested_by, now],
                 )
             _lock(database, job, run_id, private)
-            mine = database.execute(
+            started = database.execute(
                 f"UPDATE {RUNS} SET state = 'running', started_at = %s, heartbeat_at = %s, "
                 "host = %s, pid = %s WHERE id = %s AND job = %s AND state = 'queued'",
                 [now, now, socket.gethostname(), os.getpid(), run_id, job],
             )
-            if not mine:
+            if not started:
                 raise LookupError(f"No run {run_id} of {job} is waiting.")
     finally:
         database.close()

@@ -161,17 +161,17 @@ def _findings(found: DataFrame) -> list[tuple[str, int, int, datetime, int, list
     rows = (
         rows.where(f.col("rank") <= SAMPLE_IDS).orderBy(*place, "rank").limit(MAX_ROWS * SAMPLE_IDS)
     )
-    told: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
+    groups: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
     for row in rows.toLocalIterator():
         one = tuple(row[name] for name in place)
-        _, names = told.setdefault(one, (row["number"], []))
+        _, names = groups.setdefault(one, (row["number"], []))
         names.append(tables.public_id(row["prefix"], row["key"]))
-        if len(told) > MAX_ROWS:
-            del told[one]
+        if len(groups) > MAX_ROWS:
+            del groups[one]
             break
     return [
         (name, channel, consumer, _at(hour), number, names)
-        for (name, channel, consumer, hour), (number, names) in told.items()
+        for (name, channel, consumer, hour), (number, names) in groups.items()
     ]
 
 

@@ -60,15 +60,17 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def work(context: Context) -> dict[str, Any]:
-    """SelectionCount the messages, write them to the staging tables, and wait for the broker."""
+    """Count the messages, write them to the staging tables, and wait for the broker."""
     consumer_id, channel_id, event_types = _consumer(context)
-    asked = {name: getattr(context.options, name) for name in REQUEST_OPTIONS}
+    request = {name: getattr(context.options, name) for name in REQUEST_OPTIONS}
     now = context.database.now()
     bound = context.datasets.readable_until()
-    since = arguments.instant_or_ago(asked["since"], now) if asked["since"] else None
-    until = min(arguments.instant_or_ago(asked["until"], now), bound) if asked["until"] else bound
+    since = arguments.instant_or_ago(request["since"], now) if request["since"] else None
+    until = (
+        min(arguments.instant_or_ago(request["until"], now), bound) if request["until"] else bound
+    )
     if context.options.dry_run:
-        wanted = _wanted(asked, consumer_id, channel_id, event_types, since, until)
+        wanted = _replay_request(request, consumer_id, channel_id, event_types, since, until)
         context.report("counting")
         selected = Selection(context.datasets, wanted, now)
         try:
@@ -76,7 +78,7 @@ def work(context: Context) -> dict[str, Any]:
         finally:
             selected.unpersist()
     options: dict[str, Any] = {
-        "asked": asked,
+        "asked": request,
         "since": since and since.isoformat(),
         "until": until.isoformat(),
         "reason": context.options.reason,
@@ -86,7 +88,7 @@ def work(context: Context) -> dict[str, Any]:
     # A continued replay keeps the time range of its first run.
     since = restore.options["since"] and datetime.fromisoformat(restore.options["since"])
     until = datetime.fromisoformat(restore.options["until"])
-    wanted = _wanted(asked, consumer_id, channel_id, event_types, since, until)
+    wanted = _replay_request(request, consumer_id, channel_id, event_types, since, until)
     selected = Selection(context.datasets, wanted, now)
     try:
         counted = _stage_all(context, restore, selected)
@@ -121,8 +123,8 @@ def _consumer(context: Context) -> tuple[int, int, list[str]]:
     return consumer_id, channel_id, json.loads(event_types)
 
 
-def _wanted(
-    asked: dict[str, Any],
+def _replay_request(
+    request: dict[str, Any],
     consumer_id: int,
     channel_id: int,
     event_types: list[str],
@@ -137,17 +139,17 @@ def _wanted(
         own_event_types=event_types,
         since=since,
         until=until,
-        which=_which(asked),
-        event_types=asked["event_type"] or [],
-        ordering_keys=asked["ordering_key"] or [],
-        keys=[arguments.message_key(text) for text in asked["message"] or []],
+        which=_which(request),
+        event_types=request["event_type"] or [],
+        ordering_keys=request["ordering_key"] or [],
+        keys=[arguments.message_key(text) for text in request["message"] or []],
     )
 
 
-def _which(asked: dict[str, Any]) -> str:
-    if asked["only_dead"]:
+def _which(request: dict[str, Any]) -> str:
+    if request["only_dead"]:
         return selection.DEAD
-    return selection.MISSING if asked["only_missing"] else selection.ALL
+    return selection.MISSING if request["only_missing"] else selection.ALL
 
 
 def _rate(text: str | None) -> float | None:

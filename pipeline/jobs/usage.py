@@ -103,15 +103,15 @@ def _usage(datasets: Datasets, attempts: DataFrame, since: datetime, until: date
         *_counts(**{end: f.col("state") == end for end in FINAL_STATES}),
     )
     # Aggregate by message first, so that few rows are joined with the messages.
-    mine = _summed(tried.unionByName(ended), "hour_s", *OWNER).persist()
-    sizes = _messages_of(datasets, mine)
-    mine = mine.join(sizes, "message_id", "left").select(
+    by_message = _summed(tried.unionByName(ended), "hour_s", *OWNER).persist()
+    sizes = _messages_of(datasets, by_message)
+    sent = by_message.join(sizes, "message_id", "left").select(
         *("hour_s", "channel_id", "consumer_id"),
         f.coalesce("producer_id", f.lit(0)).alias("producer_id"),
         *(name for name in COUNTED if name != "bytes_out"),
         (f.col("bytes_out") * f.coalesce("body_bytes", f.lit(0))).alias("bytes_out"),
     )
-    return _summed(accepted.unionByName(mine), "hour_s", "channel_id", "producer_id", "consumer_id")
+    return _summed(accepted.unionByName(sent), "hour_s", "channel_id", "producer_id", "consumer_id")
 
 
 def _messages_of(datasets: Datasets, rows: DataFrame) -> DataFrame:
@@ -185,10 +185,10 @@ def by_day(rows: Iterable[Row], dates: Iterable[date]) -> Iterator[list[Row]]:
     groups = groupby(rows, key=lambda row: instant(row).date())
     day, found = next(groups, (None, iter(())))
     for wanted in dates:
-        mine = list(found) if day == wanted else []
+        rows_of_day = list(found) if day == wanted else []
         if day == wanted:
             day, found = next(groups, (None, iter(())))
-        yield mine
+        yield rows_of_day
 
 
 def instant(row: Row) -> datetime:
@@ -212,10 +212,10 @@ def write_csv(database: Database, path: Path, since: datetime, until: datetime) 
         table.writerow(CSV_HEADER)
         for start, end in hours.days(since, until):
             for hour, producer, channel, consumer, *rest in database.read(sql, [start, end]):
-                whose = (producer, channel, consumer)
+                names = (producer, channel, consumer)
                 shown = [
                     csv_cells.safe(name or (f"#{number}" if number else ""))
-                    for name, number in zip(whose, rest[:3], strict=True)
+                    for name, number in zip(names, rest[:3], strict=True)
                 ]
                 table.writerow([str(hour)[:16], *shown, *rest[3:]])
     part.replace(path)

@@ -334,8 +334,8 @@ class Reconciliation:
             for part in (whole if kind == "lost" else parts)
         ]
         schema = from_arrow_schema(RANGE_SCHEMA)
-        asked = self._spark.createDataFrame(ranges, schema).repartition(RANGE_COUNT)
-        found = asked.mapInArrow(query_ranges, from_arrow_schema(FINDING_SCHEMA))
+        rows = self._spark.createDataFrame(ranges, schema).repartition(RANGE_COUNT)
+        found = rows.mapInArrow(query_ranges, from_arrow_schema(FINDING_SCHEMA))
         known = self.messages.where("known").select("key").withColumn("kind", f.lit("lost"))
         found = found.join(known, ["kind", "key"], "left_anti")
         taken = (f.col("key") <= self._directory.mark) & (f.col("key") < self._scope.whole_from)

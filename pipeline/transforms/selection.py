@@ -296,7 +296,7 @@ def begin_restore(context: Context, consumer_id: int, options: dict[str, Any]) -
 
 
 def _unfinished(
-    database: Database, consumer_id: int, asked: dict[str, Any]
+    database: Database, consumer_id: int, request: dict[str, Any]
 ) -> tuple[int, dict[str, Any]] | None:
     """Return the last restore of the same request, unless its run saw its end.
 
@@ -309,7 +309,7 @@ def _unfinished(
         [consumer_id],
     ):
         options = json.loads(stored)
-        if options.get("asked") == asked:
+        if options.get("asked") == request:
             is_open = state != "finished" or run_state in ("running", "failed")
             return (int(key), options) if is_open else None
     return None
