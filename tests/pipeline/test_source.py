@@ -72,7 +72,7 @@ def test_only_the_wanted_columns_and_keys_are_read(spark: SparkSession, chosen: 
     keys = sorted(row.id for row in deliveries)
     frames = Datasets(spark, Database(chosen.database_url), chosen)
 
-    rows = frames.live(tables.DELIVERIES, keys[1], keys[3], ["state", "id"]).collect()
+    rows = frames.table_rows(tables.DELIVERIES, keys[1], keys[3], ["state", "id"]).collect()
 
     assert sorted(row["id"] for row in rows) == keys[1:3]
     assert rows[0].asDict().keys() == {"state", "id"}
