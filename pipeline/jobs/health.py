@@ -17,7 +17,7 @@ from pipeline.core.health import Measures
 from pipeline.execution.job import Context, Job, JobError
 from pipeline.lake.datasets import CLOCK_SKEW, RECORDING_DELAY
 from pipeline.transforms import endpoints
-from pipeline.transforms.endpoints import BEFORE, BURNS
+from pipeline.transforms.endpoints import BURN_WINDOWS, WEEK_BEFORE
 
 TABLE = "delivery_healthday"
 OBJECTIVE = 99.9
@@ -97,10 +97,10 @@ def work(context: Context) -> dict[str, Any]:
     spans = days_of(context.options.day, hours.floor(bound))
     if not spans:
         raise JobError(f"{context.options.day} has no whole hour yet.")
-    first, last = spans[0][0] - BEFORE, spans[-1][1]
+    first, last = spans[0][0] - WEEK_BEFORE, spans[-1][1]
     context.report("reading")
     attempts = context.datasets.attempts(
-        first - CLOCK_SKEW, min(last + RECORDING_DELAY, bound), list(endpoints.ATTEMPT)
+        first - CLOCK_SKEW, min(last + RECORDING_DELAY, bound), list(endpoints.ATTEMPT_COLUMNS)
     )
     started = f.col("started_at")
     attempts = attempts.where((started >= f.lit(first)) & (started < f.lit(last)))
@@ -138,17 +138,17 @@ def _found(
         day = datetime.fromtimestamp(row["day"], UTC)
         return found[day][row["consumer_id"], row["host"]]
 
-    homes = endpoints.hosts(context.spark, context.database)
+    consumer_hosts = endpoints.hosts(context.spark, context.database)
     windows = endpoints.windows(context.spark, spans)
     context.report("measuring")
-    for row in endpoints.sums(attempts, homes, windows, spans[-1][1]).toLocalIterator():
+    for row in endpoints.sums(attempts, consumer_hosts, windows, spans[-1][1]).toLocalIterator():
         measured(row).measures[row["window"]].add(
             *(row["outcome"], row["bucket"], row["n"], row["retries"]),
             *(row["weight"], row["squares"]),
         )
         context.run.check()
     context.report("finding recoveries")
-    runs = endpoints.runs(attempts, homes).persist()
+    runs = endpoints.runs(attempts, consumer_hosts).persist()
     for row in endpoints.recoveries(runs, windows).toLocalIterator():
         known = measured(row).runs[row["window"]]
         known.recoveries = row["n"]
@@ -156,7 +156,7 @@ def _found(
     for row in endpoints.outages(runs, windows).toLocalIterator():
         measured(row).runs[row["window"]].outage_s = row["outage_s"]
         if row["window"] == "day" and row["since"] is not None:
-            measured(row).down_since = endpoints.moment(row["since"])
+            measured(row).down_since = endpoints.from_micros(row["since"])
     runs.unpersist()
     return found
 
@@ -178,7 +178,8 @@ def row_of(day: date, who: tuple[int, str], one: Measurements, objective: float)
     """Return a row of the table."""
     measures = one.measures
     burns = {
-        f"burn_{name}": health.burn_rate(measures[name], objective) for name in (*BURNS, "day")
+        f"burn_{name}": health.burn_rate(measures[name], objective)
+        for name in (*BURN_WINDOWS, "day")
     }
     return {
         "day": day.isoformat(),

@@ -177,7 +177,7 @@ def _stage_all(context: Context, restore: Restore, selected: Selection) -> dict[
             f"{counted.without_body:,} of these {counted.messages:,} messages are in the lake "
             "without their bodies (HOOKSTATION_LAKE_BODIES=omit): they cannot be sent again."
         )
-    rows = selected.whole(done.brought_to)
+    rows = selected.with_bodies(done.brought_to)
     left = rows.count() if done.brought_to else counted.messages
     restore.plan(context.database, left, counted.key_ids)
     _stage(context, restore, rows, left)

@@ -16,14 +16,14 @@ from pipeline.broker.database import Database
 from pipeline.core.forecast import HOUR_S, Load, PastLoad, ScheduledLoad, matches
 from pipeline.lake.datasets import Datasets
 
-AHEAD = timedelta(minutes=1)
+MIN_DELAY = timedelta(minutes=1)
 """A message that is due at least so long after it was accepted was scheduled."""
 MINUTE = "SUBSTR({}due_at, 1, 16)"
 """The minute of a column as text, on every database."""
 DEFAULT_RATE = 600.0
 """Deliveries per second of one pump: half of the rate for one consumer in docs/performance.md,
 which was measured without other work and with little history."""
-ALIVE = timedelta(minutes=1)
+PUMP_TIMEOUT = timedelta(minutes=1)
 COPIES = "copies"
 Patterns = Mapping[int, Sequence[Sequence[str]]]
 """By channel: the event types of each consumer."""
@@ -83,7 +83,7 @@ def _by_hour(messages: DataFrame) -> DataFrame:
     return messages.groupBy(
         "channel_id",
         f.floor(f.unix_seconds("due_at") / HOUR_S).alias("hour"),
-        (waited >= AHEAD // timedelta(microseconds=1)).alias("later"),
+        (waited >= MIN_DELAY // timedelta(microseconds=1)).alias("later"),
     ).agg(
         f.count("*").alias("messages"),
         f.sum(COPIES).alias("deliveries"),
@@ -146,7 +146,7 @@ def rate(database: Database, wanted: float | None, now: datetime) -> tuple[float
     )
     ((pumps,),) = database.read(
         "SELECT COUNT(*) FROM delivery_pumpslot WHERE kind = 'pump' AND heartbeat_at > %s",
-        [now - ALIVE],
+        [now - PUMP_TIMEOUT],
     )
     seen = int(most or 0) / 60 / max(1, pumps)
     if seen > DEFAULT_RATE:

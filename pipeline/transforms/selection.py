@@ -120,7 +120,7 @@ class Selection:
         if "messages" in self.__dict__:
             self.messages.unpersist()
 
-    def whole(self, after: int) -> DataFrame:
+    def with_bodies(self, after: int) -> DataFrame:
         """Add the bodies in the lake, after a given key."""
         rows = self.messages.where(f.col("id") > after)
         bodies = self._datasets.bodies(*self._wanted.window())
@@ -132,14 +132,14 @@ class Selection:
         since, until = self._wanted.window()
         low = tables.first_key(since) if since else 0
         here = self._datasets.keys(tables.MESSAGES, low, tables.first_key(until))
-        rows = self.whole(-1).join(here.withColumn("here", f.lit(True)), "id", "left")
-        bare = f.col("body").isNull() & f.col("here").isNull()
+        rows = self.with_bodies(-1).join(here.withColumn("here", f.lit(True)), "id", "left")
+        lacks_body = f.col("body").isNull() & f.col("here").isNull()
         found = rows.agg(
             f.count("*").alias("messages"),
             f.coalesce(f.sum("body_bytes"), f.lit(0)).alias("bytes"),
             f.min("accepted_at").alias("first"),
             f.max("accepted_at").alias("last"),
-            f.count(f.when(bare, 1)).alias("without_body"),
+            f.count(f.when(lacks_body, 1)).alias("without_body"),
             f.collect_set(f.when(f.col("body").isNotNull(), f.col("body_key_id"))).alias("key_ids"),
         ).first()
         assert found is not None

@@ -22,7 +22,7 @@ from tests.pipeline.month import Month
 pytestmark = pytest.mark.django_db(transaction=True)
 
 HOST = "shared.example"
-WEEK = endpoints.BEFORE
+WEEK = endpoints.WEEK_BEFORE
 
 
 @dataclass(slots=True)
@@ -147,7 +147,9 @@ def compare(made: Month, row: HealthDay, first: datetime, end: datetime) -> None
             assert told[name] == close, (str(row), name)
     assert row.down_since == judged.down_since(high)
     spans = {"budget_used": high - WEEK, "burn_day": low}
-    spans |= {f"burn_{name}": high - span * hours.HOUR for name, span in endpoints.BURNS.items()}
+    spans |= {
+        f"burn_{name}": high - span * hours.HOUR for name, span in endpoints.BURN_WINDOWS.items()
+    }
     for name, since in spans.items():
         assert getattr(row, name) == health.burn_rate(
             judged.measures(since, high), row.objective
