@@ -20,11 +20,11 @@ from typing import Any
 
 from pipeline import settings
 from pipeline.broker import database, replica, runs
+from pipeline.contract.results import ExitCode
 from pipeline.execution import progress, session
 from pipeline.execution.job import Context, Job, JobError
 from pipeline.jobs import JOBS
 
-DONE, FAILED, INVALID, BUSY, FINDINGS, STOPPED = 0, 1, 2, 3, 4, 130
 MAX_ERROR_LENGTH = 2000
 MAX_END_TRIES = 5
 """Tries to record the end of a run, since the database may be unavailable just then."""
@@ -39,7 +39,7 @@ class RunOutcome:
 
     state: str = "finished"
     error: str = ""
-    code: int = DONE
+    code: int = ExitCode.DONE
     result: dict[str, Any] = field(default_factory=dict)
 
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     options = top.parse_args(arguments)
     if options.run is None and options.job is None:
         top.print_help()
-        return DONE
+        return ExitCode.DONE
     if options.run is not None and options.job is not None:
         top.error("--run NUMBER already determines the job")
     logging.getLogger("pipeline").setLevel(logging.INFO)
@@ -58,13 +58,13 @@ def main(arguments: Sequence[str]) -> int:
         options, run = _begin_run(top, config, options)
     except runs.AlreadyRunning as error:
         print(error, file=sys.stderr)
-        return BUSY
+        return ExitCode.BUSY
     except (settings.InvalidSetting, database.InvalidAddress, LookupError) as error:
         print(error, file=sys.stderr)
-        return INVALID
+        return ExitCode.INVALID
     except database.ERRORS as error:
         print(database.error_message(error), file=sys.stderr)
-        return FAILED
+        return ExitCode.FAILED
     with progress.show_progress(run):
         outcome = run_job(JOBS[options.job], config, options, run)
     for name, value in outcome.result.items():
@@ -145,7 +145,7 @@ def _run_job(
         context = Context(config, options, run)
         outcome.result = job.work(context)
         if job.finding and outcome.result.get(job.finding):
-            outcome.code = FINDINGS
+            outcome.code = ExitCode.FINDINGS
     except BaseException as failure:
         _record_failure(run, failure, outcome)
     finally:
@@ -163,18 +163,18 @@ def _close(context: Context | None) -> None:
 
 def _record_failure(run: runs.Run, failure: BaseException, outcome: RunOutcome) -> None:
     """Record why a run did not finish."""
-    outcome.state, outcome.code = "failed", FAILED
+    outcome.state, outcome.code = "failed", ExitCode.FAILED
     try:
         # When the run was stopped, report that rather than Spark's error about its cancelled jobs.
         run.check()
     except runs.RunCancelled:
-        outcome.state, outcome.code = "cancelled", STOPPED
+        outcome.state, outcome.code = "cancelled", ExitCode.STOPPED
         return
     except runs.LockLost:
         outcome.error = "The database did not hear from this run for too long."
         return
     if isinstance(failure, JobError | session.JavaError | replica.ReplicaLag):
-        outcome.error, outcome.code = run.redact(str(failure)), INVALID
+        outcome.error, outcome.code = run.redact(str(failure)), ExitCode.INVALID
         return
     logger.error("%s", "".join(traceback.format_exception(failure)))
     if isinstance(failure, database.ERRORS):
@@ -190,7 +190,7 @@ def _record_end(run: runs.Run, outcome: RunOutcome) -> None:
             run.end(outcome.state, outcome.result, outcome.error)
         except database.ERRORS as error:
             if not left:
-                outcome.code = outcome.code or FAILED
+                outcome.code = outcome.code or ExitCode.FAILED
                 outcome.error = outcome.error or database.error_message(error)
             time.sleep(END_PAUSE_S if left else 0)
         else:

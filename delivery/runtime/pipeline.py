@@ -22,13 +22,12 @@ from delivery.conf import conf
 from delivery.models import PipelineRun
 from delivery.runtime import task_queue
 from delivery.steps import pipeline_runs
+from pipeline.contract.results import ExitCode
 
 logger = logging.getLogger(__name__)
 
 NICENESS = 5
 """Gives delivery precedence."""
-BUSY = 3
-"""Exit code: another run of the job is active (pipeline/cli.py)."""
 TAIL = 2000
 """Bytes of a process's output that are kept if it could not record an error itself."""
 PACKAGE = "pyspark"
@@ -106,11 +105,11 @@ def _watch(process: subprocess.Popen[bytes], run_id: int, path: Path) -> None:
     """Wait for the process, make sure that the run has ended too, and start the next."""
     code = process.wait()
     try:
-        if code == BUSY:
+        if code == ExitCode.BUSY:
             pipeline_runs.give_back(run_id)
         elif pipeline_runs.ended(run_id, _last_output(code, path), now=clock.now()):
             logger.warning("pipeline run %s ended with code %s, see %s", run_id, code, path)
-        if code != BUSY:
+        if code != ExitCode.BUSY:
             start()
     except DatabaseFailure as error:
         # The sweep notices the missing heartbeat.

@@ -23,6 +23,7 @@ from delivery.steps import pipeline_runs
 from pipeline import cli
 from pipeline.broker import runs
 from pipeline.contract import jobs as offered
+from pipeline.contract.results import ExitCode
 from pipeline.jobs import JOBS
 from tests.pipeline import toy
 
@@ -71,7 +72,7 @@ def until(state: str, stage: str = "") -> PipelineRun:
 
 
 def test_alone_it_says_what_there_is_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == cli.DONE
+    assert cli.main([]) == ExitCode.DONE
     said = capsys.readouterr().out
     for job in JOBS.values():
         assert re.search(rf"^ +{job.name} +\S", said, re.MULTILINE), job.name
@@ -82,7 +83,7 @@ def test_alone_it_says_what_there_is_to_do(capsys: pytest.CaptureFixture[str]) -
 def test_a_wrong_option_is_said_and_begins_nothing(words: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(words)
-    assert left.value.code == cli.INVALID
+    assert left.value.code == ExitCode.INVALID
     assert not PipelineRun.objects.exists()
 
 
@@ -111,9 +112,9 @@ def test_a_run_is_written_down_from_its_beginning_to_its_end(
 @pytest.mark.parametrize(
     ("fail", "code", "error"),
     [
-        ("refused", cli.INVALID, "Not today."),
-        ("lake", cli.INVALID, "There is no lake: set HOOKSTATION_LAKE to its folder."),
-        ("error", cli.FAILED, "ValueError: it broke"),
+        ("refused", ExitCode.INVALID, "Not today."),
+        ("lake", ExitCode.INVALID, "There is no lake: set HOOKSTATION_LAKE to its folder."),
+        ("error", ExitCode.FAILED, "ValueError: it broke"),
     ],
 )
 def test_a_run_that_cannot_be_done_says_why(
@@ -123,12 +124,12 @@ def test_a_run_that_cannot_be_done_says_why(
 
     run = PipelineRun.objects.get()
     assert (run.state, run.error) == ("failed", error)
-    assert ("Traceback" in run.log) == (code == cli.FAILED)
+    assert ("Traceback" in run.log) == (code == ExitCode.FAILED)
     assert capsys.readouterr().err.endswith(f"{error}\n")
 
 
 @pytest.mark.trap("a check that finds a gap and ends well")
-@pytest.mark.parametrize(("wrong", "code"), [(0, cli.DONE), (3, cli.FINDINGS)])
+@pytest.mark.parametrize(("wrong", "code"), [(0, ExitCode.DONE), (3, ExitCode.FINDINGS)])
 def test_a_run_that_found_something_wrong_says_so_by_its_exit_code(wrong: int, code: int) -> None:
     assert cli.main(["toy", f"--wrong={wrong}"]) == code
     assert PipelineRun.objects.get().state == "finished"
@@ -180,7 +181,7 @@ def test_a_second_run_of_a_job_at_work_is_refused(
 ) -> None:
     first = runs.begin(address, "toy", {}, run_id=None, requested_by="tests")
     try:
-        assert cli.main(["toy"]) == cli.BUSY
+        assert cli.main(["toy"]) == ExitCode.BUSY
     finally:
         first.end("finished", {})
     assert f"Run {first.id} of toy is at work." in capsys.readouterr().err
@@ -199,18 +200,18 @@ def test_a_run_that_was_asked_for_has_its_options(capsys: pytest.CaptureFixture[
     assert run.options == options
     assert run.result == {"steps_made": 2, "names": ["--odd", "it's"]}
     # A second start is refused: the run has ended.
-    assert cli.main(["--run", str(asked.pk)]) == cli.INVALID
-    assert cli.main(["--run", "4711"]) == cli.INVALID
+    assert cli.main(["--run", str(asked.pk)]) == ExitCode.INVALID
+    assert cli.main(["--run", "4711"]) == ExitCode.INVALID
     assert "There is no run 4711." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("url", "code", "sentence"),
     [
-        ("sqlite:///{folder}/none.sqlite3", cli.INVALID, "There is no database"),
-        ("sqlite:///{folder}/empty.sqlite3", cli.FAILED, "run python manage.py migrate"),
-        ("postgres://localhost/x", cli.INVALID, "postgres is no database"),
-        ("mysql://me:secret@127.0.0.1:9/x", cli.FAILED, "Can't connect"),
+        ("sqlite:///{folder}/none.sqlite3", ExitCode.INVALID, "There is no database"),
+        ("sqlite:///{folder}/empty.sqlite3", ExitCode.FAILED, "run python manage.py migrate"),
+        ("postgres://localhost/x", ExitCode.INVALID, "postgres is no database"),
+        ("mysql://me:secret@127.0.0.1:9/x", ExitCode.FAILED, "Can't connect"),
     ],
 )
 def test_without_a_database_of_the_brokers_it_says_what_helps(
@@ -238,7 +239,7 @@ def test_a_bad_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOOKSTATION_LAKE_BODIES", "perhaps")
-    assert cli.main(["toy"]) == cli.INVALID
+    assert cli.main(["toy"]) == ExitCode.INVALID
     assert "HOOKSTATION_LAKE_BODIES='perhaps' cannot be used" in capsys.readouterr().err
 
 
@@ -269,7 +270,7 @@ def test_a_signal_stops_it_in_order(number: signal.Signals) -> None:
     process.send_signal(number)
     _, err = process.communicate(timeout=MAX_S)
 
-    assert process.returncode == cli.STOPPED
+    assert process.returncode == ExitCode.STOPPED
     run.refresh_from_db()
     assert (run.state, run.error) == ("cancelled", "")
     assert "Stopped." in err
@@ -313,7 +314,7 @@ def test_spark_says_nothing_of_its_own_and_ctrl_c_stops_it(
     _, err = process.communicate(timeout=MAX_S)
 
     run.refresh_from_db()
-    assert (process.returncode, run.state, run.error) == (cli.STOPPED, "cancelled", "")
+    assert (process.returncode, run.state, run.error) == (ExitCode.STOPPED, "cancelled", "")
     lines = [line for line in err.splitlines() if not re.search(r" INFO toy: ", line)]
     assert lines == ["Stopped."]
     for _ in range(100):
