@@ -212,10 +212,10 @@ def write_csv(database: Database, path: Path, since: datetime, until: datetime) 
         table.writerow(CSV_HEADER)
         for start, end in hours.days(since, until):
             for hour, producer, channel, consumer, *rest in database.read(sql, [start, end]):
-                names = (producer, channel, consumer)
+                owners = (producer, channel, consumer)
                 shown = [
                     csv_cells.safe(name or (f"#{number}" if number else ""))
-                    for name, number in zip(names, rest[:3], strict=True)
+                    for name, number in zip(owners, rest[:3], strict=True)
                 ]
                 table.writerow([str(hour)[:16], *shown, *rest[3:]])
     part.replace(path)

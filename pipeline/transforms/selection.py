@@ -131,7 +131,7 @@ class Selection:
         """Count exactly, as of now."""
         since, until = self._wanted.window()
         low = tables.first_key(since) if since else 0
-        here = self._datasets.keys(tables.MESSAGES, low, tables.first_key(until))
+        here = self._datasets.table_keys(tables.MESSAGES, low, tables.first_key(until))
         rows = self.with_bodies(-1).join(here.withColumn("here", f.lit(True)), "id", "left")
         lacks_body = f.col("body").isNull() & f.col("here").isNull()
         found = rows.agg(

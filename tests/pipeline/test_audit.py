@@ -28,6 +28,7 @@ from channels_app.models import (
 from channels_app.rules import ids
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding, Restore
 from pipeline.broker import tables
+from pipeline.contract.results import CHECKS
 from pipeline.jobs import audit as job
 from pipeline.settings import Settings
 from tests.pipeline import archiving, month
@@ -37,7 +38,7 @@ from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ASKED = set(job.CHECKS)
+ASKED = set(CHECKS)
 Findings = dict[str, tuple[int, set[str]]]
 
 
