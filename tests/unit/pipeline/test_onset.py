@@ -46,13 +46,13 @@ def test_other_consumers_of_the_host_that_began_with_it_are_named() -> None:
 def test_what_was_before_is_told() -> None:
     before = History(1812, BEGAN - timedelta(days=12), "delivered", 200)
     assert explain_onset(OnsetFacts("orders/a", BEGAN, before=before)) == (
-        "History, orders/a took 1,812 in 12 days, without a dead letter; "
+        "Before, orders/a took 1,812 in 12 days, without a dead letter; "
         "its last attempt ended in delivered (200)."
     )
 
     before = History(3, BEGAN - timedelta(hours=2), "server_error", 500, BEGAN - timedelta(hours=1))
     assert explain_onset(OnsetFacts("orders/a", BEGAN, before=before)) == (
-        "History, orders/a took 3 in 2 hours, with its last dead letter 1 hour before; "
+        "Before, orders/a took 3 in 2 hours, with its last dead letter 1 hour before; "
         "its last attempt ended in server error (500)."
     )
 
