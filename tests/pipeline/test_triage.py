@@ -91,7 +91,7 @@ def test_clusters_of_a_month_are_those_of_plain_python(run_job: RunJob) -> None:
     known = duration(began - min(attempt.started_at for attempt in arrived))
     assert broken.story == (
         f"That was {duration(began - moved_at)} after user:mia changed url of orders/broken. "
-        f"History, orders/broken took {len(arrived):,} in {known}, without a dead letter; "
+        f"Before, orders/broken took {len(arrived):,} in {known}, without a dead letter; "
         "its last attempt ended in delivered (200)."
     )
     assert broken.sample_id is not None
