@@ -24,25 +24,25 @@ ROOMS = (
     (
         "accept",
         "accept: group, statements, sealing",
-        r"/channels_app/(steps/accept|group_commit|data_encryption|rules/encryption)",
+        r"/channels_app/(ingest/accept|registry/data_encryption|core/encryption)",
     ),
-    ("fan_out", "fan-out", r"/delivery/steps/fanout"),
-    ("claim", "claim and discovery", r"/delivery/steps/(claim|due_times)"),
-    ("settle", "settle", r"/delivery/steps/settle|/delivery/models/counter"),
+    ("fan_out", "fan-out", r"/delivery/queue/fanout"),
+    ("claim", "claim and discovery", r"/delivery/queue/(claim|due_times)"),
+    ("settle", "settle", r"/delivery/queue/settle|/delivery/models/counter"),
     (
         "content",
         "content: bodies read and opened",
-        r"/delivery/steps/payloads|/runtime/body_buffer",
+        r"/delivery/transport/payloads|/delivery/pump/body_buffer",
     ),
-    ("sender", "sender", r"/delivery/steps/send/"),
+    ("sender", "sender", r"/delivery/transport/"),
     (
         "envelope",
         "envelope and signature",
-        r"/delivery/rules/(envelope|signing)|/delivery/runtime/outgoing|/channels_app/rules/ids",
+        r"/delivery/core/signing|/channels_app/core/ids",
     ),
-    ("statements", "statements and transactions", r"/channels_app/(models/raw|transactions)"),
-    ("view", "our view", r"/channels_app/(api|config_cache|rules)"),
-    ("pump", "the pump's loop", r"/delivery/(runtime|rules)/"),
+    ("statements", "statements and transactions", r"/channels_app/database/"),
+    ("view", "our view", r"/channels_app/(api|registry/cache|core)"),
+    ("pump", "the pump's loop", r"/delivery/(pump|core|processes|cluster)/"),
     ("rest_framework", "Django REST Framework", r"/rest_framework/"),
     ("site", "our entry to the site", r"/broker_site/"),
     ("django", "Django", r"/django/"),
@@ -85,7 +85,7 @@ def room(stack: str) -> str:
         return UNSEEN
     file, number = frames[0]
     # C code has no frame of its own; the innermost frame is the line that calls it.
-    if "/steps/send/" in file and CALLS_LIBCURL.search(linecache.getline(file, number)):
+    if "/delivery/transport/" in file and CALLS_LIBCURL.search(linecache.getline(file, number)):
         return LIBCURL
     for file, _ in frames:
         for key, pattern in _PATTERNS:

@@ -16,9 +16,9 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from channels_app.admin import base, granting
 from channels_app.admin.people import Audited
+from channels_app.core import access
 from channels_app.models import AuditEntry
-from channels_app.rules import access
-from delivery.runtime import task_queue
+from delivery.processes import task_queue
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -79,7 +79,7 @@ class UserAdmin(granting.GrantsPermissions, RolesExplained, DjangoUserAdmin, Aud
 @admin.register(Group)
 # The stubs of both bases disagree on a field; ours includes Django's.
 class GroupAdmin(RolesExplained, DjangoGroupAdmin, Audited):  # type: ignore[misc]
-    """Groups of users. The standard roles are the same everywhere (rules/access.py)."""
+    """Groups of users. The standard roles are the same everywhere (core/access.py)."""
 
     noun = "group"
     filter_horizontal = ()

@@ -6,12 +6,12 @@ from datetime import datetime
 
 from django.db.models import Q, Sum
 
-from channels_app import clock
-from channels_app.config_cache import ConsumerConfig, config_cache
+from channels_app.database import clock
+from channels_app.registry.cache import ConsumerConfig, config_cache
+from delivery.core.lifecycle import DeliveryState
 from delivery.models import ConsumerHealth, Counter
 from delivery.models.counter import COUNTED, MADE
-from delivery.rules.lifecycle import DeliveryState
-from delivery.steps import due_times
+from delivery.queue import due_times
 
 STATES = tuple(state.value for state in DeliveryState)
 LATE_S = 60.0

@@ -15,9 +15,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from broker_site import env
 from channels_app.conf import INSTALLATION, MAX_TIMEOUT_MS
-from channels_app.rules.addresses import parse_networks
-from channels_app.rules.encryption import Keyring
-from channels_app.rules.program import typed
+from channels_app.core.encryption import Keyring
+from channels_app.core.networks import parse_networks
+from channels_app.core.program import typed
 
 MIN_SECRET = 50
 MIN_LEASE_GRACE_MS = 2000

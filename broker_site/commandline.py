@@ -9,7 +9,7 @@ from django.core.management import ManagementUtility
 from django.core.management.color import color_style
 
 from broker_site import __version__, demo, env
-from channels_app.rules import program
+from channels_app.core import program
 
 GROUPS: dict[str, dict[str, str]] = {
     "Run": {

@@ -10,8 +10,8 @@ from django.urls import reverse
 from unfold.dataclasses import SearchResult
 
 from broker_site import overview
+from channels_app.core import ids
 from channels_app.models import Channel, Consumer, Producer
-from channels_app.rules import ids
 from delivery.models import Queue
 
 FOUND = 10

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker_site import env
-from channels_app.rules.encryption import generate_key
-from channels_app.rules.program import typed
+from channels_app.core.encryption import generate_key
+from channels_app.core.program import typed
 
 FOLDER = "demo"
 FILE = "demo.env"

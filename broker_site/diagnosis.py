@@ -13,8 +13,11 @@ from django.db import Error as DatabaseFailure
 from django.db import connection
 
 from broker_site import backlog, health
-from channels_app import clock, keystore
 from channels_app.conf import conf, keyring
+from channels_app.core import json_schema, recurrence
+from channels_app.core.program import typed
+from channels_app.database import clock
+from channels_app.ingest.storage import disks
 from channels_app.models import (
     Consumer,
     EventType,
@@ -23,14 +26,11 @@ from channels_app.models import (
     QuotaUsage,
     Schedule,
 )
-from channels_app.rules import misfires, schemas
-from channels_app.rules.program import typed
-from channels_app.steps import reencrypt
-from channels_app.storage import disks
+from channels_app.registry import data_encryption, secrets
+from delivery.core.lifecycle import DeliveryState
+from delivery.maintenance import quota_usage, reconciliations
 from delivery.models import ConsumerHealth
-from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import reconciliations, registration
-from delivery.steps import quotas
+from delivery.processes import registration
 
 Level = Literal["error", "warning", "info"]
 MAX_BODIES_CHECKED = 200
@@ -139,7 +139,7 @@ def counters() -> Iterable[Finding]:
 
 def schedules() -> Iterable[Finding]:
     """Report schedules that are not published in time."""
-    overdue = Schedule.objects.filter(next_at__lt=clock.now() - misfires.GRACE).count()
+    overdue = Schedule.objects.filter(next_at__lt=clock.now() - recurrence.GRACE).count()
     if overdue:
         yield Finding(
             "error",
@@ -214,7 +214,7 @@ def consumers() -> Iterable[Finding]:
 def event_types() -> Iterable[Finding]:
     """Report stored schemas that are no longer valid, whose messages are rejected."""
     rows = EventType.objects.exclude(schema=None).select_related("channel").order_by("pk")
-    bad = [row for row in rows[:SCHEMAS] if schemas.compiled(row.schema).validator is None]
+    bad = [row for row in rows[:SCHEMAS] if json_schema.compiled(row.schema).validator is None]
     if bad:
         names = ", ".join(f"{row.channel.slug}/{row.name}" for row in bad[:5])
         names += ", …" if len(bad) > 5 else ""
@@ -240,10 +240,10 @@ def mail() -> Iterable[Finding]:
 
 def encryption() -> Iterable[Finding]:
     """Report processes without a needed key, unfinished rotations, and rows with old keys."""
-    if refusal := keystore.refusal():
+    if refusal := data_encryption.refusal():
         yield Finding("error", "encryption_key", refusal, "Then start the processes here again.")
         return
-    primary = keystore.encrypting_key_id()
+    primary = data_encryption.encrypting_key_id()
     for holder in registration.holders():
         if holder.lacks(primary):
             gone = ", ".join(sorted(holder.missing | ({primary} - holder.keys)))
@@ -264,7 +264,7 @@ def encryption() -> Iterable[Finding]:
     oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[
         :MAX_BODIES_CHECKED
     ]
-    used = {*oldest, *reencrypt.used_keys(MAX_FACTORS_CHECKED)}
+    used = {*oldest, *secrets.used_keys(MAX_FACTORS_CHECKED)}
     if old := sorted(used - {"", primary}):
         yield Finding(
             "warning",
@@ -299,7 +299,7 @@ def limits() -> Iterable[Finding]:
         .exclude(scope=QuotaUsage.Scope.DISK)
         .order_by("scope", "owner_id")
     ):
-        name = quotas.name_of(row)
+        name = quota_usage.name_of(row)
         is_full = row.level == QuotaUsage.Level.FULL
         yield Finding(
             "error" if is_full else "warning",

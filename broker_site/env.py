@@ -11,7 +11,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from environ import Env
 
-from channels_app.rules import program
+from channels_app.core import program
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 COMMAND = "HOOKSTATION_COMMAND"

@@ -8,7 +8,7 @@ from django.shortcuts import render
 from django.views import csrf, defaults
 
 from channels_app.api import problems
-from channels_app.errors import KeyUnavailable
+from channels_app.core.errors import KeyUnavailable
 
 API = "/api/"
 PORTAL = ("/portal/", "/accounts/")

@@ -7,7 +7,7 @@ from django.http.response import HttpResponseBase
 
 from broker_site import errors
 from channels_app.api.concurrency import ConcurrencyLimit
-from delivery.runtime import children
+from delivery.cluster import children
 
 SHARE = 4
 """The divisor: one of this many threads may wait for forms."""

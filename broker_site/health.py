@@ -21,11 +21,11 @@ from django.views.decorators.http import require_safe
 from prometheus_client.exposition import choose_encoder
 
 from broker_site import backlog, scrape
-from channels_app import keystore
 from channels_app.conf import conf
-from channels_app.rules.program import typed
-from channels_app.storage import disks, probe
-from delivery.runtime import registration
+from channels_app.core.program import typed
+from channels_app.ingest.storage import disks, probe
+from channels_app.registry import data_encryption
+from delivery.processes import registration
 
 MIB = 1024**2
 FORWARDED = (
@@ -177,7 +177,7 @@ def disk() -> Check:
 
 def keys() -> Check:
     """Check that this process can encrypt, and decrypt what others encrypt."""
-    if not keystore.refusal():
+    if not data_encryption.refusal():
         return Check(True, "This process has the current encryption key.")
     return Check(
         False,

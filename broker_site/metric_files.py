@@ -21,7 +21,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from delivery.runtime.processes import runs
+from delivery.processes.control import runs
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from django.db.models import Sum
 from django.http import HttpRequest
 from django.urls import reverse
 
+from delivery.core.lifecycle import DeliveryState
 from delivery.models import Counter
-from delivery.rules.lifecycle import DeliveryState
 
 Asked = Mapping[str, Any]
 """The query parameters of a URL."""

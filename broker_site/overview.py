@@ -14,14 +14,16 @@ from django.utils.html import format_html_join
 from django.utils.text import Truncator
 
 from broker_site import backlog, charts
-from channels_app import clock
+from channels_app.core.program import typed
+from channels_app.database import clock
 from channels_app.models import Consumer, Message
-from channels_app.rules.program import typed
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.timing import in_words, quantile_ms
+from delivery.health import notifications
+from delivery.maintenance import reconciliations, traffic
 from delivery.models.traffic import MINUTE_S
-from delivery.rules.latency import in_words, quantile_ms
-from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import notifications, reconciliations, registration
-from delivery.steps import hot_keys, traffic
+from delivery.ordering import hot_keys
+from delivery.processes import registration
 
 STATES = (
     (DeliveryState.QUEUED, "Queued", "wait for their first or next attempt"),
@@ -38,7 +40,7 @@ WORST = 5
 KEY_SHOWN = 20
 """Characters of an ordering key on a card."""
 WORST_FRESH_S = 15
-"""Seconds for which they are cached: the counts do not change more often (runtime/sweeps)."""
+"""Seconds for which they are cached: the counts do not change more often (maintenance/sweeps)."""
 
 
 @dataclass(frozen=True, slots=True)

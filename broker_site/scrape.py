@@ -13,19 +13,22 @@ from prometheus_client.registry import Collector
 
 from broker_site import backlog, env
 from broker_site.metric_files import Files
-from channels_app import clock, keystore
 
 # Imported so that counters exist as zeros from the first scrape on.
 from channels_app import metrics as accepting  # noqa: F401
 from channels_app.conf import conf
+from channels_app.database import clock
+from channels_app.ingest.storage import disks
 from channels_app.models import Channel, QuotaUsage
-from channels_app.storage import disks
+from channels_app.registry import data_encryption
 from delivery import metrics as delivering  # noqa: F401
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.reconciliation import Check
+from delivery.maintenance import pipeline_runs, quota_usage, reconciliations
 from delivery.models import AccountingReport, PipelineRun
-from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.reconciliation import Check
-from delivery.runtime import reconciliations, registration
-from delivery.steps import hot_keys, pipeline_runs, quotas, timeline
+from delivery.ordering import hot_keys
+from delivery.processes import registration
+from delivery.queue import timeline
 from pipeline.contract.jobs import JOBS
 
 WINDOWS = {
@@ -96,7 +99,7 @@ def _read() -> Iterator[Metric]:
         value=max((slot.clock_offset_ms for slot in living), key=abs, default=0) / 1000,
     )
     yield from _limits()
-    sealing = keystore.encrypting_key_id()
+    sealing = data_encryption.encrypting_key_id()
     yield GaugeMetricFamily(
         "hookstation_processes_without_key",
         "Running processes that lack the current encryption key, or one that they needed.",
@@ -124,7 +127,7 @@ def _limits() -> Iterator[Metric]:
         "Largest share of its limit that a channel or team uses; at 1 messages are refused.",
         labels=["scope"],
     )
-    for scope, share in quotas.largest_shares().items():
+    for scope, share in quota_usage.largest_shares().items():
         used.add_metric([scope], share)
     yield used
     yield GaugeMetricFamily(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from environ import Env
 
 from broker_site import __version__, console, env
-from channels_app.rules import program
+from channels_app.core import program
 
 ENVIRONMENT = env.read()
 program.use(env.command())
@@ -91,7 +91,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
             ],
             "libraries": {
-                "portal": "channels_app.ui.tags",
+                "portal": "channels_app.portal.tags",
                 "jobs": "delivery.admin.job_tags",
             },
         },
@@ -171,8 +171,8 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
 ]
 SIGNUP = ENVIRONMENT.signup
-ACCOUNT_ADAPTER = "channels_app.ui.accounts.Accounts"
-_FORMS = "channels_app.ui.accounts"
+ACCOUNT_ADAPTER = "channels_app.portal.accounts.Accounts"
+_FORMS = "channels_app.portal.accounts"
 ACCOUNT_FORMS = {
     "login": f"{_FORMS}.SignIn",
     "signup": f"{_FORMS}.SignUp",
@@ -198,7 +198,7 @@ MFA_FORMS = {
     "reauthenticate": f"{_FORMS}.CodeAgain",
     "activate_totp": f"{_FORMS}.FirstCode",
 }
-MFA_ADAPTER = "channels_app.ui.accounts.SecondFactors"
+MFA_ADAPTER = "channels_app.portal.accounts.SecondFactors"
 MFA_TOTP_ISSUER = "Hookstation"
 MFA_ALLOW_UNVERIFIED_EMAIL = True
 
@@ -263,7 +263,7 @@ UNFOLD = console.UNFOLD
 Q_CLUSTER: dict[str, Any] = {
     "name": "hookstation",
     "orm": "default",
-    "broker_class": "delivery.runtime.task_queue.TaskBroker",
+    "broker_class": "delivery.processes.task_queue.TaskBroker",
     "cache": "process",
     # Pumps, one maintenance process, one worker for schedules.
     "workers": ENVIRONMENT.pumps + 2,

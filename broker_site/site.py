@@ -9,7 +9,7 @@ from django.utils.functional import SimpleLazyObject
 from unfold.sites import UnfoldAdminSite
 
 from broker_site import navigation, overview, system, upcoming, usage
-from channels_app.ui.accounts import secure_admin_login
+from channels_app.portal.accounts import secure_admin_login
 
 
 class Console(UnfoldAdminSite):

@@ -16,10 +16,10 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from broker_site import diagnosis
-from channels_app import clock
+from channels_app.database import clock
+from delivery.maintenance import pipeline_runs
 from delivery.models import PumpSlot, SweepRun
-from delivery.runtime import pipeline, registration
-from delivery.steps import pipeline_runs
+from delivery.processes import registration
 
 PERMISSION = "delivery.view_sweeprun"
 """Permission to view the page; superusers have it."""
@@ -131,9 +131,9 @@ def pipeline_facts() -> list[tuple[str, str]]:
     environment = settings.ENVIRONMENT
     return [
         ("Lake", environment.lake or "none: nothing is archived"),
-        ("Spark", "installed" if pipeline.is_installed() else "not installed on this host"),
+        ("Spark", "installed" if pipeline_runs.is_installed() else "not installed on this host"),
         ("Master", environment.spark_master),
-        ("Python", pipeline.interpreter()),
+        ("Python", pipeline_runs.interpreter()),
     ]
 
 

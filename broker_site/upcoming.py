@@ -9,12 +9,12 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
-from channels_app import clock
 from channels_app.conf import conf
+from channels_app.core import times
+from channels_app.database import clock
 from channels_app.models import Channel, Message
-from channels_app.rules import times
-from delivery.steps import timeline
-from delivery.steps.timeline import Load, Place
+from delivery.queue import timeline
+from delivery.queue.timeline import Load, Place
 
 PERMISSION, MAY_MOVE = "channels_app.view_message", "channels_app.change_message"
 SPANS = {

@@ -21,8 +21,8 @@ urlpatterns = [
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     # Delivery first: the portal's pattern for teams would match its URLs.
-    path("portal/<str:team>/webhooks/", include("delivery.ui.urls")),
-    path("portal/", include("channels_app.ui.urls")),
+    path("portal/<str:team>/webhooks/", include("delivery.portal.urls")),
+    path("portal/", include("channels_app.portal.urls")),
     path("accounts/", include("allauth.account.urls")),
     path("accounts/2fa/", include("allauth.mfa.urls")),
     path("livez", health.livez, name="livez"),

@@ -16,10 +16,10 @@ from django.template.response import TemplateResponse
 from django.utils.http import urlencode
 
 from broker_site import charts
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Producer
+from delivery.core.timing import in_words
 from delivery.models import LatencyHour, UsageHour
-from delivery.rules.latency import in_words
 from pipeline.contract import csv_cells
 from pipeline.contract.histogram import percentile
 

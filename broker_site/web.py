@@ -31,8 +31,9 @@ from broker_site.wsgi import application  # noqa: E402 - as above
 from broker_site import deferred  # noqa: E402 - as above
 from channels_app.api import authentication  # noqa: E402 - as above
 from channels_app.garbage import freeze_loaded_objects  # noqa: E402 - as above
-from delivery.runtime import registration, web_watch  # noqa: E402 - as above
-from delivery.runtime.long_polling import long_polls  # noqa: E402 - as above
+from delivery.cluster import web_watch  # noqa: E402 - as above
+from delivery.processes import registration  # noqa: E402 - as above
+from delivery.pull.long_polling import long_polls  # noqa: E402 - as above
 
 freeze_loaded_objects()
 

@@ -1,7 +1,7 @@
 """Tell the processes of this host that configuration changed, through a file that they watch.
 
 One check costs one ``stat``. Processes on other hosts, and all processes if the data directory is
-not writable, poll the database instead (channels_app/config_cache.py).
+not writable, poll the database instead (channels_app/registry/cache.py).
 """
 
 import os

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from django.conf import settings
 
-from channels_app.rules import times
-from channels_app.rules.addresses import Networks, parse_networks
-from channels_app.rules.encryption import Keyring
-from channels_app.rules.limits import Quota
+from channels_app.core import times
+from channels_app.core.encryption import Keyring
+from channels_app.core.networks import Networks, parse_networks
+from channels_app.core.rate_limits import Quota
 
 
 @dataclass(frozen=True, slots=True)

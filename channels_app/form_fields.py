@@ -10,7 +10,7 @@ from django.template import loader
 from django.utils.safestring import SafeString
 
 from channels_app.conf import conf
-from channels_app.rules import backoff, retries
+from channels_app.core import backoff, retry_overrides
 
 _NUMBERS = re.compile(r"[0-9.,\s]+")
 _PARTS = ("event_types", "retry", "max_attempts")
@@ -19,7 +19,7 @@ _PARTS = ("event_types", "retry", "max_attempts")
 def policy_of(text: str) -> Any:
     """Parse a retry policy that a person typed: a preset's name, seconds as ``1, 10, 60``, or JSON.
 
-    Returns None for empty text. Raises ValueError for invalid JSON; rules/settings.py validates the
+    Returns None for empty text. Raises ValueError for invalid JSON; core/settings.py validates the
     policy itself.
     """
     text = text.strip()
@@ -44,7 +44,7 @@ def policy_text(policy: Any) -> str:
 
 def in_words(preset: str) -> str:
     """A preset as text: number of attempts, and the time that they span."""
-    policy, attempts = backoff.rule(preset, conf().max_attempts)
+    policy, attempts = backoff.resolve_rule(preset, conf().max_attempts)
     if attempts == 1:
         return "never try again"
     first, whole = backoff.total(policy, 2), backoff.total(policy, attempts)
@@ -65,7 +65,7 @@ class RetryOverridesWidget(forms.Widget):
         """Render the rows; ``value`` is a list of them, as the field prepares it."""
         blank = dict.fromkeys(_PARTS, "")
         rows = list(value or ())
-        rows += [blank] * min(self.blank_rows, max(0, retries.MAX_OVERRIDES - len(rows)))
+        rows += [blank] * min(self.blank_rows, max(0, retry_overrides.MAX_OVERRIDES - len(rows)))
         attrs = {**self.attrs, **(attrs or {})}
         for foreign in ("required", "aria-invalid"):
             attrs.pop(foreign, None)  # belongs on an input, not on the group
@@ -130,7 +130,7 @@ class RetryOverridesField(forms.Field):
     def validate(self, value: Any) -> None:
         """Reject what the registering step would reject."""
         try:
-            retries.retry_overrides(value)
+            retry_overrides.retry_overrides(value)
         except ValueError as fault:
             raise forms.ValidationError(str(fault)) from None
 

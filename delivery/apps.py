@@ -10,8 +10,8 @@ class DeliveryConfig(AppConfig):
     def ready(self) -> None:
         # Models can be imported only now.
         from channels_app.signals import delivery_changed, message_accepted
-        from delivery.runtime.confirmation import on_delivery_changed
-        from delivery.runtime.long_polling import on_message_accepted
+        from delivery.pull.long_polling import on_message_accepted
+        from delivery.pump.confirmation import on_delivery_changed
 
         message_accepted.connect(on_message_accepted, dispatch_uid="delivery.wake")
         delivery_changed.connect(on_delivery_changed, dispatch_uid="delivery.confirmation")

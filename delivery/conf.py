@@ -7,7 +7,7 @@ from functools import cache
 
 from django.conf import settings
 
-from channels_app.rules.addresses import Networks, parse_networks
+from channels_app.core.networks import Networks, parse_networks
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """Record deaths that are to be published on a dead-letter channel (S0-77).
 
 Called inside the transaction in which deliveries die. It creates a row for each of them, and
-runtime/dead_letters.py publishes the message and deletes the row in one transaction. So each death
+queue/dead_letters.py publishes the message and deletes the row in one transaction. So each death
 is published exactly once, even if a process is killed.
 """
 
 from collections.abc import Iterable
 from datetime import datetime
 
-from channels_app.config_cache import config_cache
+from channels_app.registry.cache import config_cache
 from delivery.models import DeadLetter
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import prometheus_client
 from prometheus_client import Counter, Gauge
 
-from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.outcome import Outcome
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.outcome import Outcome
 
 _LATENCY = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),

@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError as missing:
     if (missing.name or "").partition(".")[0] not in PACKAGES:
         raise
-    # A run that the broker started shows this text too (delivery/runtime/pipeline.py).
+    # A run that the broker started shows this text too (delivery/maintenance/pipeline_runs.py).
     is_checkout = settings.command() == settings.CHECKOUT
     sys.exit(
         f"{sys.executable} has no {missing.name}: install the pipeline's packages, "

@@ -11,11 +11,12 @@ from django.core.cache import caches
 from django.db import connection
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from channels_app import config_cache as config_cache_module
-from channels_app import keystore, quotas, storage
-from channels_app.config_cache import config_cache
-from delivery.runtime import receiving
-from delivery.runtime.wakeups import wakeup_sender
+from channels_app.ingest import limits, storage
+from channels_app.registry import cache as config_cache_module
+from channels_app.registry import data_encryption
+from channels_app.registry.cache import config_cache
+from delivery.pull import receiving
+from delivery.pump.wakeups import wakeup_sender
 from tests.support import properties
 from tests.support.receiver import Receiver
 
@@ -88,9 +89,9 @@ def _fresh_config_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Empty all caches before each test, and check for new configuration at every read."""
     monkeypatch.setattr(config_cache_module, "CHECK_S", 0.0)
     config_cache.__init__()  # type: ignore[misc]  # resets it
-    quotas.forget()
+    limits.forget()
     storage.forget()
-    keystore.forget()
+    data_encryption.forget()
     caches["process"].clear()
     receiving._noted.clear()
     monkeypatch.setattr(receiving, "_turns", count(1))

@@ -19,10 +19,10 @@ from bench.flow import Tell
 from bench.inside import sql
 from channels_app.conf import keyring
 from channels_app.models import Message, MessageBody
+from delivery.core.lifecycle import FINISHED, DeliveryState, Reason
+from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Counter, Delivery
 from delivery.models.counter import MADE
-from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
-from delivery.rules.outcome import Outcome
 
 EVENT_TYPE = "order.paid"
 BODY = body(0, 256)

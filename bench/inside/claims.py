@@ -13,13 +13,13 @@ from django.db import connection
 
 from bench.flow import Tell
 from bench.inside.history import CHANNEL
-from channels_app import clock
-from channels_app.config_cache import ChannelConfig, config_cache
+from channels_app.database import clock
+from channels_app.ingest import accept
+from channels_app.ingest.accept import Publication
 from channels_app.models import Channel, Consumer
-from channels_app.steps import accept
-from channels_app.steps.accept import Publication
-from delivery.steps import claim, due_times, fanout, release
-from delivery.steps.claim import ClaimRequest
+from channels_app.registry.cache import ChannelConfig, config_cache
+from delivery.queue import claim, due_times, fanout, release
+from delivery.queue.claim import ClaimRequest
 
 BATCH = 100
 """Rows of one claim, messages of one fan-out."""

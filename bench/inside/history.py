@@ -14,12 +14,13 @@ from django.core.management import call_command
 
 from bench.flow import Tell
 from bench.inside.batches import Batch, RowState, fill
-from channels_app import clock, data_encryption
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer
+from channels_app.registry import data_encryption
+from delivery.core.lifecycle import DeliveryState, Reason
+from delivery.core.outcome import Outcome
+from delivery.maintenance import counters
 from delivery.models import ConsumerHealth, Counter
-from delivery.rules.lifecycle import DeliveryState, Reason
-from delivery.rules.outcome import Outcome
-from delivery.steps import counter_repair
 
 CHANNEL = "history"
 FINISHED_FOR = timedelta(days=20)
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
         history.fail(failing, tell)
     if scheduled:
         history.schedule(scheduled, tell)
-    return {"seconds": time.monotonic() - start, "gap": counter_repair.gap()}
+    return {"seconds": time.monotonic() - start, "gap": counters.gap()}
 
 
 class History:

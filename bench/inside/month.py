@@ -14,12 +14,13 @@ from django.core.management import call_command
 from bench.bodies import body
 from bench.flow import Tell
 from bench.inside import batches, sql
-from channels_app import clock, data_encryption
 from channels_app.conf import keyring
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Message, MessageBody, Producer
+from channels_app.registry import data_encryption
+from delivery.maintenance import counters
 from delivery.models import Attempt, Counter, Delivery
 from delivery.models.counter import MADE
-from delivery.steps import counter_repair
 
 CHANNELS, PRODUCERS = 8, 20
 DAYS = timedelta(days=30)
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
     call_command("migrate", verbosity=0)
     month = Month.of(most)
     batches.in_chunks(month.make, done, total, tell)
-    return {"gap": counter_repair.gap()}
+    return {"gap": counters.gap()}
 
 
 @dataclass(frozen=True, slots=True)

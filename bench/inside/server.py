@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from bench.flow import Tell
-from delivery.runtime import children
-from delivery.runtime.children import Bind
+from delivery.cluster import children
+from delivery.cluster.children import Bind
 
 NOTHING = "bench.nothing:application"
 

@@ -7,11 +7,11 @@ from typing import Any
 from django.db import connection
 from django.db.models import Field, Model
 
-from channels_app.rules import ids
+from channels_app.core import ids
 
 TIME_SHIFT = 22
 SLOT_SHIFT = 12
-"""Bit positions of the instant and of the slot in a key (channels_app/rules/ids.py)."""
+"""Bit positions of the instant and of the slot in a key (channels_app/core/ids.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from bench import cpu
 from bench.figures import percentile
 from bench.flow import Tell
 from bench.inside.batches import ANSWER_HEADERS, Batch, RowState, fill
-from channels_app import clock
-from channels_app.models import Channel, Consumer, Message, MessageBody, new_id, raw
+from channels_app.database import clock, raw
+from channels_app.models import Channel, Consumer, Message, MessageBody, new_id
+from delivery.core.lifecycle import DeliveryState, Reason
+from delivery.core.recipients import LEVELS
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules.fair_sharing import LEVELS
-from delivery.rules.lifecycle import DeliveryState, Reason
 
 NAME = "floor"
 BODY_BYTES = 1_061

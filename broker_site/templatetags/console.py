@@ -8,7 +8,7 @@ from django.template.base import FilterExpression, Parser, Token
 from unfold.templatetags.unfold_list import result_headers
 
 from broker_site import changelist
-from channels_app.rules.program import typed
+from channels_app.core.program import typed
 
 register = Library()
 MAX_REMEMBERED = 100

@@ -1,4 +1,4 @@
-"""Define the base of all admin pages: read-only rows, lists without scans, dialogs, the actor."""
+"""Define the base of all admin pages: read-only rows, lists without scans, dialogs, row actions."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,16 +20,79 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 from unfold import decorators, paginator
 from unfold.admin import ModelAdmin, checkbox
+from unfold.enums import ActionVariant
 from unfold.forms import ActionForm, BaseDialogForm
+from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from channels_app.admin.changelist import IndexOrdered
-from channels_app.errors import BrokerError
-from channels_app.rules import ids
-from channels_app.steps.switch_consumer import MAX_REASON_LENGTH
+from channels_app.core import ids
+from channels_app.core.errors import BrokerError
+from channels_app.registry.consumers import MAX_REASON_LENGTH
+
+
+class WithPageContext(ModelAdmin):
+    """A page with templates beyond Django's, and the context for them."""
+
+    def row_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        """Context for the page of this row."""
+        return {}
+
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Context for the list."""
+        return {}
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Add the context of the row, if it exists and may be viewed."""
+        row = self.get_object(request, object_id)
+        may = row is not None and self.has_view_permission(request, row)
+        more = self.row_context(request, row) if may else {}
+        if request.method != "POST":  # a form changes its row, so it has to be read again
+            request.looked_at = row  # type: ignore[attr-defined]  # an attribute of ours
+        page: HttpResponse = super().change_view(
+            request, object_id, form_url, more | (extra_context or {})
+        )
+        return page
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        """The row; reuses the one that was read for the context."""
+        known = getattr(request, "looked_at", None)
+        if known is None:
+            return super().get_object(request, object_id, from_field)
+        request.looked_at = None  # type: ignore[attr-defined]  # an attribute of ours
+        return known
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Add the context of the list."""
+        more = self.list_context(request)
+        page: HttpResponse = super().changelist_view(request, more | (extra_context or {}))
+        return page
+
+
+M = TypeVar("M", bound=Model)
+
+
+class IndexOrdered(ChangeList):
+    """A list without sorting and joins, whatever its columns and the URL request."""
+
+    def apply_select_related(self, queryset: QuerySet[M]) -> QuerySet[M]:
+        """No joins: the database could start with the small table and then sort this one."""
+        return queryset
+
+    def get_ordering_field_columns(self) -> dict[int, str]:
+        """No columns can be sorted."""
+        return {}
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[str]:
+        """The page's own order; ``sortable_by`` only hides the links."""
+        return list(self.model_admin.get_ordering(request))
+
 
 F = TypeVar("F", bound=Callable[..., Any])
-M = TypeVar("M", bound=Model)
+
 
 display: Callable[..., Callable[[F], F]] = decorators.display
 action: Callable[..., Callable[[F], F]] = decorators.action
@@ -298,3 +361,49 @@ def secret_dialog(request: HttpRequest, title: str, secrets: tuple[str, ...]) ->
     for name, value in (("Retarget", "#dialog"), ("Reselect", "#dialog"), ("Reswap", "outerHTML")):
         response[f"HX-{name}"] = value
     return response
+
+
+Method = Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]
+
+
+def pausing(dialog: Any) -> Method:
+    """The action ``pause``, shown while ``has_pause_permission`` allows it."""
+    return action(description="Pause", icon="pause", permissions=["pause"], dialog=dialog)
+
+
+def resuming(dialog: Any) -> Method:
+    """The action ``resume``, highlighted, since it is what users of a paused row look for."""
+    return action(
+        description="Resume",
+        icon="play_arrow",
+        permissions=["resume"],
+        dialog=dialog,
+        variant=ActionVariant.PRIMARY,
+    )
+
+
+class RowActions(ModelAdmin):
+    """A page with such buttons."""
+
+    def is_now(self, request: HttpRequest, object_id: Any, **state: Any) -> bool:
+        """Whether the user may act, and the row, if one is given, is in that state."""
+        if not self.has_operate_permission(request):
+            return False
+        rows = self.model._default_manager.filter(pk=object_id, **state)
+        return not object_id or bool(rows.exists())
+
+    def carry_out(
+        self,
+        request: HttpRequest,
+        form: Any,
+        object_id: str,
+        step: Callable[[str, str], object],
+        success_message: str,
+    ) -> HttpResponse:
+        """Run the step as this user for the dialog's reason; then show the row if it exists."""
+        with telling(request, success_message):
+            step(actor(request), form.cleaned_data["reason"])
+        if self.model._default_manager.filter(pk=object_id).exists():
+            return leave_dialog(self.page_of(object_id))
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return leave_dialog(reverse(name))

@@ -8,11 +8,11 @@ from django.db.models import CharField, Func, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
-from channels_app import data_encryption
 from channels_app.admin import base
+from channels_app.core import access, body_preview, http
+from channels_app.core.encryption import Keyring, Unreadable
 from channels_app.models import Channel, Message, MessageBody
-from channels_app.rules import access, body_preview, curl
-from channels_app.rules.encryption import Keyring, Unreadable
+from channels_app.registry import data_encryption
 
 HIDDEN = "Only people who may view messages see it."
 SENSITIVE = "The channel is sensitive: only people who may open its messages see it."
@@ -100,6 +100,6 @@ def publishing(message: Message, data: bytes) -> str:
         "Hookstation-Ordering-Key": message.ordering_key,
     }
     url = f"{settings.PUBLIC_URL}/api/v1/channels/{message.channel.slug}/messages"
-    line = curl.line(url, [(name, value) for name, value in headers.items() if value], data)
+    line = http.line(url, [(name, value) for name, value in headers.items() if value], data)
     # Double quotes, so that the shell substitutes the key.
     return line.replace("'Authorization: Bearer $KEY'", '"Authorization: Bearer $KEY"', 1)

@@ -6,13 +6,12 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from channels_app.admin import base
-from channels_app.admin.base import display
-from channels_app.admin.choices import RelatedDropdownFilter
+from channels_app.admin.base import WithPageContext, display
+from channels_app.admin.filters import RelatedDropdownFilter
 from channels_app.admin.forms import ChannelForm, EventTypeForm
-from channels_app.admin.page_context import WithPageContext
 from channels_app.conf import conf
 from channels_app.models import Channel, Consumer, EventType, QuotaUsage
-from channels_app.steps import register_event_type
+from channels_app.registry import event_types
 
 ACCESS = ("exposure", "history", "sensitive")
 """Fields that decide who can see the channel and its messages."""
@@ -124,7 +123,7 @@ class EventTypeAdmin(base.ResourceAdmin):
 
     def delete_model(self, request: HttpRequest, obj: EventType) -> None:
         """Delete through the step."""
-        register_event_type.remove(obj.channel.slug, obj.name, actor=base.actor(request))
+        event_types.remove(obj.channel.slug, obj.name, actor=base.actor(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         """Delete the selected ones, each through the step."""

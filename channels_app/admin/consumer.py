@@ -13,16 +13,14 @@ from django.utils.text import Truncator
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from channels_app import inbound
 from channels_app.admin import base
-from channels_app.admin.base import action, dialog, display
-from channels_app.admin.choices import RelatedDropdownFilter
+from channels_app.admin.base import RowActions, action, dialog, display, pausing, resuming
+from channels_app.admin.filters import RelatedDropdownFilter
 from channels_app.admin.forms import ConsumerForm
-from channels_app.admin.row_actions import RowActions, pausing, resuming
-from channels_app.errors import BrokerError
+from channels_app.core.errors import BrokerError
 from channels_app.models import Consumer, ConsumerSecret
-from channels_app.steps import renew_inbound, signing_secrets, switch_consumer
-from channels_app.steps.signing_secrets import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
+from channels_app.registry import consumers, secrets
+from channels_app.registry.secrets import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 
 State = Consumer.State
 TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.DISABLED: "bad", State.RETIRED: "calm"}
@@ -165,7 +163,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
     @display(description="Inbound address")
     def inbound_address(self, consumer: Consumer) -> str:
         """The address that its provider calls back."""
-        address = inbound.address(consumer)
+        address = consumers.address(consumer)
         return base.mono(address) if address else base.NONE
 
     @action(description="Deliveries", icon="send", permissions=["view"])
@@ -193,12 +191,12 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
     @pausing(PAUSE)
     def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Stop sending to it."""
-        return self._switch(request, form, object_id, switch_consumer.pause, "is paused")
+        return self._switch(request, form, object_id, consumers.pause, "is paused")
 
     @resuming(RESUME)
     def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Send to it again."""
-        return self._switch(request, form, object_id, switch_consumer.resume, "is active")
+        return self._switch(request, form, object_id, consumers.resume, "is active")
 
     @action(
         description="Retire",
@@ -209,14 +207,14 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
     )
     def retire(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Unregister it."""
-        return self._switch(request, form, object_id, switch_consumer.retire, "is retired")
+        return self._switch(request, form, object_id, consumers.retire, "is retired")
 
     @action(description="New secret", icon="key", permissions=["live"], dialog=ROTATE)
     def rotate(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Generate a secret and show it once."""
         consumer = Consumer.objects.select_related("channel").get(pk=object_id)
         try:
-            done = signing_secrets.rotate(
+            done = secrets.rotate(
                 consumer.channel.slug,
                 consumer.client_id,
                 {"overlap_s": form.cleaned_data["overlap_s"]},
@@ -237,17 +235,17 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
     def renew(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Replace the inbound address; the former one stops at once."""
         done = "has another inbound address"
-        return self._switch(request, form, object_id, renew_inbound.renew, done)
+        return self._switch(request, form, object_id, consumers.renew_inbound, done)
 
     @admin.action(description="Pause", permissions=["operate"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Consumer]) -> None:
         """Stop sending to those selected."""
-        self._switch_all(request, queryset, switch_consumer.pause, "paused")
+        self._switch_all(request, queryset, consumers.pause, "paused")
 
     @admin.action(description="Resume", permissions=["operate"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Consumer]) -> None:
         """Send to those selected again."""
-        self._switch_all(request, queryset, switch_consumer.resume, "resumed")
+        self._switch_all(request, queryset, consumers.resume, "resumed")
 
     def _switch(
         self, request: HttpRequest, form: Any, object_id: str, step: Callable[..., Any], done: str

@@ -13,7 +13,10 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
-from channels_app.errors import BrokerError
+from channels_app.core import backoff, fields
+from channels_app.core.errors import BrokerError
+from channels_app.core.fields import Field, FieldError, InvalidValues
+from channels_app.core.http import ALWAYS, Precondition
 from channels_app.form_fields import (
     RetryOverridesField,
     RetryOverridesWidget,
@@ -21,17 +24,9 @@ from channels_app.form_fields import (
     policy_text,
 )
 from channels_app.models import Channel, Consumer, EventType, Producer
-from channels_app.rules import backoff, fields
-from channels_app.rules.fields import Field, FieldError, InvalidValues
-from channels_app.rules.preconditions import ALWAYS, Precondition
-from channels_app.rules.write_result import WriteResult
-from channels_app.steps import (
-    register_channel,
-    register_consumer,
-    register_event_type,
-    register_producer,
-)
-from channels_app.steps.switch_consumer import MAX_REASON_LENGTH
+from channels_app.registry import channels, consumers, event_types, producers
+from channels_app.registry.configuration import WriteResult
+from channels_app.registry.consumers import MAX_REASON_LENGTH
 
 LINE = 60
 """Maximum length of JSON that a form shows on a single line, in characters."""
@@ -182,7 +177,7 @@ class ReasonedForm(ResourceForm):
 class ChannelForm(ReasonedForm):
     """A channel."""
 
-    known = register_channel.FIELDS
+    known = channels.FIELDS
     content_types = LinesField(
         help_text="Media types that producers may send, one per line; none: any."
     )
@@ -195,7 +190,7 @@ class ChannelForm(ReasonedForm):
     def write(self, actor: str) -> WriteResult[Channel]:
         """Create or change it."""
         slug = self.instance.slug
-        step = register_channel.patch if self.instance.pk else register_channel.put
+        step = channels.patch if self.instance.pk else channels.put
         return step(
             slug,
             self.values(),
@@ -208,7 +203,7 @@ class ChannelForm(ReasonedForm):
 class EventTypeForm(ResourceForm):
     """An event type of a channel."""
 
-    known = register_event_type.FIELDS
+    known = event_types.FIELDS
     schema = _json(12, "JSON Schema that bodies of this type must satisfy.")
     example = _json(8)
 
@@ -218,7 +213,7 @@ class EventTypeForm(ResourceForm):
 
     def write(self, actor: str) -> WriteResult[EventType]:
         """Create or change it."""
-        step = register_event_type.patch if self.instance.pk else register_event_type.put
+        step = event_types.patch if self.instance.pk else event_types.put
         place = self.instance.channel.slug, self.instance.name
         return step(*place, self.values(), actor=actor, condition=self.condition())
 
@@ -226,7 +221,7 @@ class EventTypeForm(ResourceForm):
 class ProducerForm(ReasonedForm):
     """A producer."""
 
-    known = register_producer.FIELDS
+    known = producers.FIELDS
 
     class Meta:
         model = Producer
@@ -234,7 +229,7 @@ class ProducerForm(ReasonedForm):
 
     def write(self, actor: str) -> WriteResult[Producer]:
         """Create or change it."""
-        step = register_producer.patch if self.instance.pk else register_producer.put
+        step = producers.patch if self.instance.pk else producers.put
         return step(
             self.instance.slug,
             self.values(),
@@ -247,7 +242,7 @@ class ProducerForm(ReasonedForm):
 class ConsumerForm(ResourceForm):
     """A consumer of a channel."""
 
-    known = register_consumer.FIELDS
+    known = consumers.FIELDS
     event_types = LinesField(
         help_text="Names and patterns such as order.*, one per line; none: all."
     )
@@ -290,7 +285,7 @@ class ConsumerForm(ResourceForm):
         if self.instance.pk:
             # Values are masked. None means that their encryption key is missing; then they stay
             # unchanged.
-            self.initial["headers"] = register_consumer.describe(self.instance)["headers"]
+            self.initial["headers"] = consumers.describe(self.instance)["headers"]
 
     def values(self) -> dict[str, Any]:
         """The form's values under the names of the step's fields."""
@@ -317,6 +312,6 @@ class ConsumerForm(ResourceForm):
 
     def write(self, actor: str) -> WriteResult[Consumer]:
         """Create, revive or change it."""
-        step = register_consumer.patch if self.instance.pk else register_consumer.put
+        step = consumers.patch if self.instance.pk else consumers.put
         place = self.instance.channel.slug, self.instance.client_id
         return step(*place, self.values(), actor=actor, condition=self.condition())

@@ -11,8 +11,8 @@ from django.contrib.auth.models import Group, Permission, User
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
+from channels_app.core import access
 from channels_app.models import Membership
-from channels_app.rules import access
 
 ROLE_NAMES = frozenset(role.name.casefold() for role in access.ROLES)
 """In lower case, since some databases ignore case when comparing names."""

@@ -9,15 +9,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from unfold.contrib.filters.admin import TextFilter
 
-from channels_app import data_encryption
 from channels_app.admin import base, body
-from channels_app.admin.base import display
-from channels_app.admin.choices import DropdownFilter, Since
-from channels_app.admin.page_context import WithPageContext
+from channels_app.admin.base import WithPageContext, display
+from channels_app.admin.filters import DropdownFilter, Since
+from channels_app.core import ids, times
+from channels_app.core.encryption import Unreadable
 from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
-from channels_app.rules import ids, times
-from channels_app.rules.encryption import Unreadable
-from channels_app.steps import note_opening
+from channels_app.registry import data_encryption, viewing
 
 Shown = Message.Shown
 TONE = {
@@ -162,9 +160,7 @@ class MessageAdmin(WithPageContext, base.BigList):
         shown = body.shown_to(request, row)
         if body.may_see(request, row.channel):
             team_id = row.producer.team_id if row.producer else None
-            note_opening.note(
-                base.actor(request), f"message:{row}", "body", "headers", team_id=team_id
-            )
+            viewing.note(base.actor(request), f"message:{row}", "body", "headers", team_id=team_id)
         return {
             "body": shown,
             "curl": body.publishing(row, shown.data) if shown.data else "",
@@ -189,7 +185,7 @@ class MessageAdmin(WithPageContext, base.BigList):
             raise Http404("There is no such message.")
         base.require(body.may_see(request, message.channel))
         team_id = message.producer.team_id if message.producer else None
-        note_opening.note(base.actor(request), f"message:{message}", "body", team_id=team_id)
+        viewing.note(base.actor(request), f"message:{message}", "body", team_id=team_id)
         try:
             data = body.read(message)
         except Unreadable as error:

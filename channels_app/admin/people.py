@@ -11,9 +11,8 @@ from django.http import HttpRequest
 from unfold.admin import TabularInline
 
 from channels_app.admin import base, granting
-from channels_app.admin.base import display
-from channels_app.admin.choices import RelatedDropdownFilter
-from channels_app.admin.page_context import WithPageContext
+from channels_app.admin.base import WithPageContext, display
+from channels_app.admin.filters import RelatedDropdownFilter
 from channels_app.conf import conf
 from channels_app.models import (
     AuditEntry,

@@ -1,0 +1,1 @@
+"""The REST API of channels, producers, consumers, keys and publishing."""

@@ -14,12 +14,12 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from channels_app import clock
-from channels_app.config_cache import KeyConfig, config_cache
-from channels_app.errors import NotFound
+from channels_app.core import keys
+from channels_app.core.access import Tenant
+from channels_app.core.errors import NotFound
+from channels_app.database import clock
 from channels_app.models import ApiKey, Producer
-from channels_app.rules import keys
-from channels_app.rules.tenants import Tenant
+from channels_app.registry.cache import KeyConfig, config_cache
 
 USE_NOTE_INTERVAL_S = 60.0
 

@@ -16,13 +16,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from channels_app import clock, origin
+from channels_app import origin
 from channels_app.api import options
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
 from channels_app.api.concurrency import bodies
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
+from channels_app.core import times
+from channels_app.database import clock
 from channels_app.models import Versioned
-from channels_app.rules import times
 
 MAX_BYTES = 1024 * 1024
 """Maximum size of a request other than publishing."""

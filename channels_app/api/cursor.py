@@ -10,7 +10,7 @@ from django.core.signing import BadSignature, Signer
 from django.db.models import Model, QuerySet
 from rest_framework.request import Request
 
-from channels_app.errors import Invalid
+from channels_app.core.errors import Invalid
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200

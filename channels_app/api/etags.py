@@ -6,18 +6,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.conf import conf
-from channels_app.errors import Invalid
-from channels_app.rules import preconditions
-from channels_app.rules.preconditions import Precondition
-from channels_app.rules.write_result import WriteResult
+from channels_app.core import http
+from channels_app.core.errors import Invalid
+from channels_app.core.http import Precondition
+from channels_app.registry.configuration import WriteResult
 
 
 def precondition_of(request: Request) -> Precondition:
     """The precondition of If-Match and If-None-Match. Raises Invalid for a malformed header."""
     try:
-        return preconditions.parse(
-            request.META.get("HTTP_IF_MATCH"), request.META.get("HTTP_IF_NONE_MATCH")
-        )
+        return http.parse(request.META.get("HTTP_IF_MATCH"), request.META.get("HTTP_IF_NONE_MATCH"))
     except ValueError as error:
         header = str(error).partition(" ")[0]
         raise Invalid("invalid_header", str(error), field=header) from None
@@ -25,7 +23,7 @@ def precondition_of(request: Request) -> Precondition:
 
 def tagged(body: Any, version: int, *, status: int = 200, location: str = "") -> Response:
     """A response with the resource's ETag."""
-    headers = {"ETag": preconditions.tag(version)}
+    headers = {"ETag": http.tag(version)}
     if location:
         headers["Location"] = location
     return Response(body, status=status, headers=headers)
@@ -46,7 +44,7 @@ def fresh(request: Request, body: Any, version: int, state: str = "") -> Respons
     """
     known = request.META.get("HTTP_IF_NONE_MATCH", "")
     tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
-    headers = {"ETag": preconditions.tag(version, state)}
+    headers = {"ETag": http.tag(version, state)}
     if headers["ETag"] in tags or known.strip() == "*":
         return Response(status=304, headers=headers)
     return Response(body, headers=headers)

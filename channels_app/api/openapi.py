@@ -10,7 +10,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
 from channels_app.api import options
-from channels_app.rules import fields
+from channels_app.core import fields
 
 F = TypeVar("F", bound=Callable[..., Any])
 Schema = dict[str, Any]

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import parse_qsl
 
-from channels_app.errors import Invalid
+from channels_app.core.errors import Invalid
 
 OURS = "HTTP_HOOKSTATION_"
 FORWARDED = "HTTP_HOOKSTATION_HEADER_"

@@ -17,8 +17,8 @@ from rest_framework.exceptions import APIException, NotAuthenticated
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from channels_app import storage
-from channels_app.errors import BrokerError, StorageFull
+from channels_app.core.errors import BrokerError, StorageFull
+from channels_app.ingest import storage
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from channels_app.api.problems import ApiProblem
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
-from channels_app.config_cache import ChannelConfig
+from channels_app.core import http, json_schema, names, sequence, times
+from channels_app.core.fields import whole_number
+from channels_app.core.json_schema import Checker
+from channels_app.ingest.accept import Publication
 from channels_app.models import Producer
-from channels_app.rules import headers, names, schemas, sequence, times
-from channels_app.rules.fields import whole_number
-from channels_app.rules.schemas import Checker
-from channels_app.steps.accept import Publication
+from channels_app.registry.cache import ChannelConfig
 
 DEFAULT_PRIORITY = 4
 MAX_CONTENT_TYPE_LENGTH = 255
@@ -96,7 +96,7 @@ def with_body(publication: Publication, body: bytes, channel: ChannelConfig) -> 
     schema = channel.schemas.get(publication.event_type)
     if schema is not None:
         checker = _checker(channel.slug, publication.event_type, schema)
-        if fault := schemas.fault(checker, body):
+        if fault := json_schema.fault(checker, body):
             raise ApiProblem(422, "schema_violation", fault, field="body")
     return publication._replace(body=body)
 
@@ -108,7 +108,7 @@ def _read(
     producer: Producer | None,
     now: datetime,
 ) -> Publication:
-    if fault := headers.check_forwarded(forwarded):
+    if fault := http.check_forwarded(forwarded):
         raise _refuse("headers", fault)
     if channel.require_idempotency_key and "idempotency_key" not in options:
         raise _refuse(
@@ -238,7 +238,7 @@ def _item_headers(value: object) -> dict[str, str]:
         return {}
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise _refuse("headers", "An object of header names and text values is needed.")
-    if len({headers.canonical(name) for name in value}) < len(value):
+    if len({http.canonical(name) for name in value}) < len(value):
         raise _refuse("headers", "A header occurs twice.")
     return value
 
@@ -270,5 +270,5 @@ def _checker(channel: str, event_type: str, schema: Any) -> Checker:
     # The config cache returns the same object until configuration changes, then a new one.
     kept = _checkers.get((channel, event_type))
     if kept is None or kept[0] is not schema:
-        kept = _checkers[channel, event_type] = (schema, schemas.compiled(schema))
+        kept = _checkers[channel, event_type] = (schema, json_schema.compiled(schema))
     return kept[1]

@@ -7,19 +7,19 @@ Both entry points use it: REST framework's view (views/publish.py) and the fast 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from channels_app import clock, quotas
 from channels_app.api import fast_path, publication, sequencing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import read_body
 from channels_app.api.fast_path import Response
 from channels_app.api.problems import ApiProblem
 from channels_app.conf import conf
-from channels_app.config_cache import ChannelConfig, config_cache
-from channels_app.errors import NotFound
+from channels_app.core import ids, times
+from channels_app.core.errors import NotFound
+from channels_app.database import clock
+from channels_app.ingest import accept, limits
+from channels_app.ingest.accept import Accepted, Publication
 from channels_app.models import Producer
-from channels_app.rules import ids, times
-from channels_app.steps import accept, throttle
-from channels_app.steps.accept import Accepted, Publication
+from channels_app.registry.cache import ChannelConfig, config_cache
 
 SCOPES = ("publish",)
 MAX_COUNTS = 10_000
@@ -45,7 +45,7 @@ def publish(
     producer = caller.producer
     message = publication.from_headers(meta, view, producer, clock.now())
     check_rate(producer, 1)
-    quotas.check(view, producer.id if producer else None)
+    limits.check(view, producer.id if producer else None)
     body = read_body(caller, meta, read, view.max_body_bytes)
     message = publication.with_body(message, body, view)
     producer_id = producer.id if producer else None
@@ -80,7 +80,7 @@ def channel_of(slug: str, *, refresh: bool = True) -> ChannelConfig:
 
 def check_rate(producer: Producer | None, count: int) -> None:
     """Raise ApiProblem (429) if the producer is over its rate."""
-    wait = throttle.take(producer, count)
+    wait = limits.take_from_rate(producer, count)
     if wait is not None:
         detail = f"The producer exceeds its rate limit; try again in {wait:.3f} seconds."
         raise ApiProblem(429, "rate_limited", detail, retry_after_s=wait)

@@ -5,22 +5,22 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from channels_app import clock
 from channels_app.api import publication, publishing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import stamps
 from channels_app.api.problems import ApiProblem
-from channels_app.config_cache import ChannelConfig
-from channels_app.errors import Invalid, KeyUnavailable, NotFound
+from channels_app.core import recurrence, times
+from channels_app.core.encryption import Unreadable
+from channels_app.core.errors import Invalid, KeyUnavailable, NotFound
+from channels_app.core.fields import InvalidValues
+from channels_app.core.recurrence import CONTENT, Content
+from channels_app.database import clock
+from channels_app.ingest.accept import Publication
 from channels_app.models import Producer, Schedule
-from channels_app.rules import recurrence, times
-from channels_app.rules.encryption import Unreadable
-from channels_app.rules.fields import InvalidValues
-from channels_app.rules.recurrence import CONTENT, Content
-from channels_app.rules.write_result import WriteResult
-from channels_app.steps import note_opening, register_schedule
-from channels_app.steps.accept import Publication
-from channels_app.steps.register_schedule import Order
+from channels_app.registry import schedules, viewing
+from channels_app.registry.cache import ChannelConfig
+from channels_app.registry.configuration import WriteResult
+from channels_app.registry.schedules import Order
 
 SHOWN = 5
 """Number of upcoming occurrences in a response."""
@@ -39,7 +39,7 @@ def put(
     cleaned = _cleaned(order.name, values)
     found = Schedule.objects.filter(channel_id=view.id, name=order.name).first()
     producer = found.producer if found else order.owner.producer
-    return register_schedule.put(order, cleaned, _content(cleaned, view, producer))
+    return schedules.put(order, cleaned, _content(cleaned, view, producer))
 
 
 def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
@@ -54,7 +54,7 @@ def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
         cleaned = _cleaned(order.name, _merged(row, values))
         return cleaned, _content(cleaned, view, row.producer)
 
-    return register_schedule.patch(order, renew)
+    return schedules.patch(order, renew)
 
 
 def put_here(
@@ -89,7 +89,7 @@ def _content(cleaned: Mapping[str, Any], view: ChannelConfig, producer: Producer
 
 
 def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
-    kept = register_schedule.describe(schedule)
+    kept = schedules.describe(schedule)
     for part in ("start_at", "end_at"):
         # In microseconds, unlike `describe`, since every_ms counts from start_at.
         exact = getattr(schedule, part)
@@ -99,7 +99,7 @@ def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
             kept[other] = None
     if not {"body", "body_base64"} & values.keys():
         try:
-            kept["body_base64"] = b64encode(register_schedule.body_of(schedule)).decode()
+            kept["body_base64"] = b64encode(schedules.body_of(schedule)).decode()
         except KeyUnavailable:
             raise
         except Unreadable as error:
@@ -114,10 +114,10 @@ def message(
 ) -> Publication:
     """The message to publish, validated again, since its channel or producer may have changed.
 
-    Raises ApiProblem and rules.encryption.Unreadable.
+    Raises ApiProblem and core.encryption.Unreadable.
     """
-    body = register_schedule.body_of(schedule)
-    settings = register_schedule.describe(schedule)
+    body = schedules.body_of(schedule)
+    settings = schedules.describe(schedule)
     item = {part: settings.get(part) for part in CONTENT}
     item |= {"body_base64": b64encode(body).decode(), "idempotency_key": key}
     return publication.from_item(item, view, producer, now)
@@ -125,7 +125,7 @@ def message(
 
 def representation(schedule: Schedule, now: datetime) -> dict[str, Any]:
     """The schedule as lists in the API show it: without the content of its messages."""
-    described = register_schedule.describe(schedule)
+    described = schedules.describe(schedule)
     is_active = schedule.state == Schedule.State.ACTIVE
     ahead = schedule.timetable.upcoming(now, SHOWN) if is_active else []
     if schedule.limit is not None:
@@ -160,9 +160,9 @@ def shown_whole(schedule: Schedule, now: datetime, caller: Caller, *, sent: bool
         return representation(schedule, now) | nothing
     target = f"schedule:{schedule.channel.slug}/{schedule.name}"
     if not sent:
-        note_opening.note(caller.actor, target, "body", "headers", team_id=caller.tenant.team_id)
+        viewing.note(caller.actor, target, "body", "headers", team_id=caller.tenant.team_id)
     try:
-        body = register_schedule.body_of(schedule)
+        body = schedules.body_of(schedule)
         text = body.decode()
     except Unreadable:
         pass

@@ -9,16 +9,17 @@ import time
 from collections.abc import Hashable, Sequence
 from datetime import timedelta
 
-from channels_app import clock, failpoints, metrics, transactions
+from channels_app import failpoints, metrics
 from channels_app.api.concurrency import bodies
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
-from channels_app.config_cache import ChannelConfig
+from channels_app.core import ids
+from channels_app.core.sequence import RESTART, Turn
+from channels_app.database import clock, transactions
+from channels_app.ingest import accept, sequence
+from channels_app.ingest.accept import Accepted, Publication
+from channels_app.ingest.sequence import SequenceNumbers
 from channels_app.models import new_id
-from channels_app.rules import ids
-from channels_app.rules.sequence import RESTART, Turn
-from channels_app.steps import accept, sequence
-from channels_app.steps.accept import Accepted, Publication
-from channels_app.steps.sequence import SequenceNumbers
+from channels_app.registry.cache import ChannelConfig
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.002, 0.05
 """Bounds of the pause between two checks whether a number is next, in seconds."""

@@ -47,9 +47,9 @@ class Channel(Limited, Versioned):
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.TOPIC)
     ordering = models.CharField(max_length=10, choices=Ordering.choices, default=Ordering.KEYED)
     ordering_key_path = models.CharField(max_length=200, blank=True, default="")
-    """Path of the ordering key in a JSON body, if the publisher sends none (rules/keying.py)."""
+    """Path of the ordering key in a JSON body, if the publisher sends none."""
     reorder_window_ms = models.PositiveIntegerField(default=500)
-    """How long a numbered message waits for lower numbers (rules/sequence.py)."""
+    """How long a numbered message waits for lower numbers (core/sequence.py)."""
     paused = models.BooleanField(default=False)
     sensitive = models.BooleanField(default=False)
     """Bodies, headers and responses need an extra permission, and are in no list."""

@@ -2,11 +2,11 @@
 
 from django.db import models
 
+from channels_app.core import consumer_config
+from channels_app.core.consumer_config import ConsumerStatus
 from channels_app.models.base import ExactCharField, Versioned
 from channels_app.models.channel import Channel
 from channels_app.models.team import Team
-from channels_app.rules import consumer_status
-from channels_app.rules.consumer_status import ConsumerStatus
 
 
 class Consumer(Versioned):
@@ -59,7 +59,7 @@ class Consumer(Versioned):
     max_attempts = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(null=True, blank=True)
     retry_overrides = models.JSONField(default=list, blank=True)
-    """Retry settings for some event types (rules/retries.py); the first matching entry applies."""
+    """Retry settings for some event types (core/retry_overrides.py). The first match applies."""
     rate_per_second = models.FloatField(null=True, blank=True)
     rate_burst = models.PositiveIntegerField(default=1)
     max_in_flight = models.PositiveIntegerField(null=True, blank=True)
@@ -80,7 +80,7 @@ class Consumer(Versioned):
     )
     """Channel on which the messages of its dead deliveries are published (S0-77)."""
     inbound_digest = models.CharField(max_length=64, null=True, unique=True, editable=False)  # noqa: DJ001 - several without one
-    """Digest of the address that its provider calls back (channels_app/inbound.py)."""
+    """Digest of the address that its provider calls back (channels_app/registry/consumers.py)."""
     inbound_sealed = models.BinaryField(default=bytes)
     """That address, and the provider's signing secret, as encrypted JSON."""
 
@@ -105,7 +105,7 @@ class Consumer(Versioned):
     def condition(self) -> ConsumerStatus:
         """Its status, as all pages and the API show it. Lists should select ``health`` as well."""
         health = getattr(self, "health", None)
-        return consumer_status.of(
+        return consumer_config.of(
             self.state,
             is_pull=self.mode == self.Mode.PULL,
             is_open=health is not None and health.circuit == "open",

@@ -7,10 +7,10 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from channels_app.core import ids
 from channels_app.models.base import ExactCharField, TimeOrderedKey
 from channels_app.models.channel import Channel
 from channels_app.models.producer import Producer
-from channels_app.rules import ids
 
 
 class Sequence(models.Model):
@@ -20,7 +20,7 @@ class Sequence(models.Model):
     """
 
     id = models.BigIntegerField(primary_key=True)
-    """Hash of channel, producer and ordering key (rules/sequence.py)."""
+    """Hash of channel, producer and ordering key (core/sequence.py)."""
     channel = models.ForeignKey(
         Channel, models.CASCADE, related_name="+", db_constraint=False, db_index=True
     )
@@ -41,7 +41,7 @@ class Sequence(models.Model):
     touched_at = models.DateTimeField()
 
     class Meta:
-        # steps/sequence: idle sequences
+        # ingest/sequence: idle sequences
         indexes = [models.Index(fields=["touched_at"], name="sequence_touched")]
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class EarlyNumber(models.Model):
 
     class Meta:
         constraints = [
-            # steps/sequence: the lowest number that waits
+            # ingest/sequence: the lowest number that waits
             models.UniqueConstraint(fields=["sequence_id", "number"], name="one_early_number")
         ]
 
@@ -128,7 +128,7 @@ class Message(models.Model):
             models.Index(fields=["state", "priority"], name="message_priority"),
             # the API's and console's list of a channel, newest first; retention per channel
             models.Index(fields=["channel", "id"], name="message_channel"),
-            # delivery/steps/timeline: messages to be sent, ordered by time
+            # delivery/queue/timeline: messages to be sent, ordered by time
             models.Index(fields=["channel", "due_at"], name="message_timeline"),
         ]
         constraints = [
@@ -197,7 +197,7 @@ def _has_open() -> Exists:
 
 
 class MessageBody(models.Model):
-    """The body as rules/encryption.py stores it, in a table of its own, so that lists stay fast."""
+    """The body as core/encryption.py stores it, in a table of its own, so that lists stay fast."""
 
     message = models.OneToOneField(
         Message, models.CASCADE, primary_key=True, related_name="body", db_constraint=False
@@ -226,7 +226,7 @@ class IdempotencyRecord(models.Model):
     expires_at = models.DateTimeField()
 
     class Meta:
-        # runtime/sweeps: expired records
+        # maintenance/sweeps: expired records
         indexes = [models.Index(fields=["expires_at"], name="idempotency_expiry")]
 
     def __str__(self) -> str:

@@ -2,11 +2,11 @@
 
 from django.db import models
 
+from channels_app.core.recurrence import MAX_CRON_LENGTH, MAX_ZONE_LENGTH, Timetable
 from channels_app.models.base import ExactCharField, Versioned
 from channels_app.models.channel import Channel
 from channels_app.models.producer import Producer
 from channels_app.models.team import Team
-from channels_app.rules.timetable import MAX_CRON_LENGTH, MAX_ZONE_LENGTH, Timetable
 
 
 class Schedule(Versioned):
@@ -61,7 +61,7 @@ class Schedule(Versioned):
     """Occurrences without a message: missed, overlapping or refused."""
     last_message_id = models.BigIntegerField(null=True, editable=False)
     recent = models.JSONField(default=list, editable=False)
-    """Results of the last occurrences, newest first (rules/occurrence_log.py)."""
+    """Results of the last occurrences, newest first (core/recurrence.py)."""
 
     class Meta:
         constraints = [
@@ -80,7 +80,7 @@ class Schedule(Versioned):
             ),
         ]
         indexes = [
-            # delivery/steps/occurrences: due schedules, and the next due time
+            # delivery/maintenance/recurring: due schedules, and the next due time
             models.Index(fields=["next_at"], name="schedule_next"),
         ]
 

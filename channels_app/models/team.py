@@ -3,12 +3,12 @@
 from django.conf import settings
 from django.db import models
 
+from channels_app.core.rate_limits import Usage
 from channels_app.models.base import ExactCharField, Limited, TimeOrderedKey, Versioned
-from channels_app.rules.limits import Usage
 
 
 class WriteProbe(models.Model):
-    """Rows written and deleted as a test whether writing works (channels_app/storage.py)."""
+    """Rows written and deleted as a test whether writing works (channels_app/ingest/storage.py)."""
 
     id = TimeOrderedKey(primary_key=True)
     data = models.BinaryField()
@@ -20,7 +20,8 @@ class WriteProbe(models.Model):
 class QuotaUsage(models.Model):
     """Waiting messages at the last count: of a channel, of a team, or of all.
 
-    A message waits until each of its deliveries has ended (delivery/steps/quotas.py counts them).
+    A message waits until each of its deliveries has ended. delivery/maintenance/quota_usage.py
+    counts.
     """
 
     class Scope(models.TextChoices):

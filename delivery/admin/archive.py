@@ -16,9 +16,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from channels_app.admin import base
-from channels_app.admin.base import display
-from channels_app.admin.page_context import WithPageContext
-from channels_app.rules import ids
+from channels_app.admin.base import WithPageContext, display
+from channels_app.core import ids
 from delivery.models import Segment
 
 DAYS = 42

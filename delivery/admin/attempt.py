@@ -1,5 +1,8 @@
-"""Show attempts in the console, read-only."""
+"""Define the admin pages of attempts, and show a delivery's request and timeline."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
@@ -8,14 +11,131 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from channels_app.admin import base, body
-from channels_app.admin.base import display
-from channels_app.admin.choices import DropdownFilter, Since
-from channels_app.admin.page_context import WithPageContext
-from channels_app.rules import ids
-from channels_app.steps import note_opening
-from delivery.admin.timeline import timings
+from channels_app.admin.base import WithPageContext, display
+from channels_app.admin.filters import DropdownFilter, Since
+from channels_app.core import ids
+from channels_app.models import Consumer, Message
+from channels_app.registry import data_encryption, viewing
+from delivery.conf import conf
+from delivery.core import signing
+from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery
-from delivery.rules.outcome import Outcome
+
+NOT_KEPT = {"webhook-signature", "hookstation-attempt", "hookstation-max-attempts"}
+"""Headers that cannot be restored for a past attempt: its secret and its attempt budget may have
+changed."""
+
+
+def headers(
+    delivery: Delivery, message: Message, consumer: Consumer, at: datetime
+) -> list[tuple[str, str]]:
+    """Return an attempt's headers, without the consumer's own, which may be secrets."""
+    built = signing.build(
+        signing.Envelope(
+            message_id=ids.to_public(ids.MESSAGE, message.id),
+            timestamp=int(at.timestamp()),
+            signature="",
+            channel=delivery.channel.slug,
+            consumer=consumer.client_id,
+            priority=delivery.priority,
+            attempt=1,
+            max_attempts=1,
+            accepted_at=delivery.accepted_at,
+            user_agent=conf().user_agent,
+            content_type=message.content_type,
+            event_type=delivery.event_type,
+            ordering_key=delivery.ordering_key,
+            forwarded=data_encryption.headers_of(message),
+        )
+    )
+    return [(name, value) for name, value in built if name.lower() not in NOT_KEPT]
+
+
+def text(delivery: Delivery, message: Message, consumer: Consumer, at: datetime) -> str:
+    """Return the request as text, as it was on the wire."""
+    lines = [f"POST {consumer.url}"]
+    lines += [f"{name}: {value}" for name, value in headers(delivery, message, consumer, at)]
+    return "\n".join(lines)
+
+
+MAX_SHOWN = 50
+"""Attempts on the page, the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """An attempt, the acceptance of the message, or the next step."""
+
+    tone: str
+    title: str
+    at: datetime | None
+    detail: str = ""
+    """One sentence."""
+    timings: str = ""
+    attempt: Attempt | None = None
+    request: str = ""
+    """The request without its body."""
+    answer: str = ""
+    """Status line, headers and the first bytes of the response as text."""
+
+
+def moments(delivery: Delivery, *, hidden: str) -> Sequence[TimelineEvent]:
+    """Return events from acceptance until now; the oldest attempts beyond MAX_SHOWN are left out.
+
+    ``hidden`` explains why headers and responses are hidden, since they may repeat the request; ''
+    shows them.
+    """
+    newest = delivery.attempts.order_by("-number")[:MAX_SHOWN]
+    attempts = [_of(delivery, attempt, hidden=hidden) for attempt in reversed(newest)]
+    return [TimelineEvent("calm", "Accepted", delivery.accepted_at), *attempts, *_ahead(delivery)]
+
+
+def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> TimelineEvent:
+    outcome, response = Outcome(attempt.outcome), attempt.answer
+    excerpt, headers = response.body.decode("utf-8", errors="replace"), response.headers.strip()
+    sent = text(delivery, delivery.message, delivery.consumer, attempt.started_at)
+    if hidden:
+        sent, headers = hidden, ""
+        excerpt = hidden if excerpt else ""
+    return TimelineEvent(
+        tone=outcome.tone,
+        title=outcome.words,
+        at=attempt.started_at,
+        # The worker's message about an encrypted body is part of the response.
+        detail=attempt.error if hidden else response.error,
+        timings=timings(attempt),
+        attempt=attempt,
+        request=sent,
+        answer="\n\n".join(part for part in (headers, excerpt) if part),
+    )
+
+
+def timings(attempt: Attempt) -> str:
+    """Describe its duration and phases."""
+    parts = [
+        f"{name} {value} ms"
+        for name, value in (("connect", attempt.connect_ms), ("first byte", attempt.first_byte_ms))
+        if value is not None
+    ]
+    return ", ".join([*parts, f"total {attempt.total_ms} ms"])
+
+
+def _ahead(delivery: Delivery) -> list[TimelineEvent]:
+    if delivery.due_at is None:
+        return []
+    if delivery.state == "in_flight":
+        return [TimelineEvent("wait", "In flight", delivery.due_at, "Its worker has until then.")]
+    if delivery.state == "awaiting_ack":
+        return [
+            TimelineEvent("wait", "Awaits its ack", delivery.due_at, "The consumer has until then.")
+        ]
+    if delivery.is_behind:
+        return [
+            TimelineEvent(
+                "wait", "Next", None, "It waits for an earlier delivery of its ordering key."
+            )
+        ]
+    return [TimelineEvent("wait", "Next", delivery.due_at, "Not sent before this instant.")]
 
 
 class OutcomeFilter(DropdownFilter):
@@ -89,7 +209,7 @@ class AttemptAdmin(WithPageContext, base.BigList):
             [row], Prefetch("delivery", Delivery.objects.select_related("channel", "consumer"))
         )
         if body.may_see(request, row.delivery.channel):
-            note_opening.note(
+            viewing.note(
                 base.actor(request),
                 f"delivery:{row.delivery}",
                 "answers",

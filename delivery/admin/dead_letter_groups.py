@@ -12,8 +12,8 @@ from django.template.response import TemplateResponse
 
 from channels_app.admin import base
 from channels_app.models import Consumer
+from delivery.core.lifecycle import DeliveryState
 from delivery.models import Counter, Delivery
-from delivery.rules.lifecycle import DeliveryState
 
 SHOWN = 100
 """Consumers with the most dead letters."""

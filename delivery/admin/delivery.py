@@ -18,23 +18,22 @@ from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
-from channels_app import clock
 from channels_app.admin import base, body
-from channels_app.admin.base import display
-from channels_app.admin.page_context import WithPageContext
+from channels_app.admin.base import WithPageContext, display
 from channels_app.conf import conf
-from channels_app.errors import BrokerError
-from channels_app.rules import curl, ids, times
-from channels_app.steps import note_opening
-from delivery.admin import dead_letter_groups, lane, leases, matching
+from channels_app.core import http, ids, times
+from channels_app.core.errors import BrokerError
+from channels_app.database import clock
+from channels_app.registry import viewing
+from delivery import replay
+from delivery.admin import consumer, dead_letter_groups, lane, replays
+from delivery.admin.attempt import MAX_SHOWN, headers, moments
 from delivery.admin.filters import FILTERS, Deliveries
-from delivery.admin.request import headers
-from delivery.admin.timeline import MAX_SHOWN, moments
+from delivery.core.lifecycle import FINISHED, DeliveryState, shown_state
+from delivery.core.principal import Principal
 from delivery.models import Delivery
-from delivery.rules.lifecycle import FINISHED, DeliveryState, shown_state
-from delivery.rules.principal import Principal
-from delivery.runtime import wakeups
-from delivery.steps import cancel, release, replay, reschedule
+from delivery.pump import wakeups
+from delivery.queue import cancel, release, reschedule
 
 MAY_CHANGE_MESSAGE = "channels_app.change_message"
 
@@ -112,7 +111,7 @@ TONE = {
     DeliveryState.CANCELLED: "calm",
 }
 
-PAGES = {"matching": matching.page, "causes": dead_letter_groups.page}
+PAGES = {"matching": replays.page, "causes": dead_letter_groups.page}
 """Further pages of the list, by the last part of their URLs."""
 
 
@@ -195,7 +194,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         shown = body.shown_to(request, row.message)
         hidden = body.hidden(request, row.channel)
         if not hidden:
-            note_opening.note(
+            viewing.note(
                 base.actor(request),
                 f"delivery:{row}",
                 *("body", "headers", "answers"),
@@ -210,8 +209,8 @@ class DeliveryAdmin(WithPageContext, base.BigList):
             "most_shown": MAX_SHOWN,
             "may_replay": may and state in FINISHED,
             "may_cancel": may and state is DeliveryState.QUEUED,
-            "may_release": may and leases.is_pulled(row),
-            "holder": leases.holder(row),
+            "may_release": may and consumer.is_pulled(row),
+            "holder": consumer.holder(row),
             "lane_url": lane.url_of(row),
         }
 
@@ -319,7 +318,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
     @display(description="Held by")
     def held_by(self, delivery: Delivery) -> str:
         """The worker that holds its lease."""
-        return leases.holder(delivery)
+        return consumer.holder(delivery)
 
     @display(description="Accepted")
     def accepted(self, delivery: Delivery) -> str:
@@ -366,7 +365,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
     def _curl(self, delivery: Delivery, data: bytes) -> str:
         consumer = delivery.consumer
         sent = headers(delivery, delivery.message, consumer, clock.now())
-        return curl.line(consumer.url, sent, data) if data and consumer.url else ""
+        return http.line(consumer.url, sent, data) if data and consumer.url else ""
 
     def _list_before(self, request: HttpRequest) -> str:
         """Return the URL of the list with its filters, if the button was there."""

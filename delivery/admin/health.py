@@ -1,9 +1,9 @@
-"""Show the health of consumers and hosts on a day in the console, the worst first."""
+"""Define the admin pages of delivery health and usage."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,10 @@ from django.utils.http import urlencode
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.models import Consumer
-from delivery.models import HealthDay
+from delivery.core.timing import in_words
+from delivery.models import HealthDay, LatencyHour, UsageHour
 from delivery.models.reports import NONE
-from delivery.rules.latency import in_words
+from pipeline.contract.histogram import bounds
 
 SHOWN = 100
 """Maximum consumers and maximum hosts on the page."""
@@ -254,3 +255,65 @@ class HealthDayAdmin(base.BigList):
     def whose(self, row: HealthDay) -> str:
         """Its consumer's number."""
         return str(row.consumer_id) if row.consumer_id else base.NONE
+
+
+class Hours(base.BigList):
+    """Rows by hour, the latest written first."""
+
+    search_fields = ("hour",)
+    search_help_text = "an hour in UTC: 2026-11-22 04"
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """Find the rows of one hour, or of one day."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        try:
+            since = datetime.fromisoformat(term).replace(tzinfo=UTC)
+        except ValueError:
+            return queryset.none(), False
+        span = timedelta(hours=1) if len(term) > len("2026-11-22") else timedelta(days=1)
+        return queryset.filter(hour__gte=since, hour__lt=since + span), False
+
+    @display(description="Hour")
+    def begins(self, row: UsageHour | LatencyHour) -> str:
+        """When it begins."""
+        return base.instant(row.hour, exact=False)
+
+    @display(description="Consumer")
+    def whose(self, row: UsageHour | LatencyHour) -> str:
+        """Its number."""
+        return str(row.consumer_id) if row.consumer_id else base.NONE
+
+
+@admin.register(UsageHour)
+class UsageHourAdmin(Hours):
+    """The counts for billing; the page Usage totals them."""
+
+    list_display = (
+        *("begins", "channel_id", "producer_id", "whose", "messages", "bytes"),
+        *("delivered", "dead", "cancelled", "attempts", "failed_attempts", "bytes_out"),
+    )
+    fields = (
+        ("begins", "whose"),
+        ("channel_id", "producer_id"),
+        ("messages", "bytes"),
+        ("delivered", "dead", "cancelled"),
+        ("attempts", "failed_attempts", "bytes_out"),
+    )
+    readonly_fields = ("begins", "whose")
+
+
+@admin.register(LatencyHour)
+class LatencyHourAdmin(Hours):
+    """The counts for percentiles."""
+
+    list_display = ("begins", "whose", "took", "count")
+    fields = (("begins", "whose"), ("took", "count"))
+    readonly_fields = ("begins", "whose", "took")
+
+    @display(description="Took")
+    def took(self, row: LatencyHour) -> str:
+        """The range of its bucket."""
+        low, high = (in_words(ms) for ms in bounds(row.bucket))
+        return f"{low} to {high}"

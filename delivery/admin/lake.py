@@ -13,12 +13,11 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from channels_app.admin import base
-from channels_app.admin.base import display
-from channels_app.admin.page_context import WithPageContext
+from channels_app.admin.base import WithPageContext, display
+from channels_app.core import ids
 from channels_app.models import Channel, Consumer, Message
-from channels_app.rules import ids
+from delivery.core.reconciliation import LAKE_EXPLANATIONS, remedy
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding
-from delivery.rules.reconciliation import LAKE_EXPLANATIONS, remedy
 from pipeline.contract.results import DOUBLED, UNASKED
 
 PAGES: dict[str, Any] = {

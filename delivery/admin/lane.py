@@ -13,16 +13,14 @@ from django.utils.text import Truncator
 from unfold.enums import ActionVariant
 
 from channels_app.admin import base
-from channels_app.admin.base import action, dialog, display
-from channels_app.admin.page_context import WithPageContext
-from channels_app.admin.row_actions import RowActions, resuming
+from channels_app.admin.base import RowActions, WithPageContext, action, dialog, display, resuming
+from channels_app.core import ids
 from channels_app.models import Consumer
-from channels_app.rules import ids
-from delivery.admin.stop_action import of
+from delivery.admin.replays import of
+from delivery.core.ordering import lane_id
+from delivery.core.principal import Principal
 from delivery.models import Delivery, Lane, LaneWaiter
-from delivery.rules.lanes import lane_id
-from delivery.rules.principal import Principal
-from delivery.steps import hot_keys, lanes, pace
+from delivery.ordering import hot_keys, keys
 
 PAUSE = dialog(
     "Pause this key?", "A delivery in flight still ends. No further ones are sent.", "Pause"
@@ -129,14 +127,14 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
     def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Pause the key."""
         return self.carry_out(
-            request, form, object_id, of(object_id, lanes.pause), "The key is paused."
+            request, form, object_id, of(object_id, keys.pause), "The key is paused."
         )
 
     @resuming(RESUME)
     def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Resume the key."""
         return self.carry_out(
-            request, form, object_id, of(object_id, lanes.resume), "The key is resumed."
+            request, form, object_id, of(object_id, keys.resume), "The key is resumed."
         )
 
     @action(
@@ -151,7 +149,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
         head_id = form.cleaned_data["head"] or 0
 
         def step(number: int, principal: Principal, *, now: datetime) -> object:
-            return lanes.skip(number, head_id, principal, now=now)
+            return keys.skip(number, head_id, principal, now=now)
 
         return self.carry_out(request, form, object_id, of(object_id, step), "The head is skipped.")
 
@@ -196,7 +194,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
     @display(description="At most")
     def most(self, lane: Lane) -> str:
         """Maximum rate of one key of this consumer."""
-        found = pace.most_per_second(lane.consumer_id)
+        found = keys.most_per_second(lane.consumer_id)
         if found is None:
             return "1 / response time; known after the first delivery"
         return f"about {found:,.3g} per second: one at a time; more keys allow more"

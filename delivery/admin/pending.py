@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from channels_app.admin import base
 from channels_app.admin.base import display
-from channels_app.rules import ids
+from channels_app.core import ids
 from delivery.models import Correlation, DeadLetter, EarlyAck, Notice, Standing
 
 

@@ -22,19 +22,18 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
-from channels_app import clock
 from channels_app.admin import base
-from channels_app.admin.base import action, dialog
-from channels_app.admin.row_actions import RowActions
-from channels_app.errors import BrokerError
+from channels_app.admin.base import RowActions, action, dialog
+from channels_app.core.errors import BrokerError
+from channels_app.database import clock
+from channels_app.database.raw import by_index
 from channels_app.models import Channel, Consumer
-from channels_app.models.hints import by_index
-from channels_app.steps.switch_consumer import MAX_REASON_LENGTH
-from delivery.admin.live import Live
+from channels_app.registry.consumers import MAX_REASON_LENGTH
+from delivery.admin.replays import Live
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.principal import Principal
 from delivery.models import Counter, Delivery, MoveTask, Queue
-from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.principal import Principal
-from delivery.steps import queues
+from delivery.pull import backlog
 
 MAY_MOVE = "delivery.change_movetask"
 MAX_SOURCES = 50
@@ -95,7 +94,7 @@ class MoveForm(forms.Form):
         label="Maximum per second",
         required=False,
         min_value=1,
-        max_value=queues.MAX_PER_SECOND,
+        max_value=backlog.MAX_PER_SECOND,
         widget=UnfoldAdminIntegerFieldWidget,
         help_text="Empty: as fast as the broker can.",
     )
@@ -163,7 +162,7 @@ class MoveActions(RowActions):
             request,
             form,
             object_id,
-            lambda actor, reason: queues.cancel_move(task, Principal(actor, reason)),
+            lambda actor, reason: backlog.cancel_move(task, Principal(actor, reason)),
             "The move is stopped.",
         )
 
@@ -179,7 +178,7 @@ class MoveActions(RowActions):
         form, refused = MoveForm(consumer, request.POST if request.method == "POST" else None), ""
         if request.method == "POST" and form.is_valid():
             try:
-                queues.start_move(
+                backlog.start_move(
                     consumer,
                     Principal(base.actor(request), form.cleaned_data["reason"]),
                     now=now,
@@ -198,7 +197,7 @@ class MoveActions(RowActions):
             "consumer": consumer,
             "consumer_url": self.page_of(consumer.pk),
             "waiting": waiting,
-            "oldest": queues.oldest(consumer.pk),
+            "oldest": backlog.oldest(consumer.pk),
             "sources": sources(consumer),
             "sample": _sample(consumer),
             "form": form,
@@ -225,7 +224,7 @@ def page_context(consumer: Consumer) -> dict[str, Any]:
         return {}
     row: Queue | None = getattr(consumer, "sqs_queue", None)
     now = clock.now()
-    waiting, since = _count(consumer, now), queues.oldest(consumer.pk)
+    waiting, since = _count(consumer, now), backlog.oldest(consumer.pk)
     target = consumer.dead_letter_channel
     return {
         "queue": {
@@ -286,7 +285,7 @@ def name_of(consumer: Consumer) -> str:
 
 
 def _figures(
-    consumer: Consumer, waiting: queues.Waiting, since: datetime | None, now: datetime
+    consumer: Consumer, waiting: backlog.Waiting, since: datetime | None, now: datetime
 ) -> list[tuple[str, str, str]]:
     """Return labels, values and links."""
     place = f"{reverse('admin:delivery_delivery_changelist')}?consumer={consumer.pk}"
@@ -302,8 +301,8 @@ def _figures(
     ]
 
 
-def _count(consumer: Consumer, now: datetime) -> queues.Waiting:
-    return queues.count(consumer.pk, consumer.channel_id, now, MAX_DELAYED)
+def _count(consumer: Consumer, now: datetime) -> backlog.Waiting:
+    return backlog.count(consumer.pk, consumer.channel_id, now, MAX_DELAYED)
 
 
 def _attributes(row: Queue | None) -> list[tuple[str, str]]:
@@ -354,7 +353,7 @@ def _running(consumer_id: Any) -> QuerySet[MoveTask]:
 
 def _tasks(consumer: Consumer) -> QuerySet[MoveTask]:
     rows = MoveTask.objects.filter(consumer=consumer).select_related("destination")
-    return rows.order_by("-id")[: queues.MAX_MOVES_KEPT]
+    return rows.order_by("-id")[: backlog.MAX_MOVES_KEPT]
 
 
 def _sample(consumer: Consumer) -> QuerySet[Delivery]:

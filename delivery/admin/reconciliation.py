@@ -10,11 +10,11 @@ from django.utils.safestring import SafeString
 
 from channels_app.admin import base
 from channels_app.admin.base import display
-from channels_app.admin.choices import ChoicesDropdownFilter
-from channels_app.rules import ids
+from channels_app.admin.filters import ChoicesDropdownFilter
+from channels_app.core import ids
+from delivery.core.reconciliation import STATES, Check, remedy
 from delivery.models import AccountingReport, Pruned
 from delivery.models.accounting import EVERY_CHANNEL
-from delivery.rules.reconciliation import STATES, Check, remedy
 
 PAGES = {
     ids.MESSAGE: "admin:channels_app_message",

@@ -9,13 +9,12 @@ from django.utils.safestring import SafeString
 
 from channels_app.admin import base
 from channels_app.admin.base import dialog, display
+from channels_app.core import ids
 from channels_app.models import Consumer
-from channels_app.rules import ids
-from delivery.admin.live import Live, LivePage
-from delivery.admin.stop_action import button
+from delivery.admin.replays import Live, LivePage, button
+from delivery.maintenance import pipeline_runs
 from delivery.models import PipelineRun, Restore, Restored, RestoredMessage
-from delivery.steps import pipeline_runs
-from delivery.steps.replay import restore
+from delivery.replay import restore
 from pipeline.contract.jobs import JOBS
 
 State = Restore.State

@@ -1,0 +1,1 @@
+"""The REST API of messages, deliveries, leases, ordering keys and replays."""

@@ -1,4 +1,4 @@
-"""Define and check the fields of request bodies (channels_app/rules/fields.py)."""
+"""Define and check the fields of request bodies (channels_app/core/fields.py)."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -6,14 +6,14 @@ from typing import Any
 
 from rest_framework.request import Request
 
-from channels_app import clock
 from channels_app.api.base import Sender, json_object
 from channels_app.conf import conf
-from channels_app.errors import Invalid
-from channels_app.rules import fields, ids, times
-from channels_app.rules.fields import Field, InvalidValues
-from delivery.rules.leases import MAX_TOKEN_LENGTH, MAX_WORKER_LENGTH
-from delivery.steps import replay
+from channels_app.core import fields, ids, times
+from channels_app.core.errors import Invalid
+from channels_app.core.fields import Field, InvalidValues
+from channels_app.database import clock
+from delivery import replay
+from delivery.core.leases import MAX_TOKEN_LENGTH, MAX_WORKER_LENGTH
 
 MAX_RECEIVED = 100
 """Maximum messages of one response, and leases of one request."""

@@ -1,7 +1,7 @@
 """Define the OpenAPI schemas of moving messages and of the timeline."""
 
 from channels_app.api.openapi import INSTANT, MAYBE_TEXT, TEXT, WHOLE, component, record
-from channels_app.rules import times
+from channels_app.core import times
 from delivery.api.schemas import (
     MESSAGE,
     PRIORITY,

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from django.db.models import Model, Q, QuerySet
 
 from channels_app.api.cursor import Page
-from channels_app.errors import Invalid
-from channels_app.rules import filters as event_filters
-from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.outcome import Outcome
-from delivery.steps.replay.filters import instant, of_types
+from channels_app.core import names as event_filters
+from channels_app.core.errors import Invalid
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.outcome import Outcome
+from delivery.replay.filters import instant, of_types
 
 SCAN_ROWS = (500, 1500)
 """Rows of one range that the first and the second scan of a response cover. The end of a scan is

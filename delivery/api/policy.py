@@ -11,12 +11,12 @@ from django.db.models import Exists, OuterRef, Q
 from rest_framework.exceptions import PermissionDenied
 
 from channels_app.api.authentication import Caller
-from channels_app.config_cache import ChannelConfig, ConsumerConfig, config_cache
-from channels_app.errors import NotFound
+from channels_app.core import ids
+from channels_app.core.errors import NotFound
 from channels_app.models import Channel, Consumer, Message, Producer
-from channels_app.rules import ids
+from channels_app.registry.cache import ChannelConfig, ConsumerConfig, config_cache
+from delivery.core.principal import Principal
 from delivery.models import Delivery
-from delivery.rules.principal import Principal
 
 
 def channel_of(slug: str) -> ChannelConfig:

@@ -6,20 +6,20 @@ The callers are views/leases.py, and broker_site/fast_path.py in front of it.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from channels_app import clock
 from channels_app.api import fast_path
 from channels_app.api.authentication import Caller
 from channels_app.api.base import read_object
 from channels_app.api.fast_path import Response
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
-from channels_app.config_cache import ConsumerConfig
-from channels_app.errors import Conflict, Invalid
-from channels_app.rules import times
+from channels_app.core import times
+from channels_app.core.errors import Conflict, Invalid
+from channels_app.database import clock
+from channels_app.registry.cache import ConsumerConfig
 from delivery.api import bodies, policy, shapes
-from delivery.rules.leases import Lease
-from delivery.rules.outcome import Outcome
-from delivery.runtime import leasing, receiving
-from delivery.runtime.receiving import Deliver, ReceivedMessage, ReceiveRequest
+from delivery.core.leases import Lease
+from delivery.core.outcome import Outcome
+from delivery.pull import leasing, receiving
+from delivery.pull.receiving import Deliver, ReceivedMessage, ReceiveRequest
 
 SCOPES = ("receive",)
 MAX_MESSAGES = 10

@@ -9,7 +9,7 @@ from channels_app.api.openapi import (
     component,
     record,
 )
-from channels_app.rules import fields
+from channels_app.core import fields
 from delivery.api import bodies
 from delivery.api.schemas import (
     ADDRESS,

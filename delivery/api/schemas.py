@@ -15,11 +15,11 @@ from channels_app.api.openapi import (
 )
 from channels_app.models import Message
 from delivery.api import bodies
+from delivery.core.lifecycle import FINISHED, Reason
+from delivery.core.outcome import Outcome
+from delivery.core.timing import PARTS
 from delivery.models import Replay
-from delivery.rules.lifecycle import FINISHED, Reason
-from delivery.rules.outcome import Outcome
-from delivery.rules.roundtrip import PARTS
-from delivery.steps.replay.filters import (
+from delivery.replay.filters import (
     HIGHEST_STATUS,
     LOWEST_STATUS,
     MAX_EVENT_TYPES,

@@ -5,18 +5,18 @@ import codecs
 from datetime import datetime
 from typing import Any
 
-from channels_app import data_encryption
 from channels_app.conf import conf
-from channels_app.config_cache import ConsumerConfig
+from channels_app.core import ids, times
 from channels_app.models import Consumer, Message
-from channels_app.rules import ids, times
+from channels_app.registry import data_encryption
+from channels_app.registry.cache import ConsumerConfig
+from delivery import replay
+from delivery.core.lifecycle import DeliveryState, shown_state
+from delivery.core.timing import Roundtrip
 from delivery.models import Attempt, Delivery, Lane, Replay
-from delivery.rules.lifecycle import DeliveryState, shown_state
-from delivery.rules.roundtrip import Roundtrip
-from delivery.runtime.probe import Probed
-from delivery.runtime.receiving import ReceivedMessage
-from delivery.steps import replay
-from delivery.steps.send import Response
+from delivery.pull.receiving import ReceivedMessage
+from delivery.transport import Response
+from delivery.transport.test_delivery import Probed
 
 
 def message(row: Message, channel: str, now: datetime) -> dict[str, Any]:

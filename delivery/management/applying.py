@@ -9,19 +9,19 @@ from django.db import transaction
 from django.db.models import Model
 
 from channels_app.api import recurring
-from channels_app.errors import BrokerError, Invalid
+from channels_app.core.errors import BrokerError, Invalid
 from channels_app.models import Channel, Consumer, EventType, Producer, Schedule, Team
-from channels_app.rules.write_result import WriteResult
-from channels_app.snapshot import load_channels
-from channels_app.steps import (
-    register_channel,
-    register_consumer,
-    register_event_type,
-    register_producer,
-    register_schedule,
-    signing_secrets,
+from channels_app.registry import (
+    channels,
+    consumers,
+    event_types,
+    producers,
+    schedules,
+    secrets,
     teams,
 )
+from channels_app.registry.configuration import WriteResult
+from channels_app.registry.snapshot import load_channels
 from delivery.management.declaration import Declaration, Entry, Problem
 
 _Key: TypeAlias = tuple[str, str]
@@ -152,12 +152,12 @@ def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | B
     for key, entry in zip(keys, entries, strict=True):
         try:
             if entry.secret:
-                chosen[key] = signing_secrets.read(entry.secret)
+                chosen[key] = secrets.read(entry.secret)
         except Invalid as error:
             refused[key] = error
-    outcomes = register_consumer.put_all(
+    outcomes = consumers.put_all(
         [
-            register_consumer.Registration(*key, entry.values, chosen.get(key))
+            consumers.Registration(*key, entry.values, chosen.get(key))
             for key, entry in zip(keys, entries, strict=True)
         ],
         actor=actor,
@@ -184,11 +184,11 @@ def _adopt_all(
 ) -> dict[_Key, WriteResult[Consumer] | BrokerError]:
     """Make existing consumers sign with the secrets from the file."""
     adoptions = [
-        signing_secrets.Adoption(*key, chosen[key])
+        secrets.Adoption(*key, chosen[key])
         for key, outcome in outcomes
         if key in chosen and isinstance(outcome, WriteResult) and not outcome.created
     ]
-    done = signing_secrets.adopt_all(adoptions, actor=actor)
+    done = secrets.adopt_all(adoptions, actor=actor)
     return {(it.channel, it.client_id): one for it, one in zip(adoptions, done, strict=True)}
 
 
@@ -238,7 +238,7 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
     def put(
         channel: str, name: str, values: Mapping[str, Any], *, actor: str
     ) -> WriteResult[Schedule]:
-        order = register_schedule.Order(channel, name, actor)
+        order = schedules.Order(channel, name, actor)
         return recurring.put_here(order, values, view=views.get(channel))
 
     return put
@@ -246,16 +246,16 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
 
 _KINDS = {
     "teams": _Kind(Team, teams.describe),
-    "channels": _Kind(Channel, register_channel.describe),
-    "event_types": _Kind(EventType, register_event_type.describe),
-    "producers": _Kind(Producer, register_producer.describe),
-    "consumers": _Kind(Consumer, register_consumer.describe),
-    "schedules": _Kind(Schedule, register_schedule.describe, masked="body"),
+    "channels": _Kind(Channel, channels.describe),
+    "event_types": _Kind(EventType, event_types.describe),
+    "producers": _Kind(Producer, producers.describe),
+    "consumers": _Kind(Consumer, consumers.describe),
+    "schedules": _Kind(Schedule, schedules.describe, masked="body"),
 }
 _PUTS: dict[str, _Put] = {
     "teams": teams.put,
-    "channels": register_channel.put,
-    "event_types": register_event_type.put,
-    "producers": register_producer.put,
+    "channels": channels.put,
+    "event_types": event_types.put,
+    "producers": producers.put,
 }
 """By table: the function that registers one entry."""

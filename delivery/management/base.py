@@ -16,10 +16,10 @@ from django.core.management.base import (
 )
 from django.db import Error as DatabaseFailure
 
-from channels_app import keystore
 from channels_app.conf import INSTALLATION
-from channels_app.rules import program
-from channels_app.rules.program import typed
+from channels_app.core import program
+from channels_app.core.program import typed
+from channels_app.registry import data_encryption
 
 BAR_WIDTH = 30
 REDRAW_S = 0.1
@@ -46,9 +46,9 @@ def refuse_wrong_keys() -> None:
     If the database is unavailable nothing is raised; the processes check again when it is back.
     """
     with suppress(DatabaseFailure):
-        if refusal := keystore.refusal():
+        if refusal := data_encryption.refusal():
             raise Error(refusal)
-        keystore.encrypting_key()  # the first start records the encrypting key
+        data_encryption.encrypting_key()  # the first start records the encrypting key
 
 
 class Command(BaseCommand):

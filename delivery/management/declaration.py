@@ -8,15 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from channels_app.rules import recurrence
-from channels_app.rules.fields import Field
-from channels_app.steps import (
-    register_channel,
-    register_consumer,
-    register_event_type,
-    register_producer,
-    teams,
-)
+from channels_app.core import recurrence
+from channels_app.core.fields import Field
+from channels_app.registry import channels, consumers, event_types, producers, teams
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +28,14 @@ class Table:
 
 TABLES = (
     Table("teams", "team", ("slug",), teams.TEAM_FIELDS),
-    Table("channels", "channel", ("slug",), register_channel.FIELDS),
-    Table("event_types", "event type", ("channel", "name"), register_event_type.FIELDS),
-    Table("producers", "producer", ("slug",), register_producer.FIELDS),
+    Table("channels", "channel", ("slug",), channels.FIELDS),
+    Table("event_types", "event type", ("channel", "name"), event_types.FIELDS),
+    Table("producers", "producer", ("slug",), producers.FIELDS),
     Table(
         "consumers",
         "consumer",
         ("channel", "client_id"),
-        register_consumer.FIELDS,
+        consumers.FIELDS,
         ("secret", "secret_file"),
     ),
     Table("schedules", "schedule", ("channel", "name"), recurrence.FIELDS),

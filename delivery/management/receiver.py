@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from channels_app.rules.secrets import PUBLIC, decode_public_key, decode_secret
-from delivery.rules import signing
+from channels_app.core.encryption import PUBLIC, decode_public_key, decode_secret
+from delivery.core import signing
 
 MAX_BODY_LENGTH = 64 * 1024 * 1024
 MAX_PAUSE_S = 600.0

@@ -14,7 +14,7 @@ EVERY_CHANNEL = 0
 
 
 class AccountingReport(models.Model):
-    """The result of one automatic reconciliation (runtime/reconciler)."""
+    """The result of one automatic reconciliation (maintenance/reconciler)."""
 
     class Span(models.TextChoices):
         RECENT = "recent", "Recent"
@@ -34,7 +34,7 @@ class AccountingReport(models.Model):
     gap = models.PositiveBigIntegerField(default=0)
     """Number of mismatching rows; 0 is correct."""
     checks = models.JSONField(default=dict)
-    """The same number by check (rules/reconciliation.Check)."""
+    """The same number by check (core/reconciliation.Check)."""
     findings = models.JSONField(default=list)
     """The first findings, each with channel, consumer, count and some ids."""
 
@@ -47,7 +47,7 @@ class AccountingReport(models.Model):
 
 
 class Pruned(models.Model):
-    """The message up to which a channel's deliveries may have been deleted (steps/retention).
+    """The message up to which a channel's deliveries may have been deleted (maintenance/retention).
 
     The row for ``EVERY_CHANNEL`` is the id up to which messages themselves may be deleted: a
     deleted message's channel is no longer known.
@@ -56,7 +56,7 @@ class Pruned(models.Model):
     channel_id = models.BigIntegerField(primary_key=True)
     message_id = models.BigIntegerField(default=0)
     """Never decreases, even if retention is extended later; ``ALL`` while the channel is being
-    deleted (steps/erase)."""
+    deleted (maintenance/channel_erasure)."""
 
     class Meta:
         verbose_name_plural = "pruned"

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 from django.db import connection, models
 from django.db.models import Sum
 
-from channels_app.models import raw
-from delivery.rules.lifecycle import FINISHED, DeliveryState
+from channels_app.database import raw
+from delivery.core.lifecycle import FINISHED, DeliveryState
 
 SLOTS = 16
 MADE = "made"

@@ -5,23 +5,23 @@ from datetime import datetime
 
 from django.db import models
 
-from channels_app import data_encryption
-from channels_app.data_encryption import StoredResponse
+from channels_app.core import ids
+from channels_app.core.encryption import Unreadable
 from channels_app.models.base import ExactCharField, TimeOrderedKey
 from channels_app.models.channel import Channel
 from channels_app.models.consumer import Consumer
 from channels_app.models.message import Message
-from channels_app.rules import ids
-from channels_app.rules.encryption import Unreadable
-from delivery.rules import roundtrip
-from delivery.rules.lanes import BEHIND
-from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.outcome import Outcome
-from delivery.rules.roundtrip import Roundtrip
+from channels_app.registry import data_encryption
+from channels_app.registry.data_encryption import StoredResponse
+from delivery.core import timing
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.ordering import BEHIND
+from delivery.core.outcome import Outcome
+from delivery.core.timing import Roundtrip
 
 
 class Replay(models.Model):
-    """A bulk replay with its progress; runtime/sweeps processes it in slices."""
+    """A bulk replay with its progress; maintenance/sweeps processes it in slices."""
 
     class State(models.TextChoices):
         RUNNING = "running"
@@ -31,7 +31,7 @@ class Replay(models.Model):
     id = TimeOrderedKey(primary_key=True)
     state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
     filter = models.JSONField()
-    """Canonical filter (steps/replay.ReplayFilter), as the API returned it."""
+    """Canonical filter (replay.ReplayFilter), as the API returned it."""
     consumer_ids = models.JSONField(default=list)
     """The consumers that matched when the replay was requested."""
     rate_per_second = models.FloatField(null=True)
@@ -62,7 +62,7 @@ class Replay(models.Model):
         ]
         indexes = [
             models.Index(fields=["state"], name="replay_state"),
-            # ui/views/replays: a team's own, newest first
+            # portal/views/replays: a team's own, newest first
             models.Index(fields=["team_id", "id"], name="replay_team"),
         ]
 
@@ -90,7 +90,7 @@ class Delivery(models.Model):
         max_length=12, choices=[(s, s) for s in STATES], default=DeliveryState.QUEUED.value
     )
     reason = models.CharField(max_length=20, default="accepted")
-    """Why it is in this state (rules/lifecycle.Reason)."""
+    """Why it is in this state (core/lifecycle.Reason)."""
     priority = models.PositiveSmallIntegerField(default=4)
     due_at = models.DateTimeField(null=True)
     """When it may be claimed next: its schedule, retry or lease end. Null once finished."""
@@ -135,7 +135,7 @@ class Delivery(models.Model):
             ),
         ]
         indexes = [
-            # steps/claim: one short range per consumer and priority level
+            # queue/claim: one short range per consumer and priority level
             models.Index(fields=["consumer", "priority", "due_at"], name="delivery_claim"),
             # lists and dead letters of a consumer, newest first; release of a dead pump's rows
             models.Index(fields=["consumer", "state", "id"], name="delivery_list"),
@@ -146,7 +146,7 @@ class Delivery(models.Model):
 
     @property
     def is_behind(self) -> bool:
-        """Whether it waits for an earlier delivery of its ordering key (delivery/lanes)."""
+        """Whether it waits for an earlier delivery of its ordering key (ordering/key_queue.py)."""
         return self.due_at == BEHIND
 
     @property
@@ -161,7 +161,7 @@ class Delivery(models.Model):
         taken = next((one for one in attempts if Outcome(one.outcome).is_success), None)
         if taken is None:
             return None
-        return roundtrip.of(
+        return timing.of(
             self.accepted_at, taken.started_at, taken.connect_ms, taken.total_ms, self.finished_at
         )
 

@@ -1,7 +1,7 @@
 """Results of the pipeline's work on the lake, and rows restored from it (docs/pipeline.md).
 
 The pipeline writes these tables by their columns. Only the broker writes deliveries and restored
-messages (steps/replay/restore).
+messages (replay/restore).
 """
 
 from django.db import models

@@ -10,7 +10,7 @@ from django.db.models import F
 from channels_app.models.base import ExactCharField
 from channels_app.models.consumer import Consumer
 from channels_app.models.team import Team
-from delivery.rules.health_status import Kind, State
+from delivery.core.health_status import Kind, State
 
 STATES = [(state.value, state.value) for state in State]
 KINDS = [(kind.value, kind.value.replace("_", " ")) for kind in Kind]
@@ -39,7 +39,7 @@ class Standing(models.Model):
     version = models.PositiveIntegerField(default=1)
 
     class Meta:
-        # steps/hot_keys, for the overview and each scrape: the few consumers with hot keys
+        # ordering/hot_keys, for the overview and each scrape: the few consumers with hot keys
         indexes = [models.Index(fields=["hot_count"], name="standing_hot")]
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class Notice(models.Model):
 
     class Meta:
         indexes = [
-            # runtime/notifications: the few to publish, or whose e-mail is due
+            # health/notifications: the few to publish, or whose e-mail is due
             models.Index(fields=["published"], name="notice_published"),
             models.Index(fields=["mail_due_at"], name="notice_mail"),
         ]

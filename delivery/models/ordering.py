@@ -13,11 +13,12 @@ from channels_app.models.consumer import Consumer
 class Lane(models.Model):
     """An ordering key. Exists while one of its deliveries is open or it is paused (S3-09, S3-24).
 
-    Its row is the lock of the key: only its holder changes the key's deliveries (delivery/lanes).
+    Its row is the lock of the key: only its holder changes the key's deliveries
+    (delivery/ordering/key_queue.py).
     """
 
     id = models.BigIntegerField(primary_key=True)
-    """Consumer and key packed into one number (rules/lanes.py)."""
+    """Consumer and key packed into one number (core/ordering.py)."""
     consumer = models.ForeignKey(
         Consumer, models.PROTECT, related_name="+", db_constraint=False, db_index=False
     )
@@ -37,7 +38,7 @@ class Lane(models.Model):
     """When its head died, for a consumer whose keys stop at a dead letter."""
 
     class Meta:
-        # lists of a consumer's keys, longest-standing heads first; the search in steps/lanes
+        # lists of a consumer's keys, longest-standing heads first; the search in ordering/keys
         indexes = [models.Index(fields=["consumer", "head_at"], name="lane_of_consumer")]
 
     def __str__(self) -> str:
@@ -63,14 +64,14 @@ class LaneWaiter(models.Model):
 
 
 class EarlyAck(models.Model):
-    """An acknowledgement kept until its attempt is recorded and applies it (steps/settle)."""
+    """An acknowledgement kept until its attempt is recorded and applies it (queue/settle)."""
 
     delivery_id = models.BigIntegerField(primary_key=True)
     ok = models.BooleanField()
     said_at = models.DateTimeField()
 
     class Meta:
-        # steps/acknowledge: entries without a recorded attempt
+        # acks/callbacks: entries without a recorded attempt
         indexes = [models.Index(fields=["said_at"], name="early_ack_age")]
 
     def __str__(self) -> str:
@@ -81,7 +82,7 @@ class Correlation(models.Model):
     """A provider's id for one delivery, or a callback with an id that is not known yet."""
 
     id = models.BigIntegerField(primary_key=True)
-    """Consumer and the provider's id packed into one number (rules/correlation.py)."""
+    """Consumer and the provider's id packed into one number (core/acks.py)."""
     delivery_id = models.BigIntegerField(null=True)
     """Null until the response that contains the id is recorded."""
     ok = models.BooleanField(null=True)
@@ -89,7 +90,7 @@ class Correlation(models.Model):
     noted_at = models.DateTimeField()
 
     class Meta:
-        # steps/correlate: ids too old for a callback
+        # acks/callbacks: ids too old for a callback
         indexes = [models.Index(fields=["noted_at"], name="correlation_age")]
 
     def __str__(self) -> str:

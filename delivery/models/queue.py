@@ -15,7 +15,7 @@ class DeadLetter(models.Model):
     """When to try next. A body that no key of this process decrypts is tried again later."""
 
     class Meta:
-        # runtime/dead_letters: entries to publish, oldest first
+        # queue/dead_letters: entries to publish, oldest first
         indexes = [models.Index(fields=["due_at"], name="dead_letter_due")]
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class MoveTask(models.Model):
     """When the next messages are moved."""
 
     class Meta:
-        # runtime/message_moves: running tasks; a queue's tasks, newest first
+        # pull/backlog: running tasks; a queue's tasks, newest first
         indexes = [
             models.Index(fields=["state", "next_due_at"], name="move_task_due"),
             models.Index(fields=["consumer", "id"], name="move_task_list"),

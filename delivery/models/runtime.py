@@ -5,10 +5,10 @@ from datetime import timedelta
 
 from django.db import models
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models.base import ExactCharField
 from channels_app.models.consumer import Consumer
-from delivery.rules.leases import MAX_WORKER_LENGTH
+from delivery.core.leases import MAX_WORKER_LENGTH
 
 ABSENT_AFTER = timedelta(minutes=1)
 """Longer than the longest long poll: a live worker asks more often."""
@@ -18,7 +18,7 @@ class PullWorker(models.Model):
     """One program that receives for a pull consumer; leases name it by its id (S2-08)."""
 
     id = models.BigIntegerField(primary_key=True)
-    """Computed from consumer and name by `rules.leases.owner_of`; used as
+    """Computed from consumer and name by `core.leases.owner_of`; used as
     ``Delivery.lease_owner``."""
     consumer = models.ForeignKey(Consumer, models.CASCADE, related_name="workers")
     name = ExactCharField(max_length=MAX_WORKER_LENGTH)
@@ -30,7 +30,7 @@ class PullWorker(models.Model):
     takes any key (S2-66)."""
 
     class Meta:
-        # the workers that share a consumer's keys (steps/sharing)
+        # the workers that share a consumer's keys (pull/key_affinity)
         indexes = [models.Index(fields=["consumer", "keys_until"], name="worker_keys")]
 
     def __str__(self) -> str:

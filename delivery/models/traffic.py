@@ -9,7 +9,7 @@ HOUR_S = 3600
 
 
 class Traffic(models.Model):
-    """One minute of all consumers, or one hour of all or of one (steps/traffic)."""
+    """One minute of all consumers, or one hour of all or of one (maintenance/traffic)."""
 
     consumer_id = models.BigIntegerField(default=ALL)
     span_s = models.PositiveSmallIntegerField()
@@ -23,7 +23,7 @@ class Traffic(models.Model):
     dead = models.PositiveBigIntegerField(default=0)
     """Deliveries that became dead letters."""
     latency = models.JSONField(default=list)
-    """Deliveries by the time since their message was accepted: counts of rules/latency."""
+    """Deliveries by the time since their message was accepted: counts of core/timing."""
 
     class Meta:
         verbose_name_plural = "traffic"

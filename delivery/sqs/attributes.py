@@ -11,8 +11,8 @@ from binascii import Error as BadBase64
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from channels_app.rules import headers, names
-from delivery.rules.dead_letters import PREFIX
+from channels_app.core import http, names
+from delivery.core.dead_letters import PREFIX
 from delivery.sqs.errors import SqsError
 
 MAX_ATTRIBUTES = 10
@@ -70,7 +70,7 @@ def read_system(given: object) -> dict[str, Attribute]:
             raise _invalid(name, "there is no such message system attribute")
         if attribute.data_type != "String":
             raise _invalid(name, "its type must be String")
-        if fault := headers.settable(TRACE, str(attribute.value)):
+        if fault := http.settable(TRACE, str(attribute.value)):
             raise _invalid(name, fault)
     return found
 
@@ -148,14 +148,14 @@ def to_headers(attributes: Attributes, system: Attributes) -> dict[str, str]:
     for name, attribute in attributes.items():
         if fields.get(name):
             continue
-        known = headers.canonical(name)
+        known = http.canonical(name)
         is_plain = attribute.data_type == "String" and isinstance(attribute.value, str)
         if (
             not is_plain
             or known in taken
             or known in {PACKED.lower(), TRACE.lower()}
             or attribute.value != str(attribute.value).strip()
-            or headers.forwardable(name, str(attribute.value))
+            or http.forwardable(name, str(attribute.value))
         ):
             packed |= show({name: attribute})
         else:

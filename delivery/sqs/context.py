@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from channels_app.api.authentication import Caller
-from channels_app.config_cache import ChannelConfig
-from delivery.rules.principal import Principal
+from channels_app.registry.cache import ChannelConfig
+from delivery.core.principal import Principal
 from delivery.sqs import errors, queues
 from delivery.sqs.errors import SqsError
 from delivery.sqs.queues import ACCOUNT, QueueView

@@ -11,13 +11,14 @@ from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 from django.http import UnreadablePostError
 
-from channels_app import clock, origin
+from channels_app import origin
 from channels_app.api import authentication
 from channels_app.api.base import read_body
 from channels_app.api.problems import ApiProblem
 from channels_app.conf import conf
-from channels_app.errors import BrokerError
-from channels_app.rules.encryption import KeyMissing
+from channels_app.core.encryption import KeyMissing
+from channels_app.core.errors import BrokerError
+from channels_app.database import clock
 from delivery.sqs import messages, protocol, signature
 from delivery.sqs.context import Context, ResultLater
 from delivery.sqs.errors import SqsError

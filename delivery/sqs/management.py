@@ -7,23 +7,22 @@ from typing import Any
 
 from django.db.models import Q
 
-from channels_app import clock, transactions
-from channels_app.config_cache import config_cache
+from channels_app.core.http import ALWAYS
+from channels_app.database import clock, transactions
 from channels_app.models import AuditEntry, Message
-from channels_app.rules.preconditions import ALWAYS
-from channels_app.steps import register_channel, register_consumer, switch_consumer
+from channels_app.registry import channels, consumers
+from channels_app.registry.cache import config_cache
+from delivery.core.leases import Lease
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.outcome import Outcome
 from delivery.models import Delivery, Queue
-from delivery.rules.leases import Lease
-from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.outcome import Outcome
-from delivery.runtime import leasing
+from delivery.pull import backlog, leasing
+from delivery.pull.backlog import Waiting
+from delivery.queue import cancel
 from delivery.sqs import attributes, errors, queues
 from delivery.sqs.context import ANY_SCOPE, Context
 from delivery.sqs.errors import SqsError
 from delivery.sqs.queues import CLIENT_ID, COUNTS, MAX_TAGS, QueueView
-from delivery.steps import cancel
-from delivery.steps import queues as steps
-from delivery.steps.queues import Waiting
 
 MAX_RESULTS = 1000
 PURGE_ROWS = 500
@@ -67,7 +66,7 @@ def delete(context: Context, parameters: Parameters) -> Result:
     _purge(context, queue)
     if queue.row:
         queue.row.delete()
-    switch_consumer.retire(
+    consumers.retire(
         channel,
         client_id,
         actor=context.caller.actor,
@@ -196,11 +195,11 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
         if is_fifo:
             # As in SQS: one window and one set of deduplication ids for all senders.
             values |= {"idempotency_window_s": DEDUPLICATION_S, "idempotency_scope": "channel"}
-        register_channel.put(slug, values, actor=actor, reason="CreateQueue")
+        channels.put(slug, values, actor=actor, reason="CreateQueue")
     elif _of_channel(given):
         context.authorize("admin")
-        register_channel.patch(slug, _of_channel(given), actor=actor, reason="CreateQueue")
-    done = register_consumer.put(
+        channels.patch(slug, _of_channel(given), actor=actor, reason="CreateQueue")
+    done = consumers.put(
         slug,
         CLIENT_ID,
         {"mode": "pull", "ordering": is_fifo, **_of_consumer(given)},
@@ -248,9 +247,9 @@ def _set(context: Context, queue: QueueView, given: dict[str, str]) -> None:
     actor, tenant = context.caller.actor, context.caller.tenant
     if of_channel := _of_channel(given):
         context.authorize("admin")
-        register_channel.patch(queue.channel.slug, of_channel, actor=actor)
+        channels.patch(queue.channel.slug, of_channel, actor=actor)
     if "RedrivePolicy" in given:
-        register_consumer.patch(
+        consumers.patch(
             queue.channel.slug,
             queue.consumer.client_id,
             _of_consumer(given),
@@ -292,7 +291,7 @@ def _check_redrive(context: Context, name: str, given: dict[str, str], is_fifo: 
 
 def waiting(queue: QueueView) -> Waiting:
     """Return the number of the queue's messages."""
-    return steps.count(queue.consumer.id, queue.channel.id, clock.now())
+    return backlog.count(queue.consumer.id, queue.channel.id, clock.now())
 
 
 def _counts(queue: QueueView) -> dict[str, str]:

@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 
 from django.db.models import Min
 
-from channels_app import clock
 from channels_app.api import publication, publishing
 from channels_app.api.problems import ApiProblem
-from channels_app.errors import BrokerError
+from channels_app.core import ids
+from channels_app.core.errors import BrokerError
+from channels_app.database import clock
+from channels_app.ingest import accept
+from channels_app.ingest.accept import Publication
 from channels_app.models import Message
-from channels_app.rules import ids
-from channels_app.steps import accept
-from channels_app.steps.accept import Publication
+from delivery.core.dead_letters import PREFIX
+from delivery.core.leases import Lease
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery
-from delivery.rules.dead_letters import PREFIX
-from delivery.rules.leases import Lease
-from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.outcome import Outcome
-from delivery.runtime import leasing, receiving
-from delivery.runtime.receiving import Deliver, ReceivedMessage, ReceiveRequest
+from delivery.pull import leasing, receiving
+from delivery.pull.receiving import Deliver, ReceivedMessage, ReceiveRequest
 from delivery.sqs import attributes, errors, queues
 from delivery.sqs.context import Context
 from delivery.sqs.errors import SqsError
@@ -35,7 +35,7 @@ from delivery.sqs.queues import (
     QueueView,
     name_of_url,
 )
-from delivery.steps import payloads
+from delivery.transport import payloads
 
 MAX_BATCH = 10
 Parameters = dict[str, Any]

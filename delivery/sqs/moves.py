@@ -2,20 +2,20 @@
 
 from typing import Any
 
-from channels_app import clock
-from channels_app.config_cache import config_cache
-from channels_app.errors import Refused
+from channels_app.core import ids
+from channels_app.core.errors import Refused
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer
-from channels_app.rules import ids
+from channels_app.registry.cache import config_cache
 from delivery.models import MoveTask
+from delivery.pull import backlog
+from delivery.pull.backlog import MAX_PER_SECOND
 from delivery.sqs import errors, management, queues
 from delivery.sqs.context import Context
 from delivery.sqs.errors import SqsError
 from delivery.sqs.queues import QueueView
-from delivery.steps import queues as steps
-from delivery.steps.queues import MAX_PER_SECOND
 
-MAX_LISTED = steps.MAX_MOVES_KEPT
+MAX_LISTED = backlog.MAX_MOVES_KEPT
 Parameters = dict[str, Any]
 Result = dict[str, Any]
 State = MoveTask.State
@@ -36,7 +36,7 @@ def start(context: Context, parameters: Parameters) -> Result:
     destination = _destination(context, queue, parameters.get("DestinationArn"))
     waiting = management.waiting(queue)
     try:
-        task = steps.start_move(
+        task = backlog.start_move(
             Consumer.objects.select_related("channel").get(id=queue.consumer.id),
             context.principal("StartMessageMoveTask"),
             now=clock.now(),
@@ -64,7 +64,7 @@ def cancel(context: Context, parameters: Parameters) -> Result:
         raise _no_task()
     context.named(_name(task), "replay")
     try:
-        done = steps.cancel_move(task.id, context.principal("CancelMessageMoveTask"))
+        done = backlog.cancel_move(task.id, context.principal("CancelMessageMoveTask"))
     except Refused as refused:
         raise SqsError("UnsupportedOperation", refused.detail) from None
     return {"ApproximateNumberOfMessagesMoved": done.moved_count}

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from channels_app.config_cache import ChannelConfig, ConsumerConfig, config_cache
+from channels_app.core import names
 from channels_app.models import Consumer
-from channels_app.rules import names
+from channels_app.registry.cache import ChannelConfig, ConsumerConfig, config_cache
 from delivery.models import Queue
 from delivery.sqs import errors
 from delivery.sqs.errors import SqsError

@@ -1,6 +1,6 @@
 """Decrypt responses that the broker encrypted at rest, with its keys.
 
-channels_app/rules/encryption.py and channels_app/data_encryption.py define the format.
+channels_app/core/encryption.py and channels_app/registry/data_encryption.py define the format.
 """
 
 import base64

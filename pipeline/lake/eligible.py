@@ -1,7 +1,7 @@
 """Define which rows belong to a segment: the condition shared by planning, export and checks.
 
-The broker's pruning has the same condition in its own code (delivery/steps/archived.py); tests
-compare the two.
+The broker's pruning has the same condition in its own code (delivery/maintenance/archived.py);
+tests compare the two.
 """
 
 from collections.abc import Mapping

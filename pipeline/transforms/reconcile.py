@@ -130,7 +130,7 @@ MATCHES_FILTER = """
     OR it = event_type AND event_type <> ''
     OR endswith(it, '.*') AND startswith(event_type, left(it, length(it) - 1)))
 """
-"""Whether a consumer's filter lets an event type through (channels_app/rules/filters.py)."""
+"""Whether a consumer's filter lets an event type through (channels_app/core/names.py)."""
 MISSING_CONSUMERS = f"""
     CASE WHEN known AND state = 'dispatched' AND must_exist AND consumers IS NOT NULL
     THEN array_except(

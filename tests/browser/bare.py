@@ -8,7 +8,7 @@ import sys
 
 from django.contrib.auth.models import User
 
-from channels_app import clock
+from channels_app.database import clock
 from delivery.models import PipelineRun
 from pipeline.contract.jobs import JOBS
 from tests.browser.person import OPERATOR, PASSWORD

@@ -13,7 +13,8 @@ from typing import Any
 from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import (
     Consumer,
     EarlyNumber,
@@ -21,7 +22,6 @@ from channels_app.models import (
     Message,
     Sequence,
 )
-from channels_app.rules import ids
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
 from tests.browser import showcase

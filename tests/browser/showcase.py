@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 from django.contrib.auth.models import Permission, User
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Membership, Team, new_id
-from channels_app.rules import ids
 from delivery.models import ConsumerHealth, Delivery, Notice
 from tests.browser.person import GUEST, OWNER, PASSWORD, STRANGER
 from tests.support.factories import (

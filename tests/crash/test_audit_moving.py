@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from django.db import connection, transaction
 
-from channels_app import clock, transactions
+from channels_app.database import clock, transactions
 from channels_app.models import Channel, Consumer, DirectoryVersion, Message, Team
+from delivery.core.reconciliation import Check
+from delivery.maintenance import checks
+from delivery.maintenance import reconciler as auditors
+from delivery.maintenance.reconciler import Reconciler, Wanted
 from delivery.models import Counter, Delivery
-from delivery.rules.reconciliation import Check
-from delivery.runtime import reconciler as auditors
-from delivery.runtime.reconciler import Reconciler, Wanted
-from delivery.steps import reconcile
 from tests.support import broker as brokers
 from tests.support.broker import Broker
 from tests.support.factories import ConsumerFactory, DeliveryFactory, TeamFactory
@@ -114,8 +114,8 @@ def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
     with transactions.snapshot():
         reconciler.config.refresh()
         meanwhile(come_late)
-        stretch = reconcile.next_key_range(reconciler.scope, 0)
-        reconcile.check(reconciler.result, reconciler.scope, stretch, reconciler.config)
+        stretch = checks.next_key_range(reconciler.scope, 0)
+        checks.check(reconciler.result, reconciler.scope, stretch, reconciler.config)
     assert reconciler.result.looked["deliveries"] == 3
     assert reconciler.result.off == {}
     assert Delivery.objects.count() == 6
@@ -125,7 +125,7 @@ def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
 def test_behind_a_look_transactions_are_what_they_were() -> None:
     """After a scan, transactions again see each other's commits."""
     with transactions.snapshot():
-        reconcile.newest()
+        checks.newest()
     with transaction.atomic():
         assert not Team.objects.exists()
         meanwhile(TeamFactory.create)

@@ -21,7 +21,7 @@ import pytest
 import requests
 from pytest_django import DjangoDbBlocker
 
-from delivery.runtime import registration
+from delivery.processes import registration
 from tests.crash.counts import Counts
 from tests.crash.failpoint import TIMEOUT_S, Failpoint, retry_until_done
 from tests.support import broker as broker_module

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from channels_app.rules.encryption import Keyring, generate_key
+from channels_app.core.encryption import Keyring, generate_key
 from tests.crash.counts import Counts
 from tests.crash.failpoint import TIMEOUT_S
 from tests.support.broker import ROOT, Broker, fresh_database, heard_ids, wait_until

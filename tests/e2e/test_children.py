@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from delivery.runtime import children
-from delivery.runtime.children import Bind, Unusable
+from delivery.cluster import children
+from delivery.cluster.children import Bind, Unusable
 from tests.e2e.test_supervisor import ROOT, lives, tree, wait_until
 from tests.support import ports
 

@@ -15,9 +15,9 @@ from threading import Thread
 import pytest
 import requests
 
-from channels_app.rules.secrets import decode_secret, new_secret
+from channels_app.core.encryption import decode_secret, new_secret
+from delivery.core import signing
 from delivery.management import receiver
-from delivery.rules import signing
 from tests.support import ports
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ import pytest
 import requests
 from django.core.management import CommandError
 
-from channels_app.rules import ids
+from channels_app.core import ids
 from delivery.management.demo import events, pages, stage
 from delivery.management.demo.numbers import Counts
 from tests.support import ports

@@ -14,7 +14,7 @@ import pytest
 import requests
 from django.core.management import CommandError, call_command
 
-from delivery.rules.pull_snippets import receiving
+from delivery.core.code_samples import receiving
 from tests.support.broker import ROOT, Broker, heard_ids, running, wait_until
 from tests.support.receiver import Receiver
 

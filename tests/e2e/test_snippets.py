@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from channels_app.rules.secrets import decode_secret, new_secret
-from delivery.rules.signing import sign, verify
-from delivery.rules.snippets import MASKED, Snippet, snippets
+from channels_app.core.encryption import decode_secret, new_secret
+from delivery.core.code_samples import MASKED, Snippet, snippets
+from delivery.core.signing import sign, verify
 from tests.support.receiver import Receiver
 
 BODY = '{"type":"invoice.paid","note":"für 5 €"}\n'.encode()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.runtime.task_queue import Stop
+from delivery.processes.task_queue import Stop
 from tests.support.broker import wait_until
 
 FORK = multiprocessing.get_context("fork")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.runtime.processes import WAIT_FOR_GO, Child, Process, Reaper
+from delivery.processes.control import WAIT_FOR_GO, Child, Process, Reaper
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import logging, sys, time
 from pathlib import Path
-from delivery.runtime.processes import Child
-from delivery.runtime.supervisor import Supervisor
+from delivery.processes.control import Child
+from delivery.cluster.supervisor import Supervisor
 
 def is_alive():
     with open("asked", "a") as asked:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from delivery.runtime import children, web_watch
-from delivery.runtime.children import Bind
-from delivery.runtime.web_watch import MAX_CHECKS, WebWatch
+from delivery.cluster import children, web_watch
+from delivery.cluster.children import Bind
+from delivery.cluster.web_watch import MAX_CHECKS, WebWatch
 from tests.support.broker import Broker, descendants, running, wait_until
 
 SERVER = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from channels_app.rules.encryption import generate_key
+from channels_app.core.encryption import generate_key
 from tests.support.broker import Broker, running, wait_until
 from tests.support.receiver import Receiver, Reply
 
@@ -26,7 +26,7 @@ KEY = "hsk_" + "a" * 16 + "_" + "b" * 52
 SWEPT = """
 import time
 from delivery.models import SweepRun
-from delivery.runtime.sweeps import SWEEPS
+from delivery.maintenance.sweeps import SWEEPS
 from django_q.models import Schedule
 for _ in range(60):
     run = set(SweepRun.objects.exclude(last_duration_ms=None).values_list("name", flat=True))

@@ -19,10 +19,10 @@ from django.test import Client, RequestFactory
 from rest_framework.views import APIView
 
 from channels_app.api.base import ApiView
+from channels_app.core import access, keys
+from channels_app.core.access import TEAM_RANKS
 from channels_app.models import ApiKey, Consumer, Invitation, Membership, Team
-from channels_app.rules import access, keys
-from channels_app.rules.roles import ROLES
-from channels_app.steps import make_roles
+from channels_app.registry import teams
 from tests.interfaces.conftest import Same
 from tests.support import console, world
 from tests.support.factories import ApiKeyFactory, TeamFactory, bearer
@@ -71,7 +71,7 @@ def filled(path: str, values: dict[str, str]) -> str | None:
 
 def staff() -> dict[str, User]:
     """Return users of each kind, with and without access to the console."""
-    make_roles.ensure()
+    teams.ensure()
     people = {"nobody": User.objects.create_user("nobody", is_staff=True)}
     for role in access.ROLES:
         people[role.name.lower()] = User.objects.create_user(role.name.lower(), is_staff=True)
@@ -158,7 +158,7 @@ def members(team: Team) -> Callers:
     other = User.objects.create_user("other")
     Membership.objects.create(team=TeamFactory.create(), user=other, role="owner")
     made["other"] = browser(other)
-    for role in ROLES:
+    for role in TEAM_RANKS:
         person = User.objects.create_user(f"team-{role}")
         Membership.objects.create(team=team, user=person, role=role)
         made[role] = browser(person)

@@ -17,25 +17,25 @@ from prometheus_client import REGISTRY
 from broker_site import commandline
 from broker_site.env import Environment
 from channels_app.api import publication
-from channels_app.errors import KeyUnavailable
+from channels_app.core import recurrence
+from channels_app.core.backoff import PRESETS
+from channels_app.core.errors import KeyUnavailable
+from channels_app.core.keys import SCOPES
 from channels_app.models import Consumer, Message, Schedule
-from channels_app.rules import occurrence_log, recurrence
-from channels_app.rules.backoff import PRESETS
-from channels_app.rules.keys import SCOPES
-from channels_app.steps import (
+from channels_app.registry import (
     api_keys,
-    register_channel,
-    register_consumer,
-    register_event_type,
-    register_producer,
-    signing_secrets,
+    channels,
+    consumers,
+    event_types,
+    producers,
+    secrets,
     teams,
 )
 from delivery.api import bodies
-from delivery.rules import envelope
-from delivery.rules.lifecycle import DeliveryState, Reason
-from delivery.rules.outcome import Outcome
-from delivery.steps.replay import filters
+from delivery.core import signing
+from delivery.core.lifecycle import DeliveryState, Reason
+from delivery.core.outcome import Outcome
+from delivery.replay import filters
 from tests.support.routes import routes
 
 CODE_AT = {
@@ -170,14 +170,14 @@ def test_every_problem_code_is_documented_and_used() -> None:
 @pytest.mark.parametrize(
     ("section", "names"),
     [
-        pytest.param("## Channels", register_channel.FIELDS, id="channel"),
-        pytest.param("### Event types", register_event_type.FIELDS, id="event type"),
+        pytest.param("## Channels", channels.FIELDS, id="channel"),
+        pytest.param("### Event types", event_types.FIELDS, id="event type"),
         pytest.param("## Schedules", recurrence.FIELDS, id="schedule"),
-        pytest.param("## Schedules", occurrence_log.RESULTS, id="firing"),
-        pytest.param("## Consumers", register_consumer.FIELDS, id="consumer"),
-        pytest.param("## Consumers", signing_secrets.FIELDS, id="secret"),
+        pytest.param("## Schedules", recurrence.RESULTS, id="firing"),
+        pytest.param("## Consumers", consumers.FIELDS, id="consumer"),
+        pytest.param("## Consumers", secrets.FIELDS, id="secret"),
         pytest.param("## Teams", teams.TEAM_FIELDS, id="team"),
-        pytest.param("## Producers", register_producer.FIELDS, id="producer"),
+        pytest.param("## Producers", producers.FIELDS, id="producer"),
         pytest.param("### Keys\n", api_keys.FIELDS, id="key"),
         pytest.param("### Keys\n", api_keys.OVERLAP, id="key rotation"),
         pytest.param("### Keys and scopes", SCOPES, id="scopes"),
@@ -206,8 +206,8 @@ def test_every_field_is_documented(section: str, names: Any) -> None:
 
 
 def test_every_header_of_a_delivery_is_documented() -> None:
-    sent = envelope.build(
-        envelope.Envelope(
+    sent = signing.build(
+        signing.Envelope(
             message_id="msg_1",
             timestamp=1,
             signature="v1,",

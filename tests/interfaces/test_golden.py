@@ -21,8 +21,8 @@ from django.urls import reverse
 from prometheus_client import REGISTRY
 
 from broker_site.env import Environment
-from channels_app import keystore
 from channels_app.models import ApiKey
+from channels_app.registry import data_encryption
 from tests.interfaces.conftest import Same
 from tests.support import console, people, world
 from tests.support.calling import document
@@ -149,7 +149,7 @@ def _mysql_table(table: str) -> str:
 def test_queries_of_each_page(same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that starts to query once for each of its rows shows up here."""
     # A slow machine must not read the keys again between two requests of a page.
-    monkeypatch.setattr(keystore, "FRESH_S", float("inf"))
+    monkeypatch.setattr(data_encryption, "FRESH_S", float("inf"))
     console.fill()
     team = TeamFactory.create(slug="acme")
     made = world.make(team)

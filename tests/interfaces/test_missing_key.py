@@ -22,11 +22,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from channels_app import inbound, keystore
+from channels_app.core.encryption import Keyring, generate_key
+from channels_app.core.fields import MASK
 from channels_app.models import Consumer, Schedule
-from channels_app.rules.encryption import Keyring, generate_key
-from channels_app.rules.fields import MASK
-from channels_app.steps import register_consumer
+from channels_app.registry import consumers, data_encryption
 from tests.support import console, people
 from tests.support.api import Api
 from tests.support.factories import (
@@ -63,13 +62,13 @@ def _hosts() -> None:
     """Encrypt the rows with OLD, then let NEW encrypt from now on."""
     with host(OLD):
         channel = ChannelFactory.create(slug="orders", external=True)
-        register_consumer.put("orders", "crm", CONSUMER, actor="test")
+        consumers.put("orders", "crm", CONSUMER, actor="test")
         ConsumerFactory.create(
             channel=channel, client_id="hook", team=TeamFactory.create(slug="acme")
         )
         ScheduleFactory.create(channel=channel, name="daily")
     with host(NEW, OLD) as both:
-        keystore.activate(both.primary_id)
+        data_encryption.activate(both.primary_id)
 
 
 @pytest.fixture
@@ -272,19 +271,19 @@ def test_the_api_answers_503_and_changes_nothing(
 
 def test_settings_that_need_no_key_can_be_changed_without_it() -> None:
     with host(NEW, OLD):
-        known = inbound.opened(crm())
+        known = consumers.opened(crm())
     with host(NEW):
-        register_consumer.patch("orders", "crm", {"description": "x"}, actor="test")
+        consumers.patch("orders", "crm", {"description": "x"}, actor="test")
     with host(NEW, OLD):
-        assert inbound.opened(crm()) == known
-        assert register_consumer.static_headers(crm()) == {"X-Token": "t0ken"}
+        assert consumers.opened(crm()) == known
+        assert consumers.static_headers(crm()) == {"X-Token": "t0ken"}
 
 
 @pytest.mark.trap("a form that fails without its key")
 def test_a_provider_is_told_to_come_again() -> None:
     """403 would be final, and the acknowledgement lost."""
     with host(OLD):
-        address = inbound.address(crm())
+        address = consumers.address(crm())
     assert address is not None
     body = b"{}"
     signature = f"sha256={hmac.new(b's3cret', body, 'sha256').hexdigest()}"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
+from channels_app.core import access
 from channels_app.models import AuditEntry, Channel, Consumer, Message, Producer
-from channels_app.rules import access
-from channels_app.steps import note_opening
+from channels_app.registry import viewing
 from delivery.models import Attempt, DeadCluster, Delivery
 from tests.interfaces.console.test_granting import client_of, person
 from tests.support import console, people, world
@@ -40,9 +40,9 @@ VIEW = tuple(
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    note_opening.forget()
+    viewing.forget()
     yield
-    note_opening.forget()
+    viewing.forget()
 
 
 @dataclass(frozen=True, slots=True)

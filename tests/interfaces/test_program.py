@@ -9,10 +9,10 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 
-from channels_app.errors import KeyUnavailable
-from channels_app.rules import program
+from channels_app.core import program
+from channels_app.core.errors import KeyUnavailable
+from delivery.core.reconciliation import Check, remedy
 from delivery.models import DeadCluster, Erasure, LakeAudit, PipelineRun, Restore, Segment
-from delivery.rules.reconciliation import Check, remedy
 from tests.support import console
 
 pytestmark = pytest.mark.django_db

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from channels_app.core import ids
 from channels_app.models import Channel, Consumer, Message, MessageBody, Producer
-from channels_app.rules import ids
 from delivery.models import Attempt, Counter, Delivery
 from delivery.models.counter import MADE
 from tests.support.bodies import corpus

@@ -18,9 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from channels_app.models import Channel, Message, new_id
+from delivery.maintenance import archived, counters, sweeps
 from delivery.models import Attempt, Delivery, PipelineRun, RestoredMessage, Segment
-from delivery.runtime import sweeps
-from delivery.steps import archived, counter_repair
 from pipeline import settings
 from pipeline.broker.database import Database
 from pipeline.broker.runs import RunCancelled
@@ -61,7 +60,7 @@ def month() -> Month:
         row.state = "dead"
         Delivery.objects.filter(id=row.id).update(state="dead")
     for name in ("books", "slow"):
-        counter_repair.recount(made.consumers[name].id)
+        counters.recount(made.consumers[name].id)
     return made
 
 
@@ -130,7 +129,7 @@ def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
             assert f"/day={segment.day}/" in file["path"]
             keys = [row["id"] for row in _rows(files, file["path"])]
             assert (file["first"], file["last"]) == (min(keys), max(keys))
-    assert counter_repair.gap() == 0
+    assert counters.gap() == 0
     assert_counters_are_true()
     call_command("reconcile")
 
@@ -365,7 +364,7 @@ def test_what_is_replayed_before_it_is_deleted_stays_here_and_leaves_the_lake(
     for key in (early, late):
         before["deliveries"][key] = in_tables()["deliveries"][key]
     assert_once(before, files)
-    assert counter_repair.gap() == 0
+    assert counters.gap() == 0
 
 
 @pytest.mark.mysql
@@ -435,8 +434,8 @@ def test_a_channel_that_is_deleted_meanwhile_does_not_hold_the_archive_up(
     gone = Delivery.objects.filter(channel__slug="invoices")
     Attempt.objects.filter(delivery_id__in=gone.values("id")).delete()
     gone.delete()
-    counter_repair.recount(month.consumers["books"].id)
-    counter_repair.recount(month.consumers["slow"].id)
+    counters.recount(month.consumers["books"].id)
+    counters.recount(month.consumers["slow"].id)
     prune()
     finish(archive_job)
     files.check()

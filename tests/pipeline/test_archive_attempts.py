@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from channels_app.rules import ids
+from channels_app.core import ids
 from delivery.models import Attempt, Delivery, Segment
 from pipeline import settings
 from pipeline.broker import tables

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from delivery.maintenance import archived, counters
 from delivery.models import Delivery, PipelineLock, Segment
-from delivery.steps import archived, counter_repair
 from pipeline import settings
 from pipeline.broker import runs
 from pipeline.lake import planning
@@ -138,7 +138,7 @@ def test_a_run_that_ends_anywhere_is_finished_by_the_next(
         archive_job()
     finish(archive_job)
     assert_once(before, files)
-    assert counter_repair.gap() == 0
+    assert counters.gap() == 0
 
 
 @pytest.mark.parametrize("name", [*WHILE_EXPORTING, *WHILE_AMENDING])
@@ -206,7 +206,7 @@ def test_the_broker_may_end_between_any_two_of_its_deletions(
             with suppress(Died):
                 if not prune():
                     break
-            assert counter_repair.gap() == 0
+            assert counters.gap() == 0
     prune()
     assert_counters_are_true()
     assert_once(before, files)

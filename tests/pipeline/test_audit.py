@@ -17,6 +17,7 @@ import pytest
 from django.core.management import call_command
 from django.db.models import F
 
+from channels_app.core import ids
 from channels_app.models import (
     Channel,
     Consumer,
@@ -25,7 +26,6 @@ from channels_app.models import (
     Message,
     MessageBody,
 )
-from channels_app.rules import ids
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding, Restore
 from pipeline.broker import tables
 from pipeline.contract.results import CHECKS

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from delivery.core.principal import Principal
+from delivery.maintenance import pipeline_runs
+from delivery.maintenance import pipeline_runs as processes
 from delivery.models import PipelineLock, PipelineRun
-from delivery.rules.principal import Principal
-from delivery.runtime import pipeline as processes
-from delivery.steps import pipeline_runs
 from pipeline import cli
 from pipeline.broker import runs
 from pipeline.contract import jobs as offered

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from channels_app.core import ids
 from channels_app.models import Channel, Consumer, DirectoryVersion, Message
-from channels_app.rules import ids
 from delivery.models import Erasure, PipelineRun, Segment
 from pipeline.execution.job import JobError
 from pipeline.settings import Settings

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from delivery.steps import counter_repair
+from delivery.maintenance import counters
 from tests.pipeline import month
 
 pytestmark = pytest.mark.django_db
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 def test_its_books_are_true_and_it_holds_every_kind_of_end() -> None:
     made = month.make(messages=800)
 
-    assert counter_repair.gap() == 0
+    assert counters.gap() == 0
     assert {row.state for row in made.deliveries} == {"queued", "delivered", "dead"}
     outcomes = {row.outcome for row in made.deliveries if row.state == "dead"}
     assert outcomes == {"unavailable", "server_error"}

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
 from delivery.models import PipelineRun
 from pipeline import settings
 from pipeline.lake import planning

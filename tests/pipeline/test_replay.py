@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import (
     AuditEntry,
     Channel,
@@ -19,7 +20,7 @@ from channels_app.models import (
     Message,
     MessageBody,
 )
-from channels_app.rules import ids
+from delivery.core.principal import Principal
 from delivery.models import (
     Attempt,
     Delivery,
@@ -29,8 +30,7 @@ from delivery.models import (
     Restored,
     RestoredMessage,
 )
-from delivery.rules.principal import Principal
-from delivery.steps.replay import restore
+from delivery.replay import restore
 from pipeline.broker import runs
 from pipeline.execution.job import JobError
 from pipeline.jobs import replay as job

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from channels_app import data_encryption
-from channels_app.data_encryption import StoredResponse
 from channels_app.models import AuditEntry, new_id
+from channels_app.registry import data_encryption
+from channels_app.registry.data_encryption import StoredResponse
 from delivery.admin import triage
 from delivery.admin.triage import Part
 from delivery.models import Attempt, DeadCluster, Delivery

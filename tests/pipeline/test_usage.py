@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from channels_app.models import Channel, Consumer
+from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery, LatencyHour, UsageHour
-from delivery.rules.outcome import Outcome
 from pipeline.contract import histogram
 from pipeline.execution.job import JobError
 from pipeline.jobs.usage import COUNTED, KEYS

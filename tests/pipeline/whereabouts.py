@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from django.db import connection
 
+from delivery.maintenance import archived, counters
 from delivery.models import Delivery, Segment
-from delivery.steps import archived, counter_repair
 from pipeline.broker.database import instant
 from pipeline.lake import totals
 
@@ -117,4 +117,4 @@ def requeue(key: int) -> None:
         due_at=datetime.now(UTC),
         version=row.version + 1,
     )
-    counter_repair.recount(row.consumer_id)
+    counters.recount(row.consumer_id)

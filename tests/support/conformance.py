@@ -25,7 +25,7 @@ from typing import Any
 from django.conf import settings
 from standardwebhooks import Webhook
 
-from channels_app.rules.secrets import new_secret
+from channels_app.core.encryption import new_secret
 from tests.support import node, toolchains
 from tests.support.broker import Broker
 

@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from channels_app.conf import keyring
+from channels_app.core import ids, recurrence
 from channels_app.models import (
     AuditEntry,
     DirectoryVersion,
@@ -22,8 +23,10 @@ from channels_app.models import (
     Sequence,
     new_id,
 )
-from channels_app.rules import ids, occurrence_log
-from channels_app.steps import teams
+from channels_app.registry import teams
+from delivery.core.ordering import lane_id
+from delivery.core.reconciliation import Check
+from delivery.core.timing import BUCKETS
 from delivery.models import (
     AccountingReport,
     ConsumerHealth,
@@ -58,9 +61,6 @@ from delivery.models import (
     TrafficMark,
     UsageHour,
 )
-from delivery.rules.lanes import lane_id
-from delivery.rules.latency import BUCKETS
-from delivery.rules.reconciliation import Check
 from pipeline.contract.results import CHECKS
 from tests.support.factories import (
     ApiKeyFactory,
@@ -161,10 +161,10 @@ def fill() -> None:
         **{"channel": channel, "producer": producer, "name": "daily-report"},
         **{"cron": "0 9 * * 1-5", "every_ms": None, "timezone": "Europe/Paris"},
         recent=[
-            occurrence_log.line(occurrence_log.FIRED, now, occurrence_at=now, message=fired),
-            occurrence_log.line(occurrence_log.MISSED, now, occurrence_at=now, count=1234),
-            occurrence_log.line(
-                occurrence_log.REFUSED, now, occurrence_at=now, detail="<script>alert(1)</script>"
+            recurrence.line(recurrence.FIRED, now, occurrence_at=now, message=fired),
+            recurrence.line(recurrence.MISSED, now, occurrence_at=now, count=1234),
+            recurrence.line(
+                recurrence.REFUSED, now, occurrence_at=now, detail="<script>alert(1)</script>"
             ),
         ],
     )

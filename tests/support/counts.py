@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from django.db import connection
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import Consumer, Message, new_id
-from channels_app.rules import ids
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
 

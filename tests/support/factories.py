@@ -21,7 +21,7 @@ from factory.declarations import (
 from factory.django import DjangoModelFactory
 from factory.helpers import post_generation
 
-from channels_app import data_encryption
+from channels_app.core import encryption, keys
 from channels_app.models import (
     ApiKey,
     Channel,
@@ -36,7 +36,7 @@ from channels_app.models import (
     Team,
     new_id,
 )
-from channels_app.rules import keys, secrets
+from channels_app.registry import data_encryption
 from delivery.models import Attempt, Counter, Delivery
 from delivery.models.counter import MADE
 
@@ -136,9 +136,9 @@ class ConsumerFactory(DjangoModelFactory[Consumer]):
 
     @post_generation
     def secret(consumer: Consumer, create: bool, text: str | None, **_: Any) -> str:
-        text = text or secrets.new_secret()
+        text = text or encryption.new_secret()
         sealed, key_id = data_encryption.encrypt_for_consumer(
-            consumer.channel_id, consumer.client_id, secrets.decode_secret(text)
+            consumer.channel_id, consumer.client_id, encryption.decode_secret(text)
         )
         ConsumerSecret.objects.create(consumer=consumer, sealed=sealed, key_id=key_id)
         _texts[f"{consumer.pk}"] = text

@@ -7,9 +7,10 @@ from dataclasses import replace
 from django.conf import settings
 from django.test import override_settings
 
-from channels_app import conf, keystore
-from channels_app.config_cache import config_cache
-from channels_app.rules.encryption import Keyring
+from channels_app import conf
+from channels_app.core.encryption import Keyring
+from channels_app.registry import data_encryption
+from channels_app.registry.cache import config_cache
 
 
 @contextmanager
@@ -28,5 +29,5 @@ def host(*keys: str, secret: str = "", former: Sequence[str] = ()) -> Iterator[K
 
 def _forget() -> None:
     conf.keyring.cache_clear()
-    keystore.forget()
+    data_encryption.forget()
     config_cache.__init__()  # type: ignore[misc]  # begins anew

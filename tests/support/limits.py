@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from channels_app import conf, storage
+from channels_app import conf
+from channels_app.ingest import storage
 
 
 @contextmanager

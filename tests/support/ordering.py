@@ -4,14 +4,13 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from channels_app.models import Consumer
+from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, Reason, Transition
+from delivery.core.ordering import BEHIND, lane_id
+from delivery.core.outcome import Outcome
 from delivery.models import Counter, Delivery, Lane, LaneWaiter
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.lanes import BEHIND, lane_id
-from delivery.rules.lifecycle import DeliveryState, Reason, Transition
-from delivery.rules.outcome import Outcome
-from delivery.steps import claim, settle
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.settle import Result
+from delivery.queue import claim, settle
+from delivery.queue.claim import ClaimRequest
+from delivery.queue.settle import Result
 from tests.support import pumping
 from tests.support.pumping import publish
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Team
 from delivery.models import Delivery
-from delivery.steps import fanout
+from delivery.queue import fanout
 from tests.support.calling import Api
 from tests.support.factories import ConsumerFactory
 from tests.support.pumping import make_channel, publish

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from channels_app import data_encryption
-from channels_app.config_cache import ChannelConfig, config_cache
+from channels_app.ingest import accept
+from channels_app.ingest.accept import Publication
 from channels_app.models import Channel, Consumer, ConsumerSecret
-from channels_app.steps import accept
-from channels_app.steps.accept import Publication
+from channels_app.registry import data_encryption
+from channels_app.registry.cache import ChannelConfig, config_cache
 from delivery.models import Counter, Delivery
 from delivery.models.counter import COUNTED, MADE
-from delivery.runtime import registration
-from delivery.runtime.pump import Pump
-from delivery.runtime.wakeups import Listener
+from delivery.processes import registration
+from delivery.pump.pump import Pump
+from delivery.pump.wakeups import Listener
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 POLL_S = 0.02

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Consumer, Message, MessageBody
 from delivery.models import Attempt, Counter, Delivery, Restore, Restored
 

@@ -7,8 +7,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from channels_app.rules.addresses import Networks, parse_networks
-from delivery.steps.send import Call, Response, Sender
+from channels_app.core.networks import Networks, parse_networks
+from delivery.transport import Call, Response, Sender
 
 LOOPBACK = parse_networks("127.0.0.0/8, ::1")
 EXCERPT_BYTES = 1000

@@ -7,7 +7,7 @@ from functools import cache
 from django.db import connection, transaction
 from django.db.models import Model
 
-from channels_app.config_cache import config_cache
+from channels_app.registry.cache import config_cache
 
 Rows = set[tuple[object, ...]]
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from channels_app.rules import backoff
-from channels_app.rules.consumers import ConsumerConfig
+from channels_app.core import backoff
+from channels_app.core.consumer_config import ConsumerConfig
 
 
 def consumer_view(**values: Any) -> ConsumerConfig:
@@ -19,7 +19,7 @@ def consumer_view(**values: Any) -> ConsumerConfig:
         "url": "http://127.0.0.1:9/",
         "event_types": (),
         "timeout_ms": 15_000,
-        "retry": backoff.rule([1], 3),
+        "retry": backoff.resolve_rule([1], 3),
         "rate": None,
         "max_in_flight": 1,
         "team_id": None,

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.core.provider_ids import correlation
+from channels_app.database import clock
 from channels_app.models import ApiKey, Consumer, Producer, Team
-from channels_app.rules import ids
-from channels_app.rules.correlation import correlation
+from delivery import replay
+from delivery.core.leases import Lease
+from delivery.core.ordering import lane_id
+from delivery.core.principal import Principal
 from delivery.models import Delivery, Lane, Replay
-from delivery.rules.lanes import lane_id
-from delivery.rules.leases import Lease
-from delivery.rules.principal import Principal
-from delivery.runtime import leasing
-from delivery.steps import replay
+from delivery.pull import leasing
 from tests.support import factories
 
 

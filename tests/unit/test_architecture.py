@@ -72,6 +72,19 @@ def test_imports_point_one_way(folder: Path, config: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_the_picture_of_the_rooms_is_that_of_the_code() -> None:
+    drawn = subprocess.run(
+        [sys.executable, ROOT / "tools" / "architecture"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert drawn == (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8"), (
+        "tools/architecture > docs/images/architecture.svg"
+    )
+
+
 def test_modules_have_one_subject() -> None:
     long = {}
     for name in sources(*CODE):

@@ -6,7 +6,6 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock, quotas
 from channels_app.api import openapi, problems, publication, publishing, sequencing
 from channels_app.api.authentication import caller_of
 from channels_app.api.base import ApiView, parse_json, read_body
@@ -14,9 +13,11 @@ from channels_app.api.problems import ApiProblem
 from channels_app.api.sequencing import Result
 from channels_app.api.views.publish import RECORD
 from channels_app.conf import MAX_BATCH_ITEMS, MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
-from channels_app.config_cache import ChannelConfig
-from channels_app.rules.sequence import MAX_NUMBER
-from channels_app.steps.accept import Publication
+from channels_app.core.sequence import MAX_NUMBER
+from channels_app.database import clock
+from channels_app.ingest import limits
+from channels_app.ingest.accept import Publication
+from channels_app.registry.cache import ChannelConfig
 
 LINES = {"application/x-ndjson", "application/jsonl", "application/ndjson"}
 
@@ -103,7 +104,7 @@ class BatchView(ApiView):
         view = publishing.channel_of(channel)
         producer, now = self.caller.producer, clock.now()
         producer_id = producer.id if producer else None
-        quotas.check(view, producer_id)
+        limits.check(view, producer_id)
         read: list[Publication | ApiProblem] = []
         for item in _items(request):
             try:

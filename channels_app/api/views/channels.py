@@ -10,12 +10,12 @@ from channels_app.api import cursor, etags, openapi
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object, stamps
 from channels_app.conf import conf
-from channels_app.errors import NotFound
+from channels_app.core import fields, keys
+from channels_app.core.errors import NotFound
+from channels_app.core.rate_limits import within
 from channels_app.models import Channel
-from channels_app.rules import fields, keys
-from channels_app.rules.limits import within
-from channels_app.steps import register_channel
-from channels_app.steps.register_channel import FIELDS
+from channels_app.registry import channels
+from channels_app.registry.channels import FIELDS
 
 SETTINGS = openapi.component("ChannelSettings", fields.object_schema(FIELDS))
 CHANGES = openapi.component("ChannelChanges", fields.object_schema(FIELDS, partial=True))
@@ -90,7 +90,7 @@ class ChannelView(ApiView):
     )
     def put(self, request: Request, channel: str) -> Response:
         """Create the channel or replace its settings. Repeating the call changes nothing."""
-        done = register_channel.put(
+        done = channels.put(
             channel,
             json_object(request, optional=True),
             actor=self.caller.actor,
@@ -109,7 +109,7 @@ class ChannelView(ApiView):
     )
     def patch(self, request: Request, channel: str) -> Response:
         """Change the given settings, including `paused`, and keep the others."""
-        done = register_channel.patch(
+        done = channels.patch(
             channel,
             json_object(request),
             actor=self.caller.actor,
@@ -133,7 +133,7 @@ def representation(channel: Channel) -> dict[str, Any]:
     }
     return {
         "slug": channel.slug,
-        **register_channel.describe(channel),
+        **channels.describe(channel),
         "effective": effective,
         **stamps(channel),
     }

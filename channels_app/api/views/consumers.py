@@ -7,21 +7,20 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import inbound
 from channels_app.api import cursor, etags, openapi, publishing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object, stamps
 from channels_app.conf import conf
-from channels_app.errors import Invalid, NotFound
+from channels_app.core import backoff, consumer_config, fields, retry_overrides, settings, times
+from channels_app.core.errors import Invalid, NotFound
 from channels_app.models import Consumer
-from channels_app.rules import backoff, consumer_status, fields, retries, settings, times
-from channels_app.rules.write_result import WriteResult
-from channels_app.steps import register_consumer, renew_inbound, signing_secrets, switch_consumer
-from channels_app.steps.register_consumer import FIELDS
+from channels_app.registry import consumers, secrets
+from channels_app.registry.configuration import WriteResult
+from channels_app.registry.consumers import FIELDS
 
 SETTINGS = openapi.component("ConsumerSettings", fields.object_schema(FIELDS))
 CHANGES = openapi.component("ConsumerChanges", fields.object_schema(FIELDS, partial=True))
-OVERLAP = openapi.component("SecretRotation", fields.object_schema(signing_secrets.FIELDS))
+OVERLAP = openapi.component("SecretRotation", fields.object_schema(secrets.FIELDS))
 STATES = Consumer.State.values
 SIGNING_KEY = openapi.component(
     "SigningKey",
@@ -58,7 +57,7 @@ _PROPERTIES: dict[str, Mapping[str, Any]] = {
     "state": {"type": "string", "enum": STATES},
     "health": {
         "type": "string",
-        "enum": list(consumer_status.CODES),
+        "enum": list(consumer_config.CODES),
         "description": "Health of the consumer. A change of health does not change `version`.",
     },
     "state_reason": openapi.TEXT,
@@ -155,7 +154,7 @@ class ConsumerView(ApiView):
         A 201 response contains the signing secret, which is not shown again. Registering a retired
         consumer makes it active again, with a new secret.
         """
-        done = register_consumer.put(
+        done = consumers.put(
             channel,
             client_id,
             json_object(request),
@@ -178,7 +177,7 @@ class ConsumerView(ApiView):
     )
     def patch(self, request: Request, channel: str, client_id: str) -> Response:
         """Change the given settings and keep the others."""
-        done = register_consumer.patch(
+        done = consumers.patch(
             channel,
             client_id,
             json_object(request),
@@ -199,7 +198,7 @@ class ConsumerView(ApiView):
     )
     def delete(self, request: Request, channel: str, client_id: str) -> Response:
         """Retire the consumer: the broker sends it nothing more and keeps its history."""
-        switch_consumer.retire(
+        consumers.retire(
             channel,
             client_id,
             actor=self.caller.actor,
@@ -239,7 +238,7 @@ class PauseView(DoneView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Stop deliveries to the consumer until it is resumed. New deliveries wait."""
-        return self.done(switch_consumer.pause, request, channel, client_id)
+        return self.done(consumers.pause, request, channel, client_id)
 
 
 class ResumeView(DoneView):
@@ -255,7 +254,7 @@ class ResumeView(DoneView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Resume deliveries after a pause, or after the broker disabled the consumer."""
-        return self.done(switch_consumer.resume, request, channel, client_id)
+        return self.done(consumers.resume, request, channel, client_id)
 
 
 class SecretsView(ApiView):
@@ -275,7 +274,7 @@ class SecretsView(ApiView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Create a new secret, shown once. Old secrets keep signing for `overlap_s` seconds."""
-        done = signing_secrets.rotate(
+        done = secrets.rotate(
             channel,
             client_id,
             json_object(request, optional=True),
@@ -300,8 +299,8 @@ def representation(consumer: Consumer) -> dict[str, Any]:
         "health": consumer.condition.code,
         "state_reason": consumer.state_reason,
         "state_changed_at": times.text(changed_at) if changed_at else None,
-        **register_consumer.describe(consumer),
-        "inbound_url": inbound.address(consumer),
+        **consumers.describe(consumer),
+        "inbound_url": consumers.address(consumer),
         "signing_keys": [
             {
                 "scheme": secret.scheme,
@@ -317,7 +316,7 @@ def representation(consumer: Consumer) -> dict[str, Any]:
             "max_in_flight": consumer.max_in_flight or defaults.max_in_flight,
             "retry": retry if retry is not None else backoff.DEFAULT,
             "gives_up_after_s": backoff.total(policy, attempts),
-            "retry_overrides": retries.effective(consumer.retry_overrides, retry, attempts),
+            "retry_overrides": retry_overrides.effective(consumer.retry_overrides, retry, attempts),
         },
         **stamps(consumer),
     }
@@ -349,4 +348,4 @@ class InboundAddressView(DoneView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Create a new inbound address. The current address stops working at once."""
-        return self.done(renew_inbound.renew, request, channel, client_id)
+        return self.done(consumers.renew_inbound, request, channel, client_id)

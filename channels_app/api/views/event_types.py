@@ -10,11 +10,11 @@ from rest_framework.response import Response
 from channels_app.api import cursor, etags, openapi, publishing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object, stamps
-from channels_app.errors import NotFound
+from channels_app.core import fields, keys, names
+from channels_app.core.errors import NotFound
 from channels_app.models import EventType
-from channels_app.rules import fields, keys, names
-from channels_app.steps import register_event_type
-from channels_app.steps.register_event_type import FIELDS, Writer
+from channels_app.registry import event_types
+from channels_app.registry.event_types import FIELDS, Writer
 
 NAME_SCHEMA = {
     "type": "string",
@@ -95,7 +95,7 @@ class EventTypeView(ApiView):
     def put(self, request: Request, channel: str, name: str) -> Response:
         """Create or replace the event type. Repeating the call changes nothing."""
         writer = _writer(self.caller, channel)
-        done = register_event_type.put(
+        done = event_types.put(
             channel,
             name,
             json_object(request, optional=True),
@@ -118,7 +118,7 @@ class EventTypeView(ApiView):
     def patch(self, request: Request, channel: str, name: str) -> Response:
         """Change the given fields and keep the others."""
         writer = _writer(self.caller, channel)
-        done = register_event_type.patch(
+        done = event_types.patch(
             channel,
             name,
             json_object(request),
@@ -139,7 +139,7 @@ class EventTypeView(ApiView):
     def delete(self, request: Request, channel: str, name: str) -> Response:
         """Delete the event type. Messages of that type are then accepted without validation."""
         writer = _writer(self.caller, channel)
-        register_event_type.remove(
+        event_types.remove(
             channel,
             name,
             actor=self.caller.actor,
@@ -154,7 +154,7 @@ def representation(channel: str, event_type: EventType) -> dict[str, Any]:
     return {
         "channel": channel,
         "name": event_type.name,
-        **register_event_type.describe(event_type),
+        **event_types.describe(event_type),
         **stamps(event_type),
     }
 

@@ -8,12 +8,12 @@ from rest_framework.response import Response
 
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.base import ApiView, json_object, stamps
-from channels_app.errors import NotFound
+from channels_app.core import fields, times
+from channels_app.core.errors import NotFound
 from channels_app.models import ApiKey, Producer
-from channels_app.rules import fields, times
-from channels_app.rules.write_result import WriteResult
-from channels_app.steps import api_keys
-from channels_app.steps.api_keys import FIELDS, OVERLAP
+from channels_app.registry import api_keys
+from channels_app.registry.api_keys import FIELDS, OVERLAP
+from channels_app.registry.configuration import WriteResult
 
 WISHES = openapi.component("KeyWishes", fields.object_schema(FIELDS))
 ROTATION = openapi.component("KeyRotation", fields.object_schema(OVERLAP))

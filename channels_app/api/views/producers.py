@@ -9,11 +9,11 @@ from rest_framework.response import Response
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object, stamps
-from channels_app.errors import NotFound
+from channels_app.core import fields
+from channels_app.core.errors import NotFound
 from channels_app.models import Producer
-from channels_app.rules import fields
-from channels_app.steps import register_producer
-from channels_app.steps.register_producer import FIELDS
+from channels_app.registry import producers
+from channels_app.registry.producers import FIELDS
 
 SETTINGS = openapi.component("ProducerSettings", fields.object_schema(FIELDS))
 CHANGES = openapi.component("ProducerChanges", fields.object_schema(FIELDS, partial=True))
@@ -77,7 +77,7 @@ class ProducerView(ApiView):
     )
     def put(self, request: Request, producer: str) -> Response:
         """Create or replace the producer. Repeating the call changes nothing."""
-        done = register_producer.put(
+        done = producers.put(
             producer,
             json_object(request, optional=True),
             actor=self.caller.actor,
@@ -96,7 +96,7 @@ class ProducerView(ApiView):
     )
     def patch(self, request: Request, producer: str) -> Response:
         """Change the given settings and keep the others."""
-        done = register_producer.patch(
+        done = producers.patch(
             producer,
             json_object(request),
             actor=self.caller.actor,
@@ -109,7 +109,7 @@ def representation(producer: Producer) -> dict[str, Any]:
     """The producer as the API shows it."""
     return {
         "slug": producer.slug,
-        **register_producer.describe(producer),
+        **producers.describe(producer),
         **stamps(producer),
     }
 

@@ -9,8 +9,8 @@ from rest_framework.request import Request
 from channels_app.api import fast_path, openapi, publishing
 from channels_app.api.base import ApiView
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
-from channels_app.rules import times
-from channels_app.rules.sequence import MAX_NUMBER
+from channels_app.core import times
+from channels_app.core.sequence import MAX_NUMBER
 
 RECORD = openapi.record(
     id={"type": "string", "pattern": "^msg_[0-7][0-9a-hjkmnp-tv-z]{12}$"},

@@ -7,16 +7,16 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock
 from channels_app.api import cursor, etags, openapi, publishing, recurring
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object
-from channels_app.errors import Invalid, NotFound
+from channels_app.core import fields, recurrence
+from channels_app.core.errors import Invalid, NotFound
+from channels_app.core.recurrence import CONTENT, FIELDS
+from channels_app.database import clock
 from channels_app.models import Schedule
-from channels_app.rules import fields, occurrence_log
-from channels_app.rules.recurrence import CONTENT, FIELDS
-from channels_app.steps import register_schedule
-from channels_app.steps.register_schedule import Order, Owner
+from channels_app.registry import schedules
+from channels_app.registry.schedules import Order, Owner
 
 STATES = Schedule.State.values
 SETTINGS = openapi.component("ScheduleSettings", fields.object_schema(FIELDS))
@@ -25,7 +25,7 @@ _SEEN = {name: field for name, field in FIELDS.items() if not name.startswith("b
 FIRING = openapi.component(
     "Firing",
     openapi.record(
-        result={"type": "string", "enum": list(occurrence_log.RESULTS)},
+        result={"type": "string", "enum": list(recurrence.RESULTS)},
         occurrence_at=openapi.MAYBE_INSTANT | {"description": "null for a manual run."},
         at=openapi.INSTANT,
         message={"type": ["string", "null"], "description": "Id of the published message."},
@@ -42,7 +42,7 @@ _PROPERTIES: dict[str, Any] = {
     "words": openapi.TEXT | {"description": "The timetable in words."},
     "next": {"type": "array", "items": openapi.INSTANT, "maxItems": recurring.SHOWN},
     "last": {"oneOf": [FIRING, {"type": "null"}]},
-    "recent": {"type": "array", "items": FIRING, "maxItems": occurrence_log.MAX_KEPT},
+    "recent": {"type": "array", "items": FIRING, "maxItems": recurrence.MAX_KEPT},
     "fired_count": openapi.WHOLE,
     "skipped_count": openapi.WHOLE,
 }
@@ -174,7 +174,7 @@ class ScheduleView(OneScheduleView):
     def delete(self, request: Request, channel: str, schedule: str) -> Response:
         """Delete the schedule. Messages that it published are still delivered."""
         publishing.channel_of(channel)
-        register_schedule.remove(order_of(self.caller, request, channel, schedule))
+        schedules.remove(order_of(self.caller, request, channel, schedule))
         return Response(status=204)
 
 
@@ -193,7 +193,7 @@ class PauseScheduleView(OneScheduleView):
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Stop publishing until the schedule is resumed."""
-        done = register_schedule.pause(order_of(self.caller, request, channel, schedule))
+        done = schedules.pause(order_of(self.caller, request, channel, schedule))
         return etags.registered(done, self.whole(done.row))
 
 
@@ -212,7 +212,7 @@ class ResumeScheduleView(OneScheduleView):
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Resume with the next occurrence. Occurrences missed during the pause are skipped."""
-        done = register_schedule.resume(order_of(self.caller, request, channel, schedule))
+        done = schedules.resume(order_of(self.caller, request, channel, schedule))
         return etags.registered(done, self.whole(done.row))
 
 

@@ -10,11 +10,11 @@ from channels_app.api import cursor, etags, openapi
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object, stamps
 from channels_app.conf import conf
-from channels_app.errors import NotFound
+from channels_app.core import fields
+from channels_app.core.errors import NotFound
 from channels_app.models import Team
-from channels_app.rules import fields
-from channels_app.steps import teams
-from channels_app.steps.teams import TEAM_FIELDS
+from channels_app.registry import teams
+from channels_app.registry.teams import TEAM_FIELDS
 
 SETTINGS = openapi.component("TeamSettings", fields.object_schema(TEAM_FIELDS))
 CHANGES = openapi.component("TeamChanges", fields.object_schema(TEAM_FIELDS, partial=True))

@@ -15,20 +15,20 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock, inbound
 from channels_app.api.base import AuthenticatedRequest, OpenView, parse_json, read_body
 from channels_app.api.problems import ApiProblem
-from channels_app.errors import Invalid, NotFound
+from channels_app.core import fields
+from channels_app.core import provider_ids as settings
+from channels_app.core.errors import Invalid, NotFound
+from channels_app.core.fields import Field
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.rules import correlation as settings
-from channels_app.rules import fields
-from channels_app.rules.fields import Field
+from channels_app.registry import consumers
+from delivery.acks import callbacks
 from delivery.api import bodies, shapes
-from delivery.rules import correlation
-from delivery.rules.acks import AckResult
-from delivery.rules.correlation import ProviderStatus
-from delivery.runtime import wakeups
-from delivery.steps import acknowledge, correlate
+from delivery.core import acks
+from delivery.core.acks import AckResult, ProviderStatus
+from delivery.pump import wakeups
 
 WORKING = "working"
 BODY: dict[str, Field] = {
@@ -44,13 +44,13 @@ class AckView(OpenView):
     def post(self, request: Request, token: str) -> Response:
         """The consumer has it, has failed after all, or is at work and asks to be waited for."""
         # Checked first, so that no body is read for an invalid token.
-        number = acknowledge.opened(token)
+        number = callbacks.opened(token)
         values = bodies.read(request, BODY, optional=True, sender=AuthenticatedRequest(number))
         status = values.get("status", "ok")
         if status == WORKING:
-            answered = acknowledge.extend_wait(number, now=clock.now())
+            answered = callbacks.extend_wait(number, now=clock.now())
         else:
-            answered = acknowledge.acknowledge(
+            answered = callbacks.acknowledge(
                 number, ok=status == "ok", now=clock.now(), slot=os.getpid()
             )
         if answered.due:
@@ -69,7 +69,7 @@ class InboundView(OpenView):
     @extend_schema(exclude=True)
     def get(self, request: Request, token: str) -> HttpResponse:
         """A provider asks whether the address is meant (hub.challenge)."""
-        setting = settings.of(inbound.called(token).ack)
+        setting = settings.of(consumers.called(token).ack)
         asked = request.query_params
         wanted = setting["verify_token"] if setting else None
         given = asked.get("hub.verify_token", "")
@@ -89,10 +89,10 @@ class InboundView(OpenView):
     def post(self, request: Request, token: str) -> Response:
         """What has become of messages; answers how many words were heard as what."""
         # Checked first, so that no body is read for an invalid token.
-        consumer = inbound.called(token)
+        consumer = consumers.called(token)
         statuses = self._statuses(request, consumer)
         now = clock.now()
-        reports = correlate.find(consumer.id, statuses, now)
+        reports = callbacks.find(consumer.id, statuses, now)
         counts = Tally(one.result or _acknowledge(one, now) for one in reports)
         return Response({"results": {name.value: count for name, count in counts.items()}})
 
@@ -101,22 +101,22 @@ class InboundView(OpenView):
         body = read_body(AuthenticatedRequest(consumer.id), meta, read, MAX_BYTES)
         setting: Any = settings.of(consumer.ack)
         if setting["signature"]:
-            known = inbound.opened(consumer)
+            known = consumers.opened(consumer)
             signature = meta.get("HTTP_X_HUB_SIGNATURE_256", "")
             if known is None or not settings.is_signed(signature, body, known.secret):
                 detail = "X-Hub-Signature-256 does not match this body and the consumer's secret."
                 # Not 401, which requires a WWW-Authenticate header (RFC 9110, 11.6.1).
                 raise ApiProblem(403, "wrong_signature", detail, field="X-Hub-Signature-256")
         try:
-            return list(correlation.words(setting, parse_json(body)))
+            return list(acks.words(setting, parse_json(body)))
         except ValueError as error:
             raise ApiProblem(413, "too_many_words", str(error)) from None
 
 
-def _acknowledge(report: correlate.ProviderReport, now: datetime) -> AckResult:
+def _acknowledge(report: callbacks.ProviderReport, now: datetime) -> AckResult:
     assert report.delivery_id is not None
     try:
-        answered = acknowledge.acknowledge(
+        answered = callbacks.acknowledge(
             report.delivery_id, ok=report.ok, now=now, slot=os.getpid()
         )
     except NotFound:

@@ -8,23 +8,24 @@ from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock
 from channels_app.api import cursor, etags
 from channels_app.api.base import ApiView, json_object
 from channels_app.api.cursor import Page
-from channels_app.config_cache import config_cache
-from channels_app.errors import Conflict, Invalid
+from channels_app.core import ids, times
+from channels_app.core.errors import Conflict, Invalid
+from channels_app.database import clock
+from channels_app.database.raw import by_index
 from channels_app.models import Consumer
-from channels_app.models.hints import by_index
-from channels_app.rules import ids, times
-from channels_app.steps import note_opening
+from channels_app.registry import viewing
+from channels_app.registry.cache import config_cache
+from delivery import replay
 from delivery.api import bodies, documents, pages, policy, shapes
+from delivery.core.lifecycle import DeliveryState
 from delivery.models import Attempt, Delivery
-from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import wakeups
-from delivery.runtime.probe import probe
-from delivery.steps import cancel, replay
-from delivery.steps.replay.filters import SKEW, id_at
+from delivery.pump import wakeups
+from delivery.queue import cancel
+from delivery.replay.filters import SKEW, id_at
+from delivery.transport.test_delivery import probe
 
 
 class ConsumerTestView(ApiView):
@@ -72,7 +73,7 @@ class DeliveryView(ApiView):
         may_open = policy.may_open(self.caller, row.channel)
         if may_open and any(one.answer_headers or one.answer_excerpt for one in newest):
             team_id = self.caller.tenant.team_id
-            note_opening.note(self.caller.actor, f"delivery:{row}", "answers", team_id=team_id)
+            viewing.note(self.caller.actor, f"delivery:{row}", "answers", team_id=team_id)
         attempts = [shapes.attempt(one, for_operator=operator, may_open=may_open) for one in newest]
         body = shapes.delivery(row, row.channel.slug, row.consumer.client_id)
         body["roundtrip"] = shapes.roundtrip(row.roundtrip(newest))

@@ -6,18 +6,18 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock
 from channels_app.api import cursor
 from channels_app.api.base import ApiView
-from channels_app.errors import NotFound
+from channels_app.core import ids
+from channels_app.core.errors import NotFound
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.rules import ids
 from delivery.api import bodies, ordering_documents, pages, policy, shapes
+from delivery.core.ordering import lane_id as lane_id_of
+from delivery.core.principal import Principal
 from delivery.models import Lane
-from delivery.rules.lanes import lane_id as lane_id_of
-from delivery.rules.principal import Principal
-from delivery.runtime import wakeups
-from delivery.steps import lanes, pace
+from delivery.ordering import keys
+from delivery.pump import wakeups
 
 STATES = {
     "paused": Q(paused_at__isnull=False),
@@ -44,7 +44,7 @@ class OrderingKeysView(ApiView):
             rows = rows.filter(id=lane_id_of(consumer.id, page.filters["ordering_key"]))
         if "state" in page.filters:
             rows = rows.filter(pages.choose(page, "state", STATES))
-        most = pace.most_per_second(consumer.id)
+        most = keys.most_per_second(consumer.id)
         return Response({"items": [shapes.lane(row, consumer, most) for row in rows[: page.limit]]})
 
 
@@ -117,18 +117,18 @@ class OrderingKeySkipView(_HeldKey):
 
 
 def _representation(lane: Lane, consumer: Consumer) -> dict[str, Any]:
-    return shapes.lane(lane, consumer, pace.most_per_second(consumer.id))
+    return shapes.lane(lane, consumer, keys.most_per_second(consumer.id))
 
 
 def _carry_out(lane: Lane, principal: Principal, what: str, values: dict[str, Any]) -> bool:
     """Run the action; returns whether a delivery may now be due."""
     now = clock.now()
     if what == "pause":
-        lanes.pause(lane.id, principal, now=now)
+        keys.pause(lane.id, principal, now=now)
         return False
     if what == "resume":
-        return bool(lanes.resume(lane.id, principal, now=now))
-    return bool(lanes.skip(lane.id, values.get("head", lane.head_id or 0), principal, now=now))
+        return bool(keys.resume(lane.id, principal, now=now))
+    return bool(keys.skip(lane.id, values.get("head", lane.head_id or 0), principal, now=now))
 
 
 def _lane(consumer: Consumer, text: str) -> Lane:

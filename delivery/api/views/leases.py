@@ -10,8 +10,8 @@ from rest_framework.response import Response
 
 from channels_app.api.base import ApiView
 from delivery.api import bodies, documents, pull
-from delivery.rules.outcome import Outcome
-from delivery.runtime import leasing
+from delivery.core.outcome import Outcome
+from delivery.pull import leasing
 
 
 class ReceiveView(ApiView):

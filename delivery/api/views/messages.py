@@ -11,27 +11,28 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock, data_encryption
 from channels_app.api import cursor, etags, problems
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
 from channels_app.api.cursor import Page
 from channels_app.api.views.publish import PublishView
-from channels_app.config_cache import ChannelConfig
-from channels_app.errors import BrokerError, Invalid, KeyUnavailable, NotFound
+from channels_app.core import ids
+from channels_app.core.errors import BrokerError, Invalid, KeyUnavailable, NotFound
+from channels_app.core.fields import Field
+from channels_app.core.http import ALWAYS, Precondition
+from channels_app.database import clock
+from channels_app.database.raw import by_index
 from channels_app.models import IdempotencyRecord, Message
-from channels_app.models.hints import by_index
-from channels_app.rules import ids
-from channels_app.rules.fields import Field
-from channels_app.rules.preconditions import ALWAYS, Precondition
-from channels_app.steps import note_opening
+from channels_app.registry import data_encryption, viewing
+from channels_app.registry.cache import ChannelConfig
 from delivery.api import bodies, documents, pages, policy, shapes
+from delivery.core.outcome import Outcome
+from delivery.core.principal import Principal
 from delivery.models import Delivery
-from delivery.rules.outcome import Outcome
-from delivery.rules.principal import Principal
-from delivery.runtime import wakeups
-from delivery.steps import cancel, payloads, reschedule
-from delivery.steps.replay.filters import LARGEST_ID, SKEW, id_at
+from delivery.pump import wakeups
+from delivery.queue import cancel, reschedule
+from delivery.replay.filters import LARGEST_ID, SKEW, id_at
+from delivery.transport import payloads
 
 STATES: dict[str, Q] = {
     **{state.value: Q(state=state.value) for state in Message.State},
@@ -359,7 +360,7 @@ def _headers(caller: Caller, row: Message) -> dict[str, str] | None:
 
 
 def _note(caller: Caller, row: Message, part: str) -> None:
-    note_opening.note(caller.actor, f"message:{row}", part, team_id=caller.tenant.team_id)
+    viewing.note(caller.actor, f"message:{row}", part, team_id=caller.tenant.team_id)
 
 
 def _reason(request: Request) -> str:

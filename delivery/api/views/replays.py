@@ -6,17 +6,17 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock
 from channels_app.api import cursor, etags
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
-from channels_app.errors import Conflict, NotFound
+from channels_app.core import ids
+from channels_app.core.errors import Conflict, NotFound
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.rules import ids
+from delivery import replay
 from delivery.api import bodies, documents, pages, policy, shapes
 from delivery.models import Replay
-from delivery.steps import replay
-from delivery.steps.replay import ReplayFilter
+from delivery.replay import ReplayFilter
 
 
 class ReplaysView(ApiView):

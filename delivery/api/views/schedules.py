@@ -7,7 +7,7 @@ from channels_app.api import openapi
 from channels_app.api.base import ApiView
 from channels_app.api.views.publish import PUBLISHED
 from channels_app.api.views.schedules import PATH, WRITE, order_of
-from delivery.runtime import recurring
+from delivery.maintenance import recurring
 
 
 class RunScheduleView(ApiView):

@@ -8,15 +8,15 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock
 from channels_app.api import cursor
 from channels_app.api.base import ApiView
 from channels_app.api.cursor import Page
+from channels_app.core import times
+from channels_app.database import clock
 from channels_app.models import Message
-from channels_app.rules import times
 from delivery.api import documents, pages, policy, shapes
-from delivery.steps import timeline
-from delivery.steps.timeline import Load, Place
+from delivery.queue import timeline
+from delivery.queue.timeline import Load, Place
 
 SCAN_ROWS = 500
 """Messages that one response scans, if the caller may not see all of them."""

@@ -5,13 +5,13 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import connection
 
-from channels_app import transactions
+from channels_app.database import transactions
+from delivery.cluster import children
+from delivery.cluster.supervisor import Supervisor
 from delivery.conf import conf
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, refuse_wrong_keys
-from delivery.runtime import children
-from delivery.runtime.processes import Child
-from delivery.runtime.supervisor import Supervisor
+from delivery.processes.control import Child
 
 
 class Command(BaseCommand):

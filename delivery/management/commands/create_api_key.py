@@ -6,11 +6,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from channels_app import clock
-from channels_app.errors import BrokerError
+from channels_app.core.errors import BrokerError
+from channels_app.core.keys import SCOPES
+from channels_app.database import clock
 from channels_app.models import ApiKey, Producer
-from channels_app.rules.keys import SCOPES
-from channels_app.steps import api_keys, register_producer
+from channels_app.registry import api_keys, producers
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, actor
 
@@ -19,7 +19,7 @@ MAX_DAYS = 3650
 
 
 class Command(BaseCommand):
-    """Prints a key created by channels_app/steps/api_keys.py."""
+    """Prints a key created by channels_app/registry/api_keys.py."""
 
     help = (
         "Create an API key of a producer. Only the key is printed on standard output, everything\n"
@@ -106,7 +106,7 @@ class Command(BaseCommand):
             # A refused key must not leave a new producer behind.
             with transaction.atomic():
                 if known is None:
-                    register_producer.put(producer, {}, actor=actor())
+                    producers.put(producer, {}, actor=actor())
                 created = api_keys.create(values, actor=actor(), producer=producer)
         except BrokerError as error:
             raise Error(error.detail) from None

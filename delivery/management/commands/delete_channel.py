@@ -6,18 +6,18 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from channels_app.config_cache import CHECK_S
 from channels_app.models import Channel, Consumer
+from channels_app.registry.cache import CHECK_S
+from delivery.maintenance import channel_erasure
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, actor, counted
-from delivery.steps import erase
 
 ROUNDS = 5
 """Maximum passes over rows that arrive while the channel is being deleted."""
 
 
 class Command(BaseCommand):
-    """Asks for confirmation, then runs delivery/steps/erase.py with a progress bar."""
+    """Asks for confirmation, then erases the channel with a progress bar."""
 
     help = (
         "Delete a channel with everything registered, scheduled and stored on it. This cannot\n"
@@ -62,7 +62,7 @@ class Command(BaseCommand):
         row = Channel.objects.filter(slug=channel).first()
         if row is None:
             raise Error(_unknown(channel))
-        going = erase.count_rows(row)
+        going = channel_erasure.count_rows(row)
         self._describe(channel, going)
         if dry_run:
             self.stdout.write("Nothing was changed (--dry-run).")
@@ -78,7 +78,7 @@ class Command(BaseCommand):
             self.style.SUCCESS(f"Channel {channel} is deleted, with {counted(erased, 'row')}.")
         )
 
-    def _describe(self, channel: str, going: erase.RowCounts) -> None:
+    def _describe(self, channel: str, going: channel_erasure.RowCounts) -> None:
         self.stdout.write(f"Channel {channel} has")
         for number, noun in (
             (going.consumers, "consumer"),
@@ -106,17 +106,17 @@ class Command(BaseCommand):
         if yes_delete != channel:
             raise Error(f"Nothing was changed: {yes_delete!r} is not {channel!r}.")
 
-    def _erase(self, channel: Channel, going: erase.RowCounts, reason: str) -> int:
+    def _erase(self, channel: Channel, going: channel_erasure.RowCounts, reason: str) -> int:
         who = actor()
         consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
-        erase.close(channel, actor=who, reason=reason, counted=going)
+        channel_erasure.close(channel, actor=who, reason=reason, counted=going)
         progress = Progress(self.stdout, going.deliveries + going.messages, "rows")
         erased = 0
         for _ in range(ROUNDS):
-            for batch in erase.rows(channel):
+            for batch in channel_erasure.rows(channel):
                 erased += batch
                 progress.show(erased)
-            if erase.finish(channel, actor=who, reason=reason):
+            if channel_erasure.finish(channel, actor=who, reason=reason):
                 break
         else:
             progress.close()
@@ -127,7 +127,7 @@ class Command(BaseCommand):
         progress.close()
         # By then every process has refreshed its configuration and no longer knows the channel.
         time.sleep(2 * CHECK_S)
-        return erased + erase.left_over_rows(channel.id, consumer_ids)
+        return erased + channel_erasure.left_over_rows(channel.id, consumer_ids)
 
 
 def _unknown(channel: str) -> str:

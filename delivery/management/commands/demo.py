@@ -7,15 +7,15 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandParser
 
+from delivery.cluster import children
+from delivery.cluster.supervisor import Supervisor
 from delivery.conf import conf
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error
 from delivery.management.demo import stage
 from delivery.management.demo.narrator import Narrator
 from delivery.management.demo.stage import Stage
-from delivery.runtime import children
-from delivery.runtime.processes import Child
-from delivery.runtime.supervisor import Supervisor
+from delivery.processes.control import Child
 
 MAX_RATE = 500.0
 

@@ -5,15 +5,16 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from channels_app import clock
 from channels_app.conf import conf
-from channels_app.config_cache import ConsumerConfig, config_cache
+from channels_app.database import clock
+from channels_app.registry.cache import ConsumerConfig, config_cache
+from delivery.core import ordering
+from delivery.core.ordering import BETWEEN_MS, Cost, Load
+from delivery.maintenance import traffic
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error
 from delivery.models import Lane
-from delivery.rules import ordering_cost
-from delivery.rules.ordering_cost import BETWEEN_MS, Cost, Load
-from delivery.steps import pace, traffic
+from delivery.ordering import keys
 
 HOUR_S = 3600
 HEAD = ("", "messages/s", "of one key", "held for", "busy", "waits")
@@ -63,9 +64,9 @@ class Command(BaseCommand):
             + (f", {load.per_second:,.6g} messages/s arriving" if load.per_second else "")
         )
         self.stdout.write("\n" + TEMPLATE.format(*HEAD).rstrip())
-        for cost in ordering_cost.costs(load):
+        for cost in ordering.costs(load):
             self.stdout.write(_line(cost, load))
-        needed = ordering_cost.in_flight(load)
+        needed = ordering.in_flight(load)
         if needed > load.max_in_flight:
             self.stdout.write(f"\nThis rate needs a max_in_flight of {needed:,}.")
 
@@ -107,7 +108,7 @@ def _found(name: str) -> ConsumerConfig:
 
 def _own(view: ConsumerConfig) -> dict[str, Any]:
     """Return a consumer's observed figures: its rate, its latency, and its open keys."""
-    most = pace.most_per_second(view.id)
+    most = keys.most_per_second(view.id)
     spans = traffic.series(clock.now(), hours=2, step_s=HOUR_S, consumer_id=view.id)
     return {
         "keys": Lane.objects.filter(consumer_id=view.id).count(),

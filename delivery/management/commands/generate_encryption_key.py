@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from channels_app.rules.encryption import generate_key
+from channels_app.core.encryption import generate_key
 from delivery.management.base import Command as BaseCommand
 
 

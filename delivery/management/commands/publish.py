@@ -9,8 +9,8 @@ from django.conf import settings
 from django.core.management.base import CommandParser
 
 from channels_app.conf import MAX_BATCH_ITEMS
+from channels_app.core.program import typed
 from channels_app.models import Producer
-from channels_app.rules.program import typed
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted
 from delivery.management.publishing import outlets

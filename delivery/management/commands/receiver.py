@@ -7,10 +7,10 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
+from delivery.cluster.children import Bind, Unusable
 from delivery.management import receiver
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, counted, sized
-from delivery.runtime.children import Bind, Unusable
 
 
 class Command(BaseCommand):

@@ -11,14 +11,14 @@ from django.core.management.base import CommandParser
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer
+from delivery.core.reconciliation import EXPLANATIONS, STATES, Finding
+from delivery.maintenance import reconciliations
+from delivery.maintenance.reconciler import Reconciler, Wanted
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted
 from delivery.models import AccountingReport
-from delivery.rules.reconciliation import EXPLANATIONS, STATES, Finding
-from delivery.runtime import reconciliations
-from delivery.runtime.reconciler import Reconciler, Wanted
 
 Span = AccountingReport.Span
 WIDTH = 76
@@ -27,7 +27,7 @@ LENGTH = re.compile(r"(\d+)([smhd])")
 
 
 class Command(BaseCommand):
-    """Runs delivery/runtime/reconciler.py and prints its report."""
+    """Runs delivery/maintenance/reconciler.py and prints its report."""
 
     help = (
         "Compare accepted messages with their deliveries, row by row. Checks that every message\n"

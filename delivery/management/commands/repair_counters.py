@@ -3,13 +3,13 @@
 from typing import Any
 
 from channels_app.models import Consumer
+from delivery.maintenance import counters
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Progress, counted
-from delivery.steps import counter_repair
 
 
 class Command(BaseCommand):
-    """Runs delivery/steps/counter_repair.py for each consumer."""
+    """Runs delivery/maintenance/counters.py for each consumer."""
 
     help = (
         "Count the deliveries of each consumer and correct counters that differ.\n\n"
@@ -24,7 +24,7 @@ class Command(BaseCommand):
         progress = Progress(self.stdout, len(consumer_ids), "consumers")
         mended = 0
         for place, consumer_id in enumerate(consumer_ids, 1):
-            mended += counter_repair.recount(consumer_id)
+            mended += counters.recount(consumer_id)
             progress.show(place)
         progress.close()
         self.stdout.write(

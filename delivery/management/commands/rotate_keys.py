@@ -5,12 +5,12 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from channels_app import keystore
 from channels_app.conf import keyring
-from channels_app.steps import reencrypt
+from channels_app.registry import data_encryption, secrets
+from delivery.maintenance import reencrypt_responses
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted, refuse_wrong_keys
-from delivery.runtime import reencrypt_responses, registration
+from delivery.processes import registration
 
 SHOWN = 20
 POLL_S = 0.5
@@ -47,12 +47,12 @@ class Command(BaseCommand):
     def handle(self, *, wait: float, **options: Any) -> None:
         """Exit with code 1 when a process lacks the key, or a row could not be decrypted."""
         refuse_wrong_keys()
-        if (key_id := keyring().primary_id) != keystore.encrypting_key_id():
+        if (key_id := keyring().primary_id) != data_encryption.encrypting_key_id():
             self._wait_for_all(key_id, wait)
-            keystore.activate(key_id)
+            data_encryption.activate(key_id)
             self.stdout.write(f"Key {key_id} encrypts from now on.")
             # Until no process encrypts with the former key any more.
-            time.sleep(2 * keystore.FRESH_S)
+            time.sleep(2 * data_encryption.FRESH_S)
         self._reencrypt_all()
 
     def _wait_for_all(self, key_id: str, seconds: float) -> None:
@@ -71,7 +71,7 @@ class Command(BaseCommand):
 
     def _reencrypt_all(self) -> None:
         unreadable: list[str] = []
-        for kind in (*reencrypt.kinds(), reencrypt_responses.kind()):
+        for kind in (*secrets.kinds(), reencrypt_responses.kind()):
             unreadable += self._reencrypt(kind)
         if unreadable:
             more = f"\n  ... and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
@@ -82,10 +82,12 @@ class Command(BaseCommand):
                 "first, and run this command again."
             )
         self.stdout.write(
-            self.style.SUCCESS(f"Everything is encrypted with key {keystore.encrypting_key_id()}.")
+            self.style.SUCCESS(
+                f"Everything is encrypted with key {data_encryption.encrypting_key_id()}."
+            )
         )
 
-    def _reencrypt(self, kind: reencrypt.Kind) -> list[str]:
+    def _reencrypt(self, kind: secrets.Kind) -> list[str]:
         progress = Progress(self.stdout, kind.total(), kind.noun)
         looked, reencrypted = 0, 0
         unreadable: list[str] = []

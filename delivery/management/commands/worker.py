@@ -5,9 +5,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from delivery.cluster import qcluster
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import refuse_wrong_keys
-from delivery.runtime import cluster
 
 
 class Command(BaseCommand):
@@ -36,4 +36,4 @@ class Command(BaseCommand):
         raise SystemExit(run(cluster))
 
 
-run = cluster.run
+run = qcluster.run

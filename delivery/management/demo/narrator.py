@@ -11,14 +11,14 @@ from django.db import Error as DatabaseFailure
 from django.db import connection
 from django.urls import NoReverseMatch, reverse
 
-from channels_app.rules import ids
+from channels_app.core import ids
+from delivery.cluster.supervisor import Supervisor
+from delivery.core.lifecycle import DeliveryState
 from delivery.management.demo import pages
 from delivery.management.demo.numbers import Counts, Numbers
 from delivery.management.demo.producer import Shop
 from delivery.management.demo.stage import CHANNEL, Stage
 from delivery.models import Delivery
-from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime.supervisor import Supervisor
 
 LINE_S = 2.0
 POLL_S = 0.5

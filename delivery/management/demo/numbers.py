@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import requests
 from django.db.models import F
 
+from delivery.core.lifecycle import DeliveryState
 from delivery.management.demo.stage import Stage
 from delivery.models import ConsumerHealth, Counter, Delivery
-from delivery.rules.lifecycle import DeliveryState
 
 OPEN = (DeliveryState.QUEUED, DeliveryState.IN_FLIGHT, DeliveryState.AWAITING_ACK)
 SAMPLE = 5000

@@ -13,13 +13,13 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection
 
+from channels_app.core import keys
+from channels_app.core.encryption import new_secret
 from channels_app.models import ApiKey, Consumer, Team
-from channels_app.rules import keys
-from channels_app.rules.secrets import new_secret
-from channels_app.steps import api_keys, teams
+from channels_app.registry import api_keys, teams
+from delivery.cluster.children import Bind, Unusable
 from delivery.management import applying, declaration
 from delivery.management.base import Error
-from delivery.runtime.children import Bind, Unusable
 
 CHANNEL, PRODUCER, LOGIN = "orders", "shop", "demo"
 TEAM, MEMBER = "shop", "mia"

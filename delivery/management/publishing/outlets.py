@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import requests
 from django.db import DatabaseError
 
-from channels_app import clock
 from channels_app.api import publication, sequencing
 from channels_app.api.problems import ApiProblem
-from channels_app.config_cache import config_cache
-from channels_app.errors import OverQuota, StorageFull
+from channels_app.core.errors import OverQuota, StorageFull
+from channels_app.database import clock
+from channels_app.ingest.accept import Publication
 from channels_app.models import Producer
-from channels_app.steps.accept import Publication
+from channels_app.registry.cache import config_cache
 
 TIMEOUT_S = 120.0
 RETRY_TIMEOUT_S = 120.0

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from channels_app.rules import ids
+from channels_app.core import ids
 from tests.e2e.hostile.conftest import SECRET, Door
 
 pytestmark = pytest.mark.e2e

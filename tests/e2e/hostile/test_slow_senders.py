@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.runtime import children
+from delivery.cluster import children
 from tests.e2e.hostile.conftest import SECRET, Door
 from tests.support.broker import wait_until
 from tests.support.wire import Reply, Wire, request

@@ -8,12 +8,14 @@ from django.db.models import Count, F
 from bench.bodies import number_in
 from bench.inside import batches, claims, statements
 from bench.inside.history import History
-from channels_app import clock, data_encryption
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import Message, MessageBody
-from channels_app.rules import ids
+from channels_app.registry import data_encryption
+from delivery.maintenance import counters
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
-from delivery.steps import claim, counter_repair
-from delivery.steps.claim import ClaimRequest
+from delivery.queue import claim
+from delivery.queue.claim import ClaimRequest
 from tests.support.pumping import recounted
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,7 +38,7 @@ def test_the_books_add_up_to_the_rows(history: History) -> None:
     history.fail(20, quietly)
 
     assert Counter.totals() == recounted()
-    assert counter_repair.gap() == 0
+    assert counters.gap() == 0
     totals = Counter.totals()
     assert (totals["delivered"], totals["dead"], totals["queued"]) == (50, 50, 60)
     assert Message.objects.count() == MessageBody.objects.count() == 110
@@ -117,5 +119,5 @@ def test_bare_statements_leave_the_books_in_order(monkeypatch: pytest.MonkeyPatc
     assert found.keys() == costs | {"commit_p50", "commit_p99"}
     assert all(value > 0 for value in found.values())
     assert Counter.totals() == recounted()
-    assert counter_repair.gap() == 0
+    assert counters.gap() == 0
     assert Delivery.objects.filter(state="delivered").count() == 250

@@ -15,8 +15,8 @@ from bench.pipeline.delivering import Spell
 from bench.pipeline.findings import Answer, Findings
 from bench.pipeline.questions import QUESTIONS
 from channels_app.models import Message, MessageBody
+from delivery.maintenance import counters
 from delivery.models import Attempt, Counter, Delivery
-from delivery.steps import counter_repair
 from tests.support.pumping import recounted
 
 MACHINE = Machine("A processor", 2, 8.0, "Linux 6", "3.11.7", 35.0, 0.1)
@@ -37,7 +37,7 @@ def test_the_month_is_what_the_broker_would_have_left(monkeypatch: pytest.Monkey
     assert Message.objects.count() == MessageBody.objects.count() == 400
     assert (Delivery.objects.count(), Attempt.objects.count()) == (800, 1000)
     assert Counter.totals() == recounted()
-    assert counter_repair.gap() == 0
+    assert counters.gap() == 0
     assert Counter.totals()["dead"] == 8
     counted = Delivery.objects.annotate(found=Count("attempts"))
     assert not counted.exclude(found=F("attempt_count")).exists()

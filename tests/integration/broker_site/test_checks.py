@@ -17,7 +17,7 @@ from django.db import OperationalError, connection
 from broker_site import checks
 from broker_site.env import Environment
 from channels_app.conf import INSTALLATION
-from channels_app.rules.encryption import generate_key
+from channels_app.core.encryption import generate_key
 
 
 @pytest.fixture

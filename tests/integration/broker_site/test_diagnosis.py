@@ -16,10 +16,11 @@ from django.utils import timezone
 
 from broker_site import diagnosis
 from broker_site.diagnosis import Finding
-from channels_app import clock, keystore
 from channels_app.conf import conf, keyring
+from channels_app.core.encryption import Keyring, generate_key
+from channels_app.database import clock
 from channels_app.models import Consumer, ConsumerSecret, EventType, Membership
-from channels_app.rules.encryption import Keyring, generate_key
+from channels_app.registry import data_encryption
 from delivery.models import ConsumerHealth, Counter, PumpSlot
 from tests.support.factories import (
     ChannelFactory,
@@ -143,7 +144,7 @@ def test_a_process_that_lacks_a_key_is_named() -> None:
 
     PumpSlot.objects.update(missing_key_ids="", key_ids="0badcafe")
     (finding,) = diagnosis.encryption()
-    assert f"({keystore.encrypting_key_id()})" in finding.sentence
+    assert f"({data_encryption.encrypting_key_id()})" in finding.sentence
 
 
 def test_a_new_key_that_does_not_seal_yet_and_one_that_opens_nothing() -> None:

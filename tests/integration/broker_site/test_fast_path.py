@@ -21,10 +21,10 @@ from django.http import HttpRequest
 from rest_framework.request import Request
 
 from broker_site import wsgi
-from channels_app import clock
 from channels_app.api.problems import ApiProblem
+from channels_app.core import times
+from channels_app.database import clock
 from channels_app.models import Message
-from channels_app.rules import times
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, bearer
 
 MESSAGES = "/api/v1/channels/orders/messages"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, OperationalError, ProgrammingError, connection, transaction
 
-from channels_app import transactions
-from channels_app.models import Team, raw
+from channels_app.database import raw, transactions
+from channels_app.models import Team
 from tests.support import counts
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, OperationalError, connection, models
 
-from channels_app import clock, data_encryption, transactions
-from channels_app.models import IdempotencyRecord, Message, MessageBody, raw
-from channels_app.rules import times
+from channels_app.core import times
+from channels_app.database import clock, raw, transactions
+from channels_app.ingest import accept
+from channels_app.ingest.accept import Accepted, Publication
+from channels_app.models import IdempotencyRecord, Message, MessageBody
+from channels_app.registry import data_encryption
 from channels_app.signals import message_accepted
-from channels_app.steps import accept
-from channels_app.steps.accept import Accepted, Publication
 from tests.support.pumping import make_channel, view_of
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.test import APIRequestFactory
 
 from channels_app.api import cursor
-from channels_app.errors import Invalid
+from channels_app.core.errors import Invalid
 from channels_app.models import Channel
 from tests.support.factories import ChannelFactory
 

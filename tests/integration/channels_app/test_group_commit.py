@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from channels_app import transactions
-from channels_app.group_commit import GroupCommit, LeaderLost
-from channels_app.models import raw
+from channels_app.database import raw, transactions
+from channels_app.database.transactions import GroupCommit, LeaderLost
 
 PATIENCE_S = 120.0
 

@@ -7,11 +7,11 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import data_encryption, keystore
-from channels_app.errors import NotFound
+from channels_app.core.encryption import KeyMissing, generate_key
+from channels_app.core.errors import NotFound
 from channels_app.models import SigningKey
-from channels_app.rules.encryption import KeyMissing, generate_key
-from delivery.steps import acknowledge
+from channels_app.registry import data_encryption
+from delivery.acks import callbacks
 from tests.support.keys import host
 
 pytestmark = [pytest.mark.django_db, pytest.mark.mysql]
@@ -22,7 +22,7 @@ def made_earlier(by: timedelta) -> None:
     """Make all signing keys older."""
     for row in SigningKey.objects.all():
         SigningKey.objects.filter(id=row.id).update(created_at=row.created_at - by)
-    keystore.forget()
+    data_encryption.forget()
 
 
 def test_a_new_key_seals_nothing_until_it_is_let() -> None:
@@ -30,11 +30,11 @@ def test_a_new_key_seals_nothing_until_it_is_let() -> None:
         assert data_encryption.encrypt_body(1, b"first", encrypt=True)[1] == old.primary_id
     with host(NEW, OLD) as both:
         assert data_encryption.encrypt_body(1, b"body", encrypt=True)[1] == old.primary_id
-        keystore.activate(both.primary_id)
+        data_encryption.activate(both.primary_id)
         data, key_id = data_encryption.encrypt_body(1, b"body", encrypt=True)
         assert key_id == both.primary_id
     with host(NEW):
-        assert not keystore.refusal()
+        assert not data_encryption.refusal()
         assert data_encryption.decrypt_body(1, data) == b"body"
 
 
@@ -42,20 +42,20 @@ def test_a_key_that_does_not_open_the_canary_is_refused_and_seals_nothing() -> N
     with host(OLD) as old:
         data_encryption.encrypt_body(1, b"body", encrypt=True)
     with host(NEW) as wrong:
-        assert old.primary_id in keystore.refusal()
-        assert wrong.primary_id in keystore.refusal()
+        assert old.primary_id in data_encryption.refusal()
+        assert wrong.primary_id in data_encryption.refusal()
         with pytest.raises(KeyMissing, match=old.primary_id):
             data_encryption.encrypt_body(2, b"body", encrypt=True)
     with host(OLD):
         SigningKey.objects.update(sealed=b"\x01" + bytes(60))
-        keystore.forget()
-        assert keystore.refusal()
+        data_encryption.forget()
+        assert data_encryption.refusal()
 
 
 def test_asking_whether_keys_fit_writes_nothing() -> None:
     with host(OLD) as old:
-        assert not keystore.refusal()
-        assert keystore.encrypting_key_id() == old.primary_id
+        assert not data_encryption.refusal()
+        assert data_encryption.encrypting_key_id() == old.primary_id
         assert not SigningKey.objects.exists()
 
 
@@ -66,11 +66,11 @@ class Undone(Exception):
 def test_a_key_that_was_undone_with_its_transaction_is_forgotten() -> None:
     with host(OLD):
         with suppress(Undone), transaction.atomic():
-            undone = keystore.signing_key(b"")
-            assert keystore.signing_key(b"") == undone
+            undone = data_encryption.signing_key(b"")
+            assert data_encryption.signing_key(b"") == undone
             raise Undone
         assert not SigningKey.objects.exists()
-        assert keystore.signing_key(b"") != undone
+        assert data_encryption.signing_key(b"") != undone
         assert SigningKey.objects.exists()
 
 
@@ -88,73 +88,73 @@ def test_keys_of_ones_own_take_over_from_the_derived_one() -> None:
         assert key_id == derived.primary_id
     with host(NEW) as both:
         assert data_encryption.decrypt_body(1, data) == b"body"
-        keystore.activate(both.primary_id)
+        data_encryption.activate(both.primary_id)
     with host(NEW, secret="another secret " * 4):
-        assert not keystore.refusal()
+        assert not data_encryption.refusal()
 
 
 @pytest.mark.trap("addresses that end with a secret")
 def test_an_acknowledgement_address_outlives_a_change_of_secret_and_encryption_keys() -> None:
     with host(OLD):
-        token = acknowledge.token(7)
+        token = callbacks.token(7)
     with host(OLD, secret="another secret " * 4):
-        assert acknowledge.opened(token) == 7
+        assert callbacks.opened(token) == 7
     with host(NEW, OLD) as both:
-        keystore.activate(both.primary_id)
-        assert acknowledge.opened(token) == 7
+        data_encryption.activate(both.primary_id)
+        assert callbacks.opened(token) == 7
     with host(NEW, secret="a third secret " * 4):
-        assert acknowledge.opened(token) == 7
+        assert callbacks.opened(token) == 7
 
 
 def test_without_keys_of_ones_own_a_former_secret_still_opens() -> None:
     with host(secret="first secret " * 5):
-        token = acknowledge.token(7)
+        token = callbacks.token(7)
     with host(secret="second secret " * 5):
-        assert "SECRET_KEY_FALLBACKS" in keystore.refusal()
+        assert "SECRET_KEY_FALLBACKS" in data_encryption.refusal()
     with host(secret="second secret " * 5, former=["first secret " * 5]) as both:
-        assert acknowledge.opened(token) == 7
-        keystore.activate(both.primary_id)
+        assert callbacks.opened(token) == 7
+        data_encryption.activate(both.primary_id)
     with host(secret="second secret " * 5):
-        assert acknowledge.opened(token) == 7
+        assert callbacks.opened(token) == 7
 
 
 def test_a_new_signing_key_signs_when_all_processes_have_read_it() -> None:
     with host(OLD):
-        first = acknowledge.token(7)
+        first = callbacks.token(7)
         made_earlier(timedelta(days=100))
     with host(NEW, OLD) as both:
-        keystore.activate(both.primary_id)
-        assert acknowledge.token(7) == first
-        made_earlier(keystore.SIGNS_AFTER)
-        second = acknowledge.token(7)
+        data_encryption.activate(both.primary_id)
+        assert callbacks.token(7) == first
+        made_earlier(data_encryption.SIGNS_AFTER)
+        second = callbacks.token(7)
         assert second != first
-        assert acknowledge.opened(first) == acknowledge.opened(second) == 7
+        assert callbacks.opened(first) == callbacks.opened(second) == 7
 
 
 def test_a_former_signing_key_ends_with_its_overlap() -> None:
     with host(OLD):
-        first = acknowledge.token(7)
+        first = callbacks.token(7)
     with host(NEW, OLD) as both:
-        keystore.activate(both.primary_id)
-        made_earlier(keystore.OVERLAP - timedelta(hours=1))
-        assert acknowledge.opened(first) == 7
+        data_encryption.activate(both.primary_id)
+        made_earlier(data_encryption.OVERLAP - timedelta(hours=1))
+        assert callbacks.opened(first) == 7
         made_earlier(timedelta(hours=1))
         with pytest.raises(NotFound):
-            acknowledge.opened(first)
+            callbacks.opened(first)
     with host(OLD, NEW) as both:
-        keystore.activate(both.primary_id)
+        data_encryption.activate(both.primary_id)
         assert SigningKey.objects.count() == 2
 
 
 def test_what_a_process_knows_is_young() -> None:
     with host(NEW, OLD) as both, pytest.MonkeyPatch.context() as patched:
-        keystore.signing_key(b"")
-        assert keystore.encrypting_key_id() == both.primary_id
+        data_encryption.signing_key(b"")
+        assert data_encryption.encrypting_key_id() == both.primary_id
         old_id = next(iter(both.ids - {both.primary_id}))
         other = both.encrypting_with(old_id)
         key = SigningKey.objects.get()
         sealed = other.encrypt(both.open(bytes(key.sealed), b"signing key:1"), b"signing key:1")
         SigningKey.objects.update(sealed=sealed, key_id=old_id)
-        assert keystore.encrypting_key_id() == both.primary_id
-        patched.setattr(keystore, "FRESH_S", -1.0)
-        assert keystore.encrypting_key_id() == old_id
+        assert data_encryption.encrypting_key_id() == both.primary_id
+        patched.setattr(data_encryption, "FRESH_S", -1.0)
+        assert data_encryption.encrypting_key_id() == old_id

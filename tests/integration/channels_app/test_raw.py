@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
 
-from channels_app.models import Channel, Message, MessageBody, new_id, raw
+from channels_app.database import raw
+from channels_app.models import Channel, Message, MessageBody, new_id
 from delivery.models import Attempt
 from tests.support.factories import ChannelFactory, MessageFactory
 

@@ -7,23 +7,22 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import data_encryption
-from channels_app.errors import BrokerError, Conflict, Invalid, NotFound, PreconditionFailed
+from channels_app.core import keys
+from channels_app.core.access import Tenant
+from channels_app.core.encryption import decode_secret, new_secret
+from channels_app.core.errors import BrokerError, Conflict, Invalid, NotFound, PreconditionFailed
+from channels_app.core.http import Precondition
 from channels_app.models import ApiKey, AuditEntry, Consumer, ConsumerSecret, DirectoryVersion
-from channels_app.rules import keys
-from channels_app.rules.preconditions import Precondition
-from channels_app.rules.secrets import decode_secret, new_secret
-from channels_app.rules.tenants import Tenant
-from channels_app.rules.write_result import WriteResult
-from channels_app.steps import (
+from channels_app.registry import (
     api_keys,
-    register_channel,
-    register_consumer,
-    register_event_type,
-    register_producer,
-    signing_secrets,
-    switch_consumer,
+    channels,
+    consumers,
+    data_encryption,
+    event_types,
+    producers,
+    secrets,
 )
+from channels_app.registry.configuration import WriteResult
 from tests.support.factories import ChannelFactory, ConsumerFactory, TeamFactory, secret_of
 
 pytestmark = pytest.mark.django_db
@@ -33,10 +32,10 @@ HOOK = "http://127.0.0.1:9/hook"
 def test_the_same_values_twice_change_nothing_anywhere() -> None:
     def apply() -> list[bool]:
         done: list[WriteResult[Any]] = [
-            register_channel.put("orders", {"default_retry": [1, 2.5]}, actor="command"),
-            register_event_type.put("orders", "a.b", {"schema": {"const": 1}}, actor="command"),
-            register_producer.put("shop", {"rate_limit": {"per_second": 5}}, actor="command"),
-            register_consumer.put(
+            channels.put("orders", {"default_retry": [1, 2.5]}, actor="command"),
+            event_types.put("orders", "a.b", {"schema": {"const": 1}}, actor="command"),
+            producers.put("shop", {"rate_limit": {"per_second": 5}}, actor="command"),
+            consumers.put(
                 "orders",
                 "billing",
                 {
@@ -60,8 +59,8 @@ def test_the_same_values_twice_change_nothing_anywhere() -> None:
 
 
 def test_a_change_is_audited_with_what_differs_and_why() -> None:
-    register_channel.put("orders", {}, actor="user:alice")
-    register_channel.patch("orders", {"paused": True}, actor="user:bob", reason="incident 7")
+    channels.put("orders", {}, actor="user:alice")
+    channels.patch("orders", {"paused": True}, actor="user:bob", reason="incident 7")
     entry = AuditEntry.objects.latest("id")
     assert (entry.actor, entry.action, entry.target, entry.reason) == (
         "user:bob",
@@ -74,15 +73,15 @@ def test_a_change_is_audited_with_what_differs_and_why() -> None:
 
 def test_what_moves_to_another_team_is_in_the_books_of_both() -> None:
     former, new = TeamFactory.create(slug="former"), TeamFactory.create(slug="new")
-    register_channel.put("orders", {}, actor="user:alice")
+    channels.put("orders", {}, actor="user:alice")
 
-    register_consumer.put("orders", "a", {"url": HOOK, "team": "former"}, actor="user:alice")
-    register_producer.put("shop", {"team": "former"}, actor="user:alice")
+    consumers.put("orders", "a", {"url": HOOK, "team": "former"}, actor="user:alice")
+    producers.put("shop", {"team": "former"}, actor="user:alice")
     last = AuditEntry.objects.latest("id").id
 
     other = {"url": f"{HOOK}/other", "team": "new"}
-    register_consumer.patch("orders", "a", other, actor="user:alice", reason="sold")
-    register_producer.patch("shop", {"team": None}, actor="user:alice")
+    consumers.patch("orders", "a", other, actor="user:alice", reason="sold")
+    producers.patch("shop", {"team": None}, actor="user:alice")
 
     moved = AuditEntry.objects.filter(id__gt=last)
     lost = moved.filter(team_id=former.id).order_by("id")
@@ -115,12 +114,12 @@ def test_many_consumers_are_written_in_a_few_statements(
     def put(path: str) -> list[WriteResult[Consumer]]:
         values = {"url": f"{HOOK}/{path}"}
         wanted = [
-            register_consumer.Registration(channel.slug, f"c{i}", values)
+            consumers.Registration(channel.slug, f"c{i}", values)
             for channel in channels
             for i in range(100)
         ]
         with CaptureQueriesContext(connection) as queries:
-            done = register_consumer.put_all(wanted, actor="command")
+            done = consumers.put_all(wanted, actor="command")
         assert len(queries) < 50
         return [one for one in done if isinstance(one, WriteResult)]
 
@@ -146,11 +145,11 @@ def test_each_consumer_signs_with_the_secret_that_was_chosen_for_it() -> None:
     names = [(it.channel.slug, it.client_id) for it in consumers]
     new, same = (decode_secret(it) for it in (new_secret(), secret_of(consumers[1])))
 
-    done = signing_secrets.adopt_all(
+    done = secrets.adopt_all(
         [
-            signing_secrets.Adoption(*names[0], new),
-            signing_secrets.Adoption(names[0][0], "nobody", new),
-            signing_secrets.Adoption(*names[1], same),
+            secrets.Adoption(*names[0], new),
+            secrets.Adoption(names[0][0], "nobody", new),
+            secrets.Adoption(*names[1], same),
         ],
         actor="command",
     )
@@ -168,7 +167,7 @@ def test_each_consumer_signs_with_the_secret_that_was_chosen_for_it() -> None:
 
 
 def test_long_actors_and_reasons_are_cut_not_refused() -> None:
-    register_channel.put("orders", {}, actor="a" * 500, reason="b" * 900)
+    channels.put("orders", {}, actor="a" * 500, reason="b" * 900)
     entry = AuditEntry.objects.get()
     assert (len(entry.actor), len(entry.reason)) == (200, 500)
 
@@ -176,15 +175,15 @@ def test_long_actors_and_reasons_are_cut_not_refused() -> None:
 def test_every_write_moves_the_version_by_one() -> None:
     done = register_consumer_put()
     assert done == 1
-    assert switch_consumer.pause("orders", "billing", actor="x").row.version == 2
-    assert signing_secrets.rotate("orders", "billing", {}, actor="x").row.version == 3
-    patched = register_consumer.patch("orders", "billing", {"max_attempts": 3}, actor="x")
+    assert consumers.pause("orders", "billing", actor="x").row.version == 2
+    assert secrets.rotate("orders", "billing", {}, actor="x").row.version == 3
+    patched = consumers.patch("orders", "billing", {"max_attempts": 3}, actor="x")
     assert patched.row.version == 4
 
 
 def register_consumer_put() -> int:
     ChannelFactory.create(slug="orders")
-    return register_consumer.put("orders", "billing", {"url": HOOK}, actor="x").row.version
+    return consumers.put("orders", "billing", {"url": HOOK}, actor="x").row.version
 
 
 @pytest.mark.trap("the second of two writers wins unnoticed")
@@ -192,11 +191,11 @@ def test_conditions_are_judged_under_the_lock() -> None:
     register_consumer_put()
     stale = Precondition(frozenset({7}), must_exist=True)
     with pytest.raises(PreconditionFailed):
-        register_consumer.patch("orders", "billing", {}, actor="x", condition=stale)
+        consumers.patch("orders", "billing", {}, actor="x", condition=stale)
     with pytest.raises(PreconditionFailed):
-        switch_consumer.retire("orders", "billing", actor="x", condition=stale)
+        consumers.retire("orders", "billing", actor="x", condition=stale)
     with pytest.raises(PreconditionFailed):
-        signing_secrets.rotate("orders", "billing", {}, actor="x", condition=stale)
+        secrets.rotate("orders", "billing", {}, actor="x", condition=stale)
     assert Consumer.objects.get().version == 1
 
 
@@ -205,14 +204,12 @@ def test_the_tenant_is_judged_by_the_step_too() -> None:
     consumer = ConsumerFactory.create(channel__slug="orders", team=ours, client_id="billing")
     stranger = Tenant(theirs.id)
     calls: list[Callable[[], object]] = [
-        lambda: register_consumer.put(
-            "orders", "billing", {"url": HOOK}, actor="x", tenant=stranger
-        ),
-        lambda: register_consumer.patch("orders", "billing", {}, actor="x", tenant=stranger),
-        lambda: switch_consumer.pause("orders", "billing", actor="x", tenant=stranger),
-        lambda: switch_consumer.resume("orders", "billing", actor="x", tenant=stranger),
-        lambda: switch_consumer.retire("orders", "billing", actor="x", tenant=stranger),
-        lambda: signing_secrets.rotate("orders", "billing", {}, actor="x", tenant=stranger),
+        lambda: consumers.put("orders", "billing", {"url": HOOK}, actor="x", tenant=stranger),
+        lambda: consumers.patch("orders", "billing", {}, actor="x", tenant=stranger),
+        lambda: consumers.pause("orders", "billing", actor="x", tenant=stranger),
+        lambda: consumers.resume("orders", "billing", actor="x", tenant=stranger),
+        lambda: consumers.retire("orders", "billing", actor="x", tenant=stranger),
+        lambda: secrets.rotate("orders", "billing", {}, actor="x", tenant=stranger),
     ]
     for call in calls:
         with pytest.raises(NotFound):
@@ -225,19 +222,19 @@ def test_headers_whose_key_is_lost_are_kept_until_they_are_written_again() -> No
     register_consumer_put()
     Consumer.objects.update(headers_sealed=b"\x01 sealed with a key that is gone, long enough")
     consumer = Consumer.objects.get()
-    assert register_consumer.describe(consumer)["headers"] is None
-    register_consumer.patch("orders", "billing", {"max_attempts": 3}, actor="x")
+    assert consumers.describe(consumer)["headers"] is None
+    consumers.patch("orders", "billing", {"max_attempts": 3}, actor="x")
     consumer.refresh_from_db()
     assert bytes(consumer.headers_sealed).startswith(b"\x01 sealed")
-    register_consumer.patch("orders", "billing", {"headers": {"X-A": "1"}}, actor="x")
+    consumers.patch("orders", "billing", {"headers": {"X-A": "1"}}, actor="x")
     consumer.refresh_from_db()
-    assert register_consumer.static_headers(consumer) == {"X-A": "1"}
+    assert consumers.static_headers(consumer) == {"X-A": "1"}
 
 
 def test_pausing_what_is_disabled_is_a_conflict() -> None:
     ConsumerFactory.create(channel__slug="orders", client_id="billing", disabled=True)
     with pytest.raises(Conflict):
-        switch_consumer.pause("orders", "billing", actor="x")
+        consumers.pause("orders", "billing", actor="x")
 
 
 def test_keys_of_a_team_and_of_the_installation() -> None:
@@ -266,6 +263,6 @@ def test_keys_of_a_team_and_of_the_installation() -> None:
 )
 def test_values_that_are_none_are_invalid(values: object) -> None:
     with pytest.raises(Invalid) as refusal:
-        register_channel.put("orders", values, actor="x")  # type: ignore[arg-type]  # the fault that is meant
+        channels.put("orders", values, actor="x")  # type: ignore[arg-type]  # the fault that is meant
     assert refusal.value.code == "invalid_fields"
     assert refusal.value.faults

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from channels_app import clock as clock_module
-from channels_app import config_cache as config_cache_module
 from channels_app.change_marker import change_marker
-from channels_app.clock import DatabaseClock
-from channels_app.config_cache import ConfigCache, config_cache
+from channels_app.database import clock as clock_module
+from channels_app.database.clock import DatabaseClock
 from channels_app.models import DirectoryVersion
-from delivery.runtime import registration
-from delivery.runtime.wakeups import WakeupSender
+from channels_app.registry import cache as config_cache_module
+from channels_app.registry.cache import ConfigCache, config_cache
+from delivery.processes import registration
+from delivery.pump.wakeups import WakeupSender
 from tests.support.factories import ConsumerFactory
 
 PATIENCE_S = 120.0

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 
-from channels_app import clock
+from channels_app.database import clock
+from channels_app.ingest import limits
 from channels_app.models import ProducerRate
-from channels_app.steps import throttle
 from tests.support.factories import ProducerFactory
 
 
@@ -36,41 +36,41 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 @pytest.mark.django_db
 def test_the_burst_then_the_rate(watch: Watch) -> None:
     producer = ProducerFactory.create(rate_per_second=2, rate_burst=3)
-    assert [throttle.take(producer) for _ in range(3)] == [None] * 3
-    wait = throttle.take(producer)
+    assert [limits.take_from_rate(producer) for _ in range(3)] == [None] * 3
+    wait = limits.take_from_rate(producer)
     assert wait == pytest.approx(0.5, abs=0.01)
     watch.move(0.49)
-    assert throttle.take(producer) is not None
+    assert limits.take_from_rate(producer) is not None
     watch.move(0.02)
-    assert throttle.take(producer) is None
+    assert limits.take_from_rate(producer) is None
     watch.move(3600)
-    assert [throttle.take(producer) is None for _ in range(4)] == [True, True, True, False]
+    assert [limits.take_from_rate(producer) is None for _ in range(4)] == [True, True, True, False]
 
 
 @pytest.mark.django_db
 def test_a_refusal_books_nothing(watch: Watch) -> None:
     producer = ProducerFactory.create(rate_per_second=1, rate_burst=1)
-    throttle.take(producer)
+    limits.take_from_rate(producer)
     before = ProducerRate.objects.get().arrival_at
-    assert all(throttle.take(producer) for _ in range(20))
+    assert all(limits.take_from_rate(producer) for _ in range(20))
     assert ProducerRate.objects.get().arrival_at == before
 
 
 @pytest.mark.django_db
 def test_a_batch_counts_each_message_and_may_pass_a_full_bucket_once(watch: Watch) -> None:
     producer = ProducerFactory.create(rate_per_second=10, rate_burst=5)
-    assert throttle.take(producer, 3) is None
-    assert throttle.take(producer, 3) == pytest.approx(0.1, abs=0.01)
+    assert limits.take_from_rate(producer, 3) is None
+    assert limits.take_from_rate(producer, 3) == pytest.approx(0.1, abs=0.01)
     watch.move(0.3)
-    assert throttle.take(producer, 100) is None
-    assert throttle.take(producer) == pytest.approx(9.6, abs=0.01)
+    assert limits.take_from_rate(producer, 100) is None
+    assert limits.take_from_rate(producer) == pytest.approx(9.6, abs=0.01)
 
 
 @pytest.mark.django_db
 def test_without_a_limit_nothing_is_written(watch: Watch) -> None:
-    assert throttle.take(None) is None
-    assert throttle.take(ProducerFactory.create()) is None
-    assert throttle.take(ProducerFactory.create(rate_per_second=1), 0) is None
+    assert limits.take_from_rate(None) is None
+    assert limits.take_from_rate(ProducerFactory.create()) is None
+    assert limits.take_from_rate(ProducerFactory.create(rate_per_second=1), 0) is None
     assert not ProducerRate.objects.exists()
 
 
@@ -78,9 +78,9 @@ def test_without_a_limit_nothing_is_written(watch: Watch) -> None:
 def test_producers_do_not_share_their_rates(watch: Watch) -> None:
     first = ProducerFactory.create(rate_per_second=1, rate_burst=1)
     second = ProducerFactory.create(rate_per_second=1, rate_burst=1)
-    assert throttle.take(first) is None
-    assert throttle.take(second) is None
-    assert throttle.take(first) is not None
+    assert limits.take_from_rate(first) is None
+    assert limits.take_from_rate(second) is None
+    assert limits.take_from_rate(first) is not None
 
 
 @pytest.mark.django_db(transaction=True)
@@ -90,7 +90,7 @@ def test_many_at_once_get_exactly_the_burst(watch: Watch) -> None:
 
     def ask() -> None:
         for _ in range(5):
-            passed.append(throttle.take(producer) is None)
+            passed.append(limits.take_from_rate(producer) is None)
         connection.close()
 
     threads = [threading.Thread(target=ask) for _ in range(8)]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from delivery.rules import breaker
-from delivery.runtime import reconciler
+from delivery.core import breaker
+from delivery.maintenance import reconciler
 
 
 @pytest.fixture(autouse=True)

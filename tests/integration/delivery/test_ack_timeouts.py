@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from channels_app import clock
+from channels_app.core import settings
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.rules import settings
+from delivery.acks import timeouts
+from delivery.core import acks
 from delivery.models import Attempt, Delivery
-from delivery.rules import acks
-from delivery.steps import ack_timeouts
 from tests.support import pumping
 from tests.support.counts import make_deliveries
 from tests.support.factories import AttemptFactory
@@ -61,19 +61,19 @@ def test_the_setting_has_bounds() -> None:
 @pytest.mark.seed("S3-30")
 def test_it_is_learnt_from_the_last_ones() -> None:
     consumer = make_consumer(make_channel(), "http://127.0.0.1:9/", ack=settings.ack(ADAPTIVE))
-    assert ack_timeouts.wait_ms(consumer.id, bounds()) == 60_000
+    assert timeouts.measured_wait_ms(consumer.id, bounds()) == 60_000
     past(consumer, 25, 200)
-    assert ack_timeouts.wait_ms(consumer.id, bounds()) == pytest.approx(300)
-    assert ack_timeouts.wait_ms(consumer.id, bounds(low=400)) == 400
-    assert ack_timeouts.wait_ms(consumer.id, bounds(high=250)) == 250
+    assert timeouts.measured_wait_ms(consumer.id, bounds()) == pytest.approx(300)
+    assert timeouts.measured_wait_ms(consumer.id, bounds(low=400)) == 400
+    assert timeouts.measured_wait_ms(consumer.id, bounds(high=250)) == 250
     past(consumer, 26, 300, reason="ack_timeout")
-    assert ack_timeouts.wait_ms(consumer.id, bounds()) == 60_000, "most said nothing in time"
-    past(consumer, ack_timeouts.RECENT, 100)
-    assert ack_timeouts.wait_ms(consumer.id, bounds()) == pytest.approx(150), (
+    assert timeouts.measured_wait_ms(consumer.id, bounds()) == 60_000, "most said nothing in time"
+    past(consumer, timeouts.RECENT, 100)
+    assert timeouts.measured_wait_ms(consumer.id, bounds()) == pytest.approx(150), (
         "the old ones are gone"
     )
     Delivery.objects.update(attempt_count=2)
-    assert ack_timeouts.wait_ms(consumer.id, bounds()) == 60_000
+    assert timeouts.measured_wait_ms(consumer.id, bounds()) == 60_000
 
 
 @pytest.mark.seed("S3-30")

@@ -11,15 +11,16 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client import REGISTRY
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Consumer
+from delivery.acks import callbacks
+from delivery.core import acks
+from delivery.core.lifecycle import ClaimedDelivery
+from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery, EarlyAck, Lane
-from delivery.rules import acks
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.outcome import Outcome
-from delivery.runtime import outgoing
-from delivery.steps import acknowledge, fanout, release, settle
-from delivery.steps.settle import Result
+from delivery.queue import fanout, release, settle
+from delivery.queue.settle import Result
+from delivery.transport import payloads
 from tests.support import pumping
 from tests.support.api import LeanClient
 from tests.support.ordering import check, end, say, take
@@ -207,10 +208,10 @@ def answered(row: ClaimedDelivery, now: datetime) -> None:
 @pytest.mark.seed("S3-38")
 def test_a_word_before_the_answer_is_kept_until_then(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
-    word = acknowledge.acknowledge(row.id, ok=True, now=now)
+    word = callbacks.acknowledge(row.id, ok=True, now=now)
     assert (word.result, EarlyAck.objects.count()) == ("early", 1)
     assert not take(consumer, now)
-    twice = acknowledge.acknowledge(row.id, ok=False, now=now)
+    twice = callbacks.acknowledge(row.id, ok=False, now=now)
     assert twice.result == "double"
     answered(row, now)
     done = Delivery.objects.get(id=row.id)
@@ -222,7 +223,7 @@ def test_a_word_before_the_answer_is_kept_until_then(consumer: Consumer, now: da
 
 def test_a_word_before_a_broken_answer_counts_too(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
-    acknowledge.acknowledge(row.id, ok=True, now=now)
+    callbacks.acknowledge(row.id, ok=True, now=now)
     end([row], "retry", now)
     assert Delivery.objects.get(id=row.id).state == "delivered"
     assert [one.event_type for one in take(consumer, now)] == ["A2"]
@@ -231,7 +232,7 @@ def test_a_word_before_a_broken_answer_counts_too(consumer: Consumer, now: datet
 
 def test_a_failure_before_the_answer_goes_before_it(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
-    acknowledge.acknowledge(row.id, ok=False, now=now)
+    callbacks.acknowledge(row.id, ok=False, now=now)
     answered(row, now)
     again = Delivery.objects.get(id=row.id)
     assert (again.state, again.reason, again.failure_count) == ("queued", "retry", 1)
@@ -252,7 +253,7 @@ def test_a_word_before_a_kill_spares_the_next_try(
     consumer: Consumer, now: datetime, how: str
 ) -> None:
     row = taken(consumer, now)
-    acknowledge.acknowledge(row.id, ok=True, now=now)
+    callbacks.acknowledge(row.id, ok=True, now=now)
     later = killed(row, how, now)
     # The claim that ends a lapsed lease also finds out that the next message may go.
     went = take(consumer, later) + take(consumer, later)
@@ -270,13 +271,13 @@ def test_a_failure_before_a_kill_is_a_failed_try(
     consumer: Consumer, now: datetime, how: str
 ) -> None:
     row = taken(consumer, now)
-    acknowledge.acknowledge(row.id, ok=False, now=now)
+    callbacks.acknowledge(row.id, ok=False, now=now)
     later = killed(row, how, now)
     assert take(consumer, later) == []
     failed = Delivery.objects.get(id=row.id)
     assert (failed.reason, failed.failure_count, failed.interruption_count) == ("retry", 1, 0)
     (again,) = take(consumer, later + timedelta(seconds=1))
-    assert outgoing.stamp(again).attempt == 2
+    assert payloads.stamp(again).attempt == 2
     check()
 
 
@@ -290,8 +291,8 @@ def test_a_word_after_a_kill_spares_the_next_try(
     else:
         Consumer.objects.filter(id=consumer.id).update(state="paused")
         release.release_lapsed(now=row.lease_until, slot=0)
-    assert acknowledge.acknowledge(row.id, ok=False, now=now).result == "late"
-    assert acknowledge.acknowledge(row.id, ok=True, now=now).result == "on_time"
+    assert callbacks.acknowledge(row.id, ok=False, now=now).result == "late"
+    assert callbacks.acknowledge(row.id, ok=True, now=now).result == "on_time"
     assert Delivery.objects.get(id=row.id).state == "delivered"
     assert [one.event_type for one in take(consumer, row.lease_until)] == ["A2"]
     check()
@@ -304,7 +305,7 @@ def test_what_may_have_been_sent_goes_out_with_the_next_number(
 ) -> None:
     row = taken(consumer, now)
     (again,) = take(consumer, killed(row, how, now))
-    assert (again.id, outgoing.stamp(row).attempt, outgoing.stamp(again).attempt) == (row.id, 1, 2)
+    assert (again.id, payloads.stamp(row).attempt, payloads.stamp(again).attempt) == (row.id, 1, 2)
 
 
 @pytest.mark.seed("S3-38")
@@ -316,7 +317,7 @@ def test_a_late_word_about_one_does_not_let_the_one_after_the_next_go(
     end([row], "delivered", now)
     (second,) = take(consumer, now)
     answered(second, now)
-    late = acknowledge.acknowledge(row.id, ok=True, now=now)
+    late = callbacks.acknowledge(row.id, ok=True, now=now)
     assert late.result == "late"
     assert not take(consumer, now)
     assert Delivery.objects.get(id=second.id).state == "awaiting_ack"
@@ -332,7 +333,7 @@ def test_a_word_that_missed_its_time_spares_the_next_try(consumer: Consumer, now
     assert not take(consumer, later)
     waiting = Delivery.objects.get(id=row.id)
     assert (waiting.state, waiting.reason) == ("queued", "ack_timeout")
-    assert acknowledge.acknowledge(row.id, ok=True, now=later).result == "on_time"
+    assert callbacks.acknowledge(row.id, ok=True, now=later).result == "on_time"
     assert [one.event_type for one in take(consumer, later)] == ["A2"]
     check()
 
@@ -340,19 +341,19 @@ def test_a_word_that_missed_its_time_spares_the_next_try(consumer: Consumer, now
 @pytest.mark.seed("S4-26")
 def test_who_is_at_work_says_so_and_is_waited_for(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
-    assert acknowledge.extend_wait(row.id, now=now).result == "early"
+    assert callbacks.extend_wait(row.id, now=now).result == "early"
     assert not EarlyAck.objects.exists()
     answered(row, now)
     for seconds in (50, 100):
         at = now + timedelta(seconds=seconds)
         assert not take(consumer, at)
-        assert acknowledge.extend_wait(row.id, now=at).result == "on_time"
+        assert callbacks.extend_wait(row.id, now=at).result == "on_time"
     last = now + timedelta(seconds=159)
     assert not take(consumer, last)
-    assert acknowledge.acknowledge(row.id, ok=True, now=last).result == "on_time"
+    assert callbacks.acknowledge(row.id, ok=True, now=last).result == "on_time"
     done = Delivery.objects.get(id=row.id)
     assert (done.state, done.attempt_count, done.failure_count) == ("delivered", 1, 0)
-    assert acknowledge.extend_wait(row.id, now=last).result == "double"
+    assert callbacks.extend_wait(row.id, now=last).result == "double"
     assert [one.event_type for one in take(consumer, last)] == ["A2"]
     check()
 
@@ -381,7 +382,7 @@ def test_a_wait_is_prolonged_over_http(receiver: Receiver) -> None:
 
 def test_a_foreign_word_is_not_heard(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
-    real = acknowledge.token(row.id)
+    real = callbacks.token(row.id)
     for token in ("x", real[:-1], real[:-1] + ("A" if real[-1] != "A" else "B"), f"{row.id}.x"):
         answer = LeanClient().post(f"/acks/{token}")
         assert answer.status_code == 404, answer.content
@@ -407,9 +408,9 @@ def test_without_the_setting_the_answer_is_enough_again(consumer: Consumer, now:
 
 def test_words_that_nothing_followed_are_forgotten(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
-    acknowledge.acknowledge(row.id, ok=True, now=now)
+    callbacks.acknowledge(row.id, ok=True, now=now)
     later = now + timedelta(hours=2)
-    assert acknowledge.forget(later) == 0, "its attempt is open: nobody ran for two hours"
+    assert callbacks.forget(later) == 0, "its attempt is open: nobody ran for two hours"
     Delivery.objects.filter(id=row.id).update(state="queued")
-    assert acknowledge.forget(now) == 0
-    assert acknowledge.forget(later) == 1
+    assert callbacks.forget(now) == 0
+    assert callbacks.forget(later) == 1

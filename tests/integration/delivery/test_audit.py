@@ -11,7 +11,8 @@ from django.core.management import call_command
 from django.db import connection
 from django.db.models import F
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import (
     Channel,
     Consumer,
@@ -21,13 +22,13 @@ from channels_app.models import (
     MessageBody,
     new_id,
 )
-from channels_app.rules import ids
+from delivery import replay
+from delivery.core.lifecycle import FINISHED
+from delivery.core.principal import Principal
+from delivery.maintenance import channel_erasure, checks, retention
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot
-from delivery.rules.lifecycle import FINISHED
-from delivery.rules.principal import Principal
-from delivery.steps import cancel, claim, erase, fanout, replay, retention
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.reconcile import key_ranges
+from delivery.queue import cancel, claim, fanout
+from delivery.queue.claim import ClaimRequest
 from tests.support.counts import public
 from tests.support.pumping import (
     all_finished,
@@ -203,7 +204,7 @@ def test_a_message_that_went_with_all_its_rows_is_found_by_its_key(
 ) -> None:
     assert found() == {}
     name = lose(keyed[1])
-    monkeypatch.setattr(key_ranges, "SLICE", size)
+    monkeypatch.setattr(checks, "SLICE", size)
     assert found() == found("--since", "1h") == {"lost": (1, [name])}
     assert found("--until", "1h") == found("--channel", keyed[0].slug) == {}
 
@@ -256,10 +257,12 @@ def test_a_message_that_went_with_its_channel_is_not_lost(
     other = make_channel()
     publish(other, b"1", idempotency_key="a")
     fanout.fan_out(100, 0)
-    erase.close(channel, actor="user:olga", reason="", counted=erase.count_rows(channel))
-    for _ in erase.rows(channel):
+    channel_erasure.close(
+        channel, actor="user:olga", reason="", counted=channel_erasure.count_rows(channel)
+    )
+    for _ in channel_erasure.rows(channel):
         assert found() == {}
-    assert erase.finish(channel, actor="user:olga", reason="")
+    assert channel_erasure.finish(channel, actor="user:olga", reason="")
     assert found() == {}
     assert IdempotencyRecord.objects.count() == 1
 
@@ -505,7 +508,7 @@ def test_stretches_of_any_size_come_to_the_same(
 ) -> None:
     lived_in(receiver)
     whole = audit()
-    monkeypatch.setattr(key_ranges, "SLICE", size)
+    monkeypatch.setattr(checks, "SLICE", size)
     assert audit() == whole
 
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
 from delivery import conf as conf_module
 from delivery.models import Attempt, Delivery
-from delivery.runtime import body_buffer, consumer_queue
-from delivery.runtime.pump import Pump
+from delivery.pump import body_buffer, consumer_queue
+from delivery.pump.pump import Pump
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from channels_app import clock
-from channels_app.config_cache import config_cache
-from channels_app.errors import Conflict, Invalid, NotFound, PreconditionFailed
+from channels_app.core import http, times
+from channels_app.core.errors import Conflict, Invalid, NotFound, PreconditionFailed
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message, new_id
-from channels_app.rules import preconditions, times
+from channels_app.registry.cache import config_cache
+from delivery import replay
+from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
-from delivery.rules.principal import Principal
-from delivery.steps import cancel, claim, fanout, replay, reschedule
-from delivery.steps.claim import ClaimRequest
+from delivery.queue import cancel, claim, fanout, reschedule
+from delivery.queue.claim import ClaimRequest
 from tests.support.counts import assert_counters_are_true, make_deliveries, make_messages
 from tests.support.factories import (
     ConsumerFactory,
@@ -176,8 +177,8 @@ def test_an_older_version_is_not_cancelled() -> None:
     row = DeliveryFactory.create()
 
     with pytest.raises(PreconditionFailed):
-        take_back(row.message, condition=preconditions.parse('"7"'))
-    assert take_back(row.message, condition=preconditions.parse('"1"')).cancelled_count == 1
+        take_back(row.message, condition=http.parse('"7"'))
+    assert take_back(row.message, condition=http.parse('"1"')).cancelled_count == 1
     with pytest.raises(NotFound):
         cancel.cancel_message(new_id(), BOB, now=clock.now())
 
@@ -329,7 +330,7 @@ def test_a_move_stays_within_its_limits() -> None:
     with pytest.raises(Invalid, match="expires"):
         move(message, due_at=now + timedelta(hours=1))
     with pytest.raises(PreconditionFailed):
-        move(message, priority=1, condition=preconditions.parse('"1"'))
+        move(message, priority=1, condition=http.parse('"1"'))
     with pytest.raises(NotFound):
         reschedule.reschedule(new_id(), BOB, now=now, priority=1)
     take_back(message)

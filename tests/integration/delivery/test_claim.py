@@ -6,16 +6,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import DatabaseError, connection
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Consumer, new_id
+from delivery.core.lifecycle import (
+    FREE_ATTEMPTS,
+    ClaimedDelivery,
+    DeliveryState,
+    Reason,
+    Transition,
+)
+from delivery.core.outcome import Outcome
+from delivery.core.recipients import LEVELS
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.fair_sharing import LEVELS
-from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason, Transition
-from delivery.rules.outcome import Outcome
-from delivery.steps import claim, fanout, release, settle
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.settle import Result
+from delivery.queue import claim, fanout, release, settle
+from delivery.queue.claim import ClaimRequest
+from delivery.queue.settle import Result
 from tests.support import pumping
 from tests.support.pumping import make_channel, make_consumer, publish
 

@@ -9,11 +9,12 @@ from django.db import connection
 from django.urls import reverse
 
 from broker_site import health
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Channel, Message
+from delivery.health import notifications
 from delivery.models import Delivery, PumpSlot
-from delivery.runtime import notifications, registration
-from delivery.steps import payloads
+from delivery.processes import registration
+from delivery.transport import payloads
 from tests.support import console, pumping
 from tests.support.pumping import (
     all_finished,

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from channels_app import clock, data_encryption, failpoints
+from channels_app import failpoints
+from channels_app.core import ids
+from channels_app.core.encryption import generate_key
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Message, MessageBody
-from channels_app.rules import ids
-from channels_app.rules.encryption import generate_key
+from channels_app.registry import data_encryption
+from delivery.acks import callbacks
+from delivery.core.lifecycle import FREE_ATTEMPTS
 from delivery.models import Counter, DeadLetter, Delivery
-from delivery.rules.lifecycle import FREE_ATTEMPTS
-from delivery.runtime import dead_letters
-from delivery.steps import acknowledge, claim, release
-from delivery.steps.claim import ClaimRequest
+from delivery.queue import claim, dead_letters, release
+from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
 from tests.support.calling import Api
 from tests.support.counts import assert_counters_are_true
@@ -92,7 +94,7 @@ def _as_push(consumer: Consumer) -> Delivery:
 
 def refuse_later(consumer: Consumer) -> None:
     row = _as_push(consumer)
-    acknowledge.acknowledge(row.id, ok=False, now=clock.now())
+    callbacks.acknowledge(row.id, ok=False, now=clock.now())
 
 
 def say_nothing(consumer: Consumer) -> None:

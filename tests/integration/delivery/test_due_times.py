@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from channels_app import clock
-from delivery.runtime import assignment
-from delivery.steps import due_times, fanout
+from channels_app.database import clock
+from delivery.pump import assignment
+from delivery.queue import due_times, fanout
 from tests.support.counts import make_deliveries
 from tests.support.pumping import make_channel, make_consumer, publish
 

@@ -9,18 +9,19 @@ import pytest
 from django.db import connection, transaction
 from pytest_django.fixtures import DjangoAssertNumQueries
 
-from channels_app import clock, failpoints
-from channels_app.config_cache import config_cache
+from channels_app import failpoints
+from channels_app.database import clock
+from channels_app.ingest import accept
+from channels_app.ingest.accept import Publication
 from channels_app.models import Consumer, DirectoryVersion, Message
-from channels_app.steps import accept
-from channels_app.steps.accept import Publication
+from channels_app.registry.cache import config_cache
+from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.direct_claim import ClaimAllowance, DirectClaim
-from delivery.runtime.pump import Pump
-from delivery.steps import claim, fanout, payloads, release
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.fanout import FEW
+from delivery.pump.pump import Pump
+from delivery.queue import claim, fanout, release
+from delivery.queue.claim import ClaimRequest
+from delivery.queue.fanout import FEW
+from delivery.transport import payloads
 from tests.support import pumping
 from tests.support.pumping import (
     all_finished,

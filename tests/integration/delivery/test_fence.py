@@ -10,18 +10,19 @@ import pytest
 from django.db import transaction
 from standardwebhooks import Webhook
 
-from channels_app import clock
-from channels_app import config_cache as config_cache_module
 from channels_app.change_marker import change_marker
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer, DirectoryVersion
-from channels_app.steps import register_channel, register_consumer, signing_secrets, switch_consumer
+from channels_app.registry import cache as config_cache_module
+from channels_app.registry import channels, consumers, secrets
+from delivery.core.ordering import lane_id
+from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery, PumpSlot
-from delivery.rules.lanes import lane_id
-from delivery.rules.principal import Principal
-from delivery.runtime import confirmation, membership, registration
-from delivery.runtime.pump import Pump
-from delivery.runtime.wakeups import wakeup_sender
-from delivery.steps import lanes
+from delivery.ordering import keys
+from delivery.processes import registration
+from delivery.pump import confirmation, membership
+from delivery.pump.pump import Pump
+from delivery.pump.wakeups import wakeup_sender
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
@@ -33,25 +34,25 @@ Change = Callable[[Consumer, str], object]
 
 def pause(consumer: Consumer, _: str) -> object:
     slug, client_id = consumer.channel.slug, consumer.client_id
-    return switch_consumer.pause(slug, client_id, actor="user:alice")
+    return consumers.pause(slug, client_id, actor="user:alice")
 
 
 def retire(consumer: Consumer, _: str) -> object:
     slug, client_id = consumer.channel.slug, consumer.client_id
-    return switch_consumer.retire(slug, client_id, actor="user:alice")
+    return consumers.retire(slug, client_id, actor="user:alice")
 
 
 def pause_channel(consumer: Consumer, _: str) -> object:
-    return register_channel.put(consumer.channel.slug, {"paused": True}, actor="user:alice")
+    return channels.put(consumer.channel.slug, {"paused": True}, actor="user:alice")
 
 
 def pause_key(consumer: Consumer, _: str) -> object:
-    return lanes.pause(lane_id(consumer.id, "A"), ALICE, now=clock.now())
+    return keys.pause(lane_id(consumer.id, "A"), ALICE, now=clock.now())
 
 
 def move(consumer: Consumer, url: str) -> object:
     slug, client_id = consumer.channel.slug, consumer.client_id
-    return register_consumer.patch(slug, client_id, {"url": url}, actor="user:alice")
+    return consumers.patch(slug, client_id, {"url": url}, actor="user:alice")
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_a_new_address_and_a_new_secret_hold_for_all_that_begins(
     consumer = make_consumer(make_channel(), receiver.url("/old"))
     taken(pump, consumer, 40)
     move(consumer, receiver.url("/new"))
-    made = signing_secrets.rotate(
+    made = secrets.rotate(
         consumer.channel.slug, consumer.client_id, {"overlap_s": 0}, actor="user:alice"
     )
     go_on(pump)

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from channels_app import clock
+from channels_app.core.ordering_key import SHARED
+from channels_app.database import clock
 from channels_app.models import Channel, Message
-from channels_app.rules.keying import SHARED
 from delivery.models import Delivery, Lane
-from delivery.steps import fanout
+from delivery.queue import fanout
 from tests.support import pumping
 from tests.support.calling import Api, problem
 from tests.support.ordering import check, take
@@ -110,7 +110,7 @@ def test_what_a_publisher_says_and_what_no_body_holds() -> None:
 
 
 def test_a_channel_without_them_looks_into_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("channels_app.rules.keying.Keying.key", None)
+    monkeypatch.setattr("channels_app.core.ordering_key.Keying.key", None)
     publish(make_channel(), b'{"user": "a"}')
     assert Message.objects.get().ordering_key == ""
 

@@ -10,13 +10,13 @@ from typing import TypeVar
 import pytest
 from django.db import connection, transaction
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Consumer
+from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery
-from delivery.rules.outcome import Outcome
-from delivery.runtime import leasing
-from delivery.steps import claim
-from delivery.steps.claim import ClaimRequest
+from delivery.pull import leasing
+from delivery.queue import claim
+from delivery.queue.claim import ClaimRequest
 from tests.support.broker import wait_until
 from tests.support.counts import assert_counters_are_true
 from tests.support.pulling import Worker, waiting

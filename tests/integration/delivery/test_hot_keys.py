@@ -10,15 +10,16 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.steps import switch_consumer
+from channels_app.registry import consumers
 from delivery.conf import conf
+from delivery.core.health_status import Kind
+from delivery.core.notifications import Notification, text
+from delivery.core.principal import Principal
 from delivery.models import Delivery, Lane, Notice, Standing
-from delivery.rules.health_status import Kind
-from delivery.rules.notifications import Notification, text
-from delivery.rules.principal import Principal
-from delivery.steps import fanout, hot_keys, lanes
+from delivery.ordering import hot_keys, keys
+from delivery.queue import fanout
 from tests.support import console
 from tests.support.factories import TeamFactory
 from tests.support.ordering import end, lane_of, say, take, words
@@ -142,12 +143,12 @@ def test_who_was_told_to_wait_is_not_hot(consumer: Consumer, now: datetime, allo
     crowd(consumer, "A1")
     assert look(now + 40 * MINUTE) == [], "a producer wants the head to go tomorrow"
     allow(waiting=1)
-    lanes.pause(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
+    keys.pause(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
     assert look(now) == []
-    lanes.resume(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
-    switch_consumer.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    keys.resume(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
+    consumers.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
     assert look(now) == []
-    switch_consumer.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    consumers.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
     Standing.objects.create(consumer=consumer, state="failing", since=now, looked_at=now)
     assert look(now) == [], "its owners know why it waits"
     Standing.objects.update(state="healthy")

@@ -12,14 +12,16 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django_q.models import Schedule
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
+from channels_app.ingest import accept
 from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
-from channels_app.rules import ids
-from channels_app.steps import accept
+from delivery.cluster import tasks
+from delivery.maintenance import counters, retention, sweeps
 from delivery.models import Attempt, Counter, Delivery, PumpSlot, Replay, SweepRun
-from delivery.runtime import registration, sweep_scheduler, sweeps, task_queue, tasks
-from delivery.steps import claim, counter_repair, fanout, retention
-from delivery.steps.claim import ClaimRequest
+from delivery.processes import registration, task_queue
+from delivery.queue import claim, fanout
+from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
 from tests.support.counts import assert_counters_are_true, key_at, make_deliveries, make_messages
 from tests.support.pumping import (
@@ -68,14 +70,14 @@ def test_retention_deletes_what_is_finished_and_old_and_nothing_else() -> None:
     Delivery.objects.filter(id=fresh.id).update(
         state="delivered", finished_at=clock.now(), due_at=None
     )
-    counter_repair.recount(consumer.id)
+    counters.recount(consumer.id)
     assert sum(retention.prune(clock.now(), slot=0)) == 4  # two deliveries and their messages
     left = set(Delivery.objects.values_list("state", flat=True))
     assert left == {"dead", "queued", "delivered"}
     assert Delivery.objects.filter(id=waiting.id).exists()
     assert Message.objects.count() == MessageBody.objects.count() == 3
     assert Counter.totals() == pumping.recounted()
-    assert counter_repair.gap() == 0
+    assert counters.gap() == 0
 
 
 def test_a_channels_own_retention_counts() -> None:
@@ -152,11 +154,11 @@ def test_wrong_books_are_noticed_and_mended() -> None:
     consumer = make_consumer(make_channel(), NOWHERE)
     publish(consumer.channel, *[b"x"] * 4)
     fanout.fan_out(100, slot=0)
-    assert counter_repair.gap() == 0
+    assert counters.gap() == 0
     Counter.add({(consumer.id, "queued"): 3}, slot=5)
-    assert counter_repair.gap() == -3
-    assert counter_repair.repair() == 1
-    assert counter_repair.gap() == 0
+    assert counters.gap() == -3
+    assert counters.repair() == 1
+    assert counters.gap() == 0
     assert Counter.totals() == pumping.recounted()
 
 
@@ -221,9 +223,7 @@ def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_i
         begun.append(1)
         yield 0
 
-    mine = sweep_scheduler.SweepScheduler(
-        [sweep_scheduler.Sweep("quick", 0.0, step, has_work=lambda: work[0])]
-    )
+    mine = sweeps.SweepScheduler([sweeps.Sweep("quick", 0.0, step, has_work=lambda: work[0])])
     for _ in range(4):  # the first turn creates the sweep's row
         mine.turn()
     assert len(begun) == 1
@@ -232,7 +232,7 @@ def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_i
     assert len(begun) == 2
     work[0] = False
     assert mine.turn() == 0
-    monkeypatch.setattr(sweep_scheduler, "REPORT_INTERVAL_S", 0.0)
+    monkeypatch.setattr(sweeps, "REPORT_INTERVAL_S", 0.0)
     assert mine.turn() == 1
 
 
@@ -254,10 +254,8 @@ def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPat
         raise OperationalError("away")
 
     works = {"long": long, "broken": broken, "short": short}
-    mine = sweep_scheduler.SweepScheduler(
-        [sweep_scheduler.Sweep(name, 60.0, work) for name, work in works.items()]
-    )
-    monkeypatch.setattr(sweep_scheduler, "SLICE_S", 0.0)
+    mine = sweeps.SweepScheduler([sweeps.Sweep(name, 60.0, work) for name, work in works.items()])
+    monkeypatch.setattr(sweeps, "SLICE_S", 0.0)
     mine.turn()  # creates the rows that hold the clocks
     assert mine.turn() == 3
     assert mine.is_busy
@@ -276,10 +274,10 @@ def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPat
 def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
     """Each still runs once: a rival at that moment finds their clocks already moved."""
     names = ("now", "soon", "later")
-    some = [sweep_scheduler.Sweep(name, 60.0, lambda: iter([0])) for name in names]
-    for name, seconds in zip(names, (0.0, sweep_scheduler.SOON_S, 5.0), strict=True):
+    some = [sweeps.Sweep(name, 60.0, lambda: iter([0])) for name in names]
+    for name, seconds in zip(names, (0.0, sweeps.SOON_S, 5.0), strict=True):
         SweepRun.objects.create(name=name, next_at=clock.now() + timedelta(seconds=seconds))
-    mine, rival = sweep_scheduler.SweepScheduler(some), sweep_scheduler.SweepScheduler(some)
+    mine, rival = sweeps.SweepScheduler(some), sweeps.SweepScheduler(some)
     assert mine.turn() == 2
     assert rival.turn() == mine.turn() == 0
     assert set(SweepRun.objects.exclude(last_started_at=None)) == set(
@@ -289,11 +287,11 @@ def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
 
 def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock is moved forward for as long as it runs."""
-    monkeypatch.setattr(sweep_scheduler, "SLICE_S", 0.0)
-    endless = sweep_scheduler.Sweep("long", 0.2, lambda: itertools.repeat(1))
+    monkeypatch.setattr(sweeps, "SLICE_S", 0.0)
+    endless = sweeps.Sweep("long", 0.2, lambda: itertools.repeat(1))
     mine, rival = (
-        sweep_scheduler.SweepScheduler([endless]),
-        sweep_scheduler.SweepScheduler([endless]),
+        sweeps.SweepScheduler([endless]),
+        sweeps.SweepScheduler([endless]),
     )
     mine.turn()
     assert mine.turn() == 1
@@ -309,8 +307,8 @@ def test_the_second_belt_is_scheduled() -> None:
     task_queue.ensure_schedules()
     task_queue.ensure_schedules()
     assert sorted(Schedule.objects.values_list("func", "minutes")) == [
-        ("delivery.runtime.tasks.pipeline", 1),
-        ("delivery.runtime.tasks.sweep", 1),
+        ("delivery.cluster.tasks.pipeline", 1),
+        ("delivery.cluster.tasks.sweep", 1),
     ]
 
 

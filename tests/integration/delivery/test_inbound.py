@@ -13,19 +13,20 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import clock, inbound
-from channels_app.config_cache import config_cache
+from channels_app.core.fields import MASK
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message
-from channels_app.rules.fields import MASK
-from channels_app.steps import register_consumer, switch_consumer
+from channels_app.registry import consumers
+from channels_app.registry.cache import config_cache
 from delivery import metrics
+from delivery.acks import callbacks
+from delivery.core import acks
+from delivery.core.acks import ProviderStatus, correlation_id
+from delivery.core.lifecycle import ClaimedDelivery
+from delivery.core.outcome import Outcome
 from delivery.models import Correlation, Delivery
-from delivery.rules import acks
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.correlation import ProviderStatus, correlation_id
-from delivery.rules.outcome import Outcome
-from delivery.steps import acknowledge, correlate, fanout, settle
-from delivery.steps.settle import Result
+from delivery.queue import fanout, settle
+from delivery.queue.settle import Result
 from tests.support import console, pumping
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory
@@ -48,11 +49,11 @@ WHATSAPP = {
 def register(url: str, **values: Any) -> Consumer:
     channel = make_channel()
     body = {"url": url, "ordering": True, "ack": WHATSAPP, "retry": [0.01], **values}
-    return register_consumer.put(channel.slug, "whatsapp", body, actor="test").row
+    return consumers.put(channel.slug, "whatsapp", body, actor="test").row
 
 
 def path_of(consumer: Consumer) -> str:
-    address = inbound.address(consumer)
+    address = consumers.address(consumer)
     assert address is not None
     return urlsplit(address).path
 
@@ -187,7 +188,7 @@ def test_an_address_that_is_not_in_use_is_404(consumer: Consumer, method: str) -
         answer = Api().call(method, path)
         assert (answer.status, answer.json["code"]) == (404, "unknown_address"), path
     assert Api().call("DELETE", known).status == 405
-    switch_consumer.retire(consumer.channel.slug, "whatsapp", actor="test")
+    consumers.retire(consumer.channel.slug, "whatsapp", actor="test")
     assert Api().call(method, known).status == 404
 
 
@@ -238,7 +239,7 @@ def test_another_secret_keeps_the_address(consumer: Consumer) -> None:
     other = {"preset": "meta-x-hub-256", "secret": "new"}
     setting = {"preset": "whatsapp-cloud", "signature": other, "verify_token": "mine"}
     values = {"ack": WHATSAPP | {"correlation": setting}}
-    done = register_consumer.patch(place, "whatsapp", values, actor="test")
+    done = consumers.patch(place, "whatsapp", values, actor="test")
     assert done.changed
     consumer.refresh_from_db()
     assert path_of(consumer) == before
@@ -321,7 +322,7 @@ def test_a_callback_from_before_the_message_is_not_about_it(
     """The id's owner is unknown then: another system on the same account, or a guess."""
     before = {name: words_heard(name) for name in ("early", "foreign")}
     assert (
-        correlate.find(consumer.id, [ProviderStatus("wamid.1", ok=True)], now)[0].result == "early"
+        callbacks.find(consumer.id, [ProviderStatus("wamid.1", ok=True)], now)[0].result == "early"
     )
     say(consumer, "A1")
     Message.objects.update(accepted_at=now + timedelta(seconds=2))
@@ -345,7 +346,7 @@ def test_a_callback_counts_when_somebody_knows_what_it_is_about(
     assert {name: words_heard(name) for name in before} == before
     note(row, "wamid.1", now)
     assert words_heard("early") - before["early"] == 1
-    assert sum(correlate.forget(now + timedelta(days=3))) == 2
+    assert sum(callbacks.forget_provider_statuses(now + timedelta(days=3))) == 2
     assert words_heard("foreign") - before["foreign"] == 1
 
 
@@ -364,7 +365,7 @@ def test_an_early_failure_counts_once(consumer: Consumer, now: datetime) -> None
 @pytest.mark.seed("S3-38")
 def test_a_late_callback_lets_nobody_go(consumer: Consumer, now: datetime) -> None:
     row = answered(consumer, "wamid.1", now)
-    assert acknowledge.acknowledge(row.id, ok=True, now=now).result == "on_time"
+    assert callbacks.acknowledge(row.id, ok=True, now=now).result == "on_time"
     Delivery.objects.filter(id=row.id).update(reason="ack_timeout")  # as with on_timeout: proceed
     (second,) = take(consumer, now)
     note(second, "wamid.2", now)
@@ -389,8 +390,8 @@ def test_a_word_about_what_was_deleted_is_late(consumer: Consumer, now: datetime
 def test_ids_are_forgotten_after_two_days(consumer: Consumer, now: datetime) -> None:
     answered(consumer, "wamid.1", now)
     heard(consumer, ("wamid.2", "sent"))
-    assert sum(correlate.forget(now + timedelta(days=1))) == 0
-    assert sum(correlate.forget(now + timedelta(days=3))) == 2
+    assert sum(callbacks.forget_provider_statuses(now + timedelta(days=1))) == 0
+    assert sum(callbacks.forget_provider_statuses(now + timedelta(days=3))) == 2
     assert not Correlation.objects.exists()
 
 

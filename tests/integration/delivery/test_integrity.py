@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from channels_app import clock, data_encryption
 from channels_app import conf as conf_module
+from channels_app.core.encryption import Changed
+from channels_app.database import clock
 from channels_app.models import ConsumerSecret, Message, MessageBody
-from channels_app.rules.encryption import Changed
-from channels_app.snapshot import load_signer
+from channels_app.registry import data_encryption
+from channels_app.registry.snapshot import load_signer
+from delivery import replay
+from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
-from delivery.rules.principal import Principal
-from delivery.steps import payloads
-from delivery.steps import replay as steps
-from delivery.steps.replay import restore
+from delivery.replay import restore
+from delivery.transport import payloads
 from tests.support import console, pumping
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true
@@ -126,7 +127,7 @@ def test_a_delivered_message_that_was_changed_is_not_replayed(receiver: Receiver
         tamper(one_letter)
         row = Delivery.objects.get()
         assert row.state == "delivered"
-        steps.replay_one(row.id, Principal("user:alice", "again"), now=clock.now())
+        replay.replay_one(row.id, Principal("user:alice", "again"), now=clock.now())
         pump_until(pump, all_finished)
 
     assert [request.body for request in receiver.requests()] == [ACCEPTED]

@@ -9,11 +9,11 @@ import pytest
 from channels_app.models import Channel
 from delivery import conf as conf_module
 from delivery.models import Delivery
-from delivery.runtime import capacity
-from delivery.runtime import pump as pump_module
-from delivery.runtime.capacity import RESERVED, UNTRIED_RESERVED
-from delivery.runtime.consumer_queue import PROMPT_S
-from delivery.runtime.pump import Pump
+from delivery.pump import capacity
+from delivery.pump import pump as pump_module
+from delivery.pump.capacity import RESERVED, UNTRIED_RESERVED
+from delivery.pump.consumer_queue import PROMPT_S
+from delivery.pump.pump import Pump
 from tests.support import pumping
 from tests.support.pumping import make_channel, make_consumer, publish, pump_rounds, pump_until
 from tests.support.receiver import Receiver, Reply

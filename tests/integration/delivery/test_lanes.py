@@ -11,18 +11,20 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import clock
-from channels_app.config_cache import config_cache
-from channels_app.errors import Conflict, NotFound
+from channels_app.core import times
+from channels_app.core.errors import Conflict, NotFound
+from channels_app.database import clock
 from channels_app.models import Consumer, Message
-from channels_app.rules import times
-from channels_app.steps import switch_consumer
-from delivery.lanes import expired
+from channels_app.registry import consumers
+from channels_app.registry.cache import config_cache
+from delivery import replay
+from delivery.core.ordering import BEHIND, lane_id
+from delivery.core.principal import Principal
+from delivery.maintenance import retention
 from delivery.models import Counter, Delivery, Lane, LaneWaiter
-from delivery.rules.lanes import BEHIND, lane_id
-from delivery.rules.principal import Principal
-from delivery.steps import cancel, claim, fanout, lanes, release, replay, reschedule, retention
-from delivery.steps.claim import ClaimRequest
+from delivery.ordering import key_queue, keys
+from delivery.queue import cancel, claim, fanout, release, reschedule
+from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
 from tests.support.ordering import LEASE_MS, check, end, lane_of, say, take, words
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
@@ -185,7 +187,7 @@ def test_a_dead_head_holds_its_key_where_that_is_wanted(now: datetime) -> None:
     end(take(consumer, now), "dead", now)
     assert not take(consumer, now), "B is empty, A stands still"
     assert lane_of(consumer, "A").blocked_at == now
-    assert list(lanes.repair(now)) == []
+    assert list(keys.repair(now)) == []
     head = Delivery.objects.get(id=lane_of(consumer, "A").head_id or 0)
     replay.replay_one(head.id, ALICE, now=now)
     check()
@@ -212,7 +214,7 @@ def test_a_blocked_key_goes_on_when_its_head_is_skipped(now: datetime) -> None:
     end(take(consumer, now), "dead", now)
     lane = lane_of(consumer, "A")
     assert lane.head_id is not None
-    due = lanes.skip(lane.id, lane.head_id, ALICE, now=now)
+    due = keys.skip(lane.id, lane.head_id, ALICE, now=now)
     assert due == {consumer.id: now}
     assert deliver_all(consumer, now) == ["A2"]
     assert Delivery.objects.filter(state="dead").count() == 1
@@ -225,7 +227,7 @@ def test_a_blocked_key_goes_on_when_the_consumer_wants_it_so(now: datetime) -> N
     end(take(consumer, now), "dead", now)
     consumer.head_of_line = "skip"
     consumer.save()
-    assert sum(lanes.repair(now)) == 1
+    assert sum(keys.repair(now)) == 1
     assert deliver_all(consumer, now) == ["A2"]
 
 
@@ -298,7 +300,7 @@ def test_one_claim_ends_a_batch_of_those_that_expired(
     consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expired heads end, and as many expired messages behind them as fit the limit."""
-    monkeypatch.setattr(expired, "MAX_ROWS", 6)
+    monkeypatch.setattr(key_queue, "MAX_ROWS", 6)
     say(consumer, "A1 A2 A3 B1 B2 C1", expires_at=now)
     say(consumer, "A4 B3")
     say(consumer, "A5 B4 B5", expires_at=now)
@@ -377,9 +379,9 @@ def test_a_paused_consumer_keeps_its_lanes(consumer: Consumer, now: datetime) ->
     say(consumer, "A1 A2")
     fan_out()
     slug = consumer.channel.slug
-    switch_consumer.pause(slug, consumer.client_id, actor="user:alice")
-    assert list(lanes.repair(now)) == []
-    switch_consumer.resume(slug, consumer.client_id, actor="user:alice")
+    consumers.pause(slug, consumer.client_id, actor="user:alice")
+    assert list(keys.repair(now)) == []
+    consumers.resume(slug, consumer.client_id, actor="user:alice")
     assert deliver_all(consumer, now) == ["A1", "A2"]
 
 
@@ -388,9 +390,9 @@ def test_lanes_of_a_removed_consumer_go_with_its_deliveries(
 ) -> None:
     say(consumer, "A1 A2 A3")
     fan_out()
-    switch_consumer.retire(consumer.channel.slug, consumer.client_id, actor="user:alice")
+    consumers.retire(consumer.channel.slug, consumer.client_id, actor="user:alice")
     assert cancel.cancel_retired(now, 0, 100) == 3
-    assert sum(lanes.repair(now)) == 1
+    assert sum(keys.repair(now)) == 1
     assert not Lane.objects.exists()
     assert Delivery.objects.filter(state="cancelled").count() == 3
 
@@ -403,7 +405,7 @@ def test_without_ordering_all_that_waits_goes(consumer: Consumer, now: datetime)
     say(consumer, "A4")
     fan_out()
     assert words(take(consumer, now, 1)) == "A1"
-    assert sum(lanes.repair(now)) == 2
+    assert sum(keys.repair(now)) == 2
     assert not Lane.objects.exists()
     assert words(take(consumer, now)) == "A2 A3 A4 B1"
 
@@ -449,7 +451,7 @@ def test_a_sweep_lets_go_on_what_lost_its_head(consumer: Consumer, now: datetime
     Counter.add({(consumer.id, "queued"): -2, (consumer.id, "delivered"): 1}, 0)
     Counter.add({(consumer.id, "made"): -1}, 0)
     assert not take(consumer, now)
-    assert sum(lanes.repair(now)) == 2
+    assert sum(keys.repair(now)) == 2
     assert Delivery.objects.get(state="queued").id == lane_of(consumer, "A").head_id
     assert not Lane.objects.filter(id=lane_id(consumer.id, "B")).exists()
     deliver_all(consumer, now)
@@ -470,26 +472,26 @@ def test_park_resume_and_skip(consumer: Consumer, now: datetime) -> None:
     key = lane_id(consumer.id, "A")
     rows = take(consumer, now)
     assert words(rows) == "A1 B1"
-    assert lanes.pause(key, ALICE, now=now).paused_at == now
-    lanes.pause(key, ALICE, now=now)
+    assert keys.pause(key, ALICE, now=now).paused_at == now
+    keys.pause(key, ALICE, now=now)
     with pytest.raises(Conflict):
-        lanes.skip(key, rows[0].id, ALICE, now=now)
+        keys.skip(key, rows[0].id, ALICE, now=now)
     end(rows, "delivered", now)
     check()
     say(consumer, "A4")
     fan_out()
     assert not take(consumer, now)
-    assert list(lanes.repair(now)) == []
-    assert lanes.resume(key, ALICE, now=now) == {consumer.id: now}
-    assert lanes.resume(key, ALICE, now=now) == {}
+    assert list(keys.repair(now)) == []
+    assert keys.resume(key, ALICE, now=now) == {consumer.id: now}
+    assert keys.resume(key, ALICE, now=now) == {}
     check()
     with pytest.raises(Conflict):
-        lanes.skip(key, rows[0].id, ALICE, now=now)
+        keys.skip(key, rows[0].id, ALICE, now=now)
     second = lane_of(consumer, "A").head_id or 0
-    assert lanes.skip(key, second, ALICE, now=now) == {consumer.id: now}
+    assert keys.skip(key, second, ALICE, now=now) == {consumer.id: now}
     assert deliver_all(consumer, now) == ["A3", "A4"]
     with pytest.raises(NotFound):
-        lanes.pause(key, ALICE, now=now)
+        keys.pause(key, ALICE, now=now)
 
 
 def test_a_paused_key_waits_without_anything_in_it(consumer: Consumer, now: datetime) -> None:
@@ -497,12 +499,12 @@ def test_a_paused_key_waits_without_anything_in_it(consumer: Consumer, now: date
     fan_out()
     key = lane_id(consumer.id, "A")
     rows = take(consumer, now)
-    lanes.pause(key, ALICE, now=now)
+    keys.pause(key, ALICE, now=now)
     end(rows, "delivered", now)
     say(consumer, "A2")
     fan_out()
     assert not take(consumer, now)
-    lanes.resume(key, ALICE, now=now)
+    keys.resume(key, ALICE, now=now)
     assert deliver_all(consumer, now) == ["A2"]
 
 
@@ -512,11 +514,11 @@ def test_the_head_of_a_paused_key_that_is_not_on_its_way_waits(
     say(consumer, "A1 A2 B1")
     fan_out()
     key = lane_id(consumer.id, "A")
-    lanes.pause(key, ALICE, now=now)
+    keys.pause(key, ALICE, now=now)
     check()
     assert words(take(consumer, now)) == "B1"
-    assert list(lanes.repair(now)) == []
-    assert lanes.resume(key, ALICE, now=now) == {consumer.id: now}
+    assert list(keys.repair(now)) == []
+    assert keys.resume(key, ALICE, now=now) == {consumer.id: now}
     check()
     assert deliver_all(consumer, now) == ["A1", "A2"]
 
@@ -527,14 +529,14 @@ def test_a_paused_key_is_not_tried_again(consumer: Consumer, now: datetime, how:
     fan_out()
     key = lane_id(consumer.id, "A")
     rows = take(consumer, now)
-    lanes.pause(key, ALICE, now=now)
+    keys.pause(key, ALICE, now=now)
     if how == "retry":
         end(rows, "retry", now)
     later = now + timedelta(minutes=2)  # the retry is due, or the lease has expired
     assert not take(consumer, later)
     check()
     assert set(Delivery.objects.values_list("state", "due_at")) == {("queued", BEHIND)}
-    lanes.resume(key, ALICE, now=later)
+    keys.resume(key, ALICE, now=later)
     check()
     (first,) = take(consumer, later)
     assert (first.event_type, first.attempt) == ("A1", 2)

@@ -9,13 +9,14 @@ import pytest
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
 
-from channels_app.config_cache import ConsumerConfig, config_cache
 from channels_app.models import Consumer
+from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.models import Delivery, PumpSlot
-from delivery.runtime import long_polling, receiving, registration
-from delivery.runtime.long_polling import long_polls
-from delivery.runtime.receiving import Deliver, ReceivedMessage, ReceiveRequest
-from delivery.runtime.wakeups import Listener, wakeup_sender
+from delivery.processes import registration
+from delivery.pull import long_polling, receiving
+from delivery.pull.long_polling import long_polls
+from delivery.pull.receiving import Deliver, ReceivedMessage, ReceiveRequest
+from delivery.pump.wakeups import Listener, wakeup_sender
 from tests.support import pumping
 from tests.support.broker import wait_until
 from tests.support.pulling import Worker, bring, waiting

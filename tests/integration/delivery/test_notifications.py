@@ -12,13 +12,16 @@ from django.core import mail
 from django.db import connection
 from django_q.models import OrmQ
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Membership, Message, Team
-from channels_app.steps import switch_consumer
+from channels_app.registry import consumers
+from delivery import replay
+from delivery.cluster import tasks
+from delivery.core.principal import Principal
+from delivery.health import consumer_health, monitor, notifications
+from delivery.maintenance import retention
 from delivery.models import ConsumerHealth, Delivery, Notice, Standing
-from delivery.rules.principal import Principal
-from delivery.runtime import notifications, tasks
-from delivery.steps import health, health_monitor, outbox, payloads, replay, retention
+from delivery.transport import payloads
 from tests.support.factories import ChannelFactory, DeliveryFactory, TeamFactory
 from tests.support.pumping import (
     all_finished,
@@ -88,7 +91,7 @@ def works(consumer: Consumer, at: datetime) -> None:
 def look(now: datetime) -> list[str]:
     """Return the kinds of notifications that one more check creates."""
     before = Notice.objects.count()
-    assert sum(health_monitor.watch(now)) == Notice.objects.count() - before
+    assert sum(monitor.watch(now)) == Notice.objects.count() - before
     return list(Notice.objects.order_by("id").values_list("kind", flat=True)[before:])
 
 
@@ -133,14 +136,14 @@ def test_a_consumer_that_answers_gone_is_told_of_as_disabled_only(
     assert look(now + 2 * MINUTE) == []
     assert Notice.objects.get().reason == "It answered 410 Gone."
     # Earlier failures are not reported again after somebody resumed the consumer.
-    switch_consumer.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    consumers.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
     assert look(clock.now() + MINUTE) == []
     works(consumer, clock.now() + 2 * MINUTE)
     assert look(clock.now() + 4 * MINUTE) == ["recovered"]
 
 
 def test_a_consumer_that_a_person_paused_is_left_alone(consumer: Consumer) -> None:
-    switch_consumer.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    consumers.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
     fails(consumer, clock.now() + MINUTE)
     assert look(clock.now() + 2 * MINUTE) == []
 
@@ -179,7 +182,7 @@ def test_of_several_that_look_at_once_one_tells(consumer: Consumer) -> None:
     def race() -> None:
         try:
             barrier.wait(10)
-            list(health_monitor.watch(now))
+            list(monitor.watch(now))
             list(notifications.sweep())
         except BaseException as error:
             errors.append(error)
@@ -203,7 +206,7 @@ def test_of_several_that_look_at_once_one_tells(consumer: Consumer) -> None:
 def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> None:
     channel = ChannelFactory.create(slug=notifications.CHANNEL)
     now = clock.now()
-    health.disable(consumer.id, reason="It answered 410 Gone.", now=now)
+    consumer_health.disable(consumer.id, reason="It answered 410 Gone.", now=now)
     list(notifications.sweep())
     list(notifications.sweep())
     notice, message = Notice.objects.get(), Message.objects.get(channel=channel)
@@ -321,11 +324,11 @@ def test_an_address_that_is_none_is_no_ones_else_trouble(
 
 def test_a_mail_whose_senders_vanish_is_given_up(consumer: Consumer) -> None:
     due(consumer, 1)
-    for _ in range(outbox.MAX_MAILS):
-        assert outbox.claim(clock.now()) is not None
+    for _ in range(notifications.MAX_MAILS):
+        assert notifications.claim(clock.now()) is not None
         Notice.objects.update(mail_due_at=clock.now() - MINUTE)
-    assert outbox.claim(clock.now()) is None
-    assert not outbox.has_mail(clock.now() + timedelta(days=1))
+    assert notifications.claim(clock.now()) is None
+    assert not notifications.has_mail(clock.now() + timedelta(days=1))
     assert Notice.objects.get().mail_error
 
 

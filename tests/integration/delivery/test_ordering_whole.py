@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from delivery.models import Attempt, Lane
-from delivery.runtime.registration import PumpRegistration
+from delivery.processes.registration import PumpRegistration
 from tests.support import pumping
 from tests.support.calling import Api
 from tests.support.ordering import check, say

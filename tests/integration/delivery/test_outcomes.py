@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from channels_app import clock
+from channels_app.core.networks import parse_networks
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.rules.addresses import parse_networks
 from delivery import conf as conf_module
 from delivery.models import Attempt, ConsumerHealth, Delivery
-from delivery.runtime import assignment as roster_module
-from delivery.runtime import outgoing
+from delivery.pump import assignment as roster_module
+from delivery.transport import payloads
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
@@ -153,7 +153,7 @@ def test_an_oversized_answer_is_cut_and_still_counts(receiver: Receiver) -> None
 @pytest.fixture
 def no_private_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     strict = dataclasses.replace(conf_module.conf(), allowed_targets=parse_networks(""))
-    monkeypatch.setattr(outgoing, "conf", lambda: strict)
+    monkeypatch.setattr(payloads, "conf", lambda: strict)
 
 
 @pytest.mark.usefixtures("no_private_targets")

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from channels_app import data_encryption
-from channels_app.models import Message, MessageBody, raw
-from delivery.steps import payloads
-from delivery.steps.payloads import SMALL_BYTES, PayloadCache
+from channels_app.database import raw
+from channels_app.models import Message, MessageBody
+from channels_app.registry import data_encryption
+from delivery.transport import payloads
+from delivery.transport.payloads import SMALL_BYTES, PayloadCache
 from tests.support.factories import MessageFactory
 
 pytestmark = pytest.mark.django_db

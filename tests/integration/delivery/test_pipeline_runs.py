@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from django_q.models import OrmQ, Schedule
 
-from channels_app import clock
-from channels_app.errors import Refused
+from channels_app.core.errors import Refused
+from channels_app.database import clock
 from channels_app.models import AuditEntry
+from delivery.cluster import tasks
+from delivery.core.principal import Principal
+from delivery.maintenance import pipeline_runs, sweeps
 from delivery.models import PipelineRun, PipelineSchedule
-from delivery.rules.principal import Principal
-from delivery.runtime import pipeline, sweeps, task_queue, tasks
-from delivery.steps import pipeline_runs
+from delivery.processes import task_queue
 from pipeline.contract.jobs import JOBS
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,7 +43,7 @@ def python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], P
         path, told = tmp_path / "python", tmp_path / "told"
         path.write_text(f'#!/bin/sh\necho "$*" >>{told}\n{script}\n')
         path.chmod(0o755)
-        monkeypatch.setattr(pipeline, "interpreter", lambda: str(path))
+        monkeypatch.setattr(pipeline_runs, "interpreter", lambda: str(path))
         return told
 
     return make
@@ -146,8 +147,8 @@ def test_a_run_gets_one_process_with_its_number(
     told = python(f"while [ ! -e {asked_twice} ]; do sleep 0.05; done; exit 3")
     run = ask("usage")
 
-    first = pipeline.start()
-    second = pipeline.start()  # the process has not reported yet
+    first = pipeline_runs.start()
+    second = pipeline_runs.start()  # the process has not reported yet
     asked_twice.touch()
     join(first + second)
 
@@ -157,10 +158,10 @@ def test_a_run_gets_one_process_with_its_number(
 def test_one_that_found_another_at_work_waits_for_its_turn(python: Callable[[str], Path]) -> None:
     told = python("exit 3")
     run = ask("usage")
-    join(pipeline.start())
+    join(pipeline_runs.start())
     assert (state_of(run), run.host) == ("queued", "")
 
-    join(pipeline.start())
+    join(pipeline_runs.start())
     assert len(told.read_text().splitlines()) == 2
 
 
@@ -177,17 +178,17 @@ def test_a_process_that_died_before_its_first_word_is_told_of_at_once(
 ) -> None:
     python(script)
     run = ask("usage")
-    join(pipeline.start())
+    join(pipeline_runs.start())
 
     assert (state_of(run), run.error) == ("failed", error)
     assert run.finished_at is not None
 
 
 def test_an_interpreter_that_is_not_there_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "interpreter", lambda: "/nowhere/python")
+    monkeypatch.setattr(pipeline_runs, "interpreter", lambda: "/nowhere/python")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     run = ask("usage")
-    join(pipeline.start())
+    join(pipeline_runs.start())
 
     assert state_of(run) == "failed"
     assert "No such file" in run.error
@@ -201,12 +202,12 @@ def test_the_next_of_a_job_begins_when_the_one_before_has_ended(
     PipelineRun.objects.filter(pk=working.pk).update(state=State.RUNNING, host="elsewhere")
     waiting, other = ask("usage"), ask("health")
 
-    join(pipeline.start())
+    join(pipeline_runs.start())
     assert state_of(other) == "failed"  # it was started at once
     assert state_of(waiting) == "queued"
 
     PipelineRun.objects.filter(pk=working.pk).update(state=State.FINISHED)
-    join(pipeline.start())
+    join(pipeline_runs.start())
     assert state_of(waiting) == "failed"
 
 
@@ -251,7 +252,7 @@ def test_however_a_run_ends_it_forgets_who_was_meant(python: Callable[[str], Pat
     pipeline_runs.cancel(taken_back.pk, OLGA, now=now)
     python("echo broken >&2; exit 1")
     broken = ask("erase", **told)
-    join(pipeline.start())
+    join(pipeline_runs.start())
     silent = ask("erase", **told)
     PipelineRun.objects.filter(pk=silent.pk).update(
         state=State.RUNNING, heartbeat_at=now - timedelta(seconds=61)
@@ -275,7 +276,7 @@ def test_old_runs_are_forgotten() -> None:
 
 def test_a_worker_is_told_and_the_clock_tells_it_anyway(python: Callable[[str], Path]) -> None:
     python("exit 2")
-    pipeline.wake_up()
+    pipeline_runs.wake_up()
     task_queue.ensure_schedules()
     assert task_queue.task_of(OrmQ.objects.get().payload) == task_queue.PIPELINE
     assert Schedule.objects.filter(func=task_queue.PIPELINE).exists()

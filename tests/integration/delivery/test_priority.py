@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Message
 from delivery import conf as conf_module
 from delivery.models import Delivery
-from delivery.runtime import capacity
-from delivery.runtime import pump as pump_module
-from delivery.runtime.capacity import CLAIM_BATCH
-from delivery.runtime.pump import FAN_OUT_GUARD
-from delivery.runtime.wakeups import wakeup_sender
-from delivery.steps import fanout
-from delivery.steps.fanout import MAX_SEEN
+from delivery.pump import capacity
+from delivery.pump import pump as pump_module
+from delivery.pump.capacity import CLAIM_BATCH
+from delivery.pump.pump import FAN_OUT_GUARD
+from delivery.pump.wakeups import wakeup_sender
+from delivery.queue import fanout
+from delivery.queue.fanout import MAX_SEEN
 from tests.support import pumping
 from tests.support.pumping import (
     all_finished,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from channels_app import clock
-from channels_app.config_cache import ConsumerConfig, config_cache
-from channels_app.errors import Conflict, RateLimited
+from channels_app.core.errors import Conflict, RateLimited
+from channels_app.database import clock
 from channels_app.models import Consumer, ConsumerSecret
+from channels_app.registry.cache import ConsumerConfig, config_cache
+from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery
-from delivery.rules.outcome import Outcome
-from delivery.runtime import probe
+from delivery.transport import test_delivery
 from tests.support.factories import ConsumerFactory, EventTypeFactory, secret_of
 from tests.support.receiver import Receiver, Reply
 
@@ -31,7 +31,7 @@ def test_the_sample_is_signed_marked_and_kept_nowhere(receiver: Receiver) -> Non
     consumer = ConsumerFactory.create(url=receiver.url("/hook"))
     receiver.script("/hook", [Reply(202, b"thanks")])
 
-    found = probe.probe(view_of(consumer), team_id=None)
+    found = test_delivery.probe(view_of(consumer), team_id=None)
 
     (request,) = receiver.wait_for(1)
     assert request.method == "POST"
@@ -62,7 +62,7 @@ def test_a_bad_answer_is_shown_as_it_is(
 ) -> None:
     consumer = ConsumerFactory.create(url=receiver.url(path), timeout_ms=300)
 
-    answer = probe.probe(view_of(consumer), team_id=None).answer
+    answer = test_delivery.probe(view_of(consumer), team_id=None).answer
 
     assert (answer.outcome, answer.status) == (outcome, status)
     assert answer.error
@@ -71,22 +71,25 @@ def test_a_bad_answer_is_shown_as_it_is(
 def test_an_address_that_may_not_be_called_is_not_called() -> None:
     consumer = ConsumerFactory.create(url="http://10.0.0.1/hook")
 
-    assert probe.probe(view_of(consumer), team_id=None).answer.outcome is Outcome.BLOCKED_ADDRESS
+    assert (
+        test_delivery.probe(view_of(consumer), team_id=None).answer.outcome
+        is Outcome.BLOCKED_ADDRESS
+    )
 
 
 def test_a_paused_consumer_is_tested_too(receiver: Receiver) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/hook"), paused=True)
 
-    assert probe.probe(view_of(consumer), team_id=None).answer.outcome is Outcome.DELIVERED
+    assert test_delivery.probe(view_of(consumer), team_id=None).answer.outcome is Outcome.DELIVERED
 
 
 def test_a_pull_consumer_and_one_with_unreadable_secrets_cannot_be_tested() -> None:
     with pytest.raises(Conflict, match="pull consumer"):
-        probe.probe(view_of(ConsumerFactory.create(pull=True)), team_id=None)
+        test_delivery.probe(view_of(ConsumerFactory.create(pull=True)), team_id=None)
     broken = ConsumerFactory.create()
     ConsumerSecret.objects.filter(consumer=broken).update(sealed=b"\x01nonsense")
     with pytest.raises(Conflict, match="secrets"):
-        probe.probe(view_of(broken), team_id=None)
+        test_delivery.probe(view_of(broken), team_id=None)
 
 
 @pytest.mark.parametrize(
@@ -110,22 +113,24 @@ def test_the_sample_is_the_example_of_a_type_that_the_consumer_wants(
     )
     EventTypeFactory.create(name="elsewhere.a", example={"no": "no"})
 
-    name, text = probe.sample(view_of(consumer), clock.now())
+    name, text = test_delivery.sample(view_of(consumer), clock.now())
 
     assert name == event_type
     assert json.loads(text) == body or json.loads(text)["type"] == (event_type or "test")
 
 
 @contextmanager
-def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[probe.Probed]]:
+def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[test_delivery.Probed]]:
     """Run concurrent probes of these teams at an address that does not answer."""
     view = view_of(ConsumerFactory.create(url=receiver.url("/hang")))
     channel = config_cache.channel(view.channel_slug)
     assert channel is not None
-    done = list[probe.Probed]()
+    done = list[test_delivery.Probed]()
 
     def knock(team_id: int | None) -> Callable[[], None]:
-        return lambda: done.append(probe.probe_address(view.url, channel, "a", team_id=team_id))
+        return lambda: done.append(
+            test_delivery.probe_address(view.url, channel, "a", team_id=team_id)
+        )
 
     before = len(receiver.requests("/hang"))
     threads = [threading.Thread(target=knock(team_id)) for team_id in teams]
@@ -140,7 +145,7 @@ def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[probe.
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time that a probe waits for a response."""
-    monkeypatch.setattr(probe, "MAX_MS", 1500)
+    monkeypatch.setattr(test_delivery, "MAX_MS", 1500)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -149,24 +154,24 @@ def test_few_wait_at_once_and_others_are_refused_at_once(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/ok"))
-    with hanging(receiver, [None] * probe.MAX_CONCURRENT) as done:
+    with hanging(receiver, [None] * test_delivery.MAX_CONCURRENT) as done:
         began = time.monotonic()
         with pytest.raises(RateLimited, match="try again in a moment"):
-            probe.probe(view_of(consumer), team_id=None)
+            test_delivery.probe(view_of(consumer), team_id=None)
         assert time.monotonic() - began < 0.5
         assert done == []
-    assert len(done) == probe.MAX_CONCURRENT
-    assert probe.probe(view_of(consumer), team_id=None).answer.status == 200
+    assert len(done) == test_delivery.MAX_CONCURRENT
+    assert test_delivery.probe(view_of(consumer), team_id=None).answer.status == 200
 
     def breaks(*_: object) -> None:
         raise RuntimeError("no socket")
 
     with monkeypatch.context() as patched:
-        patched.setattr(probe, "_send", breaks)
-        for _ in range(probe.MAX_CONCURRENT + 1):
+        patched.setattr(test_delivery, "_send", breaks)
+        for _ in range(test_delivery.MAX_CONCURRENT + 1):
             with pytest.raises(RuntimeError):
-                probe.probe(view_of(consumer), team_id=7)
-    assert probe.probe(view_of(consumer), team_id=7).answer.status == 200
+                test_delivery.probe(view_of(consumer), team_id=7)
+    assert test_delivery.probe(view_of(consumer), team_id=7).answer.status == 200
 
 
 @pytest.mark.usefixtures("hasty")
@@ -175,6 +180,6 @@ def test_a_team_waits_for_one_answer_at_a_time(receiver: Receiver) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/ok"))
     with hanging(receiver, [7]):
         with pytest.raises(RateLimited):
-            probe.probe(view_of(consumer), team_id=7)
-        assert probe.probe(view_of(consumer), team_id=8).answer.status == 200
-    assert probe.probe(view_of(consumer), team_id=7).answer.status == 200
+            test_delivery.probe(view_of(consumer), team_id=7)
+        assert test_delivery.probe(view_of(consumer), team_id=8).answer.status == 200
+    assert test_delivery.probe(view_of(consumer), team_id=7).answer.status == 200

@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 from standardwebhooks import Webhook
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.core.encryption import Keyring, generate_key
+from channels_app.database import clock
 from channels_app.models import Consumer, Message, MessageBody
-from channels_app.rules import ids
-from channels_app.rules.encryption import Keyring, generate_key
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
-from delivery.runtime import registration
+from delivery.processes import registration
 from tests.support import pumping
 from tests.support.pumping import (
     all_finished,

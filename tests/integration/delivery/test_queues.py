@@ -6,13 +6,16 @@ from datetime import timedelta
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer
 from delivery import conf as conf_module
+from delivery.maintenance import sweeps
 from delivery.models import ConsumerHealth, Counter, Delivery, PullWorker
-from delivery.runtime import assignment, receiving, sweeps
-from delivery.steps import cancel, claim, fanout, lanes
-from delivery.steps.claim import ClaimRequest
+from delivery.ordering import keys
+from delivery.pull import receiving
+from delivery.pump import assignment
+from delivery.queue import cancel, claim, fanout
+from delivery.queue.claim import ClaimRequest
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ConsumerFactory, DeliveryFactory, TeamFactory
@@ -195,7 +198,7 @@ def test_keys_stay_with_a_consumer_until_it_is_removed() -> None:
     assert set(dealt(channel)) == {"a", "b"} - {owner}
     rows = Delivery.objects.filter(channel=channel).order_by("id")
     assert [row.is_behind for row in rows] == [False, True, True, True]
-    sum(lanes.repair(clock.now()))  # deletes the row of the remaining key
+    sum(keys.repair(clock.now()))  # deletes the row of the remaining key
     check()
 
 

@@ -10,19 +10,21 @@ import pytest
 from django.contrib.auth.models import User
 from django.core import mail
 
-from channels_app import clock, inbound, quotas, storage
 from channels_app.conf import conf
-from channels_app.errors import OverQuota
+from channels_app.core.errors import OverQuota
+from channels_app.core.rate_limits import Usage
+from channels_app.database import clock
+from channels_app.ingest import accept, limits, storage
+from channels_app.ingest.accept import Publication
+from channels_app.ingest.storage import Room
 from channels_app.models import Channel, Membership, Message, QuotaUsage
-from channels_app.rules.limits import Usage
-from channels_app.steps import accept, register_consumer
-from channels_app.steps.accept import Publication
-from channels_app.storage import Room
+from channels_app.registry import consumers
+from delivery.health import notifications
+from delivery.maintenance import quota_usage as counting
+from delivery.maintenance import sweeps
+from delivery.maintenance.sweeps import SweepScheduler
 from delivery.models import Delivery, Notice, SweepRun
-from delivery.runtime import notifications, sweeps
-from delivery.runtime.sweep_scheduler import SweepScheduler
-from delivery.steps import cancel, fanout
-from delivery.steps import quotas as counting
+from delivery.queue import cancel, fanout
 from tests.support.api import Api, LeanClient
 from tests.support.factories import (
     ApiKeyFactory,
@@ -60,13 +62,13 @@ class Process:
     """The quota state of one web process."""
 
     def __init__(self) -> None:
-        self.quotas = quotas.Quotas()
+        self.quotas = limits.Quotas()
 
     def accept(self, monkeypatch: pytest.MonkeyPatch, channel: Channel, number: int) -> int:
         """Publish until refused; return the number accepted."""
         with monkeypatch.context() as patch:
             for name in ("take", "give_back"):
-                patch.setattr(quotas, name, getattr(self.quotas, name))
+                patch.setattr(limits, name, getattr(self.quotas, name))
             for taken in range(number):
                 try:
                     publish(channel, b"{}")
@@ -90,7 +92,7 @@ def test_processes_together_go_over_by_what_the_others_took_since_the_count(
     # The other process does not know of those yet: it has the whole limit, and no more.
     assert other.accept(monkeypatch, channel, 20) == 10
     count()
-    monkeypatch.setattr(quotas, "READ_S", 0.0)
+    monkeypatch.setattr(limits, "READ_S", 0.0)
     assert one.accept(monkeypatch, channel, 20) == 0
     assert Message.objects.count() == 16
     assert usage("channel", channel.pk) == Usage(16, 32)
@@ -99,7 +101,7 @@ def test_processes_together_go_over_by_what_the_others_took_since_the_count(
 def test_what_was_accepted_after_the_count_began_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quotas, "READ_S", 0.0)
+    monkeypatch.setattr(limits, "READ_S", 0.0)
     channel = make_channel(max_waiting_messages=2)
     mine = Process()
     began = counting.count(clock.now())
@@ -124,7 +126,7 @@ def test_room_is_there_again_when_what_waited_has_ended() -> None:
     consumer.save()
     cancel.cancel_retired(clock.now(), 0, 10)
     count()
-    quotas.forget()
+    limits.forget()
     assert usage("channel", channel.pk) == Usage()
     assert not SWEEP.has_work()
     publish(channel, b"3")
@@ -146,7 +148,7 @@ def test_acknowledgements_are_heard_while_publishing_is_refused(
     answers = [Reply(body=b'{"messages": [{"id": "wamid.%d"}]}' % n) for n in range(3)]
     receiver.script("/provider", answers)
     values = {"url": receiver.url("/provider"), "ack": provider}
-    called_back = register_consumer.put(channel.slug, "provider", values, actor="test").row
+    called_back = consumers.put(channel.slug, "provider", values, actor="test").row
     worker = Worker(ConsumerFactory.create(channel=channel, pull=True))
     publish(channel, b"1", b"2", b"3")
     with pumping() as pump:
@@ -164,7 +166,7 @@ def test_acknowledgements_are_heard_while_publishing_is_refused(
             path = urlsplit(request.header("Hookstation-Ack-Url") or "").path
             answer = LeanClient().post(path, b"", "application/json")
             assert answer.json()["result"] == "on_time"
-        address = urlsplit(inbound.address(called_back) or "").path
+        address = urlsplit(consumers.address(called_back) or "").path
         for n in range(3):
             status = {"id": f"wamid.{n}", "status": "delivered"}
             told = {"entry": [{"changes": [{"value": {"statuses": [status]}}]}]}
@@ -181,7 +183,7 @@ def test_acknowledgements_are_heard_while_publishing_is_refused(
     assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered"}
     if is_quota:
         count()
-        quotas.forget()
+        limits.forget()
     assert not refused()
 
 
@@ -218,7 +220,7 @@ def test_people_hear_before_a_limit_is_reached_and_once_for_each_change() -> Non
         accept.accept(view, producer.pk, [Publication(b"x")] * number)
         for _ in range(2):
             count()
-        quotas.forget()  # otherwise this process counts recent messages twice
+        limits.forget()  # otherwise this process counts recent messages twice
 
     accept_more(7)
     assert levels() == []

@@ -11,21 +11,22 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection
 
-from channels_app import clock
+from channels_app.core import times
+from channels_app.database import clock
+from channels_app.ingest import accept
+from channels_app.ingest.accept import Publication
 from channels_app.models import Consumer, IdempotencyRecord, Message
-from channels_app.rules import times
-from channels_app.steps import accept
-from channels_app.steps.accept import Publication
+from delivery.maintenance import counters, retention, sweeps
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot, SweepRun
-from delivery.runtime import pump as pump_module
-from delivery.runtime import registration, sweeps
-from delivery.runtime.consumer_queue import LEAD
-from delivery.runtime.pump import Pump
-from delivery.runtime.ready_consumers import MAX_SCANNED
-from delivery.runtime.recorder import ignoring_outage
-from delivery.runtime.wakeups import Listener
-from delivery.steps import claim, counter_repair, fanout, retention
-from delivery.steps.claim import ClaimRequest
+from delivery.processes import registration
+from delivery.pump import pump as pump_module
+from delivery.pump.assignment import MAX_SCANNED
+from delivery.pump.consumer_queue import LEAD
+from delivery.pump.pump import Pump
+from delivery.pump.results import ignoring_outage
+from delivery.pump.wakeups import Listener
+from delivery.queue import claim, fanout
+from delivery.queue.claim import ClaimRequest
 from tests.support import counts, pumping
 from tests.support.pumping import (
     all_finished,
@@ -467,7 +468,7 @@ def test_a_fan_out_during_a_recount_is_counted_once() -> None:
         return answer
 
     with connection.execute_wrapper(in_between):
-        counter_repair.recount(consumer.id)
+        counters.recount(consumer.id)
     threads[0].join()
     assert Counter.totals() == pumping.recounted()
 

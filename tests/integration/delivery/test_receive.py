@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from channels_app import clock
 from channels_app.api.concurrency import ConcurrencyLimit
+from channels_app.core import times
+from channels_app.database import clock
 from channels_app.models import Consumer, Message, MessageBody
-from channels_app.rules import times
+from delivery.core.lifecycle import FREE_ATTEMPTS
 from delivery.models import Attempt, Counter, Delivery, PullWorker
-from delivery.rules.lifecycle import FREE_ATTEMPTS
-from delivery.runtime import leasing, receiving
-from delivery.runtime.long_polling import long_polls
-from delivery.steps import fanout as fan_out
-from delivery.steps import leases as steps
-from delivery.steps import release
+from delivery.pull import leasing, receiving
+from delivery.pull.long_polling import long_polls
+from delivery.queue import fanout as fan_out
+from delivery.queue import lease_rows, release
 from tests.support import calling
 from tests.support.api import LeanClient
 from tests.support.calling import Api, problem
@@ -800,7 +799,7 @@ def test_workers_of_one_consumer_share_its_messages() -> None:
 def test_workers_are_forgotten_when_they_have_long_been_silent() -> None:
     consumer = ConsumerFactory.create(pull=True)
     now: datetime = clock.now()
-    steps.note_worker(-1, consumer.id, "old", now - steps.RETENTION - timedelta(hours=1))
-    steps.note_worker(-2, consumer.id, "new", now)
-    assert steps.delete_workers(now) == 1
+    lease_rows.note_worker(-1, consumer.id, "old", now - lease_rows.RETENTION - timedelta(hours=1))
+    lease_rows.note_worker(-2, consumer.id, "new", now)
+    assert lease_rows.delete_workers(now) == 1
     assert [worker.name for worker in PullWorker.objects.all()] == ["new"]

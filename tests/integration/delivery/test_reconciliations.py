@@ -9,14 +9,14 @@ from django.core.management import CommandError, call_command
 from django.db.models import F
 from django.test import Client
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import Message, MessageBody
-from channels_app.rules import ids
+from delivery.core.reconciliation import EXPLANATIONS, Check
+from delivery.maintenance import reconciliations, sweeps
+from delivery.maintenance.sweeps import SweepScheduler
 from delivery.models import AccountingReport, Counter, Delivery, PumpSlot
-from delivery.rules.reconciliation import EXPLANATIONS, Check
-from delivery.runtime import reconciliations, sweeps
-from delivery.runtime.sweep_scheduler import SweepScheduler
-from delivery.steps import fanout
+from delivery.queue import fanout
 from tests.support.console import operator, page_url
 from tests.support.pumping import make_channel, make_consumer, publish
 

@@ -10,9 +10,11 @@ import pytest
 from django.db import connection
 from prometheus_client import REGISTRY
 
-from channels_app import clock, data_encryption, quotas
-from channels_app.config_cache import config_cache
-from channels_app.errors import Conflict, OverQuota, StorageFull
+from channels_app.core import ids
+from channels_app.core.errors import Conflict, OverQuota, StorageFull
+from channels_app.database import clock
+from channels_app.ingest import accept, limits
+from channels_app.ingest.accept import Publication
 from channels_app.models import (
     AuditEntry,
     Channel,
@@ -23,16 +25,15 @@ from channels_app.models import (
     ScheduleBody,
     Team,
 )
-from channels_app.rules import ids
-from channels_app.steps import accept, register_producer, register_schedule
-from channels_app.steps.accept import Publication
-from channels_app.steps.register_schedule import Order
+from channels_app.registry import data_encryption, producers, schedules
+from channels_app.registry.cache import config_cache
+from channels_app.registry.schedules import Order
+from delivery.core.principal import Principal
+from delivery.maintenance import channel_erasure, recurring, sweeps
+from delivery.maintenance import quota_usage as counting
+from delivery.maintenance.recurring import ScheduleRunner
 from delivery.models import Delivery
-from delivery.rules.principal import Principal
-from delivery.runtime import recurring, sweeps
-from delivery.runtime.schedule_runner import ScheduleRunner
-from delivery.steps import erase, occurrences, reschedule
-from delivery.steps import quotas as counting
+from delivery.queue import reschedule
 from tests.support.broker import wait_until
 from tests.support.factories import (
     ConsumerFactory,
@@ -197,13 +198,13 @@ def smaller(schedule: Schedule) -> None:
 
 def disabled(schedule: Schedule) -> None:
     assert schedule.producer is not None
-    register_producer.patch(schedule.producer.slug, {"disabled": True}, actor="test")
+    producers.patch(schedule.producer.slug, {"disabled": True}, actor="test")
 
 
 def humbled(schedule: Schedule) -> None:
     assert schedule.producer is not None
     Schedule.objects.update(priority=9)
-    register_producer.patch(schedule.producer.slug, {"max_priority": 5}, actor="test")
+    producers.patch(schedule.producer.slug, {"max_priority": 5}, actor="test")
 
 
 def keyless(schedule: Schedule) -> None:
@@ -235,7 +236,7 @@ def fill(schedule: Schedule, scope: str) -> None:
     for row in (team, schedule.channel):
         row.save()
     assert schedule.producer is not None
-    register_producer.patch(schedule.producer.slug, {"team": team.slug}, actor="test")
+    producers.patch(schedule.producer.slug, {"team": team.slug}, actor="test")
     accept.accept(view_of(schedule.channel), schedule.producer.pk, [Publication(b"waits")])
 
 
@@ -243,7 +244,7 @@ def counted() -> None:
     """Run the count of the maintenance process and make this process read it."""
     for _ in counting.count(clock.now()):
         pass
-    quotas.forget()
+    limits.forget()
 
 
 def refusals(reason: str) -> tuple[float, float]:
@@ -336,9 +337,9 @@ def test_a_paused_channel_takes_messages_and_a_paused_schedule_makes_none() -> N
     schedule.channel.save()
     assert recurring.fire_due() == 1
     Schedule.objects.update(next_at=clock.now())
-    register_schedule.pause(order(schedule))
+    schedules.pause(order(schedule))
     assert recurring.fire_due() == 0
-    register_schedule.resume(order(schedule))
+    schedules.resume(order(schedule))
     next_at = fresh(schedule).next_at
     assert next_at is not None
     assert next_at > clock.now()  # occurrences during the pause are gone
@@ -346,11 +347,11 @@ def test_a_paused_channel_takes_messages_and_a_paused_schedule_makes_none() -> N
 
 def test_a_channel_takes_its_schedules_along() -> None:
     schedule = due()
-    going = erase.count_rows(schedule.channel)
+    going = channel_erasure.count_rows(schedule.channel)
     assert going.schedules == 1
-    erase.close(schedule.channel, actor="test", reason="", counted=going)
+    channel_erasure.close(schedule.channel, actor="test", reason="", counted=going)
     assert recurring.fire_due() == 0
-    assert erase.finish(schedule.channel, actor="test", reason="")
+    assert channel_erasure.finish(schedule.channel, actor="test", reason="")
     assert not Channel.objects.exists()
     assert not ScheduleBody.objects.exists()
 
@@ -371,8 +372,8 @@ def test_whoever_changes_it_meanwhile_wins() -> None:
     """The fence: a round that was computed with other settings is not stored."""
     schedule = due()
     Schedule.objects.update(version=99)
-    with pytest.raises(occurrences.Lost):
-        occurrences.move(schedule, [], next_at=None, message_id=1, skipped=0)
+    with pytest.raises(recurring.Lost):
+        recurring.move(schedule, [], next_at=None, message_id=1, skipped=0)
     assert fresh(schedule).state == "active"
 
 

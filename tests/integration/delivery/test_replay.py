@@ -15,15 +15,15 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Q
 
-from channels_app import clock
-from channels_app.errors import Conflict, Invalid, NotFound
+from channels_app.core import ids
+from channels_app.core.access import Tenant
+from channels_app.core.errors import Conflict, Invalid, NotFound
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message, new_id
-from channels_app.rules import ids
-from channels_app.rules.tenants import Tenant
+from delivery import replay
+from delivery.core.principal import Principal
 from delivery.models import Counter, Delivery, Replay
-from delivery.rules.principal import Principal
-from delivery.steps import replay
-from delivery.steps.replay import filters, requeue, scope, slices, windows
+from delivery.replay import filters, requests, runner
 from tests.support.counts import (
     assert_counters_are_true,
     database_url,
@@ -180,11 +180,11 @@ def test_only_rows_that_still_are_in_their_state_are_queued_and_only_once() -> N
     Delivery.objects.filter(id=known.id).update(replay_id=5)
     Counter.add({(consumer.id, "dead"): -1, (consumer.id, "in_flight"): 1}, 0)
 
-    count = requeue.requeue(
+    count = runner.requeue(
         [dead.id, taken.id, known.id],
         states=["dead"],
         replay_id=5,
-        pace=requeue.Pace(clock.now(), None),
+        pace=runner.Pace(clock.now(), None),
         first_place=0,
         slot=0,
     )
@@ -202,14 +202,14 @@ def test_a_stretch_begins_behind_its_place_and_ends_with_its_limit() -> None:
     consumer = ConsumerFactory.create()
     rows = [row.id for row in make_deliveries(consumer, 5)]
 
-    def look(after: int, upper: int, limit: int) -> windows.KeyRange:
-        return windows.deliveries(
+    def look(after: int, upper: int, limit: int) -> runner.KeyRange:
+        return runner.deliveries(
             consumer.id, ["dead", "delivered"], Q(), after=after, upper=upper, limit=limit
         )
 
-    assert look(rows[0], rows[4], 2) == windows.KeyRange(rows[1:3], rows[2], False)
-    assert look(rows[2], rows[3], 2) == windows.KeyRange(rows[3:4], rows[3], True)
-    assert look(rows[4], rows[4], 2) == windows.KeyRange([], rows[4], True)
+    assert look(rows[0], rows[4], 2) == runner.KeyRange(rows[1:3], rows[2], False)
+    assert look(rows[2], rows[3], 2) == runner.KeyRange(rows[3:4], rows[3], True)
+    assert look(rows[4], rows[4], 2) == runner.KeyRange([], rows[4], True)
 
 
 def test_a_row_that_dies_again_during_the_replay_is_not_taken_twice() -> None:
@@ -279,7 +279,7 @@ def test_a_slice_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("power cut")
 
     with monkeypatch.context() as patch:
-        patch.setattr(slices, "_keep", die)
+        patch.setattr(runner, "_keep", die)
         with pytest.raises(RuntimeError):
             replay.run_slice(job, clock.now(), 5)
 
@@ -342,8 +342,8 @@ def test_several_consumers_and_states_are_worked_off_one_after_another() -> None
 def test_a_filter_that_matches_little_costs_bounded_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("delivery.steps.replay.windows.SCAN", 10)
-    monkeypatch.setattr(slices, "MAX_SLICES", 10)
+    monkeypatch.setattr("delivery.replay.runner.SCAN", 10)
+    monkeypatch.setattr(runner, "MAX_SLICES", 10)
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 60)
     make_deliveries(consumer, 1, outcome="timeout")
@@ -595,7 +595,7 @@ def test_consumers_are_looked_for_within_the_callers_walls() -> None:
 
 
 def test_counts_stop_looking_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scope, "SCAN_ROWS", 20)
+    monkeypatch.setattr(requests, "SCAN_ROWS", 20)
     channel = ChannelFactory.create()
     small, large, last = (ConsumerFactory.create(channel=channel) for _ in range(3))
     make_deliveries(small, 5, outcome="timeout")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from channels_app import clock
-from channels_app.rules import ids
+from channels_app.core import ids
+from channels_app.database import clock
+from delivery import replay
+from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
-from delivery.rules.principal import Principal
-from delivery.steps import replay
 from tests.support.counts import assert_counters_are_true
 from tests.support.pumping import (
     all_finished,

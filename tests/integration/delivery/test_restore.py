@@ -9,14 +9,14 @@ import pytest
 from django.core.management import call_command
 from standardwebhooks.webhooks import Webhook
 
-from channels_app import clock
-from channels_app.errors import Conflict, NotFound
+from channels_app.core.errors import Conflict, NotFound
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message, MessageBody
+from delivery.core.principal import Principal
+from delivery.maintenance import sweeps
 from delivery.models import Counter, Delivery, Replay, Restored, RestoredMessage
-from delivery.rules.principal import Principal
-from delivery.runtime import sweeps
-from delivery.steps import fanout
-from delivery.steps.replay import restore
+from delivery.queue import fanout
+from delivery.replay import restore
 from tests.support.counts import assert_counters_are_true
 from tests.support.pumping import (
     SECRET,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from channels_app import clock
+from channels_app.database import clock
+from delivery.core.breaker import SLOW_CAP_S
+from delivery.core.outcome import RETRY_AFTER_CAP_S, parse_retry_after
 from delivery.models import Attempt, ConsumerHealth, Delivery
-from delivery.rules.breaker import SLOW_CAP_S
-from delivery.rules.outcome import RETRY_AFTER_CAP_S, parse_retry_after
 from tests.support.properties import quick
 from tests.support.pumping import make_channel, make_consumer, publish, pump_until, pumping
 from tests.support.receiver import Receiver, Reply

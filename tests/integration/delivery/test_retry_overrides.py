@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.rules import ids
+from delivery.acks import callbacks
+from delivery.core import acks
+from delivery.core.lifecycle import ClaimedDelivery
+from delivery.core.outcome import Outcome
 from delivery.models import Delivery, EarlyAck
-from delivery.rules import acks
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.outcome import Outcome
-from delivery.steps import acknowledge, release, settle
-from delivery.steps.settle import Result
+from delivery.queue import release, settle
+from delivery.queue.settle import Result
 from tests.support import pumping
 from tests.support.calling import Api
 from tests.support.ordering import take
@@ -179,7 +180,7 @@ def test_words_that_say_it_failed(awaited: Consumer, when: str) -> None:
     if when == "on time":
         answered(rows, now)
     for row in rows:
-        acknowledge.acknowledge(row.id, ok=False, now=now)
+        callbacks.acknowledge(row.id, ok=False, now=now)
     if when == "early":
         assert EarlyAck.objects.count() == len(ALLOWED)
         answered(rows, now)

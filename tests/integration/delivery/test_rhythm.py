@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from channels_app import clock
+from channels_app.database import clock
 from delivery.models import Attempt, Delivery
-from delivery.runtime import capacity, recorder
-from delivery.runtime import pump as pump_module
-from delivery.runtime.consumer_queue import LEAD, ConsumerQueue
-from delivery.steps import fanout, settle
+from delivery.pump import capacity, results
+from delivery.pump import pump as pump_module
+from delivery.pump.consumer_queue import LEAD, ConsumerQueue
+from delivery.queue import fanout, settle
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
@@ -84,7 +84,7 @@ def test_a_line_sleeps_until_its_instant_or_until_something_happens_to_it() -> N
 def test_results_are_written_in_company_and_at_once_when_no_more_can_come(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "LINGER_S", 60.0)
+    monkeypatch.setattr(results, "LINGER_S", 60.0)
     channel = make_channel()
     make_consumer(channel, receiver.url("/some"), max_in_flight=2)
     receiver.script("/some", [Reply(200), Reply(200, delay_ms=300), Reply(200)])
@@ -138,7 +138,7 @@ def test_a_pump_that_finds_much_rests_as_long_as_a_look_took(
 def test_requests_go_out_before_results_are_written(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "LINGER_S", 0.0)
+    monkeypatch.setattr(results, "LINGER_S", 0.0)
     channel = make_channel()
     make_consumer(channel, receiver.url("/some"))
     receiver.script("/some", [Reply(200), Reply(200, delay_ms=500)])

@@ -11,18 +11,19 @@ import pytest
 import requests
 from django.db import connection
 
-from channels_app import clock
-from channels_app.errors import Conflict
+from channels_app.core.errors import Conflict
+from channels_app.database import clock
 from channels_app.models import Consumer, Message
-from channels_app.steps import switch_consumer
+from channels_app.registry import consumers
+from delivery import replay
+from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, Reason, Transition
+from delivery.core.outcome import Outcome
+from delivery.core.principal import Principal
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.lifecycle import DeliveryState, Reason, Transition
-from delivery.rules.outcome import Outcome
-from delivery.rules.principal import Principal
-from delivery.steps import cancel, claim, fanout, queues, replay, settle
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.settle import Result
+from delivery.pull import backlog
+from delivery.queue import cancel, claim, fanout, settle
+from delivery.queue.claim import ClaimRequest
+from delivery.queue.settle import Result
 from tests.support import pumping
 from tests.support.broker import fresh_database
 from tests.support.counts import make_deliveries
@@ -123,7 +124,7 @@ def test_a_consumer_that_is_retired_during_the_fan_out_gets_all_of_a_message_or_
     def retire() -> None:
         while not Delivery.objects.exists():
             pass
-        switch_consumer.retire(slug, consumer.client_id, actor="user:alice")
+        consumers.retire(slug, consumer.client_id, actor="user:alice")
 
     at_once(fan_out, retire)
     while cancel.cancel_retired(clock.now(), slot=2, batch=1000):
@@ -245,13 +246,13 @@ def test_a_message_that_is_fanned_out_meanwhile_is_counted_once(
     consumer = ConsumerFactory.create(channel=make_channel(), pull=True)
     publish(consumer.channel, b"1", b"2")
     publish(consumer.channel, b"later", due_at=clock.now() + timedelta(hours=1))
-    rest = queues._accepted
+    rest = backlog._accepted
 
     def fan_out_first(channel_id: int, now: datetime, most: int) -> tuple[int, int]:
         at_once(lambda: fanout.fan_out(10, slot=0))
         return rest(channel_id, now, most)
 
-    monkeypatch.setattr(queues, "_accepted", fan_out_first)
-    counted = queues.count(consumer.pk, consumer.channel_id, clock.now())
+    monkeypatch.setattr(backlog, "_accepted", fan_out_first)
+    counted = backlog.count(consumer.pk, consumer.channel_id, clock.now())
     assert Delivery.objects.exists()
     assert counted == (2, 0, 1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from channels_app.rules import ids
+from channels_app.core import ids
 from delivery.models import Delivery
 from tests.integration.delivery.test_acks import LONG, are, say_it
 from tests.support import console, pumping

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection
 
-from channels_app import clock, data_encryption
+from channels_app.database import clock
 from channels_app.models import Message
-from delivery.admin import request
+from channels_app.registry import data_encryption
+from delivery.admin import attempt
 from delivery.api import shapes
+from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery
-from delivery.rules.outcome import Outcome
 from tests.support import pumping
 from tests.support.pulling import Worker, bring, waiting
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
@@ -63,7 +64,7 @@ def test_no_table_shows_a_sealed_body_that_the_consumer_repeated(receiver: Recei
     }
     message, delivery = Message.objects.get(), Delivery.objects.get()
     assert data_encryption.headers_of(message) == {"X-Customer": SECRET.decode()}
-    sent = dict(request.headers(delivery, message, delivery.consumer, clock.now()))
+    sent = dict(attempt.headers(delivery, message, delivery.consumer, clock.now()))
     assert sent["X-Customer"] == SECRET.decode()
 
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.steps import register_consumer
+from channels_app.registry import consumers
+from delivery.core.recipients import Share
 from delivery.models import Delivery
-from delivery.rules.sharding import Share
-from delivery.runtime import confirmation
-from delivery.runtime.pump import Pump
-from delivery.steps import claim
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.fanout import fan_out
+from delivery.pump import confirmation
+from delivery.pump.pump import Pump
+from delivery.queue import claim
+from delivery.queue.claim import ClaimRequest
+from delivery.queue.fanout import fan_out
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
@@ -125,7 +125,7 @@ def test_a_new_share_waits_until_the_other_pump_knows(
         monkeypatch.setattr(confirmation, "FENCE_S", 60.0)
         with confirmation.unconfirmed():
             slug, client_id = consumer.channel.slug, consumer.client_id
-            register_consumer.patch(slug, client_id, {"max_pumps": 2}, actor="user:alice")
+            consumers.patch(slug, client_id, {"max_pumps": 2}, actor="user:alice")
         publish(consumer.channel, *[b"x"] * 20)
         rounds(second, second)
         assert second.assignment.queues

@@ -5,11 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Consumer
 from delivery.models import PullWorker
-from delivery.runtime.receiving import sticky_keys
-from delivery.steps import fanout, leases, sharing
+from delivery.pull import key_affinity
+from delivery.pull.receiving import sticky_keys
+from delivery.queue import fanout, lease_rows
 from tests.support.calling import problem
 from tests.support.ordering import check
 from tests.support.pulling import Worker, bring, waiting
@@ -130,7 +131,7 @@ def test_the_oldest_are_helped_with_when_a_worker_does_not_keep_up(
     bring_all(consumer, b"1")
     mine = take(consumer, "a")
     assert take(consumer, "a") == set()
-    monkeypatch.setattr(sharing, "SCAN_ROWS", len(KEYS) - len(mine))
+    monkeypatch.setattr(key_affinity, "SCAN_ROWS", len(KEYS) - len(mine))
     assert len(take(consumer, "a", max=2)) == 2
 
 
@@ -163,4 +164,4 @@ def test_it_stays_as_long_as_its_leases_and_not_for_ever(consumer: Consumer) -> 
         assert until is not None
         stay = (until - clock.now()).total_seconds()
         assert least - 20 < stay <= most, "the clock goes on while this is read"
-    assert leases.delete_workers(clock.now() + timedelta(days=8)) == 3
+    assert lease_rows.delete_workers(clock.now() + timedelta(days=8)) == 3

@@ -16,10 +16,12 @@ from django_q.models import OrmQ, Schedule
 from django_q.scheduler import scheduler
 from django_q.signing import PickleSerializer, SignedPackage
 
-from channels_app import clock
+from channels_app.database import clock
 from delivery import metrics
-from delivery.runtime import sweeps, task_queue, tasks
-from delivery.runtime.task_queue import Stop, TaskBroker
+from delivery.cluster import tasks
+from delivery.maintenance import sweeps
+from delivery.processes import task_queue
+from delivery.processes.task_queue import Stop, TaskBroker
 from tests.support.hostile import Bomb, signed_by_django_q2, stored
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]

@@ -9,17 +9,18 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import clock, snapshot
 from channels_app import conf as conf_module
+from channels_app.core import times
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message
-from channels_app.rules import times
+from channels_app.registry import snapshot
 from delivery.api import bodies
 from delivery.api.views import timeline as views
+from delivery.core.principal import Principal
 from delivery.models import Delivery
-from delivery.rules.principal import Principal
-from delivery.steps import cancel, claim, reschedule, timeline
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.timeline import Place
+from delivery.queue import cancel, claim, reschedule, timeline
+from delivery.queue.claim import ClaimRequest
+from delivery.queue.timeline import Place
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true, make_messages, public
 from tests.support.factories import (

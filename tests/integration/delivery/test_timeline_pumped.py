@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels_app import clock
-from channels_app.errors import Conflict
-from channels_app.rules import times
-from channels_app.steps import accept
-from channels_app.steps.accept import Publication
+from channels_app.core import times
+from channels_app.core.errors import Conflict
+from channels_app.database import clock
+from channels_app.ingest import accept
+from channels_app.ingest.accept import Publication
+from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
-from delivery.rules.principal import Principal
-from delivery.runtime.consumer_queue import AHEAD, LEAD
-from delivery.runtime.pump import Pump
-from delivery.steps import cancel, claim, fanout, release, reschedule
-from delivery.steps.claim import ClaimRequest
+from delivery.pump.consumer_queue import AHEAD, LEAD
+from delivery.pump.pump import Pump
+from delivery.queue import cancel, claim, fanout, release, reschedule
+from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
 from tests.support.counts import assert_counters_are_true, make_deliveries
 from tests.support.pumping import (

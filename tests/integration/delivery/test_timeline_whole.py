@@ -8,15 +8,16 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import clock
+from channels_app.core import ids, times
+from channels_app.database import clock
+from channels_app.ingest import accept
+from channels_app.ingest.accept import Publication
 from channels_app.models import ApiKey, MessageBody
-from channels_app.rules import ids, times
-from channels_app.steps import accept
-from channels_app.steps.accept import Publication
+from delivery import replay
+from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
-from delivery.rules.principal import Principal
-from delivery.steps import cancel, claim, fanout, replay, reschedule
-from delivery.steps.claim import ClaimRequest
+from delivery.queue import cancel, claim, fanout, reschedule
+from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true, public

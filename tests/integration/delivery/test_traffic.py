@@ -6,12 +6,12 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Consumer
+from delivery.core.timing import BUCKETS
+from delivery.maintenance import traffic
 from delivery.models import Attempt, Traffic, TrafficMark
 from delivery.models.traffic import ALL, HOUR_S, MINUTE_S
-from delivery.rules.latency import BUCKETS
-from delivery.steps import traffic
 from tests.support.counts import key_at, make_deliveries, make_messages
 from tests.support.factories import ConsumerFactory
 

@@ -9,12 +9,12 @@ import pytest
 from django.db import OperationalError, connection
 from django_q.models import OrmQ
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Message, MessageBody
-from channels_app.steps import switch_consumer
+from channels_app.registry import consumers
+from delivery.maintenance import sweeps
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, SweepRun
-from delivery.runtime import sweeps
-from delivery.steps import fanout
+from delivery.queue import fanout
 from tests.support import pumping
 from tests.support.api import Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory
@@ -86,7 +86,7 @@ def test_what_comes_for_a_disabled_consumer_is_kept_for_it(receiver: Receiver) -
         pump.membership.next_beat = 0.0  # the pump reads the configuration again
         publish(channel, b"2", b"3")
         pump_until(pump, lambda: consumer.deliveries.filter(state="queued").count() == 2)
-        switch_consumer.resume(channel.slug, consumer.client_id, actor="test")
+        consumers.resume(channel.slug, consumer.client_id, actor="test")
         pump_until(pump, all_finished)
     assert sorted(one.body for one in receiver.requests()) == [b"1", b"2", b"3"]
 

@@ -6,13 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from channels_app import clock, keystore
+from channels_app.core.encryption import Keyring, generate_key
+from channels_app.database import clock
 from channels_app.models import Channel, MessageBody
-from channels_app.rules.encryption import Keyring, generate_key
+from channels_app.registry import data_encryption
 from delivery import metrics
+from delivery.core.lifecycle import FREE_ATTEMPTS
+from delivery.maintenance import recurring
 from delivery.models import Attempt, Delivery, PumpSlot
-from delivery.rules.lifecycle import FREE_ATTEMPTS
-from delivery.runtime import recurring, registration
+from delivery.processes import registration
 from tests.support.calling import Api
 from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ScheduleFactory
@@ -75,7 +77,7 @@ def former_key_dropped_early(receiver: Receiver) -> Iterator[Channel]:
     """Bodies encrypted with OLD, secrets with NEW: a host with NEW alone can send nothing."""
     channel = encrypted_with([OLD], receiver, 0)
     with host(NEW, OLD) as both:
-        keystore.activate(both.primary_id)
+        data_encryption.activate(both.primary_id)
         for _ in range(2):
             make_consumer(channel, receiver.url())
         yield channel
@@ -148,7 +150,7 @@ def test_a_web_process_without_the_key_hands_nothing_out_and_gives_back() -> Non
     with host(OLD):
         consumer = waiting(*MESSAGES[:3])
     with host(NEW, OLD) as both:
-        keystore.activate(both.primary_id)
+        data_encryption.activate(both.primary_id)
     with host(NEW):
         assert Worker(consumer).receive() == []
         untouched(3)
@@ -182,7 +184,7 @@ def test_a_schedule_is_left_to_a_process_that_can_open_it() -> None:
     with host(OLD):
         lacked = ScheduleFactory.create(body=b"tick", next_at=clock.now() - timedelta(seconds=1))
     with host(NEW, OLD) as both:
-        keystore.activate(both.primary_id)
+        data_encryption.activate(both.primary_id)
         registration.acquire("other", PumpSlot.Kind.MAINTENANCE, 1)
         whole = ScheduleFactory.create(body=b"tock", next_at=clock.now() - timedelta(seconds=1))
     with host(NEW):
@@ -206,9 +208,9 @@ def test_a_web_process_says_which_keys_it_has_and_which_it_lacks() -> None:
         (holder,) = registration.holders()
         assert holder.name.startswith("web")
         assert holder.keys == wrong.ids
-        assert holder.lacks(keystore.encrypting_key_id())
-        assert holder.missing == {keystore.encrypting_key_id()}
+        assert holder.lacks(data_encryption.encrypting_key_id())
+        assert holder.missing == {data_encryption.encrypting_key_id()}
         PumpSlot.objects.all().delete()  # it stopped, and its registration was deleted
         change_marker.beat()
         (holder,) = registration.holders()
-        assert holder.missing == {keystore.encrypting_key_id()}
+        assert holder.missing == {data_encryption.encrypting_key_id()}

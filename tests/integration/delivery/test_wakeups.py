@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message
 from delivery.conf import conf
+from delivery.core import recipients
 from delivery.models import ConsumerHealth, PumpSlot
-from delivery.rules import sharding
-from delivery.runtime import registration
-from delivery.runtime.wakeups import Listener, wakeup_sender
+from delivery.processes import registration
+from delivery.pump.wakeups import Listener, wakeup_sender
 from tests.support import pumping
 from tests.support.pumping import make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver
@@ -53,7 +53,7 @@ def test_due_consumers_wake_the_pump_that_owns_them() -> None:
             mine = {
                 consumer_id
                 for consumer_id in consumers
-                if sharding.owner(consumer_id, generations) == pump.held.generation
+                if recipients.owning_consumer(consumer_id, generations) == pump.held.generation
             }
             assert heard(pump.listener)
             assert pump.listener.read().consumer_ids == mine

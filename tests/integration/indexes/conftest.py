@@ -9,13 +9,15 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from channels_app.admin import base
-from channels_app.models import raw
-from delivery.admin import dead_letter_groups, newest
+from channels_app.database import raw
+from delivery.acks import callbacks
+from delivery.admin import dead_letter_groups, filters
 from delivery.api import pages
 from delivery.api.views import timeline as timeline_view
-from delivery.runtime import sweeps
-from delivery.steps import correlate, health_monitor, retention, timeline, traffic
-from delivery.steps.replay import scope, windows
+from delivery.health import monitor
+from delivery.maintenance import retention, sweeps, traffic
+from delivery.queue import timeline
+from delivery.replay import requests, runner
 from tests.integration.indexes import world
 from tests.integration.indexes.snapshot import Snapshot
 from tests.integration.indexes.world import World
@@ -69,20 +71,20 @@ def large(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> World:
         (timeline_view, "SCAN_ROWS", 40),
         (timeline_view, "MAX_OWN", 40),
         (timeline, "MAX_COUNTED", 40),
-        (windows, "SCAN", 40),
-        (scope, "SCAN_ROWS", 40),
+        (runner, "SCAN", 40),
+        (requests, "SCAN_ROWS", 40),
         (retention, "BATCH", 40),
-        (correlate, "BATCH", 40),
+        (callbacks, "BATCH", 40),
         (traffic, "SLICE", 40),
         # Include rows of the current instant.
         (traffic, "LAG", timedelta(minutes=-1)),
         (sweeps, "BATCH", 40),
-        (health_monitor, "SCAN_ROWS", 40),
+        (monitor, "SCAN_ROWS", 40),
         (base, "WINDOW", 40),
         (base.Page, "list_per_page", 5),
         (dead_letter_groups, "SCAN_ROWS", 40),
-        (newest, "MAX_ROWS", 10),
-        (newest, "MIN_ROWS", 5),
+        (filters, "MAX_ROWS", 10),
+        (filters, "MIN_ROWS", 5),
     ):
         monkeypatch.setattr(module, name, value)
     return filled.world()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from channels_app import clock
+from channels_app.core import ids, times
+from channels_app.database import clock
 from channels_app.models import Message
-from channels_app.rules import ids, times
 from delivery.api.pages import SHOWN_STATES
+from delivery.core.ordering import lane_id
 from delivery.models import Lane, Replay
-from delivery.rules.lanes import lane_id
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
 from tests.support.calling import BASE, Api, document

@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from channels_app import clock
-from channels_app.models import Consumer, raw
+from channels_app.database import clock, raw
+from channels_app.models import Consumer
+from delivery.core.reconciliation import Place
+from delivery.maintenance import checks, counters
+from delivery.maintenance.reconciler import Reconciler, Wanted
 from delivery.models import Delivery
-from delivery.rules.reconciliation import Place
-from delivery.runtime.reconciler import Reconciler, Wanted
-from delivery.steps import counter_repair, reconcile
-from delivery.steps.reconcile import key_ranges
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
 
@@ -20,7 +19,7 @@ SLICE = 40
 
 @pytest.mark.slow("explains every statement of an audit")
 def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_ranges, "SLICE", SLICE)
+    monkeypatch.setattr(checks, "SLICE", SLICE)
     with judging() as judge:
         for judge.where, wanted in (
             # Counting reads all rows of a consumer from its index; another test covers that.
@@ -35,7 +34,7 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
         judge.where = "what nobody takes"
         Delivery.objects.filter(state="queued").update(due_at=clock.now())
         place = Place(large.consumer.channel_id, large.consumer.id)
-        reconcile.late.due(reconciler.result, place, clock.now())
+        checks.late_deliveries(reconciler.result, place, clock.now())
     # All attempts of a delivery are read from its index, however many there are.
     judge.faults = [
         fault for fault in judge.faults if ": read " not in fault or "one_attempt" not in fault
@@ -45,14 +44,14 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
 
 def test_the_rows_of_a_consumer_are_counted_in_its_index(large: World) -> None:
     with judging() as judge:
-        counter_repair.difference(large.consumer.id)
+        counters.difference(large.consumer.id)
     assert not [fault for fault in judge.faults if "read" not in fault.split(": ")[1]], judge.faults
 
 
 def test_what_is_fetched_does_not_grow_with_the_tables(
     large: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_ranges, "SLICE", SLICE)
+    monkeypatch.setattr(checks, "SLICE", SLICE)
     fetched: list[int] = []
     read = raw.read
 

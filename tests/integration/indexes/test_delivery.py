@@ -5,39 +5,26 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.rules import ids
-from delivery.lanes import expired
+from delivery import replay
+from delivery.acks import callbacks, timeouts
+from delivery.core.acks import Bounds, ProviderStatus
+from delivery.core.leases import Lease
+from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, Reason, Transition
+from delivery.core.outcome import Outcome
+from delivery.core.principal import Principal
+from delivery.health import consumer_health
+from delivery.maintenance import channel_erasure
 from delivery.models import Delivery, LaneWaiter, Replay
-from delivery.rules.acks import Bounds
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.correlation import ProviderStatus
-from delivery.rules.leases import Lease
-from delivery.rules.lifecycle import DeliveryState, Reason, Transition
-from delivery.rules.outcome import Outcome
-from delivery.rules.principal import Principal
-from delivery.steps import (
-    ack_timeouts,
-    cancel,
-    claim,
-    correlate,
-    due_times,
-    erase,
-    fanout,
-    health,
-    lanes,
-    leases,
-    payloads,
-    release,
-    replay,
-    reschedule,
-    settle,
-    sharing,
-)
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.fanout import MAX_SEEN
-from delivery.steps.settle import Result
+from delivery.ordering import key_queue, keys
+from delivery.pull import key_affinity
+from delivery.queue import cancel, claim, due_times, fanout, lease_rows, release, reschedule, settle
+from delivery.queue.claim import ClaimRequest
+from delivery.queue.fanout import MAX_SEEN
+from delivery.queue.settle import Result
+from delivery.transport import payloads
 from tests.integration.indexes import judge as judge_module
 from tests.integration.indexes.judge import LARGE, Judge, judging
 from tests.integration.indexes.world import MOST, World, analyze, earlier
@@ -77,11 +64,11 @@ def test_the_path_of_a_message(large: World) -> None:
         judge.where = "release"
         assert release.release_owner(7, now=now, slot=0) == 6
         judge.where = "health"
-        health.load(many)
+        consumer_health.load(many)
         judge.where = "patience"
-        ack_timeouts.wait_ms(large.consumer.id, Bounds(100, 60_000))
+        timeouts.measured_wait_ms(large.consumer.id, Bounds(100, 60_000))
         judge.where = "callback"
-        assert correlate.find(large.consumer.id, [ProviderStatus("wamid.1", ok=True)], now)
+        assert callbacks.find(large.consumer.id, [ProviderStatus("wamid.1", ok=True)], now)
     judge.accept()
 
 
@@ -119,13 +106,13 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
         judge.where = "claim of heads"
         want = ClaimRequest(consumer.id, 100, 30_000, owner=7)
         made = claim.claim([want], now=now + timedelta(hours=2), slot=0)
-        assert (len(made.rows), made.expired_count) == (61, 1 + expired.MAX_ROWS)
+        assert (len(made.rows), made.expired_count) == (61, 1 + key_queue.MAX_ROWS)
         rows = made.rows
         judge.where = "settle of heads"
         results = [Result(row, DELIVERED, Outcome.DELIVERED, now, "test") for row in rows]
         assert settle.settle(results, now=now, slot=0) == 61
         judge.where = "sweep"
-        assert list(lanes.repair(now)) == []
+        assert list(keys.repair(now)) == []
         judge.where = "cancel"
         behind = Delivery.objects.filter(consumer=consumer, state="queued").latest("id")
         cancel.cancel_one(behind.id, ASKER, now=now)
@@ -147,14 +134,14 @@ def test_what_pull_consumers_ask(large: World) -> None:
         claim.claim([want], now=now + timedelta(hours=2), slot=0)
         judge.where = "receive of shared keys"
         later = now + timedelta(hours=2)
-        found = sharing.choose(want.consumer_id, 20, -7, [-7, -8], later, oldest_first=False)
+        found = key_affinity.choose(want.consumer_id, 20, -7, [-7, -8], later, oldest_first=False)
         assert len(found) == 20
         judge.where = "what a worker holds"
-        assert leases.held(want.consumer_id, -7, 20, now) != []
+        assert lease_rows.held(want.consumer_id, -7, 20, now) != []
         judge.where = "extend"
-        assert leases.extend({one: now + timedelta(hours=3) for one in held}) == set(held)
+        assert lease_rows.extend({one: now + timedelta(hours=3) for one in held}) == set(held)
         judge.where = "ended"
-        assert leases.ended_so(held, Outcome.DELIVERED) == set()
+        assert lease_rows.ended_so(held, Outcome.DELIVERED) == set()
         judge.where = "give back"
         assert release.release_lease(rows[0].id, ASKER, now=now).state == "queued"
     judge.accept()
@@ -172,7 +159,7 @@ def test_what_people_repair(large: World) -> None:
         judge.where = "replay one"
         replay.replay_one(dead[0].id, ASKER, now=now)
         judge.where = "census"
-        erase.count_rows(large.consumer.channel)
+        channel_erasure.count_rows(large.consumer.channel)
     # The census counts every message on purpose; it runs only before a channel is deleted.
     judge.faults = [fault for fault in judge.faults if not fault.startswith("census:")]
     judge.accept()

@@ -6,7 +6,7 @@ from threading import Timer
 import pytest
 from django.db import connection
 
-from channels_app import clock
+from channels_app.database import clock
 from delivery.models import Correlation
 from tests.integration.indexes.judge import CONSTANT, judging, reads
 

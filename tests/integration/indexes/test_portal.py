@@ -5,8 +5,8 @@ from django.test import Client
 
 from channels_app.models import Channel, Consumer, Team
 from delivery.models import Replay
-from delivery.ui import charts, pages
-from delivery.ui.views import replays
+from delivery.portal import charts, pages
+from delivery.portal.views import replays
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
 from tests.support import people

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from channels_app import clock
+from channels_app.database import clock
+from channels_app.database.raw import execute
 from channels_app.models import Channel, Schedule
-from channels_app.models.raw import execute
-from delivery.steps import occurrences
+from delivery.maintenance import recurring
 from tests.integration.indexes import judge as judging_module
 from tests.integration.indexes.judge import judging, reads
 from tests.support.factories import ChannelFactory, ScheduleFactory
@@ -46,7 +46,7 @@ def test_what_is_due(channel: Channel, number: int, monkeypatch: pytest.MonkeyPa
     before = reads()
     with judging() as judge:
         # In index order, up to the limit.
-        assert [row.pk for row in occurrences.take(clock.now(), 10)] == wanted[:10]
-        occurrences.next_at()
+        assert [row.pk for row in recurring.take(clock.now(), 10)] == wanted[:10]
+        recurring.next_due_at()
     judge.accept()
     assert reads() - before < 200

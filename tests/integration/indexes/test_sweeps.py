@@ -4,11 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
+from delivery.maintenance import quota_usage, sweeps
+from delivery.maintenance.sweeps import SweepScheduler
 from delivery.models import SweepRun
-from delivery.runtime import sweeps
-from delivery.runtime.sweep_scheduler import SweepScheduler
-from delivery.steps import quotas
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_every_sweep(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run every sweep now, and in 100 days, when most rows are old."""
     # Aggregates return few rows, so one slice must stay within what the judge allows.
-    monkeypatch.setattr(quotas, "SLICE", 20)
+    monkeypatch.setattr(quota_usage, "SLICE", 20)
     for sweep in sweeps.SWEEPS:
         SweepRun.objects.create(name=sweep.name, next_at=clock.now())
     with judging() as judge:

@@ -6,8 +6,9 @@ from itertools import count
 
 from django.db import connection
 
-from channels_app import clock, data_encryption
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, IdempotencyRecord, MessageBody, new_id
+from channels_app.registry import data_encryption
 from delivery.models import Attempt, ConsumerHealth, Correlation, Delivery, LaneWaiter, Replay
 from tests.integration.indexes.judge import LARGE
 from tests.support.counts import make_deliveries, make_messages

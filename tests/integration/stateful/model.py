@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from delivery.core.lifecycle import FINISHED, FREE_ATTEMPTS, DeliveryState, Transition
 from delivery.models.counter import COUNTED, MADE
-from delivery.rules.lifecycle import FINISHED, FREE_ATTEMPTS, DeliveryState, Transition
 
 QUEUED, IN_FLIGHT = DeliveryState.QUEUED, DeliveryState.IN_FLIGHT
 DELIVERED, DEAD, CANCELLED = DeliveryState.DELIVERED, DeliveryState.DEAD, DeliveryState.CANCELLED

@@ -17,22 +17,23 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from channels_app import clock
-from channels_app.errors import BrokerError, Conflict, NotFound
+from channels_app.core import times
+from channels_app.core.backoff import PRESETS
+from channels_app.core.errors import BrokerError, Conflict, NotFound
+from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.rules import times
-from channels_app.rules.backoff import PRESETS
-from channels_app.steps import switch_consumer
+from channels_app.registry import consumers
+from delivery import replay
+from delivery.core import lifecycle
+from delivery.core.leases import Lease
+from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
+from delivery.core.outcome import Outcome
+from delivery.core.principal import Principal
+from delivery.health import consumer_health
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules import lifecycle
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.direct_claim import ClaimAllowance, DirectClaim
-from delivery.rules.leases import Lease
-from delivery.rules.outcome import Outcome
-from delivery.rules.principal import Principal
-from delivery.steps import cancel, claim, fanout, health, leases, release, replay, settle
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.settle import Result
+from delivery.queue import cancel, claim, fanout, lease_rows, release, settle
+from delivery.queue.claim import ClaimRequest
+from delivery.queue.settle import Result
 from tests.integration.stateful.model import CANCELLED, DEAD, IN_FLIGHT, QUEUED, Books, Row
 from tests.support.properties import examples
 from tests.support.pumping import make_channel, make_consumer, publish
@@ -57,12 +58,12 @@ State = Consumer.State
 Switch: TypeAlias = tuple[Callable[..., object], State, dict[State, type[BrokerError]]]
 SWITCHES: dict[str, Switch] = {
     "pause": (
-        switch_consumer.pause,
+        consumers.pause,
         State.PAUSED,
         {State.RETIRED: NotFound, State.DISABLED: Conflict},
     ),
-    "resume": (switch_consumer.resume, State.ACTIVE, {State.RETIRED: NotFound}),
-    "retire": (switch_consumer.retire, State.RETIRED, {State.RETIRED: NotFound}),
+    "resume": (consumers.resume, State.ACTIVE, {State.RETIRED: NotFound}),
+    "retire": (consumers.retire, State.RETIRED, {State.RETIRED: NotFound}),
 }
 """The step of each switch, the state that it leads to, and the states that refuse it."""
 
@@ -170,7 +171,7 @@ class Deliveries(RuleBasedStateMachine):
         is_held = row.state is IN_FLIGHT and row.attempts == held.attempt
         if is_held:
             row.due = until
-        assert leases.extend({lease: until}) == ({lease} if is_held else set())
+        assert lease_rows.extend({lease: until}) == ({lease} if is_held else set())
 
     @rule(owner=OWNER)
     def a_pump_catches_up(self, owner: int) -> None:
@@ -271,7 +272,7 @@ class Deliveries(RuleBasedStateMachine):
         if what == "retire" and self._in(State.RETIRED) - {consumer.id}:
             return  # without a remaining consumer nothing more would happen
         if what == "disable":
-            disabled = health.disable(consumer.id, reason="gone", now=self.now)
+            disabled = consumer_health.disable(consumer.id, reason="gone", now=self.now)
             assert disabled is (state is State.ACTIVE)
             self.states[consumer.id] = State.DISABLED if disabled else state
             return

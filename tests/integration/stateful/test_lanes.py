@@ -16,14 +16,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from channels_app import clock
-from channels_app.errors import Conflict
+from channels_app.core.errors import Conflict
+from channels_app.database import clock
 from channels_app.models import Message, MessageBody
+from delivery import replay
+from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
+from delivery.core.principal import Principal
 from delivery.models import Attempt, Counter, Delivery, Lane, LaneWaiter
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.direct_claim import ClaimAllowance, DirectClaim
-from delivery.rules.principal import Principal
-from delivery.steps import cancel, fanout, lanes, release, replay
+from delivery.ordering import keys
+from delivery.queue import cancel, fanout, release
 from tests.integration.stateful.test_deliveries import EXAMPLES
 from tests.support.ordering import ENDS, LEASE_MS, check, end, take
 from tests.support.pumping import make_channel, make_consumer, publish
@@ -96,16 +97,16 @@ class Lanes(RuleBasedStateMachine):
         rows = list(Lane.objects.order_by("id"))
         lane = rows[pick % len(rows)]
         if what == "pause":
-            lanes.pause(lane.id, ALICE, now=self.now)
+            keys.pause(lane.id, ALICE, now=self.now)
         elif what == "resume":
-            lanes.resume(lane.id, ALICE, now=self.now)
+            keys.resume(lane.id, ALICE, now=self.now)
         else:
             with suppress(Conflict):
-                lanes.skip(lane.id, lane.head_id or 0, ALICE, now=self.now)
+                keys.skip(lane.id, lane.head_id or 0, ALICE, now=self.now)
 
     @rule()
     def sweep(self) -> None:
-        assert list(lanes.repair(self.now)) == [], "nothing but a failure makes it necessary"
+        assert list(keys.repair(self.now)) == [], "nothing but a failure makes it necessary"
 
     @invariant()
     def one_of_each_key_may_go(self) -> None:
@@ -124,9 +125,9 @@ class Lanes(RuleBasedStateMachine):
         if not hasattr(self, "now"):
             return
         for lane in Lane.objects.all():
-            lanes.resume(lane.id, ALICE, now=self.now)
+            keys.resume(lane.id, ALICE, now=self.now)
             if lane.blocked_at:
-                lanes.skip(lane.id, lane.head_id or 0, ALICE, now=self.now)
+                keys.skip(lane.id, lane.head_id or 0, ALICE, now=self.now)
         for _ in range(200):
             self.now += timedelta(seconds=61)
             fanout.fan_out(100, 0)

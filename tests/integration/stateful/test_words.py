@@ -15,23 +15,23 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from channels_app import clock
-from channels_app.config_cache import config_cache
-from channels_app.rules.backoff import PRESETS
+from channels_app.core.backoff import PRESETS
+from channels_app.database import clock
+from channels_app.registry.cache import config_cache
 from delivery import metrics
+from delivery.acks import callbacks
 from delivery.api import shapes
+from delivery.core import acks
+from delivery.core.acks import AckResult, ProviderStatus
+from delivery.core.lifecycle import ClaimedDelivery, Reason, Transition
+from delivery.core.outcome import Outcome
 from delivery.models import Delivery
-from delivery.rules import acks
-from delivery.rules.acks import AckResult
-from delivery.rules.claimed import ClaimedDelivery
-from delivery.rules.correlation import ProviderStatus
-from delivery.rules.lifecycle import Reason, Transition
-from delivery.rules.outcome import Outcome
-from delivery.runtime import leasing, outgoing, receiving
-from delivery.runtime.receiving import ReceivedMessage, ReceiveRequest
-from delivery.steps import acknowledge, claim, correlate, fanout, release, settle
-from delivery.steps.claim import ClaimRequest
-from delivery.steps.settle import Result
+from delivery.pull import leasing, receiving
+from delivery.pull.receiving import ReceivedMessage, ReceiveRequest
+from delivery.queue import claim, fanout, release, settle
+from delivery.queue.claim import ClaimRequest
+from delivery.queue.settle import Result
+from delivery.transport import payloads
 from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ConsumerFactory
 from tests.support.properties import examples
@@ -96,7 +96,7 @@ class Words(RuleBasedStateMachine):
     def a_pump_takes(self, owner: int, limit: int = 2) -> None:
         want = ClaimRequest(self.push.id, limit, LEASE_MS, owner)
         for row in claim.claim([want], now=self.now, slot=0).rows:
-            self._goes_out(row.id, outgoing.stamp(row).attempt)
+            self._goes_out(row.id, payloads.stamp(row).attempt)
             self.held.append(row)
 
     @precondition(lambda self: self.held)
@@ -123,7 +123,7 @@ class Words(RuleBasedStateMachine):
     @rule(pick=PICK, ok=st.booleans())
     def the_consumer_says(self, pick: int, ok: bool) -> None:
         row = self.held[-1 - pick % min(len(self.held), 3)]
-        self._heard(row.id, ok, acknowledge.acknowledge(row.id, ok=ok, now=self.now).result)
+        self._heard(row.id, ok, callbacks.acknowledge(row.id, ok=ok, now=self.now).result)
 
     @rule(ok=st.booleans(), is_released=st.booleans())
     def a_pump_is_killed_after_an_early_word(self, ok: bool, is_released: bool) -> None:
@@ -141,13 +141,13 @@ class Words(RuleBasedStateMachine):
     def the_provider_calls_back(self, pick: int, ok: bool) -> None:
         row = self.held[-1 - pick % min(len(self.held), 3)]
         name = f"wamid.{row.id}"
-        (told,) = correlate.find(self.push.id, [ProviderStatus(name, ok)], self.now)
+        (told,) = callbacks.find(self.push.id, [ProviderStatus(name, ok)], self.now)
         if told.delivery_id is None:
             if told.result is AckResult.EARLY and ok:
                 self.kept.add(name)
             return
         assert told.delivery_id == row.id
-        self._heard(row.id, ok, acknowledge.acknowledge(row.id, ok=ok, now=self.now).result)
+        self._heard(row.id, ok, callbacks.acknowledge(row.id, ok=ok, now=self.now).result)
 
     @rule()
     def a_foreign_callback_comes_before_its_delivery(self) -> None:
@@ -155,7 +155,7 @@ class Words(RuleBasedStateMachine):
         self.foreign += 1
         name = f"foreign.{self.foreign}"
         before = _early_words()
-        correlate.find(self.push.id, [ProviderStatus(name, ok=True)], self.now)
+        callbacks.find(self.push.id, [ProviderStatus(name, ok=True)], self.now)
         assert _early_words() == before, "nobody knows yet what it is about"
         self.time_passes(31)
         self.messages_come()

@@ -11,8 +11,8 @@ from email.utils import format_datetime
 
 import pytest
 
-from channels_app import clock
-from delivery.rules.outcome import Outcome
+from channels_app.database import clock
+from delivery.core.outcome import Outcome
 from tests.support.receiver import Receiver, Reply
 from tests.support.sending import EXCERPT_BYTES, MAX_ANSWER_BYTES, Loop, a_call
 

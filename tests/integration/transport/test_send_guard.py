@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from channels_app.rules.addresses import parse_networks
-from delivery.rules.outcome import Outcome
+from channels_app.core.networks import parse_networks
+from delivery.core.outcome import Outcome
 from tests.support.receiver import Receiver
 from tests.support.sending import Loop, a_call
 from tests.unit.channels_app.test_addresses import INNER_HOSTS

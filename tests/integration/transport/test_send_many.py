@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from delivery.rules.outcome import Outcome
+from delivery.core.outcome import Outcome
 from tests.support.receiver import Receiver, Reply
 from tests.support.sending import Loop, a_call
 

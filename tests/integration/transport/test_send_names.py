@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from channels_app.rules.addresses import parse_networks
-from delivery.rules.outcome import Outcome
-from delivery.steps.send import dns
-from delivery.steps.send.dns import place_of
+from channels_app.core.networks import parse_networks
+from delivery.core.outcome import Outcome
+from delivery.transport import dns
+from delivery.transport.dns import place_of
 from tests.support.receiver import Receiver
 from tests.support.sending import Loop, a_call
 

@@ -8,11 +8,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from channels_app.api import authentication
-from channels_app.errors import KeyUnavailable
+from channels_app.core import keys
+from channels_app.core.encryption import Unreadable, generate_key
+from channels_app.core.errors import KeyUnavailable
 from channels_app.models import ApiKey, AuditEntry
-from channels_app.rules import keys
-from channels_app.rules.encryption import Unreadable, generate_key
-from channels_app.steps import api_keys
+from channels_app.registry import api_keys
 from tests.support.api import Api
 from tests.support.factories import (
     ApiKeyFactory,

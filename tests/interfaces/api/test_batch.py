@@ -8,10 +8,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import data_encryption
 from channels_app.conf import conf
+from channels_app.core import ids
 from channels_app.models import Message
-from channels_app.rules import ids
+from channels_app.registry import data_encryption
 from tests.support.api import Api
 from tests.support.factories import (
     ApiKeyFactory,

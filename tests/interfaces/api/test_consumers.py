@@ -7,10 +7,11 @@ import threading
 import pytest
 from django.db import connection
 
-from channels_app import clock, data_encryption
+from channels_app.core import encryption
+from channels_app.core.fields import MASK
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret
-from channels_app.rules import secrets
-from channels_app.rules.fields import MASK
+from channels_app.registry import data_encryption
 from delivery.models import ConsumerHealth
 from tests.support import console
 from tests.support.api import Api
@@ -44,7 +45,7 @@ def test_put_creates_with_a_secret_and_then_changes_nothing(service: Api) -> Non
     opened = data_encryption.decrypt_for_consumer(
         row.consumer.channel_id, "billing", bytes(row.sealed)
     )
-    assert opened == secrets.decode_secret(text)
+    assert opened == encryption.decode_secret(text)
     again = service.put(URL, body)
     assert (again.status, again.etag) == (200, created.etag)
     assert "secret" not in again.json

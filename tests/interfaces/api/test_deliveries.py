@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from channels_app import clock
+from channels_app.core import ids, times
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, new_id
-from channels_app.rules import ids, times
 from delivery.api import pages
 from delivery.models import Delivery, Replay
 from tests.support.calling import Api, problem

@@ -19,8 +19,8 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
 from broker_site.wsgi import application
+from channels_app.core import ids
 from channels_app.models import ApiKey
-from channels_app.rules import ids
 from delivery.models import Replay
 from tests.support import world
 from tests.support.factories import ApiKeyFactory, bearer

@@ -15,10 +15,11 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker_site import health
-from channels_app import clock, storage
 from channels_app import metrics as accepting
+from channels_app.core.encryption import generate_key
+from channels_app.database import clock
+from channels_app.ingest import storage
 from channels_app.models import WriteProbe
-from channels_app.rules.encryption import generate_key
 from delivery import metrics as delivering
 from delivery.models import ConsumerHealth, Counter, PumpSlot
 from tests.support.api import Api

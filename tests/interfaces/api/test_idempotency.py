@@ -13,10 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker_site import fast_path
-from channels_app import clock, data_encryption
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import Message, MessageBody
-from channels_app.rules import ids
-from delivery.steps import retention
+from channels_app.registry import data_encryption
+from delivery.maintenance import retention
 from tests.support.api import Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory
 from tests.support.properties import quick

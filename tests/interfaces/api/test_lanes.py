@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from channels_app import clock
+from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer
-from channels_app.rules import ids
 from delivery.models import Attempt, Delivery
-from delivery.steps import fanout
+from delivery.queue import fanout
 from tests.support.calling import Api, problem
 from tests.support.factories import ConsumerFactory, TeamFactory
 from tests.support.ordering import check, end, lane_of, say, take

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from channels_app import clock
+from channels_app.core import times
+from channels_app.database import clock
 from channels_app.models import ApiKey, Channel, Consumer, Membership, Team
-from channels_app.rules import times
-from channels_app.steps import api_keys, register_channel
+from channels_app.registry import api_keys, channels
+from delivery import replay
 from delivery.models import Replay
-from delivery.steps import replay
 from tests.support.calling import Api, problem
 from tests.support.counts import make_deliveries, make_messages, public
 from tests.support.factories import (
@@ -74,7 +74,7 @@ def test_a_team_backfills_nothing_from_before_it_was_let_in() -> None:
     assert problem(before) == (422, "invalid_fields", "to")
     assert Replay.objects.count() == 1
 
-    register_channel.patch(channel.slug, {"history": "shared"}, actor="test")
+    channels.patch(channel.slug, {"history": "shared"}, actor="test")
     assert looked(api, consumer) == (7, 7)
 
 
@@ -119,7 +119,7 @@ def test_a_channel_that_was_internal_is_open_since_it_is_external() -> None:
     consumer = consumer_of(team, channel)
     api = Api(keyed(team, since=20))
 
-    register_channel.patch(channel.slug, {"exposure": "external"}, actor="test")
+    channels.patch(channel.slug, {"exposure": "external"}, actor="test")
 
     assert looked(api, consumer)[0] == 0
 

@@ -8,13 +8,7 @@ from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 from jsonschema import Draft202012Validator
 
-from channels_app.steps import (
-    api_keys,
-    register_channel,
-    register_consumer,
-    register_event_type,
-    register_producer,
-)
+from channels_app.registry import api_keys, channels, consumers, event_types, producers
 from tests.interfaces.api import test_channels, test_consumers, test_producers
 from tests.support.api import Api
 from tests.support.factories import (
@@ -84,10 +78,10 @@ def test_references_lead_somewhere(document: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        ("Channel", register_channel),
-        ("EventType", register_event_type),
-        ("Consumer", register_consumer),
-        ("Producer", register_producer),
+        ("Channel", channels),
+        ("EventType", event_types),
+        ("Consumer", consumers),
+        ("Producer", producers),
         ("Key", api_keys),
     ],
 )

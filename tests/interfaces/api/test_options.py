@@ -6,14 +6,14 @@ import pytest
 from django.test import Client
 from rest_framework.views import APIView
 
-from channels_app import clock
 from channels_app.api import publication
 from channels_app.api.base import ApiView, OpenView
 from channels_app.api.options import DELIVERED
 from channels_app.api.views.publish import PublishView
+from channels_app.database import clock
 from channels_app.models import Message
-from delivery.rules import envelope
-from delivery.rules.envelope import Envelope
+from delivery.core import signing
+from delivery.core.signing import Envelope
 from tests.support.api import Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory
 from tests.support.routes import routes
@@ -100,7 +100,7 @@ def test_headers_to_be_forwarded_may_have_any_name(admin: Api) -> None:
 
 def test_a_broker_may_deliver_to_another_ones_channel(admin: Api) -> None:
     """Headers that a broker sends with deliveries are no options and are accepted."""
-    sent = envelope.build(
+    sent = signing.build(
         Envelope(
             message_id="msg_1",
             timestamp=1,

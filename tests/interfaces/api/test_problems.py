@@ -4,7 +4,7 @@ import pytest
 from django.db import InterfaceError, OperationalError
 
 from channels_app.api import problems
-from channels_app.config_cache import ConfigCache
+from channels_app.registry.cache import ConfigCache
 from tests.support.api import Api
 from tests.support.factories import ChannelFactory
 

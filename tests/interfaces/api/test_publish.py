@@ -10,9 +10,9 @@ import pytest
 from django.db import connection
 
 from broker_site import fast_path
-from channels_app import data_encryption
+from channels_app.core import ids, times
 from channels_app.models import ApiKey, IdempotencyRecord, Message, MessageBody
-from channels_app.rules import ids, times
+from channels_app.registry import data_encryption
 from tests.support.api import Answer, Api, LeanClient
 from tests.support.factories import (
     ApiKeyFactory,

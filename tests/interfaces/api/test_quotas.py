@@ -8,12 +8,14 @@ import pytest
 from django.db import OperationalError, connection
 from django.test import Client
 
-from channels_app import clock, conf, quotas, storage
+from channels_app import conf
 from channels_app.api import publishing
+from channels_app.core.rate_limits import Quota
+from channels_app.database import clock
+from channels_app.ingest import limits, storage
 from channels_app.models import Channel, DirectoryVersion, Message, Producer, QuotaUsage
-from channels_app.rules.limits import Quota
+from delivery.maintenance import quota_usage as counting
 from delivery.models import Delivery
-from delivery.steps import quotas as counting
 from tests.support.api import Answer, Api
 from tests.support.factories import (
     ApiKeyFactory,
@@ -44,7 +46,7 @@ def counted() -> None:
     """Run the count of the maintenance process and make this process read it."""
     for _ in counting.count(clock.now()):
         pass
-    quotas.forget()
+    limits.forget()
 
 
 def refused(answer: Answer, code: str, status: int = 429) -> None:
@@ -126,7 +128,7 @@ def test_the_installation_has_limits_for_those_without_their_own(
     Channel.objects.update(max_waiting_messages=None)
     assert producer.post(URL, b"{}").status == 202
     limited = replace(conf.conf(), channel_quota=Quota(messages=1))
-    monkeypatch.setattr("channels_app.snapshot.conf", lambda: limited)
+    monkeypatch.setattr("channels_app.registry.snapshot.conf", lambda: limited)
     DirectoryVersion.bump()
     refused(producer.post(URL, b"{}"), "channel_over_quota")
 

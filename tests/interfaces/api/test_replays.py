@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 import pytest
 
-from channels_app import clock
+from channels_app.core import ids, times
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, new_id
-from channels_app.rules import ids, times
+from delivery import replay
 from delivery.models import Delivery, Replay
-from delivery.steps import replay
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true, make_deliveries, make_messages, public
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, TeamFactory

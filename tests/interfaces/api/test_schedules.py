@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from channels_app.core import times
 from channels_app.models import AuditEntry, Channel, Schedule, ScheduleBody
-from channels_app.rules import times
 from tests.support.api import Api
 from tests.support.factories import (
     ApiKeyFactory,

@@ -10,12 +10,13 @@ import pytest
 from django.db import connection
 
 from broker_site import fast_path
-from channels_app import clock, data_encryption
 from channels_app.api import sequencing as in_turn
 from channels_app.api.concurrency import ConcurrencyLimit
+from channels_app.database import clock
+from channels_app.ingest import sequence
 from channels_app.models import ApiKey, Channel, EarlyNumber, Message, Sequence
-from channels_app.steps import sequence
-from delivery.steps import fanout
+from channels_app.registry import data_encryption
+from delivery.queue import fanout
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory
 from tests.support.ordering import check, end, take

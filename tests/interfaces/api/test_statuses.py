@@ -11,15 +11,15 @@ import pytest
 from django.db import OperationalError, connection
 from drf_spectacular.generators import SchemaGenerator
 
-from channels_app import storage
 from channels_app.api import base
 from channels_app.api.concurrency import ConcurrencyLimit
+from channels_app.core import ids
+from channels_app.ingest import storage
 from channels_app.models import ApiKey
-from channels_app.rules import ids
+from delivery import replay
+from delivery.core.principal import Principal
 from delivery.models import Delivery
-from delivery.rules.principal import Principal
-from delivery.runtime import probe
-from delivery.steps import replay
+from delivery.transport import test_delivery
 from tests.support import world
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory, ConsumerFactory
@@ -319,7 +319,7 @@ SPECIAL: dict[tuple[str, int], Callable[[Request], None]] = {
 def test_every_documented_status_is_real(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {}
     if status == 429:
-        monkeypatch.setattr(probe, "MAX_CONCURRENT", 0)
+        monkeypatch.setattr(test_delivery, "MAX_CONCURRENT", 0)
         monkeypatch.setattr(base, "bodies", ConcurrencyLimit(0))
     made, key = world.make(), ApiKeyFactory.create(admin=True)
     for operation in OPERATIONS:

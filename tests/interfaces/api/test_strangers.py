@@ -4,6 +4,7 @@ import pytest
 from django.db.models import Model
 from django.utils import timezone
 
+from channels_app.core.ids import ORDERING_KEY, to_public
 from channels_app.models import (
     ApiKey,
     Channel,
@@ -13,7 +14,6 @@ from channels_app.models import (
     Producer,
     Schedule,
 )
-from channels_app.rules.ids import ORDERING_KEY, to_public
 from delivery.models import Delivery, Lane, Replay
 from tests.support.api import Api
 from tests.support.factories import (

@@ -6,6 +6,7 @@ from itertools import chain
 import pytest
 from django.db.models import Model
 
+from channels_app.core import ids
 from channels_app.models import (
     ApiKey,
     Channel,
@@ -19,7 +20,6 @@ from channels_app.models import (
     ScheduleBody,
     Team,
 )
-from channels_app.rules import ids
 from delivery.models import Attempt, Delivery, Lane, Replay
 from tests.support import world
 from tests.support.api import Answer, Api

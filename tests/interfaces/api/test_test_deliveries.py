@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from channels_app.models import ConsumerSecret
-from delivery.runtime import probe
+from delivery.transport import test_delivery
 from tests.support.calling import Api, problem
 from tests.support.factories import ChannelFactory, ConsumerFactory, TeamFactory
 from tests.support.receiver import Receiver, Reply
@@ -93,7 +93,7 @@ def test_too_many_at_once_are_told_to_come_again(
     api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/hook"))
-    monkeypatch.setattr(probe, "MAX_CONCURRENT", 0)
+    monkeypatch.setattr(test_delivery, "MAX_CONCURRENT", 0)
 
     answer = api.post(at(consumer))
 

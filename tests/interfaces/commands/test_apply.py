@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import data_encryption, keystore
+from channels_app.core.encryption import decode_secret, generate_key, new_secret
 from channels_app.models import (
     ApiKey,
     AuditEntry,
@@ -24,8 +24,7 @@ from channels_app.models import (
     Schedule,
     Team,
 )
-from channels_app.rules.encryption import generate_key
-from channels_app.rules.secrets import decode_secret, new_secret
+from channels_app.registry import data_encryption
 from delivery.management import applying
 from tests.support.keys import host
 
@@ -283,7 +282,7 @@ def test_a_chosen_secret_signs_and_is_not_printed(file: Path, how: str) -> None:
 def test_a_process_without_the_key_applies_nothing(file: Path, text: str) -> None:
     with host(generate_key()) as former:
         if text == FILE:
-            keystore.encrypting_key()  # creates the installation's first key
+            data_encryption.encrypting_key()  # creates the installation's first key
         else:
             apply(file, FILE)
         before = rows()

@@ -13,9 +13,9 @@ from django.utils import timezone
 
 from channels_app.api import authentication
 from channels_app.api.authentication import Caller
-from channels_app.config_cache import config_cache
+from channels_app.core import keys
 from channels_app.models import ApiKey, Channel, Producer
-from channels_app.rules import keys
+from channels_app.registry.cache import config_cache
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -19,10 +19,10 @@ from channels_app.models import (
     MessageBody,
     new_id,
 )
+from delivery.maintenance import channel_erasure
 from delivery.management.commands import delete_channel
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
 from delivery.models.counter import MADE
-from delivery.steps import erase
 
 pytestmark = pytest.mark.django_db
 
@@ -146,7 +146,7 @@ def test_nothing_is_sent_any_more_before_the_first_row_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_channel("orders")
-    real = erase.rows
+    real = channel_erasure.rows
     seen: list[tuple[bool, set[str], int]] = []
 
     def rows(channel: Channel) -> Iterator[int]:
@@ -155,7 +155,7 @@ def test_nothing_is_sent_any_more_before_the_first_row_goes(
         seen.append((paused, states, Delivery.objects.count()))
         return real(channel)
 
-    monkeypatch.setattr(erase, "rows", rows)
+    monkeypatch.setattr(channel_erasure, "rows", rows)
 
     delete("orders", yes_delete="orders")
 
@@ -181,7 +181,7 @@ def test_an_unknown_channel_is_told_with_those_that_exist() -> None:
 
 
 def test_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erase, "BATCH", 2)
+    monkeypatch.setattr(channel_erasure, "BATCH", 2)
     make_channel("orders", messages=5)
 
     delete("orders", yes_delete="orders")
@@ -192,7 +192,7 @@ def test_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_messages_that_come_in_meanwhile_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
     channel = make_channel("orders")
-    real = erase.finish
+    real = channel_erasure.finish
     late = [True, False]
 
     def finish(*args: Any, **kwargs: Any) -> bool:
@@ -200,7 +200,7 @@ def test_messages_that_come_in_meanwhile_go_too(monkeypatch: pytest.MonkeyPatch)
             make_message(channel, list(Consumer.objects.filter(channel=channel)))
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(erase, "finish", finish)
+    monkeypatch.setattr(channel_erasure, "finish", finish)
 
     delete("orders", yes_delete="orders")
 
@@ -213,7 +213,7 @@ def test_what_comes_in_after_the_channel_is_gone_goes_too(monkeypatch: pytest.Mo
     channel = make_channel("orders")
     consumers = list(Consumer.objects.filter(channel=channel))
     channel_id = channel.id
-    real = erase.finish
+    real = channel_erasure.finish
 
     def finish(*args: Any, **kwargs: Any) -> bool:
         done = real(*args, **kwargs)
@@ -221,7 +221,7 @@ def test_what_comes_in_after_the_channel_is_gone_goes_too(monkeypatch: pytest.Mo
         make_message(channel, consumers)
         return done
 
-    monkeypatch.setattr(erase, "finish", finish)
+    monkeypatch.setattr(channel_erasure, "finish", finish)
 
     delete("orders", yes_delete="orders")
 

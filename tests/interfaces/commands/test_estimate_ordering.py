@@ -6,11 +6,11 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import Consumer
 from delivery.models import Attempt, Traffic
 from delivery.models.traffic import HOUR_S
-from delivery.steps import fanout
+from delivery.queue import fanout
 from tests.support.factories import ConsumerFactory
 from tests.support.ordering import end, say, take
 

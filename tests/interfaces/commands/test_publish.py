@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from channels_app import conf, data_encryption
+from channels_app import conf
 from channels_app.models import Channel, Message, MessageBody, Producer
+from channels_app.registry import data_encryption
 from delivery.management.publishing import outlets
 from delivery.management.publishing.lines import Reader, batches
 from tests.support.factories import ApiKeyFactory, ChannelFactory, text_of

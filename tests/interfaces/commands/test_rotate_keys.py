@@ -11,7 +11,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from channels_app import clock, data_encryption, keystore
+from channels_app.core.encryption import Keyring, generate_key
+from channels_app.database import clock
 from channels_app.models import (
     ApiKey,
     Channel,
@@ -21,12 +22,11 @@ from channels_app.models import (
     MessageBody,
     new_id,
 )
-from channels_app.rules.encryption import Keyring, generate_key
-from channels_app.steps import api_keys, reencrypt
+from channels_app.registry import api_keys, data_encryption, secrets
+from delivery.cluster.supervisor import Supervisor
 from delivery.management.commands import worker
 from delivery.models import PumpSlot
-from delivery.runtime import registration
-from delivery.runtime.supervisor import Supervisor
+from delivery.processes import registration
 from tests.support.factories import AttemptFactory, DeliveryFactory, ScheduleFactory
 from tests.support.keys import host
 
@@ -39,7 +39,7 @@ Install = Callable[..., Keyring]
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Install encryption keys, of which the first one encrypts after a rotation."""
-    monkeypatch.setattr(keystore, "FRESH_S", 0.0)
+    monkeypatch.setattr(data_encryption, "FRESH_S", 0.0)
     with ExitStack() as hosts:
         yield lambda *keys: hosts.enter_context(host(*keys))
 
@@ -158,7 +158,7 @@ def test_after_a_rotation_sigv4_secrets_need_the_new_key_alone(install: Install)
     install(OLD)
     done = api_keys.create({"all_channels": True, "sigv4": True}, actor="test")
     api_keys.create({"all_channels": True}, actor="test")
-    assert reencrypt.used_keys(0) == {Keyring.from_texts([OLD]).primary_id}
+    assert secrets.used_keys(0) == {Keyring.from_texts([OLD]).primary_id}
     install(NEW, OLD)
 
     assert "1 secret access key: 1 re-encrypted" in rotate()
@@ -187,8 +187,8 @@ def test_a_second_run_changes_nothing(install: Install) -> None:
 def test_more_rows_than_one_batch_and_one_read_are_all_done(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reencrypt, "BATCH", 4)
-    monkeypatch.setattr(reencrypt, "BODIES_AT_ONCE", 3)
+    monkeypatch.setattr(secrets, "BATCH", 4)
+    monkeypatch.setattr(secrets, "BODIES_AT_ONCE", 3)
     install(OLD)
     make_rows(Channel.objects.create(slug="orders"), bodies=9)
     install(NEW, OLD)
@@ -227,7 +227,7 @@ def test_a_missing_old_key_is_named_and_the_rest_is_done(install: Install) -> No
     lost = install(gone)
     channel = Channel.objects.create(slug="orders")
     make_rows(channel, bodies=1)
-    keystore.activate(install(OLD, gone).primary_id)
+    data_encryption.activate(install(OLD, gone).primary_id)
     message = make_message(channel)
     data, key_id = data_encryption.encrypt_body(message.id, b"body", encrypt=True)
     MessageBody.objects.create(message=message, data=data, key_id=key_id)
@@ -252,11 +252,11 @@ def test_a_key_seals_nothing_while_a_living_process_has_not_read_it(install: Ins
     with pytest.raises(CommandError, match=r"have not read key .*\n  pump 0 on elsewhere"):
         rotate(wait=0)
 
-    assert keystore.encrypting_key_id() == old.primary_id
+    assert data_encryption.encrypting_key_id() == old.primary_id
     assert MessageBody.objects.get().key_id == old.primary_id
     behind.delete()
     assert f"Key {new.primary_id} encrypts from now on." in rotate(wait=0)
-    assert keystore.encrypting_key_id() == new.primary_id
+    assert data_encryption.encrypting_key_id() == new.primary_id
 
 
 def test_who_lives_no_more_is_not_waited_for(install: Install) -> None:

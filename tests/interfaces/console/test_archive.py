@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
 from delivery.models import PipelineRun, Segment
 from tests.support.console import list_url, operator, page_url
 from tests.support.counts import key_at

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django_q.models import OrmQ, Schedule, Task
 
-from delivery.runtime import task_queue
+from delivery.processes import task_queue
 from tests.support import console
 from tests.support.hostile import Bomb, signed_by_django_q2, stored
 

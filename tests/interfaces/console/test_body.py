@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from channels_app.admin import body
-from channels_app.rules import body_preview
+from channels_app.core import body_preview
 from tests.support import console
 from tests.support.factories import MessageFactory
 

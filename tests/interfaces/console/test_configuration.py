@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from channels_app import inbound
 from channels_app.api import authentication
+from channels_app.core import ids, keys
 from channels_app.models import (
     ApiKey,
     AuditEntry,
@@ -29,8 +29,7 @@ from channels_app.models import (
     MessageBody,
     Team,
 )
-from channels_app.rules import ids, keys
-from channels_app.steps import register_consumer
+from channels_app.registry import consumers
 from delivery.models import Delivery
 from tests.support import console
 from tests.support.factories import (
@@ -476,7 +475,7 @@ def test_how_a_consumer_acknowledges_is_set_and_its_address_renewed(operator: Cl
 
     consumer.refresh_from_db()
     assert (consumer.ack or {})["mode"] == "callback"
-    first = inbound.opened(consumer)
+    first = consumers.opened(consumer)
     assert first is not None
     assert first.secret == "s3cret"
     shown = console.look(operator, page)
@@ -484,11 +483,11 @@ def test_how_a_consumer_acknowledges_is_set_and_its_address_renewed(operator: Cl
     assert "s3cret" not in shown
     operator.post(page, values_of(operator, page) | {"description": "changed"})
     consumer.refresh_from_db()
-    assert (consumer.description, inbound.opened(consumer)) == ("changed", first)
+    assert (consumer.description, consumers.opened(consumer)) == ("changed", first)
     renew = reverse("admin:channels_app_consumer_renew", args=[consumer.pk])
     operator.post(renew, {"_form_submitted": "True", "reason": "it leaked"})
     consumer.refresh_from_db()
-    second = inbound.opened(consumer)
+    second = consumers.opened(consumer)
     assert second is not None
     assert (second.secret, second.token == first.token) == ("s3cret", False)
     assert audited("consumer.renew_inbound").reason == "it leaked"
@@ -747,7 +746,7 @@ def test_json_is_laid_out_where_it_is_long_and_absent_where_there_is_none(operat
 def test_forms_explain_their_fields_as_the_api_does(operator: Client) -> None:
     page = console.look(operator, reverse("admin:channels_app_consumer_add"))
     for name in ("max_pumps", "lapsed_leases", "dead_letter_channel", "max_attempts"):
-        assert register_consumer.FIELDS[name].help in page
+        assert consumers.FIELDS[name].help in page
     for name in ("consumer", "channel", "producer"):
         page = console.look(operator, reverse(f"admin:channels_app_{name}_add"))
         assert "PUT without" not in page

@@ -20,8 +20,8 @@ from unfold.templatetags import unfold_list
 
 from broker_site import changelist, navigation
 from broker_site.templatetags import console as console_tags
-from channels_app import clock
-from channels_app.admin import choices
+from channels_app.admin import filters
+from channels_app.database import clock
 from channels_app.models import Consumer, Membership
 from delivery.models import Counter, Delivery
 from tests.support import console
@@ -132,8 +132,8 @@ def test_a_choice_looks_as_unfold_draws_it() -> None:
     }
 
     unfolds = [{"form": DropdownForm(**given)}]
-    ours = [{"form": choices.Form(**given)}]
-    templates = DropdownFilter.template, choices.DropdownFilter.template
+    ours = [{"form": filters.Form(**given)}]
+    templates = DropdownFilter.template, filters.DropdownFilter.template
     drawn = [
         render_to_string(template, {"choices": forms})
         for template, forms in zip(templates, (unfolds, ours), strict=True)
@@ -142,7 +142,7 @@ def test_a_choice_looks_as_unfold_draws_it() -> None:
     assert parts(drawn[1]) == parts(drawn[0])
     assert "&lt;Dead&gt;" in drawn[1]
     given |= {"data": {"state": None}}
-    assert 'value="" selected' in str(choices.Form(**given))
+    assert 'value="" selected' in str(filters.Form(**given))
 
 
 def test_a_block_is_drawn_once_for_each_value_of_its_keys() -> None:

@@ -13,14 +13,14 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from channels_app.core import ids
 from channels_app.models import AuditEntry
-from channels_app.rules import ids
-from delivery.admin import newest as newest_module
-from delivery.admin.live import LivePage
-from delivery.admin.newest import newest
+from delivery import replay
+from delivery.admin import filters as newest_module
+from delivery.admin.filters import newest
+from delivery.admin.replays import LivePage
 from delivery.models import Attempt, Counter, Delivery, MoveTask, Queue, Replay
-from delivery.runtime import wakeups
-from delivery.steps import replay
+from delivery.pump import wakeups
 from tests.support import console
 from tests.support.counts import make_deliveries
 from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFactory

@@ -11,9 +11,9 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
+from channels_app.core import access, keys
 from channels_app.models import ApiKey, Membership
-from channels_app.rules import access, keys
-from channels_app.steps import make_roles
+from channels_app.registry import teams
 from tests.support import console
 from tests.support.factories import ApiKeyFactory, ProducerFactory, TeamFactory
 
@@ -40,7 +40,7 @@ def client_of(user: User) -> Client:
 
 @pytest.fixture(autouse=True)
 def _roles() -> None:
-    make_roles.ensure()
+    teams.ensure()
 
 
 def fields_of(user: User, **changes: Any) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer
 from delivery.models import Attempt, Delivery, Lane
-from delivery.steps import fanout
+from delivery.queue import fanout
 from tests.support import console
 from tests.support.factories import ConsumerFactory
 from tests.support.ordering import check, end, lane_of, say, take

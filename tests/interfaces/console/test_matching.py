@@ -11,9 +11,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from channels_app.models import AuditEntry
+from delivery import replay
 from delivery.admin import dead_letter_groups
 from delivery.models import Delivery, Replay
-from delivery.steps import replay
 from tests.support import console
 from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory, DeliveryFactory

@@ -12,10 +12,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from channels_app import clock
+from channels_app.database import clock
+from delivery.core.timing import BUCKETS
 from delivery.models import Traffic
 from delivery.models.traffic import ALL, HOUR_S, MINUTE_S
-from delivery.rules.latency import BUCKETS
 from tests.support import console
 from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory

@@ -7,10 +7,10 @@ from django.test import Client
 from django.urls import reverse
 from django_q.models import OrmQ
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import AuditEntry
+from delivery.maintenance import pipeline_runs
 from delivery.models import Erasure, LakeAudit, PipelineRun, PipelineSchedule, Restore, Segment
-from delivery.steps import pipeline_runs
 from pipeline.contract.jobs import JOBS
 from tests.support import console
 from tests.support.factories import ConsumerFactory

@@ -10,14 +10,13 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer
-from channels_app.steps import make_roles
+from channels_app.registry import teams
 from delivery.admin import queue
+from delivery.core.principal import Principal
 from delivery.models import Delivery, MoveTask, Queue
-from delivery.rules.principal import Principal
-from delivery.runtime import message_moves
-from delivery.steps import queues
+from delivery.pull import backlog
 from tests.support import console
 from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ChannelFactory, ConsumerFactory
@@ -63,7 +62,7 @@ def part(page: str, name: str = "queue") -> str:
 
 def role(name: str) -> Client:
     """Return a client of a user in one of the three groups."""
-    make_roles.ensure()
+    teams.ensure()
     user = User.objects.create_user(name, is_staff=True)
     user.groups.add(Group.objects.get(name=name))
     client = Client()
@@ -115,7 +114,7 @@ def test_a_retry_that_waits_for_its_time_is_delayed_and_not_ready(operator: Clie
     consumer = waiting(b"1", b"2")
     first = Delivery.objects.order_by("id")[0]
     Delivery.objects.filter(pk=first.pk).update(due_at=clock.now() + timedelta(hours=1))
-    counted = queues.count(consumer.pk, consumer.channel_id, clock.now())
+    counted = backlog.count(consumer.pk, consumer.channel_id, clock.now())
     assert counted == (1, 0, 1)
 
 
@@ -123,7 +122,7 @@ def test_a_delayed_message_is_counted_once_before_and_after_its_fan_out() -> Non
     consumer = waiting()
     publish(consumer.channel, b"later", due_at=clock.now() + timedelta(hours=1))
     for _ in range(2):
-        assert queues.count(consumer.pk, consumer.channel_id, clock.now()) == (0, 0, 1)
+        assert backlog.count(consumer.pk, consumer.channel_id, clock.now()) == (0, 0, 1)
         bring(consumer)
 
 
@@ -133,10 +132,10 @@ def test_messages_of_other_channels_are_counted_in_none_of_a_queues_numbers() ->
     publish(other, b"x", b"y")
     publish(consumer.channel, b"z")
     now = clock.now()
-    assert queues.count(consumer.pk, consumer.channel_id, now) == (1, 0, 0)
+    assert backlog.count(consumer.pk, consumer.channel_id, now) == (1, 0, 0)
     few = 2  # fewer than wait in all channels
-    assert queues.count(consumer.pk, consumer.channel_id, now, few) == (1, 0, 0)
-    assert queues.count(0, other.pk, now, few) == (2, 0, 0)
+    assert backlog.count(consumer.pk, consumer.channel_id, now, few) == (1, 0, 0)
+    assert backlog.count(0, other.pk, now, few) == (2, 0, 0)
 
 
 def test_a_push_consumers_page_has_no_queue(operator: Client) -> None:
@@ -214,8 +213,8 @@ def test_a_move_is_counted_first_and_begins_when_it_is_asked_for(operator: Clien
 def test_what_is_moved_is_received_where_it_died(operator: Client) -> None:
     dead = dead_letter_queue(b"x", b"y")
     operator.post(url(dead, "move"))
-    while message_moves.has_work():
-        message_moves.run()
+    while backlog.has_work():
+        backlog.run()
     bring(source_of(dead))
     received = Worker(source_of(dead)).receive(max=10)
     assert sorted(one["body"] for one in received) == ["x", "y"]
@@ -269,7 +268,7 @@ def test_a_queue_that_gets_no_dead_letters_has_no_redrive(operator: Client) -> N
 def test_a_move_shows_how_far_it_is_until_it_has_ended(operator: Client) -> None:
     dead = dead_letter_queue(b"x", b"y", b"z")
     operator.post(url(dead, "move"), {"max_per_second": "1"})
-    message_moves.run()
+    backlog.run()
     page = console.look(operator, console.page_url(dead))
     assert f'hx-get="{url(dead, "moves")}"' in page
     shown = console.look(operator, url(dead, "moves"))
@@ -297,7 +296,7 @@ def test_a_move_is_stopped_after_a_question_and_written_down(operator: Client) -
     assert MoveTask.objects.get().state == State.CANCELLED
     entry = AuditEntry.objects.get(action="queue.cancel_move")
     assert (entry.reason, entry.after) == ("wrong queue", {"moved": 0})
-    message_moves.run()
+    backlog.run()
     assert Delivery.objects.filter(consumer=dead, state="queued").count() == 1
     assert stop not in console.look(operator, console.page_url(dead))
 
@@ -322,7 +321,7 @@ def test_who_only_looks_sees_a_move_and_cannot_start_or_stop_one(name: str, may:
     assert client.post(url(dead, "move")).status_code == (302 if may else 403)
     assert MoveTask.objects.count() == int(may)
     if not may:
-        queues.start_move(dead, Principal("command"), now=clock.now(), to_move=1)
+        backlog.start_move(dead, Principal("command"), now=clock.now(), to_move=1)
     page = console.look(client, console.page_url(dead))
     assert "hx-get" in page
     assert (url(dead, "stop_moving") in page) == may

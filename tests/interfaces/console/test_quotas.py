@@ -2,7 +2,7 @@
 
 import pytest
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Channel, QuotaUsage, Team
 from tests.support import console, people
 from tests.support.factories import ChannelFactory, TeamFactory

@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from channels_app import clock
+from channels_app.database import clock
 from delivery.models import Erasure, LakeAudit, PipelineRun, Restore, Segment
 from tests.support import console
 

@@ -6,10 +6,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from channels_app import clock
+from channels_app.core import ids, recurrence
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Message, Schedule
-from channels_app.rules import ids, occurrence_log
-from channels_app.steps import register_schedule
+from channels_app.registry import schedules
 from tests.support import console
 from tests.support.factories import ChannelFactory, ProducerFactory, ScheduleFactory
 
@@ -60,7 +60,7 @@ def test_a_form_makes_one_and_changes_it(operator: Client) -> None:
     )
     assert schedule.start_at is not None
     assert schedule.start_at.isoformat() == "2090-01-01T10:00:00+00:00"
-    assert register_schedule.body_of(schedule) == b"first\nsecond"
+    assert schedules.body_of(schedule) == b"first\nsecond"
     url = console.page_url(schedule)
     page = console.look(operator, url)
     assert "At 09:00 on Monday through Friday, Europe/Paris" in page
@@ -162,20 +162,20 @@ def test_a_body_that_fits_no_form_is_left_alone(operator: Client, body: bytes) -
     assert "Change this schedule through the API" in console.look(operator, url)
     answer = operator.post(url, form(seen=schedule.version))
     assert "through the API" in answer.content.decode()
-    assert register_schedule.body_of(Schedule.objects.get()) == body
+    assert schedules.body_of(Schedule.objects.get()) == body
 
 
 def test_results_are_shown(operator: Client) -> None:
     schedule = ScheduleFactory.create(
         recent=[
-            occurrence_log.line(
-                occurrence_log.MISSED,
+            recurrence.line(
+                recurrence.MISSED,
                 clock.now(),
                 occurrence_at=clock.now(),
                 count=1234,
             ),
-            occurrence_log.line(
-                occurrence_log.REFUSED,
+            recurrence.line(
+                recurrence.REFUSED,
                 clock.now(),
                 occurrence_at=clock.now(),
                 detail="<i>Why</i>",

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import EarlyNumber, Sequence
 from tests.support import console
 from tests.support.factories import ChannelFactory

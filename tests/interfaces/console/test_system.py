@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from delivery.models import SweepRun
-from delivery.runtime import task_queue
+from delivery.processes import task_queue
 from tests.support import console
 
 pytestmark = pytest.mark.django_db
@@ -25,7 +25,7 @@ def test_it_tells_what_runs_and_how_it_is_set() -> None:
     for told in (settings.VERSION, "HOOKSTATION_DELIVERY_TIMEOUT_MS", "15000", "pump 0 on h"):
         assert told in text
     assert "OperationalError: away" in text
-    assert "delivery.runtime.tasks.sweep" in text
+    assert "delivery.cluster.tasks.sweep" in text
     assert "Answers within" in text
 
 

@@ -5,8 +5,8 @@ import re
 import pytest
 from django.utils import timezone
 
+from delivery.core.timing import BUCKETS
 from delivery.models import Traffic
-from delivery.rules.latency import BUCKETS
 from tests.support import console
 
 pytestmark = pytest.mark.django_db

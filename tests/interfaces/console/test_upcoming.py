@@ -8,10 +8,10 @@ from django.test import Client
 from django.urls import reverse
 
 from broker_site import upcoming
-from channels_app import clock
+from channels_app.core import times
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Message
-from channels_app.rules import times
-from delivery.steps import timeline
+from delivery.queue import timeline
 from tests.support import console
 from tests.support.factories import ChannelFactory, MessageFactory
 

@@ -7,8 +7,8 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from channels_app.core import times
 from channels_app.models import AuditEntry, Message
-from channels_app.rules import times
 from tests.support import console
 from tests.support.factories import DeliveryFactory, MessageFactory
 

@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from channels_app.models import Membership
-from channels_app.ui.access import TeamView
+from channels_app.portal.access import TeamView
 from tests.support import people
 from tests.support.factories import TeamFactory
 

@@ -16,11 +16,10 @@ from django.core import mail
 from django.test import Client
 
 from broker_site import diagnosis
-from channels_app import data_encryption, keystore
+from channels_app.core.encryption import generate_key
 from channels_app.models import AuditEntry, Membership
-from channels_app.rules.encryption import generate_key
-from channels_app.steps import reencrypt
-from channels_app.ui.accounts import SecondFactors
+from channels_app.portal.accounts import SecondFactors
+from channels_app.registry import data_encryption, secrets
 from tests.interfaces.portal.test_access import STRICT
 from tests.support.factories import TeamFactory
 from tests.support.keys import host
@@ -265,10 +264,10 @@ def test_second_factors_are_sealed_again_when_keys_change() -> None:
         sealed = {"seed": data_encryption.encrypt_second_factor("seed"), "used_mask": 3}
         Authenticator.objects.create(user=make(), type="recovery_codes", data=sealed)
     with host(new, old) as ring:
-        keystore.activate(ring.primary_id)
+        data_encryption.activate(ring.primary_id)
         assert "key_rotation" in [finding.id for finding in diagnosis.encryption()]
 
-        (kind,) = [kind for kind in reencrypt.kinds() if kind.noun == "second factor"]
+        (kind,) = [kind for kind in secrets.kinds() if kind.noun == "second factor"]
         assert [batch.reencrypted for batch in kind.reencrypt()] == [1]
 
     with host(new):

@@ -7,20 +7,16 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from channels_app import clock
+from channels_app.core.ids import DELIVERY, to_public
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Team
-from channels_app.rules.ids import DELIVERY, to_public
-from channels_app.steps import (
-    api_keys,
-    register_consumer,
-    register_producer,
-    signing_secrets,
-    switch_consumer,
-)
-from channels_app.ui.views import audit
-from delivery.rules.principal import Principal
-from delivery.steps import cancel, health, replay, reschedule
-from delivery.steps.replay import ReplayFilter
+from channels_app.portal.views import audit
+from channels_app.registry import api_keys, consumers, producers, secrets
+from delivery import replay
+from delivery.core.principal import Principal
+from delivery.health import consumer_health
+from delivery.queue import cancel, reschedule
+from delivery.replay import ReplayFilter
 from tests.support import people
 from tests.support.factories import (
     ChannelFactory,
@@ -48,16 +44,16 @@ def told(client: Client, query: str = "") -> list[str]:
 def test_what_anybody_does_to_a_team_s_things_stands_there(team: Team, viewer: Client) -> None:
     ChannelFactory.create(slug="orders", external=True)
     who: Any = {"actor": "user:olga"}
-    register_producer.put("shop", {"team": "acme"}, **who)
+    producers.put("shop", {"team": "acme"}, **who)
     key = api_keys.create({"all_channels": True}, producer="shop", **who).row
     api_keys.rotate(key.key_id, {}, **who)
     api_keys.revoke(key.key_id, **who)
     api_keys.create({"scopes": ["read"]}, team="acme", **who)
     wanted = {"url": "http://127.0.0.1/hook", "team": "acme"}
-    register_consumer.put("orders", "till", wanted, **who)
-    signing_secrets.rotate("orders", "till", {}, **who)
-    switch_consumer.pause("orders", "till", **who)
-    switch_consumer.resume("orders", "till", **who)
+    consumers.put("orders", "till", wanted, **who)
+    secrets.rotate("orders", "till", {}, **who)
+    consumers.pause("orders", "till", **who)
+    consumers.resume("orders", "till", **who)
 
     assert told(viewer) == [
         "consumer.resume", "consumer.pause", "consumer.rotate_secret", "consumer.create",
@@ -78,7 +74,7 @@ def test_what_is_done_to_its_deliveries_stands_there_too(team: Team, viewer: Cli
     message = MessageFactory.create(producer=producer, scheduled=True)
     reschedule.reschedule(message.id, principal, now=now, priority=7)
     cancel.cancel_message(message.id, principal, now=now)
-    health.disable(consumer.id, reason="gone", now=now)
+    consumer_health.disable(consumer.id, reason="gone", now=now)
 
     assert told(viewer) == [
         "consumer.disable", "message.cancel", "message.reschedule", "replay.cancel",
@@ -92,7 +88,7 @@ def test_what_is_another_s_does_not(team: Team, viewer: Client) -> None:
     theirs = ConsumerFactory.create(team=other, client_id="theirs")
     nobody_s = ConsumerFactory.create(client_id="nobodys")
     for consumer in (theirs, nobody_s):
-        switch_consumer.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
+        consumers.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
 
     assert told(viewer) == []
     assert AuditEntry.objects.count() == 2

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from channels_app.api import authentication
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
-from channels_app.ui.views import keys as views
+from channels_app.portal.views import keys as views
 from tests.support import people
 from tests.support.factories import (
     ApiKeyFactory,

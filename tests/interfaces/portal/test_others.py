@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from django.test import Client
 
+from channels_app.core import ids
 from channels_app.models import Invitation, Membership, Team
-from channels_app.rules import ids
-from channels_app.steps import teams
+from channels_app.registry import teams
 from tests.interfaces.api.test_tenants import TABLES
 from tests.support import people, world
 from tests.support.factories import ApiKeyFactory, ConsumerFactory, DeliveryFactory, TeamFactory

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from channels_app.errors import NotFound
+from channels_app.core.errors import NotFound
 from channels_app.models import AuditEntry, Producer, Team
-from channels_app.steps import register_producer
+from channels_app.registry import producers
 from tests.support import people
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
 
@@ -87,7 +87,7 @@ def test_a_team_s_producer_takes_nobody_s_name(editor: Client) -> None:
 def test_there_is_an_end_to_how_many(
     team: Team, editor: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(register_producer, "MAX_OF_TEAM", 1)
+    monkeypatch.setattr(producers, "MAX_OF_TEAM", 1)
     ProducerFactory.create(team=team)
 
     answer = editor.post(NEW, receive_request())
@@ -155,7 +155,7 @@ def test_another_team_s_producer_does_not_exist(editor: Client) -> None:
         assert editor.get(f"{LIST}{slug}/").status_code == 404
         assert editor.post(f"{LIST}{slug}/", receive_request()).status_code == 404
         with pytest.raises(NotFound):
-            register_producer.change_within("acme", slug, {}, actor="user:eddy")
+            producers.change_within("acme", slug, {}, actor="user:eddy")
 
 
 def test_a_viewer_looks_and_changes_nothing(team: Team) -> None:

@@ -10,15 +10,15 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import clock
+from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer
+from delivery import replay
+from delivery.core.ordering import BEHIND
 from delivery.models import Delivery, Replay
-from delivery.rules.lanes import BEHIND
-from delivery.steps import replay
-from delivery.ui import charts, pages
-from delivery.ui.pages import Wanted
-from delivery.ui.views import replays
-from delivery.ui.views import webhook as views
+from delivery.portal import charts, pages
+from delivery.portal.pages import Wanted
+from delivery.portal.views import replays
+from delivery.portal.views import webhook as views
 from tests.support import people
 from tests.support.counts import key_at, make_deliveries
 from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFactory, TeamFactory

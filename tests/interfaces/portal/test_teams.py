@@ -16,9 +16,9 @@ from django.db import connection, connections, transaction
 from django.test import Client
 from django.utils import timezone
 
-from channels_app.errors import Refused
+from channels_app.core.errors import Refused
 from channels_app.models import AuditEntry, Invitation, Membership, Team
-from channels_app.steps import teams
+from channels_app.registry import teams
 from tests.support import people
 from tests.support.factories import TeamFactory
 

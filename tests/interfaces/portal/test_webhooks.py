@@ -8,10 +8,10 @@ from django.test import Client
 from django.utils import timezone
 
 from channels_app.models import AuditEntry, Channel, Consumer, Team
+from delivery.core.signing import verify
 from delivery.models import ConsumerHealth, Delivery, Standing
-from delivery.rules.signing import verify
-from delivery.runtime import probe
-from delivery.steps import fanout
+from delivery.queue import fanout
+from delivery.transport import test_delivery
 from tests.support import people
 from tests.support.factories import (
     AttemptFactory,
@@ -399,7 +399,7 @@ def test_tries_and_tests_wait_for_no_turn(
     owner: Client, orders: Channel, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ConsumerFactory.create(channel=orders, team=team, client_id="billing")
-    monkeypatch.setattr(probe, "MAX_CONCURRENT", 0)
+    monkeypatch.setattr(test_delivery, "MAX_CONCURRENT", 0)
     form = {"do": "try", "client_id": "other", "url": "http://127.0.0.1:9/hook"}
     tried = owner.post(f"{ROOT}/-/new/orders/", form)
     tested = owner.post(f"{ROOT}/orders/billing/test/")

@@ -35,10 +35,10 @@ def stack(*frames: tuple[str, int]) -> str:
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (["/x/MySQLdb/cursors.py", "/b/channels_app/steps/accept.py"], "driver"),
-        (["/usr/lib/python3.11/json/encoder.py", "/b/channels_app/steps/accept.py"], "accept"),
-        (["/b/delivery/steps/settle.py", "/b/delivery/runtime/pump.py"], "settle"),
-        (["/b/delivery/runtime/pump.py", "/x/django_q/worker.py"], "pump"),
+        (["/x/MySQLdb/cursors.py", "/b/channels_app/ingest/accept.py"], "driver"),
+        (["/usr/lib/python3.11/json/encoder.py", "/b/channels_app/ingest/accept.py"], "accept"),
+        (["/b/delivery/queue/settle.py", "/b/delivery/pump/pump.py"], "settle"),
+        (["/b/delivery/pump/pump.py", "/x/django_q/worker.py"], "pump"),
         (["/x/rest_framework/views.py", "/b/broker_site/wsgi.py"], "rest_framework"),
         (["/usr/lib/python3.11/threading.py"], "other"),
         ([], "unseen"),
@@ -51,7 +51,7 @@ def test_a_stack_belongs_to_the_innermost_room_that_is_known(
 
 
 def test_what_c_code_does_counts_for_libcurl_where_our_line_calls_it(tmp_path: Path) -> None:
-    folder = tmp_path / "delivery" / "steps" / "send"
+    folder = tmp_path / "delivery" / "transport"
     folder.mkdir(parents=True)
     path = folder / "sender.py"
     path.write_text("self._multi.socket_action(fd, 0)\nself._done.append(answer)\n")

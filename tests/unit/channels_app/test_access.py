@@ -2,8 +2,7 @@
 
 import pytest
 
-from channels_app.rules.roles import ROLES, includes
-from channels_app.rules.tenants import OPERATOR, Tenant
+from channels_app.core.access import OPERATOR, TEAM_RANKS, Tenant, includes
 
 
 @pytest.mark.parametrize(
@@ -25,7 +24,9 @@ def test_owns_is_true_for_the_own_team_and_for_operators(
 
 
 def test_includes_of_a_role_is_itself_and_those_before() -> None:
-    assert {role: [other for other in ROLES if includes(role, other)] for role in ROLES} == {
+    assert {
+        role: [other for other in TEAM_RANKS if includes(role, other)] for role in TEAM_RANKS
+    } == {
         "viewer": ["viewer"],
         "editor": ["viewer", "editor"],
         "owner": ["viewer", "editor", "owner"],

@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.addresses import (
-    Networks,
-    check_url,
-    may_call,
-    parse_networks,
-)
+from channels_app.core.networks import Networks, check_url, may_call, parse_networks
 from tests.support.properties import quick
 
 LOOPBACK = parse_networks("127.0.0.0/8 ::1")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.backoff import (
+from channels_app.core.backoff import (
     MAX_DELAY_S,
     PRESETS,
     Exponential,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import body_preview
+from channels_app.core import body_preview
 from tests.support.properties import quick
 
 FORM = "application/x-www-form-urlencoded; charset=utf-8"

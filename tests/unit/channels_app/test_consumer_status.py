@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from channels_app.rules import consumer_status
+from channels_app.core import consumer_config
 
 CASES: list[tuple[dict[str, Any], str, str]] = [
     ({}, "nothing sent yet", "calm"),
@@ -21,7 +21,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("known", "word", "tone"), CASES)
 def test_an_active_consumer(known: dict[str, Any], word: str, tone: str) -> None:
-    assert consumer_status.of("active", **{"is_pull": False} | known)[:2] == (word, tone)
+    assert consumer_config.of("active", **{"is_pull": False} | known)[:2] == (word, tone)
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_an_active_consumer(known: dict[str, Any], word: str, tone: str) -> None
 )
 def test_one_that_is_called_no_more_says_so_first(state: str, tone: str) -> None:
     for known, _, _ in CASES:
-        assert consumer_status.of(state, **{"is_pull": False} | known) == (state, tone, state)
+        assert consumer_config.of(state, **{"is_pull": False} | known) == (state, tone, state)

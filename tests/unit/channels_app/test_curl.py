@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from channels_app.rules import curl
+from channels_app.core import http
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl
 )
 def test_the_line_sends_the_same_bytes(receiver: Receiver, tmp_path: object, body: bytes) -> None:
     headers = [("webhook-id", "msg_1"), ("X-Note", 'it\'s "fine" $HOME')]
-    line = curl.line(receiver.url("/hook?a=[1]&b={2}&c='x'"), headers, body)
+    line = http.line(receiver.url("/hook?a=[1]&b={2}&c='x'"), headers, body)
 
     subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True, cwd=str(tmp_path))
 
@@ -39,4 +39,4 @@ def test_the_line_sends_the_same_bytes(receiver: Receiver, tmp_path: object, bod
 
 
 def test_what_no_shell_would_take_is_no_line() -> None:
-    assert curl.line("http://127.0.0.1/", [], b"x" * (curl.MAX_BODY_LENGTH + 1)) == ""
+    assert http.line("http://127.0.0.1/", [], b"x" * (http.MAX_BODY_LENGTH + 1)) == ""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.encryption import Changed, Keyring, Unreadable, generate_key
+from channels_app.core.encryption import Changed, Keyring, Unreadable, generate_key
 from tests.support.properties import quick
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))

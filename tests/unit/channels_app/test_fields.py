@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from channels_app.rules import fields, retries, settings
-from channels_app.rules.fields import Field, InvalidValues
+from channels_app.core import fields, retry_overrides, settings
+from channels_app.core.fields import Field, InvalidValues
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800"),
@@ -29,7 +29,7 @@ READERS = {
     "nested": fields.nested({"a": Field(fields.boolean, default=False)}),
     "json": fields.json_value(1000),
     "retry": settings.retry_policy,
-    "overrides": retries.retry_overrides,
+    "overrides": retry_overrides.retry_overrides,
     "rate": settings.rate_limit,
     "headers": settings.static_headers,
     "only": settings.only(False, "Not yet."),

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import names
-from channels_app.rules.filters import matches, validate_pattern
+from channels_app.core import names
+from channels_app.core.names import matches, validate_pattern
 from tests.support.properties import quick
 
 NAMES = st.from_regex(r"[a-c_]{1,2}(\.[a-c]{1,2}){0,2}", fullmatch=True)

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels_app.rules import grants
-from channels_app.rules.grants import Held
+from channels_app.core import access
+from channels_app.core.access import Held
 
 INNER = Held(["read", "register"], ["inner"])
 PUBLISHES = Held(["publish"], ["inner"])
@@ -41,7 +41,7 @@ SOON, LATE = (datetime(2030, month, 1, tzinfo=UTC) for month in (1, 2))
 def test_a_team_gives_itself_no_more_than_it_has(
     scopes: list[str], channels: list[str], held: list[Held], field: str | None
 ) -> None:
-    fault = grants.excess(scopes, channels, of_producer=False, held=held)
+    fault = access.excess(scopes, channels, of_producer=False, held=held)
 
     assert (fault.field if fault else None) == field
 
@@ -61,14 +61,14 @@ def test_a_team_gives_itself_no_more_than_it_has(
         pytest.param(["admin"], ["inner"], [Held(["admin"], [])], "scopes", id="ruling"),
         *[
             pytest.param([scope], ["inner"], [Held([scope], [])], "scopes", id=scope)
-            for scope in grants.TEAM_SCOPES
+            for scope in access.TEAM_SCOPES
         ],
     ],
 )
 def test_a_team_gives_its_producer_no_more_than_it_has(
     scopes: list[str], channels: list[str], held: list[Held], field: str | None
 ) -> None:
-    fault = grants.excess(scopes, channels, of_producer=True, held=held)
+    fault = access.excess(scopes, channels, of_producer=True, held=held)
 
     assert (fault.field if fault else None) == field
 
@@ -100,11 +100,11 @@ def test_a_team_gives_its_producer_no_more_than_it_has(
 def test_a_right_lasts_as_long_as_the_keys_that_have_it(
     channels: list[str], held: list[Held], end: datetime | None
 ) -> None:
-    assert grants.end(["publish"], channels, of_producer=True, held=held) == end
+    assert access.end(["publish"], channels, of_producer=True, held=held) == end
 
 
 def test_what_is_open_to_every_team_comes_from_no_key() -> None:
-    assert grants.end(["read"], [], of_producer=False, held=[Held(["read"], ["a"], SOON)]) is None
+    assert access.end(["read"], [], of_producer=False, held=[Held(["read"], ["a"], SOON)]) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_is_open_to_every_team_comes_from_no_key() -> None:
 def test_excess_of_a_wish_that_goes_too_far_says_what_and_what_helps(
     scopes: list[str], channels: list[str], of_producer: bool, sentence: str
 ) -> None:
-    fault = grants.excess(scopes, channels, of_producer=of_producer, held=[INNER, PUBLISHES])
+    fault = access.excess(scopes, channels, of_producer=of_producer, held=[INNER, PUBLISHES])
 
     assert fault is not None
     assert fault.detail == sentence
@@ -153,11 +153,11 @@ def test_excess_of_a_wish_that_goes_too_far_says_what_and_what_helps(
 def test_every_names_the_channels_of_a_producer(
     scopes: list[str], held: list[Held], names: list[str]
 ) -> None:
-    assert grants.every(scopes, of_producer=True, held=held) == names
+    assert access.every(scopes, of_producer=True, held=held) == names
 
 
 def test_every_names_nothing_for_a_team() -> None:
-    assert grants.every(["read"], of_producer=False, held=[INNER]) == []
+    assert access.every(["read"], of_producer=False, held=[INNER]) == []
 
 
 DAY = timedelta(days=1)
@@ -194,4 +194,4 @@ def test_a_right_counts_from_when_it_was_held_without_a_break(
     held = [
         (TODAY - begin * DAY, None if end is None else TODAY - end * DAY) for begin, end in spans
     ]
-    assert grants.since(held, TODAY) == TODAY - days * DAY
+    assert access.since(held, TODAY) == TODAY - days * DAY

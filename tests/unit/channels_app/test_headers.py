@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.headers import (
-    check_forwarded,
-    check_static,
-    forwardable,
-    settable,
-)
+from channels_app.core.http import check_forwarded, check_static, forwardable, settable
 from tests.support.properties import quick
 
 FRAMING = [

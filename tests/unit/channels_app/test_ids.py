@@ -13,15 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import ids
-from channels_app.rules.ids import (
-    EPOCH_MS,
-    IdMaker,
-    created_ms,
-    first_id_at,
-    from_public,
-    to_public,
-)
+from channels_app.core import ids
+from channels_app.core.ids import EPOCH_MS, IdMaker, created_ms, first_id_at, from_public, to_public
 from tests.support.properties import quick
 
 NOW_MS = EPOCH_MS + 10_000

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from channels_app.rules import keying
-from channels_app.rules.keying import SHARED, Keying
+from channels_app.core import ordering_key
+from channels_app.core.ordering_key import SHARED, Keying
 
 
 @pytest.mark.seed("S3-46")
@@ -26,7 +26,7 @@ from channels_app.rules.keying import SHARED, Keying
     ],
 )
 def test_the_key_stands_where_the_path_leads(path: str, body: Any, key: str) -> None:
-    assert keying.path_fault(path) is None
+    assert ordering_key.path_fault(path) is None
     assert Keying(path).key(json.dumps(body).encode()) == key
 
 
@@ -70,11 +70,11 @@ def test_what_no_header_can_carry_goes_by_a_name_of_its_own(user: str) -> None:
 
 @pytest.mark.parametrize("path", ["user..id", "[", " ", "join(user)", "[]" * 50, "(" * 200, "$"])
 def test_what_is_no_path_is_told(path: str) -> None:
-    assert keying.path_fault(path)
+    assert ordering_key.path_fault(path)
 
 
 def test_most_channels_make_no_keys() -> None:
-    assert keying.of("keyed", "") is None
-    assert keying.of("keyed", "user") == Keying("user")
-    assert keying.of("fifo", "") == Keying(is_fifo=True)
+    assert ordering_key.of("keyed", "") is None
+    assert ordering_key.of("keyed", "user") == Keying("user")
+    assert ordering_key.of("fifo", "") == Keying(is_fifo=True)
     assert Keying(is_fifo=True).key(b"anything") == SHARED

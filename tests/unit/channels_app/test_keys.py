@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.keys import (
+from channels_app.core.keys import (
     SCOPES,
     access_key_id,
     allows,

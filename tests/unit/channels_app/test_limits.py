@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.limits import Rate, decide
+from channels_app.core.rate_limits import Rate, decide
 from tests.support.properties import quick
 
 START = 1_700_000_000.0

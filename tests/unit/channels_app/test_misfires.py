@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import misfires, occurrence_log
-from channels_app.rules.misfires import GRACE, MAX_SKIPPED, turn
-from channels_app.rules.timetable import Timetable
+from channels_app.core import recurrence
+from channels_app.core.recurrence import GRACE, MAX_SKIPPED, Timetable, turn
 from tests.support.properties import quick
 
 NOW = datetime(2027, 1, 4, 12, tzinfo=UTC)
@@ -58,32 +57,30 @@ def test_a_week_of_seconds_is_judged_in_parts() -> None:
 @given(
     every=st.integers(1, 4000),
     late=st.integers(0, 100_000),
-    misfire=st.sampled_from([misfires.FIRE_ONCE, misfires.FIRE_ALL, misfires.SKIP]),
+    misfire=st.sampled_from([recurrence.FIRE_ONCE, recurrence.FIRE_ALL, recurrence.SKIP]),
 )
 def test_each_occurrence_is_fired_or_missed(every: int, late: int, misfire: str) -> None:
     found, missed = fired(every, late, misfire)
     assert len(found) + missed == late // every + 1
     assert found == sorted(found, reverse=True)
     over = [one for one in found if one > GRACE.total_seconds()]
-    if misfire == misfires.SKIP:
+    if misfire == recurrence.SKIP:
         assert not over
-    if misfire == misfires.FIRE_ALL:
+    if misfire == recurrence.FIRE_ALL:
         assert not missed
-    if misfire == misfires.FIRE_ONCE:
+    if misfire == recurrence.FIRE_ONCE:
         assert len(over) == (late > GRACE.total_seconds())
 
 
 def test_the_last_lines_are_kept_newest_first() -> None:
-    recent = [
-        occurrence_log.line(occurrence_log.FIRED, NOW, message=f"msg_{n}") for n in range(9, -1, -1)
-    ]
-    first = occurrence_log.line(occurrence_log.MISSED, NOW, occurrence_at=NOW, count=3)
-    second = occurrence_log.line(occurrence_log.REFUSED, NOW, occurrence_at=NOW, detail="x" * 999)
-    kept = occurrence_log.kept(recent, first, second)
+    recent = [recurrence.line(recurrence.FIRED, NOW, message=f"msg_{n}") for n in range(9, -1, -1)]
+    first = recurrence.line(recurrence.MISSED, NOW, occurrence_at=NOW, count=3)
+    second = recurrence.line(recurrence.REFUSED, NOW, occurrence_at=NOW, detail="x" * 999)
+    kept = recurrence.kept(recent, first, second)
     assert [line["result"] for line in kept[:3]] == ["refused", "missed", "fired"]
-    assert len(kept) == occurrence_log.MAX_KEPT
-    assert len(kept[0]["detail"]) == occurrence_log.MAX_DETAIL_LENGTH
+    assert len(kept) == recurrence.MAX_KEPT
+    assert len(kept[0]["detail"]) == recurrence.MAX_DETAIL_LENGTH
 
 
 def test_a_key_names_the_occurrence_to_the_millisecond() -> None:
-    assert occurrence_log.key("daily", NOW) == "schedule:daily:1799064000000"
+    assert recurrence.key("daily", NOW) == "schedule:daily:1799064000000"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.names import event_type, slug
+from channels_app.core.names import event_type, slug
 from tests.support.properties import quick
 
 

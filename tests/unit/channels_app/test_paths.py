@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import paths
+from channels_app.core import json_paths
 
 BODY = {
     "messages": [{"id": "m1"}, {"id": None}, {"id": "m2"}],
@@ -35,8 +35,8 @@ ANY_JSON = st.recursive(
     ],
 )
 def test_what_a_path_finds(path: str, found: list[object]) -> None:
-    assert paths.check(path) is None
-    assert list(paths.found(path, BODY)) == found
+    assert json_paths.check(path) is None
+    assert list(json_paths.found(path, BODY)) == found
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_what_a_path_finds(path: str, found: list[object]) -> None:
     ],
 )
 def test_what_is_no_path(path: str) -> None:
-    assert paths.check(path)
+    assert json_paths.check(path)
 
 
 @pytest.mark.slow("draws many bodies")
-@given(path=st.from_regex(paths.PATTERN, fullmatch=True), value=ANY_JSON)
+@given(path=st.from_regex(json_paths.PATTERN, fullmatch=True), value=ANY_JSON)
 def test_every_path_can_be_asked_of_everything(path: str, value: object) -> None:
-    if paths.check(path) is None and len(path) <= paths.MAX_LENGTH:
-        assert None not in list(paths.found(path, value))
+    if json_paths.check(path) is None and len(path) <= json_paths.MAX_LENGTH:
+        assert None not in list(json_paths.found(path, value))
 
 
 @pytest.mark.slow("evaluates the worst paths on the largest body")
@@ -75,6 +75,6 @@ def test_the_longest_path_and_a_large_body_take_no_time(path: str) -> None:
     wide = [[0] * 1000 for _ in range(1000)]
     for value in (deep, wide, {"a": deep}):
         began = time.process_time()
-        list(paths.found(path, value))
+        list(json_paths.found(path, value))
         # Seconds of CPU time. The full JSONPath language took 45.
         assert time.process_time() - began < 15

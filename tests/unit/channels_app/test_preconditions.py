@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import preconditions
-from channels_app.rules.preconditions import ALWAYS
+from channels_app.core import http
+from channels_app.core.http import ALWAYS
 
 
 @pytest.mark.parametrize(
@@ -42,21 +42,21 @@ from channels_app.rules.preconditions import ALWAYS
 def test_if_match(if_match: str | None, version: int | None, holds: object) -> None:
     if holds is ValueError:
         with pytest.raises(ValueError, match="ETags"):
-            preconditions.parse(if_match)
+            http.parse(if_match)
     else:
-        assert preconditions.parse(if_match).holds(version) is holds
+        assert http.parse(if_match).holds(version) is holds
 
 
 def test_if_none_match_creates_only() -> None:
-    condition = preconditions.parse(None, "*")
+    condition = http.parse(None, "*")
     assert condition.holds(None)
     assert not condition.holds(1)
     with pytest.raises(ValueError, match="create"):
-        preconditions.parse(None, '"3"')
+        http.parse(None, '"3"')
 
 
 def test_both_together_never_hold() -> None:
-    condition = preconditions.parse("*", "*")
+    condition = http.parse("*", "*")
     assert not condition.holds(1)
     assert not condition.holds(None)
 
@@ -68,11 +68,11 @@ def test_always_holds() -> None:
 
 @given(st.integers(1, 2**63), st.integers(1, 2**63))
 def test_a_tag_matches_its_own_version_alone(version: int, other: int) -> None:
-    held = preconditions.parse(preconditions.tag(version)).holds(other)
+    held = http.parse(http.tag(version)).holds(other)
     assert held is (version == other and version < 10**18)
 
 
 @given(st.text())
 def test_no_header_breaks_it(text: str) -> None:
     with contextlib.suppress(ValueError):
-        preconditions.parse(text)
+        http.parse(text)

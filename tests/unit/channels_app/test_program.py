@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker_site import env
-from channels_app.rules import program
-from channels_app.rules.program import typed
+from channels_app.core import program
+from channels_app.core.program import typed
 
 ROOT = Path(__file__).resolve().parents[3]
 CONSTANTS = {"help", "examples", "EXPLANATIONS", "HEADER"}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import backoff, filters, retries
-from channels_app.rules.backoff import PRESETS, RetryRule, Steps
-from channels_app.rules.consumers import MAX_KNOWN, ConsumerConfig
+from channels_app.core import backoff, names, retry_overrides
+from channels_app.core.backoff import PRESETS, RetryRule, Steps
+from channels_app.core.consumer_config import MAX_KNOWN, ConsumerConfig
 from tests.support.properties import quick
 from tests.support.views import consumer_view
 
@@ -25,7 +25,7 @@ def entry(*event_types: str, retry: Any = None, max_attempts: int | None = None)
 
 
 def view(*entries: dict[str, Any]) -> ConsumerConfig:
-    return replace(VIEW, retry_overrides=retries.resolved(entries, [7], 4))
+    return replace(VIEW, retry_overrides=retry_overrides.resolved(entries, [7], 4))
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_what_an_entry_leaves_out_is_the_consumers() -> None:
 
 
 def test_a_consumer_that_never_retries_does_so_where_an_entry_brings_a_policy() -> None:
-    overrides = retries.resolved(
+    overrides = retry_overrides.resolved(
         [entry("a", max_attempts=9), entry("b", retry=[1], max_attempts=9)], "once", 10
     )
-    consumer = replace(VIEW, retry=backoff.rule("once", 10), retry_overrides=overrides)
+    consumer = replace(VIEW, retry=backoff.resolve_rule("once", 10), retry_overrides=overrides)
     assert consumer.retry.max_attempts == 1
     assert consumer.retry_for("a").max_attempts == 1, "its policy is the consumer's: never"
     assert consumer.retry_for("b") == RetryRule(Steps((1.0,)), 9)
@@ -84,7 +84,7 @@ def test_it_is_the_first_by_the_filter_of_subscriptions(
 ) -> None:
     entries = [entry(*some, max_attempts=100 + place) for place, some in enumerate(patterns)]
     matching = [
-        it["max_attempts"] for it in entries if filters.matches(it["event_types"], event_type)
+        it["max_attempts"] for it in entries if names.matches(it["event_types"], event_type)
     ]
     assert view(*entries).retry_for(event_type).max_attempts == [*matching, OWN.max_attempts][0]
 
@@ -94,8 +94,8 @@ def test_it_is_the_first_by_the_filter_of_subscriptions(
 def test_a_pattern_covers_another_if_it_matches_all_that_the_other_does(
     pattern: str, other: str, event_type: str
 ) -> None:
-    if filters.covers(pattern, other) and filters.matches([other], event_type):
-        assert filters.matches([pattern], event_type)
+    if names.covers(pattern, other) and names.matches([other], event_type):
+        assert names.matches([pattern], event_type)
 
 
 @quick
@@ -103,11 +103,11 @@ def test_a_pattern_covers_another_if_it_matches_all_that_the_other_does(
 def test_each_pattern_of_what_is_accepted_can_be_reached(patterns: list[list[str]]) -> None:
     entries = [entry(*some, max_attempts=100 + place) for place, some in enumerate(patterns)]
     try:
-        stored = retries.retry_overrides(entries)
+        stored = retry_overrides.retry_overrides(entries)
     except ValueError:
         flat = [(place, it) for place, some in enumerate(patterns) for it in some]
         assert any(
-            filters.covers(before, it) for n, it in flat for place, before in flat if place < n
+            names.covers(before, it) for n, it in flat for place, before in flat if place < n
         )
         return
     for it in stored:
@@ -119,7 +119,7 @@ def test_each_pattern_of_what_is_accepted_can_be_reached(patterns: list[list[str
 
 def test_what_is_stored_names_each_setting() -> None:
     given = [{"event_types": ["a.*"], "retry": "fast"}, {"event_types": ["*"], "max_attempts": 3.0}]
-    assert retries.retry_overrides(given) == [
+    assert retry_overrides.retry_overrides(given) == [
         entry("a.*", retry="fast"),
         entry("*", max_attempts=3),
     ]
@@ -151,11 +151,11 @@ BAD: list[tuple[Any, str]] = [
         "Entry 3: o.* of entry 1 matches o.x.* first. Put the narrower entry before it.",
     ),
     (
-        [FINE | {"event_types": [f"t{n}"]} for n in range(retries.MAX_OVERRIDES + 1)],
+        [FINE | {"event_types": [f"t{n}"]} for n in range(retry_overrides.MAX_OVERRIDES + 1)],
         "At most 20 entries are stored.",
     ),
     (
-        [FINE | {"event_types": [f"t{n}" for n in range(retries.MAX_PATTERNS + 1)]}],
+        [FINE | {"event_types": [f"t{n}" for n in range(retry_overrides.MAX_PATTERNS + 1)]}],
         "Entry 1: event_types: At most 50 entries are stored.",
     ),
 ]
@@ -166,12 +166,12 @@ def test_a_list_that_cannot_be_used_is_refused_with_the_entry_that_is_wrong(
     value: Any, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
-        retries.retry_overrides(value)
+        retry_overrides.retry_overrides(value)
 
 
 def test_the_settings_that_hold_are_told_with_what_follows_from_them() -> None:
     overrides = [entry("a", retry="once"), entry("b", max_attempts=3)]
-    assert retries.effective(overrides, None, 10) == [
+    assert retry_overrides.effective(overrides, None, 10) == [
         {"event_types": ["a"], "retry": "once", "max_attempts": 1, "gives_up_after_s": 0.0},
         {"event_types": ["b"], "retry": "exponential", "max_attempts": 3, "gives_up_after_s": 55.0},
     ]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import schemas
+from channels_app.core import json_schema
 from tests.support.receiver import Receiver
 
 ORDER = {
@@ -19,8 +19,8 @@ ORDER = {
 
 
 def fault(schema: Any, body: bytes) -> str | None:
-    schemas.check(schema)
-    return schemas.fault(schemas.compiled(schema), body)
+    json_schema.check(schema)
+    return json_schema.fault(json_schema.compiled(schema), body)
 
 
 @pytest.mark.parametrize(
@@ -88,18 +88,18 @@ def test_a_body_with_many_faults_is_left_at_the_first() -> None:
 )  # fmt: skip
 def test_what_is_no_schema_is_refused_with_a_sentence(schema: object) -> None:
     with pytest.raises(ValueError, match=r"^[A-Z$].*"):
-        schemas.check(schema)
+        json_schema.check(schema)
 
 
 def test_nothing_is_fetched_even_for_a_schema_that_was_never_checked(receiver: Receiver) -> None:
     schema = {"$ref": receiver.url("/schema.json")}
-    assert schemas.fault(schemas.compiled(schema), b"{}") is not None
+    assert json_schema.fault(json_schema.compiled(schema), b"{}") is not None
     assert receiver.connections == 0
 
 
 def test_a_draft_that_nobody_knows_is_not_fetched(receiver: Receiver) -> None:
     with pytest.raises(ValueError, match="published draft"):
-        schemas.check({"$schema": receiver.url("/draft")})
+        json_schema.check({"$schema": receiver.url("/draft")})
     assert receiver.connections == 0
 
 
@@ -135,24 +135,24 @@ def test_a_pattern_takes_time_by_the_length_of_its_text_alone(pattern: str) -> N
 
 @pytest.mark.trap("a schema that doubles itself")
 def test_parts_that_double_are_counted_before_they_are_applied() -> None:
-    schemas.check(doubling(10))
+    json_schema.check(doubling(10))
     with pytest.raises(ValueError, match="too many subschemas"):
-        schemas.check(doubling(40))
+        json_schema.check(doubling(40))
     with pytest.raises(ValueError, match="too many subschemas"):
-        schemas.check(union(200))
+        json_schema.check(union(200))
 
 
 @pytest.mark.trap("a schema that doubles itself")
 def test_parts_that_double_with_each_level_allow_fewer_levels() -> None:
-    checker = schemas.compiled(union(2))
-    assert checker.levels < schemas.MAX_DEPTH
-    assert checker.parts <= schemas.MAX_PARTS
+    checker = json_schema.compiled(union(2))
+    assert checker.levels < json_schema.MAX_DEPTH
+    assert checker.parts <= json_schema.MAX_PARTS
 
     def nested(levels: int) -> bytes:
         return b'{"kind": 1, "args": [' * levels + b"]}" * levels
 
-    assert schemas.fault(checker, nested(checker.levels // 2)) is None
-    assert "levels deep" in (schemas.fault(checker, nested(checker.levels)) or "")
+    assert json_schema.fault(checker, nested(checker.levels // 2)) is None
+    assert "levels deep" in (json_schema.fault(checker, nested(checker.levels)) or "")
 
 
 def test_what_a_body_goes_through_is_bounded() -> None:
@@ -176,7 +176,7 @@ def test_patterns_are_charged_by_the_bytes_that_they_read() -> None:
      ("a{1,255}", 16), ("((a{30}){30}){2}", 113), ("a{3,}", 1), ("(?=", 1)],
 )  # fmt: skip
 def test_repetitions_make_a_pattern_heavier(pattern: str, weight: int) -> None:
-    assert schemas._weight(pattern) == weight
+    assert json_schema._weight(pattern) == weight
 
 
 def test_a_fault_with_many_branches_is_told_without_keeping_them() -> None:
@@ -191,13 +191,13 @@ def test_a_fault_with_many_branches_is_told_without_keeping_them() -> None:
 def test_names_that_are_looked_for_count() -> None:
     names = [f"name{number}" for number in range(3000)]
     schema = {"items": {"dependentRequired": {"x": names}, "required": ["x"]}}
-    assert schemas.compiled(schema).parts > 100
+    assert json_schema.compiled(schema).parts > 100
 
 
-@pytest.mark.parametrize("depth", [schemas.MAX_DEPTH, schemas.MAX_DEPTH + 1])
+@pytest.mark.parametrize("depth", [json_schema.MAX_DEPTH, json_schema.MAX_DEPTH + 1])
 def test_how_deep_a_body_may_be(depth: int) -> None:
     found = fault(True, b"[" * depth + b"]" * depth)
-    assert (found is None) == (depth == schemas.MAX_DEPTH)
+    assert (found is None) == (depth == json_schema.MAX_DEPTH)
 
 
 @given(st.recursive(st.none(), lambda inner: st.lists(inner, max_size=3)), st.integers(0, 6))
@@ -205,14 +205,14 @@ def test_depth_is_that_of_the_deepest_array(document: Any, levels: int) -> None:
     def depth(value: Any) -> int:
         return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
 
-    checker = schemas.compiled(True)._replace(levels=levels)
-    said = schemas.fault(checker, json.dumps(document).encode())
+    checker = json_schema.compiled(True)._replace(levels=levels)
+    said = json_schema.fault(checker, json.dumps(document).encode())
     assert (said is not None) == (depth(document) > levels)
 
 
 def test_a_schema_that_was_stored_once_and_is_refused_today_fails_bodies_with_a_sentence() -> None:
-    checker = schemas.compiled({"pattern": "(?=a)b"})
-    assert "cannot be applied" in (schemas.fault(checker, b'"b"') or "")
+    checker = json_schema.compiled({"pattern": "(?=a)b"})
+    assert "cannot be applied" in (json_schema.fault(checker, b'"b"') or "")
 
 
 def test_a_schema_that_recurses_with_the_body_ends_with_it() -> None:
@@ -225,11 +225,11 @@ def test_a_schema_that_recurses_with_the_body_ends_with_it() -> None:
 
 def test_arithmetic_that_overflows_is_no_crash() -> None:
     schema = {"multipleOf": 1e-308}
-    schemas.check(schema)
-    assert schemas.fault(schemas.compiled(schema), b"1" + b"0" * 400) is None
+    json_schema.check(schema)
+    assert json_schema.fault(json_schema.compiled(schema), b"1" + b"0" * 400) is None
 
 
 @given(st.binary(max_size=200))
 def test_no_body_breaks_it(body: bytes) -> None:
-    sentence = schemas.fault(schemas.compiled(ORDER), body)
+    sentence = json_schema.fault(json_schema.compiled(ORDER), body)
     assert sentence is None or sentence.startswith("The ")

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from channels_app.rules.sequence import Decision, Turn, decide, sequence_id
+from channels_app.core.sequence import Decision, Turn, decide, sequence_id
 
 
 @pytest.mark.seed("S2-65")

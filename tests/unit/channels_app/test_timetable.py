@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import timetable
-from channels_app.rules.timetable import Timetable
+from channels_app.core import recurrence
+from channels_app.core.recurrence import Timetable
 from tests.support.properties import quick
 
 MINUTE = timedelta(minutes=1)
@@ -158,7 +158,7 @@ def test_an_occurrence_does_not_depend_on_where_one_asks(
 
 @quick
 @given(
-    every=st.integers(timetable.MIN_INTERVAL_MS, 10**9),
+    every=st.integers(recurrence.MIN_INTERVAL_MS, 10**9),
     at=st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)),
 )
 def test_every_so_many_milliseconds_counts_from_its_start(every: int, at: datetime) -> None:
@@ -201,14 +201,14 @@ def test_start_and_end_belong_to_it() -> None:
 )
 def test_what_is_no_expression_is_refused(text: str, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
-        timetable.check_cron(text)
+        recurrence.check_cron(text)
 
 
 @quick
 @given(text=st.text(alphabet="0123456789*/,-L#WMONJAN ", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        cron = timetable.check_cron(text)
+        cron = recurrence.check_cron(text)
     except ValueError:
         return
     table = Timetable(cron=cron, zone="Europe/Paris")
@@ -221,7 +221,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 )
 def test_what_is_no_zone_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="IANA"):
-        timetable.check_zone(name)
+        recurrence.check_zone(name)
 
 
 @pytest.mark.parametrize(

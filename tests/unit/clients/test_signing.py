@@ -8,7 +8,7 @@ import pytest
 from hookstation_client import SignatureError, sign, verify
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from delivery.rules import signing
+from delivery.core import signing
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"

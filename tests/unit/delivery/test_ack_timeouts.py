@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules import ack_timeouts
-from delivery.rules.ack_timeouts import MIN_SAMPLES, wait_ms
+from delivery.core import acks
+from delivery.core.acks import MIN_SAMPLES, wait_ms
 
 LOW, HIGH = 50.0, 2000.0
 RECENT = 200
@@ -85,7 +85,7 @@ def test_it_follows_a_consumer_that_becomes_slower() -> None:
 def test_where_little_is_known_it_waits_long() -> None:
     assert wait_ms([], 0, low=LOW, high=HIGH) == HIGH
     assert wait_ms([100.0] * (MIN_SAMPLES - 1), 0, low=LOW, high=HIGH) == HIGH
-    assert wait_ms([100.0] * MIN_SAMPLES, 0, low=LOW, high=HIGH) == ack_timeouts.MARGIN * 100
+    assert wait_ms([100.0] * MIN_SAMPLES, 0, low=LOW, high=HIGH) == acks.MARGIN * 100
     assert wait_ms([100.0] * MIN_SAMPLES, MIN_SAMPLES + 1, low=LOW, high=HIGH) == HIGH
 
 

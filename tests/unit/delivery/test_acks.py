@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from channels_app.rules.backoff import Steps
-from delivery.rules import acks
-from delivery.rules.acks import AckResult, Mode
-from delivery.rules.lifecycle import ARROWS, FINISHED, DeliveryState, Reason, Transition
+from channels_app.core.backoff import Steps
+from delivery.core import acks
+from delivery.core.acks import AckResult, Mode
+from delivery.core.lifecycle import ARROWS, FINISHED, DeliveryState, Reason, Transition
 
 S, R = DeliveryState, Reason
 POLICY = Steps((1.0,))

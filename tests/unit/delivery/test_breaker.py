@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules.breaker import (
+from delivery.core.breaker import (
     CLOSED,
     OPEN,
     SLOW_CAP_S,

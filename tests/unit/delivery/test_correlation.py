@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import correlation as settings
-from channels_app.rules.settings import ack as read_ack
-from delivery.rules import correlation
-from delivery.rules.correlation import ProviderStatus, correlation_id, named, words
+from channels_app.core import provider_ids as settings
+from channels_app.core.settings import ack as read_ack
+from delivery.core import acks
+from delivery.core.acks import ProviderStatus, correlation_id, named, words
 
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -131,12 +131,12 @@ def test_whatever_is_called_back_is_words_or_nothing(body: Any) -> None:
 
 
 def test_one_callback_tells_about_so_many() -> None:
-    statuses = [{"id": f"{n}", "status": "sent"} for n in range(correlation.MAX_WORDS + 1)]
+    statuses = [{"id": f"{n}", "status": "sent"} for n in range(acks.MAX_WORDS + 1)]
     body = {"entry": [{"changes": [{"value": {"statuses": statuses}}]}]}
     with pytest.raises(ValueError, match="1000"):
         list(words(WHATSAPP["correlation"], body))
     statuses.pop()
-    assert len(list(words(WHATSAPP["correlation"], body))) == correlation.MAX_WORDS
+    assert len(list(words(WHATSAPP["correlation"], body))) == acks.MAX_WORDS
 
 
 def test_ids_of_consumers_do_not_meet() -> None:

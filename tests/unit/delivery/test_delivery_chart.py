@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules import delivery_chart
-from delivery.rules.delivery_chart import DeliveryFate
+from delivery.core import timing
+from delivery.core.timing import DeliveryFate
 from tests.support.properties import quick
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -20,7 +20,7 @@ def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed(
     values: list[int], share: int
 ) -> None:
     values.sort()
-    found = delivery_chart.percentile(values, share / 100)
+    found = timing.percentile(values, share / 100)
     assert found is not None
     fitting = [value for value in values if 100 * _up_to(values, value) >= share * len(values)]
     assert found == min(fitting)
@@ -31,11 +31,8 @@ def _up_to(values: list[int], limit: int) -> int:
 
 
 def test_nothing_has_no_percentile_and_no_rate() -> None:
-    assert delivery_chart.percentile([], 0.5) is None
-    assert (
-        delivery_chart.success_rate(delivery_chart.bar(BEGIN, BEGIN + HOUR, [], is_sample=False))
-        is None
-    )
+    assert timing.percentile([], 0.5) is None
+    assert timing.success_rate(timing.bar(BEGIN, BEGIN + HOUR, [], is_sample=False)) is None
 
 
 def test_a_bar_counts_what_became_of_each() -> None:
@@ -46,11 +43,9 @@ def test_a_bar_counts_what_became_of_each() -> None:
         DeliveryFate("queued", 2),
         DeliveryFate("in_flight", 1),
     ]
-    bar = delivery_chart.bar(BEGIN, BEGIN + HOUR, fates, is_sample=True)
+    bar = timing.bar(BEGIN, BEGIN + HOUR, fates, is_sample=True)
     assert (bar.first, bar.later, bar.dead, bar.waiting) == (1, 1, 1, 2)
     assert bar.answers == (10, 30)
-    assert delivery_chart.success_rate(bar) == pytest.approx(100 * 2 / 12)
-    both = delivery_chart.together(
-        [bar, delivery_chart.bar(BEGIN + HOUR, BEGIN + 2 * HOUR, [], is_sample=False)]
-    )
+    assert timing.success_rate(bar) == pytest.approx(100 * 2 / 12)
+    both = timing.together([bar, timing.bar(BEGIN + HOUR, BEGIN + 2 * HOUR, [], is_sample=False)])
     assert (both.total, both.is_sample, both.end) == (5, True, BEGIN + 2 * HOUR)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.headers import canonical
-from delivery.rules.envelope import Envelope, build
+from channels_app.core.http import canonical
+from delivery.core.signing import Envelope, build
 from tests.support.properties import quick
 
 PLAIN = Envelope(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules.fair_sharing import Row, share_out
+from delivery.core.recipients import Row, share_out
 from tests.support.properties import quick
 
 _ids = itertools.count(1)

@@ -1,7 +1,7 @@
 """Ordering keys: the number that a key has on every host, and the order of acceptance."""
 
-from channels_app.rules.ids import TIME_SHIFT
-from delivery.rules.lanes import acceptance, lane_id
+from channels_app.core.ids import TIME_SHIFT
+from delivery.core.ordering import acceptance, lane_id
 
 
 def test_lane_id_is_the_same_in_every_process_and_release() -> None:

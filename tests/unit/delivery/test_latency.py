@@ -2,7 +2,7 @@
 
 import pytest
 
-from delivery.rules.latency import BOUNDS_MS, BUCKETS, quantile_ms
+from delivery.core.timing import BOUNDS_MS, BUCKETS, quantile_ms
 
 
 def counted(**counts: int) -> list[int]:

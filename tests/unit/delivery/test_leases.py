@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules import leases
-from delivery.rules.leases import MAX_TOKEN_LENGTH, MAX_WORKER_LENGTH, Lease
+from delivery.core import leases
+from delivery.core.leases import MAX_TOKEN_LENGTH, MAX_WORKER_LENGTH, Lease
 
 KEY, OTHER = b"a key", b"another key"
 INSTANTS = st.datetimes(datetime(2025, 1, 1), datetime(2094, 1, 1), timezones=st.just(UTC))

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import backoff
-from channels_app.rules.backoff import PRESETS, Policy, Steps
-from delivery.rules.lifecycle import (
+from channels_app.core import backoff
+from channels_app.core.backoff import PRESETS, Policy, Steps
+from delivery.core.lifecycle import (
     ARROWS,
     FINISHED,
     FREE_ATTEMPTS,
@@ -16,7 +16,7 @@ from delivery.rules.lifecycle import (
     after_attempt,
     shown_state,
 )
-from delivery.rules.outcome import Outcome
+from delivery.core.outcome import Outcome
 from tests.support.properties import quick
 
 S, R = DeliveryState, Reason

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from delivery import metrics
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.outcome import Outcome
 from delivery.metrics import Ended, Histogram
-from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.outcome import Outcome
 from tests.support.properties import quick
 
 BOUNDS = (0.001, 0.5, 1, 2.5)

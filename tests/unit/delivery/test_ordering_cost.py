@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from delivery.rules import ordering_cost
-from delivery.rules.ordering_cost import Cost, Load
+from delivery.core import ordering
+from delivery.core.ordering import Cost, Load
 
 WITHIN = 0.2
 """Allowed relative error of the formulas, as the requirement states."""
 
 
 def named(load: Load, name: str) -> Cost:
-    return next(cost for cost in ordering_cost.costs(load) if cost.name == name)
+    return next(cost for cost in ordering.costs(load) if cost.name == name)
 
 
 def crowded(keys: int, slots: int, answer_ms: float, hold_ms: float) -> float:
@@ -71,7 +71,7 @@ def test_lost_acknowledgements_hold_a_key_for_their_whole_wait() -> None:
     found = named(load, "acknowledged keys")
     assert found.hold_ms == pytest.approx(100 + 0.9 * 200 + 0.1 * 1000)
     assert found.per_second == pytest.approx(100 * 1000 / found.hold_ms)
-    assert [cost.name for cost in ordering_cost.costs(Load(1, 100, 1))] == [
+    assert [cost.name for cost in ordering.costs(Load(1, 100, 1))] == [
         "no order",
         "ordered keys",
         "one key (fifo)",
@@ -81,7 +81,7 @@ def test_lost_acknowledgements_hold_a_key_for_their_whole_wait() -> None:
 def test_no_order_exceeds_none_nor_the_machine() -> None:
     for most in (math.inf, 300):
         load = Load(keys=25_000, answer_ms=100, max_in_flight=64, most_per_second=most)
-        plain, *others = (cost.per_second for cost in ordering_cost.costs(load))
+        plain, *others = (cost.per_second for cost in ordering.costs(load))
         assert plain == min(640, most)
         assert max(others) <= plain
 
@@ -89,4 +89,4 @@ def test_no_order_exceeds_none_nor_the_machine() -> None:
 def test_a_key_that_gets_more_than_it_carries_never_catches_up() -> None:
     load = Load(keys=1, answer_ms=90, max_in_flight=64, per_second=10)
     assert named(load, "ordered keys").wait_ms == math.inf
-    assert ordering_cost.in_flight(Load(25_000, 100, 64, per_second=25_000)) == 2500
+    assert ordering.in_flight(Load(25_000, 100, 64, per_second=25_000)) == 2500

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules.outcome import RETRY_AFTER_CAP_S, Outcome, from_status, parse_retry_after
+from delivery.core.outcome import RETRY_AFTER_CAP_S, Outcome, from_status, parse_retry_after
 from tests.support.properties import quick
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

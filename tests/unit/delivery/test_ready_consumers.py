@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delivery.conf import conf
-from delivery.rules.breaker import Circuit
-from delivery.runtime import capacity
-from delivery.runtime.capacity import CLAIM_BATCH, RESERVED, UNTRIED_RESERVED, admits, shares
-from delivery.runtime.consumer_queue import LEAD, PROMPT_S, ConsumerQueue, QueueStatus
-from delivery.runtime.ready_consumers import MAX_SCANNED, SCAN, Pick, ReadyConsumers
+from delivery.core.breaker import Circuit
+from delivery.pump import capacity
+from delivery.pump.assignment import MAX_SCANNED, SCAN, Pick, ReadyConsumers
+from delivery.pump.capacity import CLAIM_BATCH, RESERVED, UNTRIED_RESERVED, admits, shares
+from delivery.pump.consumer_queue import LEAD, PROMPT_S, ConsumerQueue, QueueStatus
 from tests.support.views import consumer_view
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules.recipients import Recipients
+from delivery.core.recipients import Recipients
 
 
 @dataclass(frozen=True)

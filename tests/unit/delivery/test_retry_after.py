@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels_app.rules import backoff
-from channels_app.rules.backoff import MAX_DELAY_S, PRESETS, SPREAD, Policy
-from delivery.rules import lifecycle
-from delivery.rules.breaker import SLOW_CAP_S, Circuit, may_send, slowed
-from delivery.rules.lifecycle import DeliveryState, Reason
-from delivery.rules.outcome import RETRY_AFTER_CAP_S, Outcome, parse_retry_after
+from channels_app.core import backoff
+from channels_app.core.backoff import MAX_DELAY_S, PRESETS, SPREAD, Policy
+from delivery.core import lifecycle
+from delivery.core.breaker import SLOW_CAP_S, Circuit, may_send, slowed
+from delivery.core.lifecycle import DeliveryState, Reason
+from delivery.core.outcome import RETRY_AFTER_CAP_S, Outcome, parse_retry_after
 from tests.support.properties import quick
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

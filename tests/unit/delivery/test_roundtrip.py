@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules import roundtrip
+from delivery.core import timing
 from tests.support.properties import quick
 
 BEGIN = datetime(2026, 11, 22, tzinfo=UTC)
@@ -18,7 +18,7 @@ def ms(amount: float) -> datetime:
 
 @pytest.mark.seed("S3-16")
 def test_it_ends_where_the_broker_has_the_acknowledgement() -> None:
-    found = roundtrip.of(BEGIN, ms(20), 5, 100, ms(400))
+    found = timing.of(BEGIN, ms(20), 5, 100, ms(400))
     assert [(part.name, part.ms) for part in found.parts] == [
         ("waited", 20),
         ("reached", 5),
@@ -30,7 +30,7 @@ def test_it_ends_where_the_broker_has_the_acknowledgement() -> None:
 
 
 def test_over_an_open_connection_it_is_sent_at_once() -> None:
-    found = roundtrip.of(BEGIN, ms(20), None, 100, ms(130))
+    found = timing.of(BEGIN, ms(20), None, 100, ms(130))
     assert found.sent_at == found.leased_at == ms(20)
 
 
@@ -44,7 +44,7 @@ def test_over_an_open_connection_it_is_sent_at_once() -> None:
 def test_no_instant_lies_before_another(
     started: int, connect: int | None, total: int, finished: int
 ) -> None:
-    found = roundtrip.of(BEGIN, ms(started), connect, total, ms(finished))
+    found = timing.of(BEGIN, ms(started), connect, total, ms(finished))
     instants = [
         found.accepted_at,
         found.leased_at,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules.sharding import KeyHolder, Share, able, owner, owners
+from delivery.core.recipients import KeyHolder, Share, able, owners, owning_consumer
 
 KEYS = st.frozensets(st.sampled_from("abcd"))
 PUMPS = st.lists(st.tuples(KEYS, KEYS), min_size=1, max_size=6).map(
@@ -48,7 +48,7 @@ def test_owners_stay_when_another_pump_leaves(
     after = owners(17, pumps - {gone}, most)
     assert len(before) == len(set(before)) == min(most, len(pumps))
     assert [one for one in before if one != gone] == list(after)[: len(before) - (gone in before)]
-    assert before[0] == owner(17, pumps)
+    assert before[0] == owning_consumer(17, pumps)
 
 
 @given(st.integers(1, 1000), st.integers(1, 16))

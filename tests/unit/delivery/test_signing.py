@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from channels_app.rules.secrets import (
+from channels_app.core.encryption import (
     decode_secret,
     decode_signing_key,
     new_secret,
     new_signing_key,
 )
-from delivery.rules.signing import InvalidSignature, sign, sign_v1a, verify
+from delivery.core.signing import InvalidSignature, sign, sign_v1a, verify
 from tests.support.properties import quick
 
 # The published vector.

@@ -2,8 +2,8 @@
 
 import pytest
 
+from delivery.core.outcome import Outcome
 from delivery.models import DeadCluster
-from delivery.rules.outcome import Outcome
 from pipeline.core.triage import _UNKNOWN, Kind, advice
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.rules.reconciliation import LAKE_EXPLANATIONS, Check
+from delivery.core.reconciliation import LAKE_EXPLANATIONS, Check
 from pipeline.contract.results import CHECKS, DOUBLED, UNASKED
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from channels_app import data_encryption, keystore
-from channels_app.data_encryption import StoredResponse
-from channels_app.rules.encryption import Keyring, generate_key
+from channels_app.core.encryption import Keyring, generate_key
+from channels_app.registry import data_encryption
+from channels_app.registry.data_encryption import StoredResponse
 from pipeline.core import encryption
 from pipeline.core.encryption import DecryptionKeys
 
@@ -13,7 +13,7 @@ SAID = StoredResponse("no such\ncustomer", "HTTP/1.1 500 Oops\r\n", b"line 1\nli
 
 
 def encrypt(monkeypatch: pytest.MonkeyPatch, *keys: str) -> bytes:
-    monkeypatch.setattr(keystore, "encrypting_key", lambda: Keyring.from_texts(keys))
+    monkeypatch.setattr(data_encryption, "encrypting_key", lambda: Keyring.from_texts(keys))
     return data_encryption.encrypt_response(7, 2, SAID)
 
 
@@ -28,7 +28,9 @@ def test_an_answer_opens_with_each_installed_key(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_key_of_an_installation_that_set_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keystore, "encrypting_key", lambda: Keyring.from_texts([], ["a secret"]))
+    monkeypatch.setattr(
+        data_encryption, "encrypting_key", lambda: Keyring.from_texts([], ["a secret"])
+    )
     envelope = data_encryption.encrypt_response(7, 2, SAID._replace(error=""))
     keys = DecryptionKeys([encryption.derived_key("a secret")])
     assert keys.decrypt_response(7, 2, "its own words", envelope) == ("its own words", SAID.body)

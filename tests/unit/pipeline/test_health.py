@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules.outcome import Outcome
+from delivery.core.outcome import Outcome
 from pipeline.contract import outcomes
 from pipeline.core import health
 from pipeline.core.health import Measures, burn_rate, recency, score, wilson

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 from django import forms
 from django.template.loader import render_to_string
 
-from channels_app.ui import tags
+from channels_app.portal import tags
 
 
 def test_an_instant_stands_in_utc_until_the_script_comes() -> None:

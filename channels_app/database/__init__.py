@@ -1,0 +1,1 @@
+"""What the ORM does not do: raw statements, transactions, the database's clock."""

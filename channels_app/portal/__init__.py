@@ -1,0 +1,1 @@
+"""The portal's pages about teams, members, producers and keys."""

@@ -1,0 +1,1 @@
+"""Services that write and cache configuration: channels, consumers, keys, teams."""

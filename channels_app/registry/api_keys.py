@@ -1,0 +1,383 @@
+"""Create, rotate and revoke API keys. A key's text is shown once and never stored (S0-11).
+
+A key created with ``sigv4`` has a second secret, for clients that sign their requests with AWS
+Signature Version 4 (S0-49). Verification needs that secret itself, so it is stored encrypted, not
+as a digest.
+"""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db.models import Q, QuerySet
+
+from channels_app.core import access, fields, keys, times
+from channels_app.core.access import Held
+from channels_app.core.errors import Conflict, Invalid, NotFound, PreconditionFailed, Refused
+from channels_app.core.fields import Described, Field, FieldError, InvalidValues
+from channels_app.core.http import ALWAYS, Precondition
+from channels_app.database import clock, transactions
+from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
+from channels_app.registry import data_encryption
+from channels_app.registry.configuration import WriteResult
+
+DEFAULT_OVERLAP_S = 86_400
+MAX_OVERLAP_S = 30 * 86_400
+MAX_GRANTS = 200
+
+
+def _expiry(value: object) -> datetime:
+    now = clock.now()
+    expires_at = times.soon(value, now)
+    if expires_at <= now:
+        raise ValueError("The expiry must be in the future.")
+    return expires_at
+
+
+FIELDS: dict[str, Field] = {
+    "label": Field(fields.text(200), default="", help="For people."),
+    "scopes": Field(
+        fields.listed(fields.choice(*keys.SCOPES), len(keys.SCOPES)),
+        default=["publish"],
+        help="What the key may do; admin implies the others.",
+    ),
+    "channels": Field(
+        fields.listed(fields.slug, MAX_GRANTS),
+        default=[],
+        help="Channels that it may use. A team's key without any may use the external ones.",
+    ),
+    "all_channels": Field(
+        fields.boolean,
+        default=False,
+        help="Every channel, including future ones. An admin key needs it.",
+    ),
+    "expires_at": Field(
+        fields.nullable(Described(_expiry, {"type": "string", "format": "date-time"})),
+        help="When it stops working.",
+    ),
+    "sigv4": Field(
+        fields.boolean,
+        default=False,
+        help="Also create a key pair for AWS Signature Version 4, which SQS clients use.",
+    ),
+}
+OVERLAP = {"overlap_s": Field(fields.whole(0, MAX_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
+
+
+def create(
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    producer: str | None = None,
+    team: str | None = None,
+    reason: str = "",
+) -> WriteResult[ApiKey]:
+    """Create a key for a producer, for a team, or (without either) for the installation.
+
+    ``secrets`` holds its text, once, and with ``sigv4`` the access key id and the secret access key
+    as well (see `Shown`). Raises Invalid, NotFound for an unknown owner, and with ``sigv4``
+    KeyUnavailable in a process without the encryption key.
+    """
+    wanted = _clean(FIELDS, values)
+    _check(wanted, of_team=team is not None)
+    return transactions.run(lambda: _create(wanted, actor, producer, team, reason))
+
+
+def create_within(
+    team: str, values: Mapping[str, Any], *, actor: str, producer: str | None = None
+) -> WriteResult[ApiKey]:
+    """As ``create``, for a team that grants its own rights to itself or to one of its producers.
+
+    The key expires when those rights do, even if a later time was requested. Raises Invalid, also
+    for rights that the team cannot grant, and NotFound.
+    """
+    wanted = _clean(FIELDS, values)
+    if producer is not None and not _producers(team).filter(slug=producer).exists():
+        raise NotFound("unknown_producer", f"There is no producer {producer}.")
+    held, of_producer = _held(team, producer), producer is not None
+    given = (wanted["scopes"], wanted["channels"])
+    if fault := access.excess(*given, of_producer=of_producer, held=held):
+        raise Invalid.of(InvalidValues([fault]))
+    _check(wanted, of_team=not of_producer)
+    ends = (wanted["expires_at"], access.end(*given, of_producer=of_producer, held=held))
+    wanted["expires_at"] = min((end for end in ends if end), default=None)
+    owner = None if of_producer else team
+    return transactions.run(lambda: _create(wanted, actor, producer, owner, ""))
+
+
+def every_channel(team: str, producer: str | None, scopes: Collection[str]) -> list[str]:
+    """Channels to list in a key for all that its owner may use (see ``create_within``)."""
+    held = _held(team, producer)
+    return access.every(scopes, of_producer=producer is not None, held=held)
+
+
+def rotate(
+    key_id: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    producer: str | None = None,
+    team: str | None = None,
+    condition: Precondition = ALWAYS,
+    reason: str = "",
+) -> WriteResult[ApiKey]:
+    """Create a successor of a key; the old key expires after ``overlap_s`` seconds (0: at once).
+
+    ``producer`` restricts the search to that producer's keys, ``team`` to those of the team and
+    its producers. Raises Invalid, NotFound, PreconditionFailed, Refused for a key whose rights a
+    team cannot grant, and Conflict for a key that is revoked or has expired.
+    """
+    overlap_s = _clean(OVERLAP, values)["overlap_s"]
+    mine = _keys(producer, team)
+
+    def work() -> WriteResult[ApiKey]:
+        old = _find(mine, key_id, condition)
+        if team is not None and not access.OPERATORS.isdisjoint(old.scopes):
+            raise Refused("The key can do more than a team may give. Ask an operator to rotate it.")
+        return _rotate(old, overlap_s, actor, reason)
+
+    return transactions.run(work)
+
+
+def revoke(
+    key_id: str,
+    *,
+    actor: str,
+    producer: str | None = None,
+    team: str | None = None,
+    condition: Precondition = ALWAYS,
+    reason: str = "",
+) -> WriteResult[ApiKey]:
+    """Revoke a key, in every process within a second. Raises NotFound and PreconditionFailed."""
+    mine = _keys(producer, team)
+    return transactions.run(lambda: _revoke(_find(mine, key_id, condition), actor, reason))
+
+
+def describe(key: ApiKey) -> dict[str, Any]:
+    """The key's settings as they were requested, without secrets."""
+    return {
+        "label": key.label,
+        "scopes": key.scopes,
+        "channels": key.channels,
+        "all_channels": key.reaches_all,
+        "expires_at": times.text(key.expires_at) if key.expires_at else None,
+        "sigv4": key.has_sigv4,
+    }
+
+
+class Shown(NamedTuple):
+    """The ``secrets`` of ``create`` and ``rotate``, which are shown once."""
+
+    key: str
+    """``hsk_...``"""
+    access_key_id: str | None = None
+    """``AWS_ACCESS_KEY_ID`` of clients. None for a key without ``sigv4``."""
+    secret_access_key: str | None = None
+    """``AWS_SECRET_ACCESS_KEY`` of clients."""
+
+    @property
+    def environment(self) -> list[str]:
+        """Lines ``NAME=value`` for a shell; empty for a key without ``sigv4``."""
+        if self.access_key_id is None:
+            return []
+        return [
+            f"AWS_ACCESS_KEY_ID={self.access_key_id}",
+            f"AWS_SECRET_ACCESS_KEY={self.secret_access_key}",
+        ]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All secrets for display: the key, then the environment."""
+        return (self.key, *self.environment)
+
+
+def _clean(known: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return fields.clean(known, values, partial=False)
+    except InvalidValues as bad:
+        raise Invalid.of(bad) from None
+
+
+def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
+    """Check the request, and drop ``all_channels``: a key without channels means the same."""
+    if not wanted["scopes"]:
+        raise Invalid.of(InvalidValues([FieldError("scopes", "A key needs at least one scope.")]))
+    granted, all_channels = wanted["channels"], wanted.pop("all_channels")
+    admin = "admin" in wanted["scopes"]
+    if fault := _reach(granted, all_channels=all_channels, admin=admin, of_team=of_team):
+        raise Invalid.of(InvalidValues([fault]))
+    known = set(Channel.objects.filter(slug__in=granted).values_list("slug", flat=True))
+    if lost := [slug for slug in granted if slug not in known]:
+        raise Invalid.of(InvalidValues([FieldError("channels", f"There is no channel {lost[0]}.")]))
+
+
+def _reach(
+    granted: list[str], *, all_channels: bool, admin: bool, of_team: bool
+) -> FieldError | None:
+    """Why the channels are invalid: all of them have to be requested explicitly."""
+    if all_channels and granted:
+        return FieldError("all_channels", "Give either channels or all_channels, not both.")
+    if all_channels and of_team and not admin:
+        return FieldError(
+            "all_channels", "A team's key may use external channels and the ones it names, not all."
+        )
+    if admin and not all_channels:
+        detail = "An admin key may use every channel: leave out channels and set all_channels."
+        return FieldError("all_channels", detail)
+    if not (granted or all_channels or of_team):
+        detail = "Name the channels, or set all_channels for all of them, including future ones."
+        return FieldError("all_channels", detail)
+    return None
+
+
+def _create(
+    wanted: Mapping[str, Any], actor: str, producer: str | None, team: str | None, reason: str
+) -> WriteResult[ApiKey]:
+    owner = Producer.objects.filter(slug=producer).first() if producer is not None else None
+    tenant = Team.objects.filter(slug=team).first() if team is not None else None
+    if producer is not None and owner is None:
+        raise NotFound("unknown_producer", f"There is no producer {producer}.")
+    if team is not None and tenant is None:
+        raise NotFound("unknown_team", f"There is no team {team}.")
+    given = {name: value for name, value in wanted.items() if name != "sigv4"}
+    key = ApiKey(producer=owner, team=tenant, **given)
+    return _make(key, actor, "key.create", reason, sigv4=wanted["sigv4"])
+
+
+def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> WriteResult[ApiKey]:
+    generated = keys.generate()
+    key.key_id, key.digest = generated.key_id, generated.digest
+    secrets: tuple[str, ...] = (generated.text,)
+    if sigv4:
+        secret = keys.generate_sigv4_secret()
+        key.sigv4_sealed = data_encryption.encrypt_sigv4(key.key_id, secret)
+        secrets += (keys.access_key_id(key.key_id), secret)
+    key.save()
+    owner = {
+        "producer": key.producer.slug if key.producer else None,
+        "team": key.team.slug if key.team else None,
+    }
+    AuditEntry.record(
+        actor,
+        action,
+        f"key:{key.key_id}",
+        team_id=_team_id(key),
+        reason=reason,
+        after=describe(key) | owner,
+    )
+    return WriteResult(key, created=True, changed=True, secrets=secrets)
+
+
+def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> WriteResult[ApiKey]:
+    now = clock.now()
+    if old.revoked_at or (old.expires_at and old.expires_at <= now):
+        raise Conflict("key_of_no_use", "The key is revoked or has expired; create a new one.")
+    made = _make(
+        ApiKey(
+            label=old.label,
+            producer=old.producer,
+            team=old.team,
+            scopes=old.scopes,
+            channels=old.channels,
+            expires_at=old.expires_at,
+            created_at=now,  # no gap after the old key's end, which would count as a loss of access
+        ),
+        actor,
+        "key.rotate",
+        reason,
+        sigv4=old.has_sigv4,
+    )
+    before = describe(old)
+    until = now + timedelta(seconds=overlap_s)
+    old.expires_at = min(old.expires_at or until, until)
+    old.save()
+    AuditEntry.record(
+        actor,
+        "key.expire",
+        f"key:{old.key_id}",
+        team_id=_team_id(old),
+        reason=reason,
+        before=before,
+        after=describe(old),
+    )
+    return made
+
+
+def _revoke(key: ApiKey, actor: str, reason: str) -> WriteResult[ApiKey]:
+    if key.revoked_at:
+        return WriteResult(key)
+    key.revoked_at = clock.now()
+    key.save()
+    AuditEntry.record(
+        actor,
+        "key.revoke",
+        f"key:{key.key_id}",
+        team_id=_team_id(key),
+        reason=reason,
+        before={"revoked_at": None},
+        after={"revoked_at": times.text(key.revoked_at)},
+    )
+    return WriteResult(key, changed=True)
+
+
+def _find(mine: QuerySet[ApiKey], key_id: str, condition: Precondition) -> ApiKey:
+    key = mine.select_for_update().filter(key_id=key_id).first()
+    if key is None:
+        raise NotFound("unknown_key", f"There is no key {key_id}.")
+    if not condition.holds(key.version):
+        raise PreconditionFailed("stale_version", "The key has changed since; read it again.")
+    return key
+
+
+def _keys(producer: str | None, team: str | None) -> QuerySet[ApiKey]:
+    mine = ApiKey.objects.all() if team is None else keys_of(team)
+    return mine if producer is None else mine.filter(producer__slug=producer)
+
+
+def keys_of(team: str) -> QuerySet[ApiKey]:
+    """The keys of a team and of its producers."""
+    return ApiKey.objects.filter(Q(team__slug=team) | Q(producer__in=_producers(team)))
+
+
+def published_on(team: str) -> list[str]:
+    """Names of the channels on which a valid key of the team's producers may publish.
+
+    A key for all channels counts for the external ones only: teams do not see the others.
+    """
+    found: set[str] = set()
+    producers = _producers(team).filter(disabled=False)
+    for key in working(ApiKey.objects.filter(producer__in=producers)):
+        if "publish" in key.scopes:
+            found.update(key.channels or _external())
+    known = Channel.objects.filter(slug__in=found)
+    return list(known.order_by("slug").values_list("slug", flat=True))
+
+
+def _external() -> QuerySet[Channel, str]:
+    external = Channel.objects.filter(exposure=Channel.Exposure.EXTERNAL)
+    return external.values_list("slug", flat=True)
+
+
+def working(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
+    """Keys that are valid now."""
+    lasting = Q(expires_at=None) | Q(expires_at__gt=clock.now())
+    return known.filter(lasting, revoked_at=None)
+
+
+def over(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
+    """Keys that are revoked or have expired."""
+    return known.filter(Q(revoked_at__isnull=False) | Q(expires_at__lte=clock.now()))
+
+
+def _producers(team: str) -> QuerySet[Producer]:
+    return Producer.objects.filter(team__slug=team)
+
+
+def _held(team: str, producer: str | None) -> list[Held]:
+    owned = Q(team__slug=team) if producer is None else Q(producer__slug=producer)
+    keys_ = working(ApiKey.objects.filter(owned))
+    return [Held(key.scopes, key.channels, key.expires_at) for key in keys_]
+
+
+def _team_id(key: ApiKey) -> int | None:
+    return key.producer.team_id if key.producer else key.team_id

@@ -1,0 +1,766 @@
+"""Register consumers, pause, resume or retire them, and manage their callback addresses.
+
+Both are stored encrypted; a digest of the address finds the consumer. The address can be shown
+again, since people copy it into their provider's settings.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeAlias
+
+from channels_app.conf import MAX_TIMEOUT_MS, conf
+from channels_app.core import fields, http, names, networks, provider_ids, retry_overrides, settings
+from channels_app.core.access import OPERATOR, Tenant
+from channels_app.core.encryption import Unreadable
+from channels_app.core.errors import (
+    BrokerError,
+    Conflict,
+    Invalid,
+    KeyUnavailable,
+    NotFound,
+    PreconditionFailed,
+)
+from channels_app.core.fields import MASK, Field, FieldError, InvalidValues
+from channels_app.core.http import ALWAYS, Precondition
+from channels_app.database import clock, transactions
+from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, Team
+from channels_app.models.base import BATCH_SIZE
+from channels_app.registry import configuration, data_encryption
+from channels_app.registry.configuration import WriteResult
+
+State = Consumer.State
+MAX_REASON_LENGTH = 200
+"""Maximum length of the reason that the consumer's row stores and its page shows."""
+
+
+def pause(
+    channel: str,
+    client_id: str,
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Precondition = ALWAYS,
+    reason: str = "",
+) -> WriteResult[Consumer]:
+    """Stop deliveries until the consumer is resumed; new messages wait.
+
+    Raises NotFound, PreconditionFailed, and Conflict for a disabled consumer, which stays disabled.
+    """
+    return transactions.run(
+        lambda: _switch(channel, client_id, State.PAUSED, actor, tenant, condition, reason)
+    )
+
+
+def resume(
+    channel: str,
+    client_id: str,
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Precondition = ALWAYS,
+    reason: str = "",
+) -> WriteResult[Consumer]:
+    """Deliver again what waits, after a pause or after the broker disabled the consumer.
+
+    Raises NotFound and PreconditionFailed.
+    """
+    return transactions.run(
+        lambda: _switch(channel, client_id, State.ACTIVE, actor, tenant, condition, reason)
+    )
+
+
+def retire(
+    channel: str,
+    client_id: str,
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Precondition = ALWAYS,
+    reason: str = "",
+) -> WriteResult[Consumer]:
+    """Unregister the consumer: it gets nothing more, and its history stays.
+
+    Raises NotFound and PreconditionFailed.
+    """
+    return transactions.run(
+        lambda: _switch(channel, client_id, State.RETIRED, actor, tenant, condition, reason)
+    )
+
+
+_ACTIONS = {
+    State.PAUSED: "consumer.pause",
+    State.ACTIVE: "consumer.resume",
+    State.RETIRED: "consumer.retire",
+}
+
+
+def _switch(
+    channel: str,
+    client_id: str,
+    state: State,
+    actor: str,
+    tenant: Tenant,
+    condition: Precondition,
+    reason: str,
+) -> WriteResult[Consumer]:
+    consumer = configuration.consumer(channel, client_id, tenant=tenant, condition=condition)
+    if state == consumer.state:
+        return WriteResult(consumer)
+    if state == State.PAUSED and consumer.state == State.DISABLED:
+        raise Conflict("consumer_disabled", "The consumer is disabled already; resume it first.")
+    before = {"state": consumer.state, "state_reason": consumer.state_reason}
+    consumer.state = state
+    consumer.state_reason = "" if state == State.ACTIVE else reason[:MAX_REASON_LENGTH]
+    consumer.state_changed_at = clock.now()
+    consumer.save()
+    AuditEntry.record(
+        actor,
+        _ACTIONS[state],
+        f"consumer:{channel}/{client_id}",
+        team_id=consumer.team_id,
+        reason=reason,
+        before=before,
+        after={"state": consumer.state, "state_reason": consumer.state_reason},
+    )
+    return WriteResult(consumer, changed=True)
+
+
+_TOKEN_BYTES = 24
+
+
+class Opened(NamedTuple):
+    """The encrypted values of a provider, decrypted."""
+
+    token: str
+    """Unguessable last part of the address."""
+    secret: str
+    """The secret that the provider signs with; '' if it does not sign."""
+
+
+def opened(consumer: Consumer) -> Opened | None:
+    """Decrypt the values of a consumer's provider; None if there are none or they are damaged.
+
+    Raises KeyUnavailable: without the key the values are unknown, and must not be replaced.
+    """
+    sealed = bytes(consumer.inbound_sealed)
+    if not sealed:
+        return None
+    try:
+        text = data_encryption.decrypt_for_consumer(consumer.channel_id, consumer.client_id, sealed)
+    except KeyUnavailable:
+        raise
+    except Unreadable:
+        return None
+    return Opened(**json.loads(text))
+
+
+def address(consumer: Consumer) -> str | None:
+    """The callback address of the provider; None if it has none or the key is missing."""
+    try:
+        known = opened(consumer)
+    except KeyUnavailable:
+        return None
+    return f"{conf().public_url}/inbound/{known.token}" if known else None
+
+
+def called(token: str) -> Consumer:
+    """The consumer with this token. Raises NotFound unless its address is in use."""
+    alive = Consumer.objects.exclude(state=Consumer.State.RETIRED)
+    found = alive.filter(inbound_digest=_digest(token)).first()
+    if found is None or provider_ids.of(found.ack) is None:
+        raise NotFound("unknown_address", "There is no inbound address with this token.")
+    return found
+
+
+def store(consumer: Consumer, known: Opened | None) -> bool:
+    """Store what was just set: encrypt a secret, and generate an address where one is needed.
+
+    ``known`` has the values stored before. Returns whether they changed. Raises Invalid for a mask
+    that stands for no stored secret, and KeyUnavailable.
+    """
+    setting = provider_ids.of(consumer.ack)
+    if setting is None:
+        consumer.inbound_digest, consumer.inbound_sealed = None, b""
+        return known is not None
+    secret = ""
+    if signature := setting["signature"]:
+        secret = signature["secret"]
+        if secret == MASK:
+            if not (known and known.secret):
+                fault = FieldError("ack", f"{MASK} keeps a stored secret, but there is none.")
+                raise Invalid.of(InvalidValues([fault]))
+            secret = known.secret
+        masked = {**setting, "signature": {**signature, "secret": MASK}}
+        consumer.ack = {**(consumer.ack or {}), "correlation": masked}
+    wanted = Opened(known.token if known else secrets.token_urlsafe(_TOKEN_BYTES), secret)
+    if wanted != known:
+        _keep(consumer, wanted)
+    return wanted != known
+
+
+def renew(consumer: Consumer) -> None:
+    """Replace the address; the current one stops working at once. The caller saves the consumer.
+
+    Raises KeyUnavailable.
+    """
+    known = opened(consumer)
+    _keep(consumer, Opened(secrets.token_urlsafe(_TOKEN_BYTES), known.secret if known else ""))
+
+
+def _keep(consumer: Consumer, wanted: Opened) -> None:
+    plain = json.dumps(wanted._asdict()).encode()
+    sealed, _ = data_encryption.encrypt_for_consumer(consumer.channel_id, consumer.client_id, plain)
+    consumer.inbound_digest, consumer.inbound_sealed = _digest(wanted.token), sealed
+
+
+def _digest(token: str) -> str:
+    return sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+MayPublish: TypeAlias = Callable[[str], bool]
+"""Whether the registering caller may publish on the channel with that name."""
+MIN_TIMEOUT_MS = 100
+MAX_IN_FLIGHT = 1000
+MAX_PUMPS = 16
+MAX_CHAIN_LENGTH = 5
+"""Maximum number of dead-letter channels in a row (delivery/core/dead_letters.MAX_HOPS)."""
+
+
+def _url(value: str) -> str | None:
+    if not value:
+        return None
+    return networks.check_url(value, allowed=conf().allowed_targets, https_only=conf().https_only)
+
+
+FIELDS: dict[str, Field] = {
+    "description": settings.description,
+    "team": Field(
+        fields.nullable(fields.slug),
+        kept=True,
+        help="Team that owns it: the key's team, unless an operator names another.",
+    ),
+    "mode": Field(fields.choice("push", "pull"), default="push"),
+    "url": Field(
+        fields.text(networks.MAX_URL_LENGTH, check=_url),
+        default="",
+        help="Public https or http URL that deliveries are sent to. A pull consumer has none.",
+    ),
+    "event_types": Field(
+        fields.listed(fields.text(200, check=names.validate_pattern), 200),
+        default=[],
+        help="Names and patterns like order.*; an empty list matches everything.",
+    ),
+    "headers": Field(
+        settings.static_headers,
+        default={},
+        help=f"Sent with every delivery. Values are shown as {MASK}; sending that keeps them.",
+    ),
+    "signing": Field(
+        fields.listed(fields.choice("v1", "v1a"), 2),
+        default=["v1"],
+        help="Signature schemes: v1 (HMAC-SHA256) always, v1a adds Ed25519.",
+    ),
+    "timeout_ms": Field(
+        fields.nullable(fields.whole(MIN_TIMEOUT_MS, MAX_TIMEOUT_MS)),
+        help="Maximum milliseconds of one attempt.",
+    ),
+    "max_attempts": Field(settings.max_attempts, help="Failures until a delivery is dead."),
+    "retry": Field(
+        fields.nullable(settings.retry_policy),
+        help="Retry policy: a preset, a list of delays in seconds, or base, factor and cap.",
+    ),
+    "retry_overrides": Field(
+        retry_overrides.retry_overrides,
+        default=[],
+        help="Retry settings for some event types. The first entry that matches applies.",
+    ),
+    "rate_limit": Field(settings.rate_limit, help="Requests per second, and the size of a burst."),
+    "max_in_flight": Field(
+        fields.nullable(fields.whole(1, MAX_IN_FLIGHT)), help="Maximum requests in flight."
+    ),
+    "max_pumps": Field(
+        fields.whole(1, MAX_PUMPS),
+        default=1,
+        help="Maximum pumps that send to it at the same time.",
+    ),
+    "ordering": Field(
+        fields.boolean,
+        default=False,
+        help="Send deliveries of one ordering key one at a time, in the order of acceptance.",
+    ),
+    "head_of_line": Field(
+        fields.choice("skip", "block"),
+        default="skip",
+        help="After a dead delivery of an ordering key: skip sends the next, block holds the key.",
+    ),
+    "ack": Field(settings.ack, help="How it acknowledges; null: by a 2xx response."),
+    "lapsed_leases": Field(
+        fields.choice("free", "charged"),
+        default="free",
+        help="For pull consumers. charged: each receive without an acknowledgement is a failed "
+        "attempt, as in SQS; free: lapses and releases are not, up to twenty times.",
+    ),
+    "dead_letter_channel": Field(
+        fields.nullable(fields.slug),
+        help="Channel on which the messages of its dead deliveries are published.",
+    ),
+}
+"""Fields that can be written; null limits mean the channel's or the installation's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One registration as requested."""
+
+    channel: str
+    client_id: str
+    values: dict[str, Any]
+    actor: str
+    tenant: Tenant
+    condition: Precondition
+    reason: str
+    create: bool
+    secret: bytes | None = field(default=None, repr=False)
+    """See ``Registration``."""
+    may_publish: MayPublish | None = None
+
+
+def put(
+    channel: str,
+    client_id: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Precondition = ALWAYS,
+    reason: str = "",
+    may_publish: MayPublish | None = None,
+) -> WriteResult[Consumer]:
+    """Create or replace the consumer; writing the same values again changes nothing.
+
+    A retired consumer is revived with a new secret; its history stays. ``secrets`` holds the
+    ``whsec_...`` of a created one, which is never shown again. ``may_publish`` decides which
+    channels may become its dead-letter channel; without it operators may choose any channel,
+    others none. Raises Invalid, NotFound (unknown channel, or another tenant's consumer) and
+    PreconditionFailed.
+    """
+    wanted = _clean(client_id, values, partial=False)
+    order = _Order(
+        *(channel, client_id, wanted, actor, tenant, condition, reason),
+        create=True,
+        may_publish=may_publish,
+    )
+    return _run(order)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One consumer for ``put_all``."""
+
+    channel: str
+    client_id: str
+    values: Mapping[str, Any]
+    secret: bytes | None = field(default=None, repr=False)
+    """Signing secret for a consumer that this creates; None: the broker generates one."""
+
+
+def put_all(
+    wanted: Iterable[Registration], *, actor: str
+) -> list[WriteResult[Consumer] | BrokerError]:
+    """``put`` many consumers as an operator, in a few statements; each one succeeds or fails alone.
+
+    Each consumer may appear only once.
+    """
+    done: dict[int, WriteResult[Consumer] | BrokerError] = {}
+    orders: dict[int, _Order] = {}
+    for place, one in enumerate(wanted):
+        try:
+            clean = _clean(one.client_id, one.values, partial=False)
+        except Invalid as refused:
+            done[place] = refused
+        else:
+            orders[place] = _Order(
+                *(one.channel, one.client_id, clean, actor, OPERATOR, ALWAYS),
+                reason="",
+                create=True,
+                secret=one.secret,
+            )
+    done |= zip(orders, _run_all(list(orders.values())), strict=True)
+    return [done[place] for place in sorted(done)]
+
+
+def patch(
+    channel: str,
+    client_id: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Precondition = ALWAYS,
+    reason: str = "",
+    may_publish: MayPublish | None = None,
+) -> WriteResult[Consumer]:
+    """Change the given settings of an existing consumer; ``may_publish`` as for `put`.
+
+    Raises Invalid, NotFound and PreconditionFailed.
+    """
+    wanted = _clean(client_id, values, partial=True)
+    order = _Order(
+        *(channel, client_id, wanted, actor, tenant, condition, reason),
+        create=False,
+        may_publish=may_publish,
+    )
+    return _run(order)
+
+
+def describe(consumer: Consumer) -> dict[str, Any]:
+    """The consumer's settings in the form in which they are written; header values are masked.
+
+    ``headers`` is None if their encryption key is missing.
+    """
+    return _settings(consumer) | {"headers": _masked(static_headers(consumer))}
+
+
+def static_headers(consumer: Consumer) -> dict[str, str] | None:
+    """The consumer's static headers, decrypted; None if their encryption key is missing."""
+    try:
+        return _opened_headers(consumer)
+    except Unreadable:
+        return None
+
+
+def _opened_headers(consumer: Consumer) -> dict[str, str]:
+    sealed = bytes(consumer.headers_sealed)
+    if not sealed:
+        return {}
+    text = data_encryption.decrypt_for_consumer(consumer.channel_id, consumer.client_id, sealed)
+    return dict(json.loads(text))
+
+
+def _settings(consumer: Consumer) -> dict[str, Any]:
+    limited = consumer.rate_per_second
+    rate = {"per_second": limited, "burst": consumer.rate_burst} if limited else None
+    plain = ("description", "mode", "url", "event_types", "timeout_ms", "max_attempts")
+    return {
+        **{name: getattr(consumer, name) for name in plain},
+        "team": consumer.team.slug if consumer.team else None,
+        "headers": {},
+        "signing": ["v1", *consumer.signing],
+        "retry": consumer.retry,
+        "retry_overrides": consumer.retry_overrides,
+        "rate_limit": rate,
+        "max_in_flight": consumer.max_in_flight,
+        "max_pumps": consumer.max_pumps,
+        "ordering": consumer.ordering,
+        "head_of_line": consumer.head_of_line,
+        "ack": consumer.ack,
+        "lapsed_leases": consumer.lapsed_leases,
+        "dead_letter_channel": consumer.dead_letter_channel and consumer.dead_letter_channel.slug,
+    }
+
+
+def _clean(client_id: str, values: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:
+    if fault := names.slug(client_id):
+        raise Invalid.of(InvalidValues([FieldError("client_id", fault)]))
+    try:
+        return fields.clean(FIELDS, values, partial=partial)
+    except InvalidValues as bad:
+        raise Invalid.of(bad) from None
+
+
+def _run(order: _Order) -> WriteResult[Consumer]:
+    (done,) = _run_all([order])
+    if isinstance(done, BrokerError):
+        raise done
+    return done
+
+
+def _run_all(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError]:
+    # A concurrent insert of the same name makes ours collide; the retry then replaces that row.
+    return transactions.run(lambda: _write(orders), on_collision=lambda: None)
+
+
+def _write(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError]:
+    """Write all valid orders in a few statements; each consumer appears only once."""
+    known = _Known(orders)
+    done: list[WriteResult[Consumer] | BrokerError] = []
+    written: list[_Written] = []
+    for order in orders:
+        try:
+            change = _change(order, known)
+        except BrokerError as refused:
+            done.append(refused)
+            continue
+        if isinstance(change, _Written):
+            written.append(change)
+            done.append(change.registered)
+        else:
+            done.append(WriteResult(change))
+    Consumer.save_all([change.registered.row for change in written])
+    _drop_secrets(written)
+    ConsumerSecret.objects.bulk_create([secret for change in written for secret in change.secrets])
+    entries = [entry for change in written for entry in change.entries]
+    AuditEntry.objects.bulk_create(entries, batch_size=BATCH_SIZE)
+    return done
+
+
+class _Known:
+    """Rows that the registrations refer to, read once for all; the consumers are locked."""
+
+    def __init__(self, orders: Sequence[_Order]) -> None:
+        slugs = {order.channel for order in orders}
+        self.channels = {row.slug: row for row in Channel.objects.filter(slug__in=slugs)}
+        mine = Consumer.objects.select_for_update().filter(
+            channel__in=self.channels.values(),
+            client_id__in=[order.client_id for order in orders],
+        )
+        along = mine.order_by("id").prefetch_related("team", "dead_letter_channel")
+        found = along if self.channels else ()
+        self.consumers = {(row.channel_id, row.client_id): row for row in found}
+        teams = {order.values.get("team") for order in orders} - {None}
+        rows = Team.objects.filter(slug__in=teams) if teams else ()
+        self.teams: dict[str | None, Team] = {row.slug: row for row in rows}
+        wanted = {order.values.get("dead_letter_channel") for order in orders} - {None}
+        targets = Channel.objects.filter(slug__in=wanted) if wanted else ()
+        self.dead_letter_channels: dict[str | None, Channel] = {row.slug: row for row in targets}
+        signing = [row.id for row in self.consumers.values() if _signs_v1a(row)]
+        pairs = ConsumerSecret.objects.filter(consumer_id__in=signing, expires_at=None)
+        self.with_pair = (
+            {row.consumer_id for row in pairs.filter(scheme=ConsumerSecret.Scheme.V1A)}
+            if signing
+            else set()
+        )
+        """Ids of the consumers that have a current key pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A consumer to write, with its new secrets and audit entries."""
+
+    registered: WriteResult[Consumer]
+    secrets: list[ConsumerSecret]
+    entries: list[AuditEntry]
+
+
+def _change(order: _Order, known: _Known) -> Consumer | _Written:
+    """Apply an order; returns only the consumer if nothing changes."""
+    consumer, live = _find(order, known)
+    before = describe(consumer) if live else None
+    former_team_id = consumer.team_id
+    stored = given = static_headers(consumer) if live else {}
+    address = opened(consumer) if live and "ack" in order.values else None
+    if stored is None and MASK in order.values.get("headers", {}).values():
+        _opened_headers(consumer)  # raises with the missing key: masked values cannot be kept
+    _set(consumer, order, known)
+    moved = "ack" in order.values and store(consumer, address)
+    if "headers" in order.values:
+        given = _unmask(order.values["headers"], stored or {})
+    after = _settings(consumer) | {"headers": _masked(given)}
+    if before == after and given == stored and not moved:
+        return consumer
+    if given is not None and (given != stored or not live):
+        _encrypt_headers(consumer, given)
+    if not live:
+        consumer.state, consumer.state_reason = Consumer.State.ACTIVE, ""
+        consumer.state_changed_at = clock.now()
+    text, secrets = _generated(
+        consumer, order.secret, renew=not live, has_pair=consumer.id in known.with_pair
+    )
+    target = f"consumer:{order.channel}/{order.client_id}"
+    entries = AuditEntry.entries(
+        order.actor,
+        "consumer.update" if live else "consumer.create",
+        target,
+        team_id=consumer.team_id,
+        former_team_id=former_team_id,
+        reason=order.reason,
+        before=before,
+        after=after,
+    )
+    if order.secret and not live:
+        entries += AuditEntry.entries(
+            order.actor,
+            "consumer.adopt_secret",
+            target,
+            team_id=consumer.team_id,
+            after={"overlap_s": 0},
+        )
+    done = WriteResult(consumer, created=not live, changed=True, secrets=text)
+    return _Written(done, secrets, entries)
+
+
+def _find(order: _Order, known: _Known) -> tuple[Consumer, bool]:
+    """The consumer, new if necessary, and whether it is registered already."""
+    channel = known.channels.get(order.channel)
+    if channel is None:
+        raise NotFound("unknown_channel", f"There is no channel {order.channel}.")
+    found = known.consumers.get((channel.id, order.client_id))
+    live = found is not None and found.state != Consumer.State.RETIRED
+    if (found and not order.tenant.owns(found.team_id)) or not (live or order.create):
+        raise NotFound("unknown_consumer", f"The channel has no consumer {order.client_id}.")
+    if not order.condition.holds(found.version if found and live else None):
+        raise PreconditionFailed("stale_version", "The consumer has changed since; read it again.")
+    if found is None:
+        found = Consumer(channel=channel, client_id=order.client_id)
+        found.team_id = order.tenant.team_id
+    return found, live
+
+
+def _set(consumer: Consumer, order: _Order, known: _Known) -> None:
+    values = dict(order.values)
+    values.pop("headers", None)
+    if "team" in values:
+        _set_team(consumer, values.pop("team"), order.tenant, known)
+    if "dead_letter_channel" in values:
+        _set_dead_letter_channel(consumer, values.pop("dead_letter_channel"), order, known)
+    if "signing" in values:
+        consumer.signing = [scheme for scheme in values.pop("signing") if scheme != "v1"]
+    if "rate_limit" in values:
+        rate = values.pop("rate_limit") or {"per_second": None, "burst": 1}
+        consumer.rate_per_second, consumer.rate_burst = rate["per_second"], rate["burst"]
+    for name, value in values.items():
+        setattr(consumer, name, value)
+    _check_url(consumer, order.values)
+
+
+def _set_team(consumer: Consumer, slug: str | None, tenant: Tenant, known: _Known) -> None:
+    team = known.teams.get(slug)
+    missing = slug is not None and team is None
+    if missing or not tenant.owns(team.id if team else None):
+        fault = FieldError("team", f"There is no team {slug} that this key may register for.")
+        raise Invalid.of(InvalidValues([fault]))
+    consumer.team = team
+
+
+def _set_dead_letter_channel(
+    consumer: Consumer, slug: str | None, order: _Order, known: _Known
+) -> None:
+    """Reject a channel on which the caller may not publish, or that leads back to the consumer."""
+    target, former = known.dead_letter_channels.get(slug), consumer.dead_letter_channel
+    if slug is not None and (former is None or former.slug != slug):
+        may = order.may_publish(slug) if order.may_publish else order.tenant.everything
+        fault = "" if may and target else f"There is no channel {slug} that you may publish on."
+        if target and not fault:
+            fault = _chain_fault(consumer.channel_id, target)
+        if fault:
+            raise Invalid.of(InvalidValues([FieldError("dead_letter_channel", fault)]))
+    consumer.dead_letter_channel = target
+
+
+def _chain_fault(channel_id: int, target: Channel) -> str:
+    """Why ``target`` cannot be the dead-letter channel of that channel; '' if it can."""
+    ends = {target.id}
+    for _ in range(MAX_CHAIN_LENGTH):
+        if channel_id in ends:
+            return f"Dead letters from {target.slug} would lead back to this channel."
+        behind = Consumer.objects.filter(channel_id__in=ends, dead_letter_channel__isnull=False)
+        behind = behind.exclude(state=Consumer.State.RETIRED)
+        ends = {row.dead_letter_channel_id or 0 for row in behind.only("dead_letter_channel_id")}
+        if not ends:
+            return ""
+    return f"At most {MAX_CHAIN_LENGTH} dead-letter channels can follow one another."
+
+
+def _check_url(consumer: Consumer, values: Mapping[str, Any]) -> None:
+    if consumer.mode == Consumer.Mode.PULL:
+        if values.get("url"):
+            raise Invalid.of(InvalidValues([FieldError("url", "A pull consumer has no address.")]))
+        consumer.url = ""
+    elif not consumer.url:
+        raise Invalid.of(InvalidValues([FieldError("url", "A push consumer needs an address.")]))
+
+
+def _masked(given: Mapping[str, str] | None) -> dict[str, str] | None:
+    return None if given is None else dict.fromkeys(given, MASK)
+
+
+def _unmask(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
+    known = {http.canonical(name): value for name, value in stored.items()}
+    masked = [name for name, value in given.items() if value == MASK]
+    if missing := [name for name in masked if http.canonical(name) not in known]:
+        fault = FieldError("headers", f"{MASK} keeps a stored value, but {missing[0]} has none.")
+        raise Invalid.of(InvalidValues([fault]))
+    return {**given, **{name: known[http.canonical(name)] for name in masked}}
+
+
+def _encrypt_headers(consumer: Consumer, given: Mapping[str, str]) -> None:
+    sealed = b""
+    if given:
+        plain = json.dumps(given).encode()
+        sealed, _ = data_encryption.encrypt_for_consumer(
+            consumer.channel_id, consumer.client_id, plain
+        )
+    consumer.headers_sealed = sealed
+
+
+def _generated(
+    consumer: Consumer, chosen: bytes | None, *, renew: bool, has_pair: bool
+) -> tuple[tuple[str, ...], list[ConsumerSecret]]:
+    """Texts of new secrets to show to the owner, and the rows of the missing secrets."""
+    made: list[ConsumerSecret] = []
+    shown: tuple[str, ...] = ()
+    if renew and chosen:
+        made = [data_encryption.chosen_secret(consumer, chosen)]
+    elif renew:
+        text, secret = data_encryption.new_secret(consumer)
+        shown, made = (text,), [secret]
+    if _signs_v1a(consumer) and (renew or not has_pair):
+        made.append(data_encryption.new_key_pair(consumer))
+    return shown, made
+
+
+def _signs_v1a(consumer: Consumer) -> bool:
+    return ConsumerSecret.Scheme.V1A in consumer.signing
+
+
+def _drop_secrets(written: Sequence[_Written]) -> None:
+    """Delete the secrets of revived consumers, and key pairs that are not wanted any more."""
+    old = [change.registered for change in written if change.registered.row.version > 1]
+    revived = [done.row.id for done in old if done.created]
+    if revived:
+        ConsumerSecret.objects.filter(consumer_id__in=revived).delete()
+    others = [done.row.id for done in old if not (done.created or _signs_v1a(done.row))]
+    if others:
+        pairs = ConsumerSecret.objects.filter(consumer_id__in=others)
+        pairs.filter(scheme=ConsumerSecret.Scheme.V1A).delete()
+
+
+def renew_inbound(
+    channel: str,
+    client_id: str,
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Precondition = ALWAYS,
+    reason: str = "",
+) -> WriteResult[Consumer]:
+    """Replace the address.
+
+    Raises NotFound, PreconditionFailed, and Conflict if the consumer has no callback address.
+    """
+    return transactions.run(
+        lambda: _renew_inbound(channel, client_id, actor, tenant, condition, reason)
+    )
+
+
+def _renew_inbound(
+    channel: str, client_id: str, actor: str, tenant: Tenant, condition: Precondition, reason: str
+) -> WriteResult[Consumer]:
+    consumer = configuration.consumer(channel, client_id, tenant=tenant, condition=condition)
+    if provider_ids.of(consumer.ack) is None:
+        raise Conflict(
+            "no_inbound", "The consumer's ack has no correlation, so it has no inbound address."
+        )
+    renew(consumer)
+    consumer.save()
+    AuditEntry.record(
+        actor,
+        "consumer.renew_inbound",
+        f"consumer:{channel}/{client_id}",
+        team_id=consumer.team_id,
+        reason=reason,
+    )
+    return WriteResult(consumer, changed=True)

@@ -1,0 +1,265 @@
+"""Load channels, consumers and keys as the tables have them at one instant."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple, Self
+
+from channels_app.conf import conf
+from channels_app.core import backoff, ordering_key, retry_overrides
+from channels_app.core.consumer_config import ConsumerConfig, Signer
+from channels_app.core.ordering_key import Keying
+from channels_app.core.rate_limits import Quota, Rate, within
+from channels_app.models import (
+    ApiKey,
+    Channel,
+    Consumer,
+    ConsumerSecret,
+    EventType,
+    IdempotencyRecord,
+    Producer,
+)
+from channels_app.registry import data_encryption
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelConfig:
+    """One channel with all settings that accepting a message needs."""
+
+    id: int
+    slug: str
+    exposure: str
+    kind: str
+    keying: Keying | None
+    """How the channel derives ordering keys for messages without one; None if it does not."""
+    reorder_window_ms: int
+    paused: bool
+    encrypt_bodies: bool
+    require_idempotency_key: bool
+    idempotency_scope: str
+    max_body_bytes: int
+    content_types: tuple[str, ...]
+    idempotency_window_s: int
+    max_future_days: int
+    """How many days ahead its messages may be scheduled."""
+    retention_days: int
+    dead_retention_days: int
+    quota: Quota
+    """How much may wait in the channel."""
+    schemas: dict[str, Any]
+    """JSON Schema by event type name, for the event types that have one."""
+    consumers: tuple[ConsumerConfig, ...] = field(repr=False)
+    """Consumers that are not retired."""
+
+    def key_digest(self, producer_id: int | None, key: str) -> str:
+        """The digest under which a producer's idempotency key is stored."""
+        is_shared = self.idempotency_scope == Channel.IdempotencyScope.CHANNEL
+        owner = IdempotencyRecord.SHARED if is_shared else producer_id
+        return IdempotencyRecord.digest_of(self.id, owner, key)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyConfig:
+    """One API key with its owner."""
+
+    id: int
+    key_id: str
+    digest: str
+    has_sigv4: bool
+    """Whether the key has a secret for AWS Signature Version 4, read by
+    ``ConfigCache.sigv4_secret``."""
+    scopes: tuple[str, ...]
+    channels: tuple[str, ...]
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    producer: Producer | None
+    team_id: int | None
+
+
+class TeamConfig(NamedTuple):
+    """The settings of one team that matter to a message."""
+
+    id: int
+    slug: str
+    quota: Quota
+    """How many messages of its producers may wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All channels, and their consumers by several keys; never changed after it is built."""
+
+    channels: Mapping[str, ChannelConfig]
+    """By name."""
+    consumers: Mapping[int, ConsumerConfig]
+    """Consumers that are not retired, by id."""
+    named: Mapping[tuple[str, str], ConsumerConfig]
+    """The same consumers, by channel name and client id."""
+    ordered: Mapping[int, ConsumerConfig]
+    """Consumers that keep the order of keys, by id."""
+    awaiting: frozenset[int]
+    """Ids of the consumers that acknowledge later."""
+    dead_lettered: frozenset[int]
+    """Ids of the consumers with a dead-letter channel."""
+    teams: Mapping[int, TeamConfig]
+    """The team of each producer that belongs to one, by the producer's id."""
+
+    @classmethod
+    def take(cls) -> Self:
+        """Read the tables in the current transaction."""
+        channels = load_channels()
+        views = [view for channel in channels.values() for view in channel.consumers]
+        return cls(
+            channels=channels,
+            consumers={view.id: view for view in views},
+            named={(view.channel_slug, view.client_id): view for view in views},
+            ordered={view.id: view for view in views if view.ordering},
+            awaiting=frozenset(view.id for view in views if view.ack),
+            dead_lettered=frozenset(view.id for view in views if view.dead_letter_channel_id),
+            teams=load_teams(),
+        )
+
+
+def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelConfig]:
+    """The channels with these names, or all, by name, as the current transaction sees them."""
+    channels = Channel.objects.all()
+    rows = Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id")
+    event_types = EventType.objects.filter(schema__isnull=False)
+    if slugs is not None:
+        channels = channels.filter(slug__in=slugs)
+        rows = rows.filter(channel__in=channels)
+        event_types = event_types.filter(channel__in=channels)
+    consumers: dict[int, list[Consumer]] = {}
+    for consumer in rows:
+        consumers.setdefault(consumer.channel_id, []).append(consumer)
+    schemas: dict[int, dict[str, Any]] = {}
+    for event_type in event_types:
+        if event_type.schema is not None:  # the filter lets JSON's null pass
+            schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
+    return {
+        channel.slug: _channel_view(
+            channel, consumers.get(channel.id, ()), schemas.get(channel.id, {})
+        )
+        for channel in channels
+    }
+
+
+def _channel_view(
+    channel: Channel, consumers: Sequence[Consumer], schemas: dict[str, Any]
+) -> ChannelConfig:
+    defaults = conf()
+    return ChannelConfig(
+        id=channel.id,
+        slug=channel.slug,
+        exposure=channel.exposure,
+        kind=channel.kind,
+        keying=ordering_key.of(channel.ordering, channel.ordering_key_path),
+        reorder_window_ms=channel.reorder_window_ms,
+        paused=channel.paused,
+        encrypt_bodies=channel.encrypt_bodies,
+        require_idempotency_key=channel.require_idempotency_key,
+        idempotency_scope=channel.idempotency_scope,
+        max_body_bytes=within(channel.max_body_bytes, defaults.max_body_bytes),
+        content_types=tuple(channel.content_types),
+        idempotency_window_s=channel.idempotency_window_s or defaults.idempotency_window_s,
+        max_future_days=within(channel.max_future_days, defaults.max_future_days),
+        retention_days=channel.retention_days or defaults.retention_days,
+        dead_retention_days=channel.dead_retention_days or defaults.dead_retention_days,
+        quota=channel.quota(defaults.channel_quota),
+        schemas=schemas,
+        consumers=tuple(_consumer_view(consumer, channel) for consumer in consumers),
+    )
+
+
+def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerConfig:
+    defaults = conf()
+    retry = consumer.retry if consumer.retry is not None else channel.default_retry
+    max_attempts = consumer.max_attempts or defaults.max_attempts
+    per_second, burst = consumer.rate_per_second, consumer.rate_burst
+    rate = Rate(per_second=per_second, burst=burst) if per_second else None
+    return ConsumerConfig(
+        id=consumer.id,
+        client_id=consumer.client_id,
+        channel_id=channel.id,
+        channel_slug=channel.slug,
+        mode=consumer.mode,
+        state=consumer.state,
+        halted=channel.paused or consumer.state != Consumer.State.ACTIVE,
+        url=consumer.url,
+        event_types=tuple(consumer.event_types),
+        timeout_ms=consumer.timeout_ms or defaults.timeout_ms,
+        retry=backoff.resolve_rule(retry, max_attempts),
+        rate=rate,
+        max_in_flight=consumer.max_in_flight or defaults.max_in_flight,
+        team_id=consumer.team_id,
+        version=consumer.version,
+        ordering=consumer.ordering,
+        head_of_line=consumer.head_of_line,
+        ack=consumer.ack,
+        encrypt_bodies=channel.encrypt_bodies,
+        max_pumps=consumer.max_pumps,
+        lapsed_leases=consumer.lapsed_leases,
+        dead_letter_channel_id=consumer.dead_letter_channel_id,
+        retry_overrides=retry_overrides.resolved(consumer.retry_overrides, retry, max_attempts),
+    )
+
+
+def load_teams() -> dict[int, TeamConfig]:
+    """The team of each producer that has one, by the producer's id."""
+    teams: dict[int, TeamConfig] = {}
+    views: dict[int, TeamConfig] = {}
+    for producer in Producer.objects.exclude(team=None).select_related("team"):
+        team = producer.team
+        assert team is not None
+        if team.pk not in views:
+            views[team.pk] = TeamConfig(team.pk, team.slug, team.quota(conf().team_quota))
+        teams[producer.pk] = views[team.pk]
+    return teams
+
+
+def load_key(key_id: str) -> KeyConfig | None:
+    """The key with that id, with its owner; None if there is none."""
+    key = ApiKey.objects.select_related("producer").filter(key_id=key_id).first()
+    if key is None:
+        return None
+    return KeyConfig(
+        id=key.id,
+        key_id=key.key_id,
+        digest=key.digest,
+        has_sigv4=key.has_sigv4,
+        scopes=tuple(key.scopes),
+        channels=tuple(key.channels),
+        expires_at=key.expires_at,
+        revoked_at=key.revoked_at,
+        last_used_at=key.last_used_at,
+        producer=key.producer,
+        team_id=key.team_id or (key.producer.team_id if key.producer else None),
+    )
+
+
+def load_sigv4_secret(key_id: str) -> str:
+    """The secret access key of an API key. Raises ApiKey.DoesNotExist and Unreadable."""
+    key = ApiKey.objects.only("sigv4_sealed").get(key_id=key_id)
+    return data_encryption.decrypt_sigv4(key_id, bytes(key.sigv4_sealed))
+
+
+def load_signer(consumer_id: int) -> Signer:
+    """Decrypted secrets and headers of one consumer. Raises Consumer.DoesNotExist."""
+    consumer = Consumer.objects.only("channel_id", "client_id", "headers_sealed").get(
+        id=consumer_id
+    )
+    channel_id, client_id = consumer.channel_id, consumer.client_id
+    keys: dict[str, list[tuple[bytes, datetime | None]]] = {"v1": [], "v1a": []}
+    # Newest first, for consumers that check only the first signature.
+    for secret in ConsumerSecret.objects.filter(consumer_id=consumer_id).order_by("-id"):
+        opened = data_encryption.decrypt_for_consumer(channel_id, client_id, bytes(secret.sealed))
+        keys[secret.scheme].append((opened, secret.expires_at))
+    sealed = bytes(consumer.headers_sealed)
+    headers = (
+        json.loads(data_encryption.decrypt_for_consumer(channel_id, client_id, sealed))
+        if sealed
+        else {}
+    )
+    return Signer(v1=tuple(keys["v1"]), v1a=tuple(keys["v1a"]), headers=tuple(headers.items()))

@@ -1,0 +1,433 @@
+"""Create teams, invite people, change memberships, and create the console's roles.
+
+A team begins with its founder as the only owner, and never loses its last owner. An invitation is a
+link that works once.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission, User
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import IntegrityError
+
+from channels_app.core import access, fields, names, settings, times
+from channels_app.core.errors import Invalid, NotFound, PreconditionFailed, Refused
+from channels_app.core.fields import Field, FieldError, InvalidValues
+from channels_app.core.http import ALWAYS, Precondition
+from channels_app.database import clock, transactions
+from channels_app.models import ApiKey, AuditEntry, Channel, Invitation, Membership, Team
+from channels_app.registry.configuration import WriteResult
+
+NEW_TEAM_FIELDS: dict[str, Field] = {
+    "slug": Field(fields.slug, required=True),
+    "name": Field(fields.text(200), required=True),
+}
+TAKEN = "Another team has this name already."
+
+
+def found(values: Mapping[str, Any], *, founder: User, actor: str) -> Team:
+    """Create the team. Raises Invalid, and Refused if the name is taken."""
+    try:
+        wanted = fields.clean(NEW_TEAM_FIELDS, values, partial=False)
+    except InvalidValues as bad:
+        raise Invalid.of(bad) from None
+    try:
+        return transactions.run(lambda: _found(wanted, founder, actor))
+    except IntegrityError:
+        # Two at the same time: the unique key decides.
+        raise Refused(TAKEN, field="slug") from None
+
+
+def _found(wanted: dict[str, Any], founder: User, actor: str) -> Team:
+    if Team.objects.filter(slug=wanted["slug"]).exists():
+        raise Refused(TAKEN, field="slug")
+    team = Team.objects.create(**wanted)
+    Membership.objects.create(team=team, user=founder, role=Membership.Role.OWNER)
+    AuditEntry.record(actor, "team.create", f"team:{team.slug}", team_id=team.pk, after=wanted)
+    return team
+
+
+TEAM_FIELDS: dict[str, Field] = {
+    "name": Field(fields.text(200), kept=True, help="For people. Default of a new team: its slug."),
+    "max_waiting_messages": settings.max_waiting_messages,
+    "max_waiting_bytes": settings.max_waiting_bytes,
+}
+"""Fields that can be written; null limits mean the installation's. They apply to the messages of
+the team's producers on all channels together."""
+
+
+def put(
+    slug: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    condition: Precondition = ALWAYS,
+) -> WriteResult[Team]:
+    """Create the team or replace its settings; writing the same values again changes nothing.
+
+    Raises Invalid and PreconditionFailed.
+    """
+    return _register(slug, values, actor, condition, partial=False)
+
+
+def patch(
+    slug: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    condition: Precondition = ALWAYS,
+) -> WriteResult[Team]:
+    """Change the given settings of an existing team.
+
+    Raises Invalid, NotFound and PreconditionFailed.
+    """
+    return _register(slug, values, actor, condition, partial=True)
+
+
+def describe(team: Team) -> dict[str, Any]:
+    """The team's settings in the form in which they are written."""
+    return {name: getattr(team, name) for name in TEAM_FIELDS}
+
+
+def _register(
+    slug: str, values: Mapping[str, Any], actor: str, condition: Precondition, *, partial: bool
+) -> WriteResult[Team]:
+    if fault := names.slug(slug):
+        raise Invalid.of(InvalidValues([FieldError("team", fault)]))
+    try:
+        wanted = fields.clean(TEAM_FIELDS, values, partial=partial)
+    except InvalidValues as bad:
+        raise Invalid.of(bad) from None
+    return transactions.run(
+        lambda: _write(slug, wanted, actor, condition, create=not partial),
+        on_collision=lambda: None,
+    )
+
+
+def _write(
+    slug: str, wanted: dict[str, Any], actor: str, condition: Precondition, *, create: bool
+) -> WriteResult[Team]:
+    found = Team.objects.select_for_update().filter(slug=slug).first()
+    if found is None and not create:
+        raise NotFound("unknown_team", f"There is no team {slug}.")
+    if not condition.holds(found.version if found else None):
+        raise PreconditionFailed("stale_version", "The team has changed since; read it again.")
+    team = found or Team(slug=slug, name=slug)
+    before = describe(team) if found else None
+    for name, value in wanted.items():
+        setattr(team, name, value)
+    after = describe(team)
+    if before == after:
+        return WriteResult(team)
+    team.save()
+    AuditEntry.record(
+        actor,
+        "team.update" if found else "team.create",
+        f"team:{slug}",
+        team_id=team.pk,
+        before=before,
+        after=after,
+    )
+    return WriteResult(team, created=found is None, changed=True)
+
+
+MAX_OPEN = 100
+"""Maximum number of open invitations of a team."""
+MAX_OF_TEAM = 100
+MAX_OF_PERSON = 50
+"""Maximum per team and per person within a day, since invitations send mail to others."""
+
+
+def _address(value: str) -> str | None:
+    try:
+        if value:
+            validate_email(value)
+    except ValidationError:
+        return "This is not an e-mail address."
+    return None
+
+
+def _days(value: object) -> int:
+    number = fields.whole_number(value)
+    if number not in access.DAYS:
+        raise ValueError(f"Choose from {', '.join(map(str, access.DAYS))} days.")
+    return number
+
+
+INVITATION_FIELDS: dict[str, Field] = {
+    "role": Field(fields.choice(*access.TEAM_RANKS), default="viewer"),
+    "email": Field(fields.text(254, check=_address), default=""),
+    "days": Field(_days, default=7),
+}
+
+
+def invite(
+    team: str, values: Mapping[str, Any], *, actor: str, inviter: str
+) -> WriteResult[Invitation]:
+    """Create an invitation; ``secrets`` holds the secret part of the link, once.
+
+    Raises Invalid, and Refused if too many are open or were created in the last day.
+    """
+    try:
+        wanted = fields.clean(INVITATION_FIELDS, values, partial=False)
+    except InvalidValues as bad:
+        raise Invalid.of(bad) from None
+    return transactions.run(lambda: _invite(team, wanted, actor, inviter))
+
+
+def revoke_invitation(team: str, invitation_id: int, *, actor: str) -> None:
+    """Revoke an open invitation. Raises Refused if it is used or revoked already."""
+    transactions.run(lambda: _revoke_invitation(team, invitation_id, actor))
+
+
+def _invite(
+    team_slug: str, wanted: dict[str, Any], actor: str, inviter: str
+) -> WriteResult[Invitation]:
+    team = Team.objects.select_for_update().get(slug=team_slug)
+    now = clock.now()
+    waiting = team.invitations.filter(accepted_at=None, revoked_at=None, expires_at__gt=now)
+    if waiting.count() >= MAX_OPEN:
+        raise Refused(f"{MAX_OPEN} invitations are open already; revoke some first.")
+    made = Invitation.objects.filter(created_at__gt=now - timedelta(days=1))
+    if made.filter(team=team).count() >= MAX_OF_TEAM:
+        raise Refused(
+            f"The team created {MAX_OF_TEAM} invitations within a day; try again tomorrow."
+        )
+    if made.filter(invited_by=inviter).count() >= MAX_OF_PERSON:
+        raise Refused(f"You created {MAX_OF_PERSON} invitations within a day; try again tomorrow.")
+    token = access.generate()
+    invitation = Invitation.objects.create(
+        team=team,
+        role=wanted["role"],
+        email=wanted["email"],
+        digest=access.digest(token) or "",
+        invited_by=inviter,
+        created_at=now,
+        expires_at=now + timedelta(days=wanted["days"]),
+    )
+    after = {
+        "role": invitation.role,
+        "email": invitation.email,
+        "expires_at": times.text(invitation.expires_at),
+    }
+    target = f"invitation:{invitation}"
+    AuditEntry.record(actor, "invitation.create", target, team_id=team.pk, after=after)
+    return WriteResult(invitation, created=True, changed=True, secrets=(token,))
+
+
+def _revoke_invitation(team_slug: str, invitation_id: int, actor: str) -> None:
+    mine = Invitation.objects.select_for_update().filter(team__slug=team_slug, id=invitation_id)
+    invitation = mine.filter(accepted_at=None, revoked_at=None).first()
+    if invitation is None:
+        raise Refused("The invitation has been used or revoked already.")
+    invitation.revoked_at = clock.now()
+    invitation.save(update_fields=["revoked_at"])
+    target = f"invitation:{invitation}"
+    AuditEntry.record(actor, "invitation.revoke", target, team_id=invitation.team_id)
+
+
+USELESS = "This invitation has been used, has expired or was revoked. Ask for a new one."
+
+MAX_ACCOUNTS = 3
+"""Maximum number of accounts created by one link. It is for one person, who may start over."""
+SIGNED_UP = "invitation.sign_up"
+
+
+def waiting_invitation(token: str) -> Invitation | None:
+    """The invitation of a link, as long as it can be used; else None."""
+    digest = access.digest(token)
+    if digest is None:
+        return None
+    known = Invitation.objects.select_related("team").filter(digest=digest)
+    return known.filter(accepted_at=None, revoked_at=None, expires_at__gt=clock.now()).first()
+
+
+def accept_invitation(token: str, *, user: User, actor: str) -> Membership:
+    """Make the person a member.
+
+    Raises Refused; if they are a member already, the link stays valid.
+    """
+    try:
+        return transactions.run(lambda: _accept_invitation(token, user, actor))
+    except IntegrityError:
+        # The same person with two links at once: the unique key decides, and the other link stays.
+        raise Refused("You belong to this team already.") from None
+
+
+def lets_sign_up(token: str) -> bool:
+    """Whether the link may create another account; the limit matters if the link leaks."""
+    invitation = waiting_invitation(token)
+    if invitation is None:
+        return False
+    made = AuditEntry.objects.filter(target=f"invitation:{invitation}", action=SIGNED_UP)
+    return made.count() < MAX_ACCOUNTS
+
+
+def note_sign_up(token: str, *, actor: str) -> None:
+    """Record an account created by the link, in the audit log that the team's owners see."""
+    invitation = waiting_invitation(token)
+    if invitation is not None:
+        target = f"invitation:{invitation}"
+        AuditEntry.record(actor, SIGNED_UP, target, team_id=invitation.team_id)
+
+
+def _accept_invitation(token: str, user: User, actor: str) -> Membership:
+    found = waiting_invitation(token)
+    # A concurrent use waits for this lock, and then finds the invitation used.
+    locked = Invitation.objects.select_for_update().filter(pk=found.pk) if found else None
+    invitation = locked.filter(accepted_at=None, revoked_at=None).first() if locked else None
+    if invitation is None:
+        raise Refused(USELESS)
+    team = invitation.team
+    if Membership.objects.filter(team=team, user=user).exists():
+        raise Refused(f"You belong to {team.name} already.")
+    invitation.accepted_at = clock.now()
+    invitation.save(update_fields=["accepted_at"])
+    membership = Membership.objects.create(team=team, user=user, role=invitation.role)
+    AuditEntry.record(
+        actor,
+        "invitation.accept",
+        f"membership:{team.slug}/{user.get_username()}",
+        team_id=team.pk,
+        after={"role": membership.role, "invitation": invitation.pk, "by": invitation.invited_by},
+    )
+    return membership
+
+
+LAST = "The team would have no owner. Make another member an owner first."
+
+
+def set_role(team: str, membership_id: int, role: str, *, actor: str) -> Membership:
+    """Give a member another role. Raises Invalid and Refused."""
+    if role not in access.TEAM_RANKS:
+        raise Invalid.of(
+            InvalidValues([FieldError("role", f"Choose from {', '.join(access.TEAM_RANKS)}.")])
+        )
+    return transactions.run(lambda: _set_role(team, membership_id, role, actor))
+
+
+def end_membership(team: str, membership_id: int, *, actor: str) -> Membership:
+    """Remove a member, or let them leave; what they made stays the team's. Raises Refused."""
+    return transactions.run(lambda: _end_membership(team, membership_id, actor))
+
+
+def _set_role(team: str, membership_id: int, role: str, actor: str) -> Membership:
+    membership = _locked(team, membership_id)
+    before = membership.role
+    if role == before:
+        return membership
+    _check_owner_stays(membership)
+    membership.role = role
+    membership.save(update_fields=["role"])
+    AuditEntry.record(
+        actor,
+        "membership.change",
+        _target(membership),
+        team_id=membership.team_id,
+        before={"role": before},
+        after={"role": role},
+    )
+    if before == Membership.Role.OWNER:
+        _take_invitations_back(membership, actor)
+    return membership
+
+
+def _end_membership(team: str, membership_id: int, actor: str) -> Membership:
+    membership = _locked(team, membership_id)
+    _check_owner_stays(membership)
+    AuditEntry.record(
+        actor,
+        "membership.end",
+        _target(membership),
+        team_id=membership.team_id,
+        before={"role": membership.role},
+    )
+    _take_invitations_back(membership, actor)
+    membership.delete()
+    return membership
+
+
+def _locked(slug: str, membership_id: int) -> Membership:
+    # Lock the team, not the membership: two owners who leave at once must see each other.
+    team = Team.objects.select_for_update().get(slug=slug)
+    found = team.memberships.select_related("user", "team").filter(pk=membership_id).first()
+    if found is None:
+        raise Refused("This person is not a member any more.")
+    return found
+
+
+def _check_owner_stays(membership: Membership) -> None:
+    if membership.role != Membership.Role.OWNER:
+        return
+    owners = Membership.objects.filter(
+        team=membership.team_id, role=Membership.Role.OWNER, user__is_active=True
+    )
+    if not owners.exclude(pk=membership.pk).exists():
+        raise Refused(LAST)
+
+
+def _take_invitations_back(membership: Membership, actor: str) -> None:
+    # With an open invitation of their own they could rejoin as owner.
+    now = clock.now()
+    waiting = Invitation.objects.select_for_update().filter(
+        team=membership.team_id,
+        invited_by=membership.user.get_username(),
+        accepted_at=None,
+        revoked_at=None,
+        expires_at__gt=now,
+    )
+    for invitation in waiting.select_related("team"):
+        invitation.revoked_at = now
+        invitation.save(update_fields=["revoked_at"])
+        target = f"invitation:{invitation}"
+        AuditEntry.record(actor, "invitation.revoke", target, team_id=membership.team_id)
+
+
+def _target(membership: Membership) -> str:
+    return f"membership:{membership.team.slug}/{membership.user.get_username()}"
+
+
+def ensure(**_: Any) -> None:
+    """Reset the groups; called after each ``migrate``, when all permissions exist."""
+    every = list(Permission.objects.select_related("content_type"))
+    for role in access.ROLES:
+        group, _made = Group.objects.get_or_create(name=role.name)
+        wanted = {row.pk for row in every if role.may(*_parts(row))}
+        if set(group.permissions.values_list("pk", flat=True)) != wanted:
+            group.permissions.set(wanted)
+
+
+def _parts(permission: Permission) -> tuple[str, str, str]:
+    """App, action and model, from a code name in Django's format."""
+    kind = permission.content_type
+    return kind.app_label, permission.codename.partition("_")[0], kind.model
+
+
+def access_began(team_id: int, channel: Channel, now: datetime) -> datetime | None:
+    """When the team got access; None if the channel shares its history with everybody.
+
+    A team has access while a key of it is valid, and its members have access to each external
+    channel. A team that loses access and regains it does not get the messages in between.
+    """
+    if channel.history == Channel.History.SHARED:
+        return None
+    return access.since(_spans(team_id, channel), now)
+
+
+def _spans(team_id: int, channel: Channel) -> Iterator[tuple[datetime, datetime | None]]:
+    is_open = channel.exposure == Channel.Exposure.EXTERNAL
+    opened = channel.exposed_at or channel.created_at
+    # Memberships have no date; members have access since both the team and the exposure exist.
+    if is_open and Membership.objects.filter(team_id=team_id).exists():
+        made = Team.objects.values_list("created_at", flat=True).get(id=team_id)
+        yield max(made, opened), None
+    keys = ApiKey.objects.filter(team_id=team_id)
+    for key in keys | ApiKey.objects.filter(producer__team_id=team_id):
+        ends = min((end for end in (key.expires_at, key.revoked_at) if end), default=None)
+        if channel.slug in key.channels or key.reaches_all:
+            yield key.created_at, ends
+        elif is_open and not key.channels:
+            yield max(key.created_at, opened), ends

@@ -1,0 +1,1 @@
+"""Acknowledgements of deliveries: callbacks, and how long to wait for them."""

@@ -1,0 +1,141 @@
+"""Replace a web process that hangs, for instance in C code.
+
+Each web process touches a file once a second. The supervisor checks these files and kills a process
+whose file does not change; the web server then starts a replacement. A thread touches the file: it
+stops when nothing else in the process can run either. A loop in Python code lets the thread run and
+is not detected. A process that a signal stopped is killed sooner (supervisor.py).
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from django.conf import settings
+
+from delivery.processes.control import runs
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+MAX_CHECKS = 10
+"""Checks in a row, 3 s apart (Supervisor's ``pulse_s``), that find a file unchanged. Checks are
+counted instead of seconds, so that a suspended host or a changed clock kills no process."""
+GONE_S = 86_400.0
+"""A host whose files were not touched for this long is gone. If it was only suspended, its
+processes create the folder again."""
+MARK = "supervisor"
+"""The supervisor's own file, which shows that files can be written and what the time is there."""
+
+
+def folder() -> Path:
+    """Return the folder of this host: processes of two hosts on one volume may have equal ids."""
+    return Path(settings.DATA_DIR) / "web" / socket.gethostname()
+
+
+def begin() -> None:
+    """Start touching this process's file; called in a web process when it can answer."""
+    threading.Thread(target=_beat, name="heartbeat", daemon=True).start()
+
+
+def _beat() -> None:
+    path = folder() / f"{os.getpgrp()}.{os.getpid()}"
+    rest, is_known = threading.Event(), False
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            is_known = False
+        except OSError as error:
+            if not is_known:
+                logger.warning("heartbeats cannot be written, so hangs are not detected: %s", error)
+            is_known = True
+        rest.wait(BEAT_S)
+
+
+class WebWatch:
+    """Called by the supervisor every few seconds; kills single processes, never all of them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[int, int]] = {}
+        """By file: when it was last touched, and how many checks ago that was first seen."""
+        self._has_cleared = False
+
+    def __call__(self) -> bool:
+        """Replace hanging processes; always returns True, because the web server continues."""
+        before, self._seen = self._seen, {}
+        if not self._can_write():
+            return True  # no process can write, so the files say nothing
+        if not self._has_cleared:  # once, because a new host name comes only with a start
+            self._has_cleared = True
+            _clear_gone_hosts()
+        for path in folder().glob("*.*"):
+            if (numbers := _numbers(path)) is None:
+                continue
+            group, pid = numbers
+            if not _is_ours(group, pid):
+                if not runs(pid):
+                    _forget(path)
+                continue
+            with suppress(FileNotFoundError):
+                touched = path.stat().st_mtime_ns
+                last, checks = before.get(path, (touched, -1))
+                self._seen[path] = (touched, checks + 1 if touched == last else 0)
+            if self._seen.get(path, (0, 0))[1] >= MAX_CHECKS:
+                logger.error("web process %d hangs; killing it to start another", pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                _forget(path)
+        return True
+
+    def _can_write(self) -> bool:
+        try:
+            folder().mkdir(parents=True, exist_ok=True)
+            (folder() / MARK).touch()
+        except OSError:
+            return False
+        return True
+
+
+def _clear_gone_hosts() -> None:
+    """Remove the folders of hosts that are gone: each container has a new host name."""
+    own = folder()
+    # Not this process's clock: a volume may have its own.
+    now = (own / MARK).stat().st_mtime
+    for host in own.parent.iterdir():
+        with suppress(OSError):  # its files change, or another supervisor removes it as well
+            files = list(host.iterdir()) if host != own else []
+            if files and now - max(path.stat().st_mtime for path in files) > GONE_S:
+                for path in files:
+                    if path.name == MARK or _numbers(path):
+                        _forget(path)
+                host.rmdir()  # fails if it contains other files
+
+
+def _numbers(path: Path) -> tuple[int, int] | None:
+    """Return the process group and id of the file's process; None for any other file."""
+    group, _, pid = path.name.partition(".")
+    return (int(group), int(pid)) if group.isdecimal() and pid.isdecimal() else None
+
+
+def _forget(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def _is_ours(group: int, pid: int) -> bool:
+    """Whether the process belongs to a web server that this process started."""
+    try:
+        return os.getpgid(pid) == group and _parent(group) == os.getpid()
+    except OSError:
+        return False
+
+
+def _parent(pid: int) -> int:
+    """Process id of the parent. Raises OSError when there is no such process."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    # The command's name, in parentheses, may contain any character.
+    return int(stat.rpartition(")")[2].split()[1])

@@ -1,0 +1,1 @@
+"""The health of consumers: circuit breakers, changes, notifications."""

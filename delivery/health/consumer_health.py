@@ -1,0 +1,87 @@
+"""Store what pumps learn about consumers' health, and disable consumers automatically."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from django.db import IntegrityError
+
+from channels_app.database import transactions
+from channels_app.models import AuditEntry, Consumer
+from delivery.core.breaker import Circuit
+from delivery.models import ConsumerHealth
+
+
+def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
+    """Return the circuits as last saved; a consumer without a row is absent."""
+    return {
+        row.consumer_id: Circuit(
+            state=row.circuit,
+            consecutive_failures=row.consecutive_failures,
+            opened_count=row.opened_count,
+            next_probe_at=_seconds(row.next_probe_at),
+            failing_since=_seconds(row.failing_since),
+            slow_until=_seconds(row.slow_until),
+        )
+        for row in ConsumerHealth.objects.filter(consumer_id__in=list(consumer_ids))
+    }
+
+
+def save(consumer_id: int, circuit: Circuit, *, outcome: str, success: bool, now: datetime) -> None:
+    """Save a circuit, for the next pump of this consumer and for display."""
+    values: dict[str, object] = {
+        "circuit": circuit.state,
+        "consecutive_failures": circuit.consecutive_failures,
+        "opened_count": circuit.opened_count,
+        "next_probe_at": _instant(circuit.next_probe_at),
+        "slow_until": _instant(circuit.slow_until),
+        "failing_since": _instant(circuit.failing_since),
+        "last_outcome": outcome,
+        "last_success_at" if success else "last_failure_at": now,
+    }
+    if not ConsumerHealth.objects.filter(consumer_id=consumer_id).update(**values):
+        # The consumer was deleted meanwhile.
+        with suppress(IntegrityError):
+            ConsumerHealth.objects.update_or_create(consumer_id=consumer_id, defaults=values)
+
+
+def disable(
+    consumer_id: int, *, reason: str, now: datetime, active_since: datetime | None = None
+) -> bool:
+    """Disable a consumer that is gone or has failed for days; its backlog waits (S0-13).
+
+    A consumer that a person activated after ``active_since`` is left active for the same period
+    again. Returns whether this call disabled it.
+    """
+    return transactions.run(lambda: _disable(consumer_id, reason, now, active_since))
+
+
+def _disable(consumer_id: int, reason: str, now: datetime, active_since: datetime | None) -> bool:
+    consumer = Consumer.objects.select_for_update().filter(id=consumer_id).first()
+    if consumer is None or consumer.state != Consumer.State.ACTIVE:
+        return False
+    changed_at = consumer.state_changed_at
+    if active_since is not None and changed_at is not None and changed_at > active_since:
+        return False
+    consumer.state = Consumer.State.DISABLED
+    consumer.state_reason = reason[:200]
+    consumer.state_changed_at = now
+    consumer.save()
+    AuditEntry.objects.create(
+        actor="broker",
+        action="consumer.disable",
+        target=f"consumer:{consumer.channel.slug}/{consumer.client_id}",
+        team_id=consumer.team_id,
+        reason=reason,
+        before={"state": "active"},
+        after={"state": "disabled"},
+    )
+    return True
+
+
+def _seconds(instant: datetime | None) -> float | None:
+    return None if instant is None else instant.timestamp()
+
+
+def _instant(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,1 @@
+"""Sweeps and housekeeping: retention, reconciliation, recurring messages."""

@@ -1,0 +1,401 @@
+"""Publish the messages of due schedules, each occurrence once (S4-06).
+
+The schedule's row is the lock: its holder publishes, and moves ``next_at`` in the transaction that
+stores the message. Concurrent processes skip a locked row; later ones see another ``next_at`` and
+version.
+
+Sweeps take turns, and one that deletes old rows may delay the others; a message that is due every
+half second cannot wait for them. Each maintenance process has a schedule runner; the lock on a
+schedule's row decides which of them fires it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import Error as DatabaseFailure
+from django.db import close_old_connections, connection
+from django.db.models import F, Min
+
+from channels_app import failpoints
+from channels_app.api import publishing, recurring
+from channels_app.api.problems import ApiProblem
+from channels_app.change_marker import change_marker
+from channels_app.core import ids, recurrence
+from channels_app.core.encryption import KeyMissing, Unreadable
+from channels_app.core.errors import Conflict, OverQuota, StorageFull
+from channels_app.core.recurrence import SKIP_IF_UNDELIVERED, Turn
+from channels_app.database import clock, raw, transactions
+from channels_app.ingest import accept, limits
+from channels_app.ingest.accept import Accepted, Publication
+from channels_app.ingest.limits import Held
+from channels_app.models import Message, Schedule, new_id
+from channels_app.registry import schedules
+from channels_app.registry.cache import ChannelConfig, config_cache
+from channels_app.registry.schedules import Order
+from delivery import metrics
+from delivery.core.lifecycle import DeliveryState
+from delivery.models import Delivery
+from delivery.processes import registration
+
+_WAITING = [
+    DeliveryState.QUEUED.value,
+    DeliveryState.IN_FLIGHT.value,
+    DeliveryState.AWAITING_ACK.value,
+]
+_DUE = f"SELECT id FROM {Schedule._meta.db_table} WHERE next_at <= %s ORDER BY next_at LIMIT %s"
+
+
+class Lost(Exception):
+    """A locked schedule was changed by another transaction: discard everything of this round."""
+
+
+def next_due_at() -> datetime | None:
+    """Return when the next schedule is due; None if there is none."""
+    found: datetime | None = Schedule.objects.aggregate(at=Min("next_at"))["at"]
+    return found
+
+
+def take(now: datetime, most: int) -> list[Schedule]:
+    """Lock due schedules until the transaction ends; return them, longest overdue first.
+
+    Schedules that another process has locked are skipped.
+    """
+    rows = raw.read(_DUE + raw.skip_locked(), [raw.text(now), most])
+    keys = [key for (key,) in rows]
+    found = Schedule.objects.select_related("channel", "producer", "body").in_bulk(keys)
+    return [found[key] for key in keys if key in found]
+
+
+def is_undelivered(schedule: Schedule) -> bool:
+    """Whether its last message still waits for the fan-out or for one of its consumers."""
+    message_id = schedule.last_message_id
+    if message_id is None:
+        return False
+    if Message.objects.filter(id=message_id, state=Message.State.ACCEPTED).exists():
+        return True
+    return Delivery.objects.filter(message_id=message_id, state__in=_WAITING).exists()
+
+
+def move(
+    schedule: Schedule,
+    lines: Sequence[dict[str, Any]],
+    *,
+    next_at: datetime | None,
+    message_id: int | None,
+    skipped: int,
+) -> None:
+    """Store a round's result in the row, if its settings still have the version that was used.
+
+    Raises Lost.
+    """
+    fired = 0 if message_id is None else 1
+    if schedule.limit is not None and schedule.fired_count + fired >= schedule.limit:
+        next_at = None
+    same = Schedule.objects.filter(
+        id=schedule.id, version=schedule.version, next_at=schedule.next_at
+    )
+    moved = same.update(
+        next_at=next_at,
+        state=Schedule.State.ACTIVE if next_at else Schedule.State.ENDED,
+        recent=recurrence.kept(schedule.recent, *lines),
+        fired_count=F("fired_count") + fired,
+        skipped_count=F("skipped_count") + skipped,
+        last_message_id=schedule.last_message_id if message_id is None else message_id,
+    )
+    if not moved:
+        raise Lost(f"schedule {schedule.id}")
+
+
+def note_run(schedule: Schedule, line: dict[str, Any], message_id: int) -> None:
+    """Store the result of a manual run, which does not affect the next occurrence or the limit."""
+    Schedule.objects.filter(id=schedule.id).update(
+        recent=recurrence.kept(schedule.recent, line), last_message_id=message_id
+    )
+
+
+logger = logging.getLogger(__name__)
+
+MAX_OCCURRENCES = 100
+"""Schedules in one transaction: at nine o'clock many are due at once."""
+_missing: set[str] = set()
+"""Missing keys that the log has reported."""
+LATE = timedelta(seconds=5)
+"""After this delay the sweep fires an occurrence instead of a schedule runner."""
+
+
+class _Rejected(Exception):
+    """Why an occurrence has no message, as a sentence."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """What to do now for one schedule."""
+
+    schedule: Schedule
+    turn: Turn
+    view: ChannelConfig | None = None
+    publication: Publication | None = None
+    result: str = ""
+    detail: str = ""
+    message_id: int | None = None
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> int:
+        """Number of occurrences that have passed without a message."""
+        return self.turn.missed + (self.turn.occurrence is not None and self.message_id is None)
+
+
+def fire_due(*, due_before: datetime | None = None, most: int = MAX_OCCURRENCES) -> int:
+    """Fire what is due now, or by ``due_before``, in one transaction; return how many schedules.
+
+    Raises database errors; then nothing was stored.
+    """
+    try:
+        rounds = transactions.run(lambda: _fire(due_before, most), on_collision=new_id.reseed)
+    except Lost:
+        # A schedule was paused or changed before it was locked; due ones are found again.
+        logger.warning("due schedules changed while they were locked; retrying", exc_info=True)
+        return 0
+    if rounds:
+        failpoints.reach("after_fire")
+        _count(rounds)
+    return len(rounds)
+
+
+def fire_overdue() -> int:
+    """Fire occurrences so late that no schedule runner handles them; checks without locks."""
+    limit, next_at = clock.now() - LATE, next_due_at()
+    return fire_due(due_before=limit) if next_at is not None and next_at <= limit else 0
+
+
+def run_now(order: Order) -> dict[str, Any]:
+    """Publish a schedule's message once more, in any state; return the publish response.
+
+    Raises NotFound, PreconditionFailed, KeyUnavailable, and Conflict if the channel rejects it.
+    """
+    return transactions.run(lambda: _run_now(order), on_collision=new_id.reseed)
+
+
+def _fire(due_before: datetime | None, most: int) -> list[_Round]:
+    now = clock.now()
+    rounds = list(filter(None, (_judge(it, now) for it in take(due_before or now, most))))
+    groups: dict[tuple[int, int | None], list[_Round]] = {}
+    for one in rounds:
+        if one.view is not None and one.publication is not None:
+            groups.setdefault((one.view.id, one.schedule.producer_id), []).append(one)
+    for (_, producer_id), some in groups.items():
+        _store(some, producer_id)
+    for one in rounds:
+        _write_down(one, now)
+    if rounds:
+        failpoints.reach("in_fire")
+    return rounds
+
+
+def _store(some: Sequence[_Round], producer_id: int | None) -> None:
+    """Store the messages of one producer on one channel, as many as the quotas permit.
+
+    Each belongs to its own schedule, so each is rejected individually.
+    """
+    view = some[0].view
+    assert view is not None
+    taken: list[tuple[_Round, Publication, Held | None]] = []
+    for one in some:
+        assert one.publication is not None
+        try:
+            held = limits.take(view, producer_id, [one.publication])
+        except (OverQuota, StorageFull) as refused:
+            one.result, one.detail = recurrence.REFUSED, refused.detail
+        else:
+            taken.append((one, one.publication, held))
+    if not taken:
+        return
+    publications = [publication for _, publication, _ in taken]
+    try:
+        results = accept.accept(view, producer_id, publications, within_quota=False)
+    except BaseException:
+        for _, publication, held in taken:
+            limits.give_back(held, [publication])
+        raise
+    for (one, publication, held), accepted in zip(taken, results, strict=True):
+        if accepted.duplicate or accepted.conflict:
+            limits.give_back(held, [publication])
+        _note(one, accepted)
+
+
+def _judge(schedule: Schedule, now: datetime) -> _Round | None:
+    """Decide about a schedule's occurrence; None if this process lacks its body's key."""
+    assert schedule.next_at is not None
+    try:
+        turn = recurrence.turn(schedule.next_at, now, schedule.misfire, schedule.timetable.after)
+    except ValueError as error:
+        # Its time zone no longer exists in a new release of the zones: end it with the reason.
+        turn = Turn(schedule.next_at, 0, None)
+        return _Round(schedule, turn, result=recurrence.REFUSED, detail=str(error))
+    one = _Round(schedule, turn)
+    if turn.occurrence is None:
+        return one
+    if schedule.overlap == SKIP_IF_UNDELIVERED and is_undelivered(schedule):
+        one.result, one.detail = (
+            recurrence.OVERLAPPED,
+            "The previous message is not delivered yet.",
+        )
+        return one
+    key = recurrence.key(schedule.name, turn.occurrence)
+    try:
+        one.view, one.publication = _publication(schedule, key, now)
+    except KeyMissing as error:
+        if error.key_id not in _missing:
+            _missing.add(error.key_id)
+            logger.error(registration.MISSING, error.key_id)
+        if any(error.key_id in other.keys for other in registration.holders()):
+            return None
+        # Otherwise it would come before all others for ever.
+        one.result, one.detail = recurrence.REFUSED, str(error)
+    except _Rejected as refused:
+        one.result, one.detail = recurrence.REFUSED, str(refused)
+    return one
+
+
+def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelConfig, Publication]:
+    view, producer = config_cache.channel(schedule.channel.slug), schedule.producer
+    if view is None:
+        raise _Rejected("Its channel was deleted.")
+    if producer is not None and producer.disabled:
+        raise _Rejected("Its producer is disabled.")
+    try:
+        return view, recurring.message(schedule, view, producer, key, now)
+    except KeyMissing:
+        raise
+    except (ApiProblem, Unreadable) as refused:
+        raise _Rejected(str(refused)) from None
+
+
+def _note(one: _Round, accepted: Accepted) -> None:
+    if accepted.conflict:
+        one.result, one.detail = recurrence.REFUSED, publishing.CONFLICT
+        return
+    one.result, one.message_id = recurrence.FIRED, accepted.message_id
+
+
+def _write_down(one: _Round, now: datetime) -> None:
+    schedule, turn = one.schedule, one.turn
+    if turn.missed:
+        one.lines.append(
+            recurrence.line(
+                recurrence.MISSED, now, occurrence_at=schedule.next_at, count=turn.missed
+            )
+        )
+    if turn.occurrence is not None:
+        message = one.message_id and ids.to_public(ids.MESSAGE, one.message_id)
+        one.lines.append(
+            recurrence.line(
+                one.result,
+                now,
+                occurrence_at=turn.occurrence,
+                message=message or None,
+                detail=one.detail,
+            )
+        )
+    move(
+        schedule,
+        one.lines,
+        next_at=turn.next_at,
+        message_id=one.message_id,
+        skipped=one.skipped,
+    )
+
+
+def _run_now(order: Order) -> dict[str, Any]:
+    schedule, now = schedules.find(order), clock.now()
+    try:
+        view, publication = _publication(schedule, recurrence.run_key(order.name, new_id()), now)
+    except _Rejected as refused:
+        raise Conflict("schedule_refused", str(refused)) from None
+    (accepted,) = accept.accept(view, schedule.producer_id, [publication])
+    shown = publishing.show(view, publication, accepted)
+    line = recurrence.line(recurrence.RUN, now, message=shown["id"], detail=order.actor)
+    note_run(schedule, line, accepted.message_id)
+    order.record("schedule.run", schedule, None, {"message": shown["id"]})
+    metrics.OCCURRENCES.labels(recurrence.RUN).inc()
+    return shown
+
+
+def _count(rounds: Sequence[_Round]) -> None:
+    for one in rounds:
+        if one.turn.missed:
+            metrics.OCCURRENCES.labels(recurrence.MISSED).inc(one.turn.missed)
+        if one.result:
+            metrics.OCCURRENCES.labels(one.result).inc()
+        if one.message_id is not None and one.turn.occurrence is not None:
+            late = clock.now() - one.turn.occurrence
+            metrics.OCCURRENCE_LATENESS.observe(max(0.0, late.total_seconds()))
+
+
+POLL_S = 1.0
+"""Interval of queries with nothing due, which find changes made by other hosts."""
+PEEK_INTERVAL_S = 0.2
+"""Interval of checks for configuration changes on this host, which cost very little."""
+REST_S = 0.01
+"""Shortest pause when another process holds what is due."""
+RETRY_S = 1.0
+
+
+class ScheduleRunner(threading.Thread):
+    """Runs until told to stop; errors are logged, and the work is tried again."""
+
+    def __init__(self, wait: Callable[[float], bool]) -> None:
+        """``wait`` sleeps for some seconds; it returns True, at once, when the process stops."""
+        super().__init__(name="schedule-runner", daemon=True)
+        self._wait = wait
+        self._ended = threading.Event()
+
+    def stop(self) -> None:
+        """Stop, and wait for the current write."""
+        self._ended.set()
+        self.join(5.0)
+
+    def run(self) -> None:
+        """Fire and sleep until the next occurrence, in a loop."""
+        while not (self._ended.is_set() or self._wait(0.0)):
+            try:
+                mark = change_marker.mark()
+                self._sleep_until(self.turn(), mark)
+            except DatabaseFailure as error:
+                logger.warning("database unavailable, schedules wait: %s", error)
+                close_old_connections()
+                self._pause(RETRY_S)
+            except Exception:
+                # The sweep is the fallback; no error may end this thread.
+                logger.exception("publishing due schedules failed")
+                self._pause(RETRY_S)
+        connection.close()
+
+    def turn(self) -> datetime | None:
+        """Fire all that is due; return when the next occurrence is."""
+        while (next_at := next_due_at()) is not None and next_at <= clock.now():
+            if self._ended.is_set() or not fire_due():
+                break  # another process handles it
+        return next_at
+
+    def _sleep_until(self, next_at: datetime | None, mark: tuple[int, int]) -> None:
+        began = time.monotonic()
+        while not self._ended.is_set() and change_marker.mark() == mark:
+            left = began + POLL_S - time.monotonic()
+            if next_at is not None:
+                left = min(left, (next_at - clock.now()).total_seconds())
+            if left <= 0:
+                break
+            if self._wait(min(left, PEEK_INTERVAL_S)):
+                return
+        if next_at is not None and next_at <= clock.now() and time.monotonic() - began < REST_S:
+            self._pause(REST_S)
+
+    def _pause(self, seconds: float) -> None:
+        self._wait(seconds)

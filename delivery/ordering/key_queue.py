@@ -1,0 +1,497 @@
+"""Keep the queue of each ordering key as deliveries open and finish.
+
+This holds however many pumps fan out concurrently: a pump leaves a message for later if another
+pump holds an earlier one of the same key.
+
+Call these functions inside the transaction that creates, queues or finishes deliveries, so that
+rows and lanes agree. The guarantee: a delivery of a key is sent only after the one before it was
+delivered or abandoned (S3-33). Deliveries behind the head have a ``due_at`` far in the future, so
+claims skip them at no cost, however many there are (S3-07).
+
+A lane is locked before it is read. Adding a delivery behind a head and removing that head therefore
+wait for each other.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from channels_app import failpoints
+from channels_app.database import clock, raw
+from channels_app.models import Message
+from channels_app.registry.cache import config_cache
+from delivery import metrics
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.ordering import BEHIND, acceptance, lane_id
+from delivery.models import Delivery, Lane, LaneWaiter
+
+LANES, WAITERS, DELIVERIES = (one._meta.db_table for one in (Lane, LaneWaiter, Delivery))
+NEVER = raw.text(BEHIND)
+
+
+class Locked(NamedTuple):
+    """A lane that is locked until the end of the transaction."""
+
+    id: int
+    consumer_id: int
+    head_id: int | None
+    last_place: int
+    waiting_count: int
+    is_paused: int
+
+
+def lock(lanes: Iterable[int]) -> dict[int, Locked]:
+    """Lock the lanes that exist until the end of the transaction; return them by id."""
+    keys = sorted(lanes)
+    if not keys:
+        return {}
+    rows = raw.read(
+        "SELECT id, consumer_id, head_id, last_place, waiting_count, paused_at IS NOT NULL "
+        f"FROM {LANES} WHERE id IN ({raw.listed(keys)}) ORDER BY id{raw.locked()}"
+    )
+    return {row[0]: Locked._make(row) for row in rows}
+
+
+def paused(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return those of the keys (consumer, ordering key) that a person has paused."""
+    known = config_cache.ordered()
+    by_lane = {lane_id(*key): key for key in keys if key[1] and key[0] in known}
+    if not by_lane:
+        return set()
+    rows = raw.read(
+        f"SELECT id FROM {LANES} WHERE id IN ({raw.listed(sorted(by_lane))}) "
+        "AND paused_at IS NOT NULL"
+    )
+    return {by_lane[key] for (key,) in rows}
+
+
+def lengthen(count: int, keys: Sequence[int], places: int | None = None) -> raw.Statement:
+    more = count if places is None else places
+    return (
+        f"UPDATE {LANES} SET waiting_count = waiting_count + {count:d}, "
+        f"last_place = last_place + {more:d} WHERE id IN ({raw.listed(keys)})",
+        [],
+    )
+
+
+def keyed(delivery_ids: Collection[int], more: str = "") -> list[tuple[Any, ...]]:
+    """Return id, consumer and key of those deliveries that belong into lanes."""
+    known = config_cache.ordered()
+    if not known or not delivery_ids:
+        return []
+    columns = "id, consumer_id, ordering_key" + (f", {more}" if more else "")
+    return raw.read(
+        f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({raw.listed(delivery_ids)}) "
+        f"AND ordering_key <> '' AND consumer_id IN ({raw.listed(known)})"
+    )
+
+
+NEW = raw.Insert(
+    Lane,
+    numbers=("id", "consumer_id", "head_id", "last_place", "waiting_count"),
+    values=("ordering_key", "head_at"),
+)
+WAITING = raw.Insert(LaneWaiter, numbers=("delivery_id", "lane_id", "place"), values=("due_at",))
+
+
+class NewEntry(NamedTuple):
+    """A delivery that is about to be opened."""
+
+    delivery_id: int
+    consumer_id: int
+    ordering_key: str
+    due_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """Which deliveries must wait, and the statements that store it."""
+
+    behind: frozenset[int] = frozenset()
+    """Deliveries whose ``due_at`` must be core.ordering.BEHIND."""
+    statements: list[raw.Statement] = field(default_factory=list)
+
+
+def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
+    """Append deliveries to their lanes in the order given.
+
+    The first delivery of an empty lane is its head. A dead head that is queued again keeps its
+    place. The caller executes the statements. If another transaction creates the same lane they
+    collide, and the caller must run its transaction again.
+    """
+    by_lane: dict[int, list[NewEntry]] = {}
+    for entrant in entrants:
+        key = lane_id(entrant.consumer_id, entrant.ordering_key)
+        by_lane.setdefault(key, []).append(entrant)
+    if not by_lane:
+        return Entered()
+    known = lock(by_lane)
+    new: list[raw.Row] = []
+    waiters: list[raw.Row] = []
+    longer: dict[int, list[int]] = {}
+    unblocked: list[int] = []
+    for key, some in sorted(by_lane.items()):
+        lane, last = known.get(key), 0
+        if lane is None:
+            head, *behind = some
+            numbers = key, head.consumer_id, head.delivery_id, len(behind), len(behind)
+            new.append((numbers, (head.ordering_key, raw.text(now))))
+        else:
+            behind, last = [it for it in some if it.delivery_id != lane.head_id], lane.last_place
+            longer.setdefault(len(behind), []).append(key)
+            unblocked += [key] * (len(behind) < len(some))
+        places = enumerate(behind, last + 1)
+        waiters += [((one.delivery_id, key, place), (one.due_at,)) for place, one in places]
+    statements = [*NEW.statements(new), *WAITING.statements(waiters)]
+    statements += [lengthen(count, keys) for count, keys in longer.items() if count]
+    if unblocked:
+        statements.append(_unblocking(unblocked, now))
+    return Entered(frozenset(numbers[0] for numbers, _ in waiters), statements)
+
+
+def enter_rows(delivery_ids: Collection[int]) -> None:
+    """Append deliveries that have just been queued; waiting ones keep their due times."""
+    config_cache.refresh()
+    rows = keyed(delivery_ids, "message_id, CAST(due_at AS CHAR)")
+    rows.sort(key=lambda row: row[3])
+    entered = enter((NewEntry(row[0], row[1], row[2], row[4]) for row in rows), clock.now())
+    if not entered.statements:
+        return
+    # Delete entries left from before: their places are no longer valid.
+    raw.execute(
+        f"DELETE FROM {WAITERS} WHERE delivery_id IN ({raw.listed(row[0] for row in rows)})"
+    )
+    raw.execute_all(entered.statements)
+    if entered.behind:
+        behind = raw.listed(sorted(entered.behind))
+        raw.execute(f"UPDATE {DELIVERIES} SET due_at = %s WHERE id IN ({behind})", [NEVER])
+
+
+def _unblocking(keys: Sequence[int], now: datetime) -> raw.Statement:
+    return (
+        f"UPDATE {LANES} SET blocked_at = NULL, head_at = %s WHERE id IN ({raw.listed(keys)})",
+        [raw.text(now)],
+    )
+
+
+MESSAGES = Message._meta.db_table
+
+
+class Accepted(Protocol):
+    """A message that is being fanned out."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def channel_id(self) -> int: ...
+    @property
+    def ordering_key(self) -> str: ...
+    @property
+    def due_at(self) -> str: ...
+    @property
+    def accepted_at(self) -> str: ...
+
+
+M = TypeVar("M", bound=Accepted)
+
+
+def in_turn(messages: list[M], passed: Sequence[int]) -> list[M]:
+    """Return the messages that may be fanned out now.
+
+    ``passed`` are all ids that were found, including those that another process holds.
+    """
+    channels = {view.channel_id for view in config_cache.ordered().values()}
+    if not channels:
+        return messages
+    keyed = {it.id for it in messages if it.ordering_key and it.channel_id in channels}
+    if not keyed or not (others := set(passed) - {it.id for it in messages}):
+        return messages
+    # Read after the attempt to lock them: a message fanned out by now already has its place.
+    rows = raw.read(
+        f"SELECT channel_id, ordering_key FROM {MESSAGES} "
+        f"WHERE id IN ({raw.listed(sorted(others))}) AND state = %s",
+        [Message.State.ACCEPTED.value],
+    )
+    busy = {(channel_id, key) for channel_id, key in rows if key}
+    return [
+        it for it in messages if it.id not in keyed or (it.channel_id, it.ordering_key) not in busy
+    ]
+
+
+def new_deliveries(rows: Iterable[tuple[int, Accepted, int]]) -> Entered:
+    """Append new deliveries (id, message, consumer id) to their lanes."""
+    ordered = config_cache.ordered()
+    if not ordered:
+        return Entered()
+    mine = [row for row in rows if row[2] in ordered and row[1].ordering_key]
+    mine.sort(key=lambda row: acceptance(row[1].id, row[1].accepted_at))
+    return enter(
+        (NewEntry(key, owner, it.ordering_key, it.due_at) for key, it, owner in mine), clock.now()
+    )
+
+
+NEXT = f"""
+    SELECT (
+        SELECT delivery_id FROM {WAITERS} AS waiter
+        WHERE waiter.lane_id = lane.id AND waiter.place > lane.head_place
+        ORDER BY waiter.place LIMIT 1
+    ) FROM {LANES} AS lane WHERE lane.id IN ({{lanes}})
+"""
+"""Reads one index entry per lane, however many deliveries wait."""
+
+
+class ClosingEntry(NamedTuple):
+    """A delivery that is no longer open."""
+
+    delivery_id: int
+    consumer_id: int
+    ordering_key: str
+    is_dead: bool = False
+
+
+def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
+    """Return the statement that deletes lanes in which nothing waits behind these heads.
+
+    It needs no read before. Its row count is the number of deleted lanes; `leave` handles the
+    others. Lanes with dead heads are excluded because they may have to block, and paused lanes
+    remain.
+    """
+    heads = {
+        lane_id(one.consumer_id, one.ordering_key): one.delivery_id
+        for one in leavers
+        if not one.is_dead
+    }
+    if not heads:
+        return None
+    return (
+        f"DELETE FROM {LANES} WHERE id IN ({raw.listed(sorted(heads))}) "
+        f"AND head_id IN ({raw.listed(heads.values())}) "
+        "AND waiting_count = 0 AND paused_at IS NULL",
+        [],
+    )
+
+
+def leave(leavers: Iterable[ClosingEntry], now: datetime, *, ended: int = 0) -> dict[int, datetime]:
+    """Remove finished deliveries from their lanes and release the next ones.
+
+    ``ended`` is how many of their lanes `ending` has deleted already. Returns when each consumer's
+    released delivery is due. Deliveries in no lane are ignored.
+    """
+    by_id = {one.delivery_id: one for one in leavers}
+    lane_of = {key: lane_id(one.consumer_id, one.ordering_key) for key, one in by_id.items()}
+    if len(theirs := set(lane_of.values())) == ended:
+        return {}
+    lanes = lock(theirs)
+    heads = {lane.head_id for lane in lanes.values()}
+    waiting = {key for key, lane in lane_of.items() if lane in lanes and key not in heads}
+    if waiting:
+        lanes = _drop(waiting, lanes)
+    free = [lane for lane in lanes.values() if lane.head_id in by_id]
+    if not free:
+        return {}
+    stands = is_stalled()
+    dead = {one.delivery_id for one in by_id.values() if one.is_dead}
+    blocked = [it.id for it in free if it.head_id in dead and it.consumer_id in stands]
+    block(blocked, now)
+    return advance([lane for lane in free if lane.id not in blocked], now)
+
+
+def leave_rows(
+    rows: Iterable[tuple[int, int]], now: datetime, *, dead: bool = False
+) -> dict[int, datetime]:
+    """Do the same for finished deliveries of which the caller has only id and consumer."""
+    config_cache.refresh()
+    known = config_cache.ordered()
+    found = keyed([key for key, consumer_id in rows if consumer_id in known])
+    return leave((ClosingEntry(row[0], row[1], row[2], dead) for row in found), now)
+
+
+def is_stalled() -> set[int]:
+    """Return consumers whose keys wait behind a dead delivery until a person decides (S3-14)."""
+    return {view.id for view in config_cache.ordered().values() if view.head_of_line == "block"}
+
+
+def block(lanes: Sequence[int], now: datetime) -> None:
+    """Block locked lanes behind a dead head."""
+    if lanes:
+        raw.execute(
+            f"UPDATE {LANES} SET blocked_at = %s WHERE id IN ({raw.listed(lanes)})",
+            [raw.text(now)],
+        )
+
+
+def advance(lanes: Sequence[Locked], now: datetime) -> dict[int, datetime]:
+    """Make the next entry of locked lanes without a head their head; delete empty lanes.
+
+    Paused lanes stay without a head. Returns when each consumer's released delivery is due.
+    """
+    if not lanes:
+        return {}
+    paused = [lane.id for lane in lanes if lane.is_paused]
+    if paused:
+        raw.execute(
+            f"UPDATE {LANES} SET head_id = NULL, head_at = %s, blocked_at = NULL "
+            f"WHERE id IN ({raw.listed(paused)})",
+            [raw.text(now)],
+        )
+    going = {lane.id: lane for lane in lanes if not lane.is_paused}
+    following = _next(key for key, lane in going.items() if lane.waiting_count)
+    ended = going.keys() - {key for key, *_ in following}
+    if ended:
+        raw.execute(f"DELETE FROM {LANES} WHERE id IN ({raw.listed(sorted(ended))})")
+    if not following:
+        failpoints.reach("in_lane")
+        return {}
+    instant = raw.text(now)
+    dues = {delivery_id: max(due_at, instant) for _, delivery_id, _, due_at in following}
+    raw.execute_all([*releasing(dues), _heads(following, instant)])
+    failpoints.reach("in_lane")
+    metrics.ORDERING_WAIT.observe_all(
+        [max(0.0, (now - raw.instant(due_at)).total_seconds()) for *_, due_at in following]
+    )
+    due: dict[int, datetime] = {}
+    for key, delivery_id, *_ in following:
+        at, consumer_id = raw.instant(dues[delivery_id]), going[key].consumer_id
+        due[consumer_id] = min(due.get(consumer_id, at), at)
+    return due
+
+
+def releasing(dues: dict[int, str]) -> Iterable[raw.Statement]:
+    """Return statements that make waiting deliveries due, by id, unless they were cancelled."""
+    by_instant: dict[str, list[int]] = {}
+    for delivery_id, due_at in dues.items():
+        by_instant.setdefault(due_at, []).append(delivery_id)
+    for due_at, keys in by_instant.items():
+        yield (
+            f"UPDATE {DELIVERIES} SET due_at = %s, version = version + 1 "
+            f"WHERE id IN ({raw.listed(keys)}) AND state = %s AND due_at = %s",
+            [due_at, DeliveryState.QUEUED.value, NEVER],
+        )
+    yield f"DELETE FROM {WAITERS} WHERE delivery_id IN ({raw.listed(dues)})", []
+
+
+def _next(lanes: Iterable[int]) -> list[tuple[int, int, int, str]]:
+    """Return lane, delivery, place and due time of the first waiting entry of each lane."""
+    keys = sorted(lanes)
+    found = raw.read(NEXT.format(lanes=raw.listed(keys))) if keys else []
+    ids = [delivery_id for (delivery_id,) in found if delivery_id is not None]
+    if not ids:
+        return []
+    # Locked, so that a move in progress is seen with its new time instead of the committed one.
+    rows = raw.read(
+        "SELECT lane_id, delivery_id, place, CAST(due_at AS CHAR) "
+        f"FROM {WAITERS} WHERE delivery_id IN ({raw.listed(ids)}){raw.locked()}"
+    )
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+
+def _heads(following: Sequence[tuple[int, int, int, str]], now: str) -> raw.Statement:
+    heads = " ".join(f"WHEN {key:d} THEN {delivery_id:d}" for key, delivery_id, *_ in following)
+    places = " ".join(f"WHEN {key:d} THEN {place:d}" for key, _, place, _ in following)
+    return (
+        f"UPDATE {LANES} SET head_id = CASE id {heads} END, head_place = CASE id {places} END, "
+        "head_at = %s, waiting_count = waiting_count - 1, blocked_at = NULL "
+        f"WHERE id IN ({raw.listed(key for key, *_ in following)})",
+        [now],
+    )
+
+
+def _drop(delivery_ids: Collection[int], lanes: dict[int, Locked]) -> dict[int, Locked]:
+    """Remove waiting deliveries from their lanes, and return the lanes as they are then."""
+    gone = raw.listed(sorted(delivery_ids))
+    found = raw.read(f"SELECT lane_id FROM {WAITERS} WHERE delivery_id IN ({gone})")
+    fewer = Tally(key for (key,) in found if key in lanes)
+    if not fewer:
+        return lanes
+    by_count: dict[int, list[int]] = {}
+    for key, count in fewer.items():
+        by_count.setdefault(count, []).append(key)
+    raw.execute_all(
+        [
+            (f"DELETE FROM {WAITERS} WHERE delivery_id IN ({gone})", []),
+            *(lengthen(-count, keys, 0) for count, keys in by_count.items()),
+        ]
+    )
+    return {
+        key: lane._replace(waiting_count=lane.waiting_count - fewer[key])
+        for key, lane in lanes.items()
+    }
+
+
+FIRST = raw.Insert(LaneWaiter, numbers=("delivery_id", "lane_id", "place"), values=("due_at",))
+
+
+def step_back(heads: Mapping[int, int], now: datetime) -> set[int]:
+    """Put heads of paused lanes back to wait, and return those; ``heads`` maps them to lanes.
+
+    The caller has locked the deliveries, and sets them to queued before its transaction ends. Their
+    lanes then have no head until they are resumed.
+    """
+    lanes = lock(heads.values())
+    back = {
+        key: lane.id
+        for key, lane in ((key, lanes.get(lane)) for key, lane in heads.items())
+        if lane is not None and lane.is_paused and lane.head_id == key
+    }
+    if not back:
+        return set()
+    keys, ids = raw.listed(sorted(back.values())), raw.listed(sorted(back))
+    places = dict(raw.read(f"SELECT id, head_place FROM {LANES} WHERE id IN ({keys})"))
+    dues = dict(raw.read(f"SELECT id, CAST(due_at AS CHAR) FROM {DELIVERIES} WHERE id IN ({ids})"))
+    raw.execute_all(
+        [
+            (f"DELETE FROM {WAITERS} WHERE delivery_id IN ({ids})", []),
+            *FIRST.statements(
+                ((key, lane, places[lane]), (dues[key],)) for key, lane in back.items()
+            ),
+            (
+                f"UPDATE {LANES} SET head_id = NULL, head_place = head_place - 1, head_at = %s, "
+                f"blocked_at = NULL WHERE id IN ({keys})",
+                [raw.text(now)],
+            ),
+            lengthen(1, list(back.values()), 0),
+            (f"UPDATE {DELIVERIES} SET due_at = %s WHERE id IN ({ids})", [NEVER]),
+        ]
+    )
+    return set(back)
+
+
+MAX_ROWS = 500
+"""Waiting deliveries that one transaction checks."""
+MAX_LANES = 50
+"""Lanes checked at a time, so that each gets a useful share of `MAX_ROWS`."""
+
+
+def expired_behind(
+    heads: Iterable[tuple[int, str]], columns: str, instant: str
+) -> list[tuple[Any, ...]]:
+    """Lock deliveries behind these heads that expired by ``instant``, and return their ``columns``.
+
+    ``heads`` are consumers and keys. Skips deliveries that other transactions hold; those farther
+    back are left to the next claim. The caller finishes them and removes them from their lanes.
+    """
+    known = config_cache.ordered()
+    keys = sorted({lane_id(*head) for head in heads if head[1] and head[0] in known})[:MAX_LANES]
+    if not keys:
+        return []
+    crowded = raw.read(
+        f"SELECT id, head_place FROM {LANES} WHERE id IN ({raw.listed(keys)}) AND waiting_count > 0"
+    )
+    if not crowded:
+        return []
+    share = MAX_ROWS // len(crowded)
+    waiting = raw.union(
+        f"SELECT delivery_id FROM {WAITERS} WHERE lane_id = {key:d} "
+        f"AND place > {place:d} ORDER BY place LIMIT {share:d}"
+        for key, place in crowded
+    )
+    if not (found := raw.read(waiting)):
+        return []
+    ids = raw.listed(delivery_id for (delivery_id,) in found)
+    return raw.read(
+        f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({ids}) AND state = %s "
+        f"AND due_at = %s AND expires_at <= %s{raw.skip_locked()}",
+        [DeliveryState.QUEUED.value, NEVER, instant],
+    )

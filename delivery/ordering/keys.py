@@ -1,0 +1,242 @@
+"""Pause and resume ordering keys, skip and repair their heads, and estimate their pace.
+
+All other changes of lanes are made when deliveries begin and end (delivery/ordering/key_queue).
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from channels_app import failpoints
+from channels_app.core.errors import Conflict, NotFound
+from channels_app.database import raw, transactions
+from channels_app.database.raw import by_index
+from channels_app.models import AuditEntry, DirectoryVersion
+from channels_app.registry.cache import config_cache
+from delivery import metrics
+from delivery.core.lifecycle import FINISHED, DeliveryState, Reason
+from delivery.core.outcome import Outcome
+from delivery.core.principal import Principal
+from delivery.models import Attempt, Counter, Delivery, Lane, LaneWaiter
+from delivery.ordering import key_queue
+from delivery.ordering.key_queue import Locked
+
+BATCH = 500
+"""Lanes examined, or deliveries released, in one transaction."""
+LANES, DELIVERIES = Lane._meta.db_table, Delivery._meta.db_table
+LOCK_KEY = f"""
+    SELECT lane.id, lane.consumer_id, lane.head_id, lane.paused_at IS NOT NULL,
+    lane.blocked_at IS NOT NULL, head.state
+    FROM {LANES} AS lane LEFT JOIN {DELIVERIES} AS head ON head.id = lane.head_id
+    WHERE lane.id > %s ORDER BY lane.id LIMIT {BATCH}
+"""
+DONE = {state.value for state in FINISHED}
+
+
+def pause(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
+    """Pause a key: only requests already on the wire are completed. Raises NotFound."""
+
+    def write() -> Lane:
+        # Lock the head before the lane, as every step does that finishes one.
+        known = Lane.objects.filter(id=lane_id).values_list("head_id", flat=True).first()
+        Delivery.objects.select_for_update().filter(id=known or 0).first()
+        lane, locked = _find(lane_id)
+        if lane.paused_at is None:
+            lane.paused_at = now
+            lane.save(update_fields=["paused_at"])
+            _keep_head(locked, now)
+            _record(lane, principal, "ordering_key.pause")
+        failpoints.reach("in_pause_key")
+        return Lane.objects.get(id=lane_id)
+
+    paused = transactions.run(write)
+    failpoints.reach("after_lane")
+    return paused
+
+
+def resume(lane_id: int, principal: Principal, *, now: datetime) -> dict[int, datetime]:
+    """Resume a paused key; return when its released delivery is due.
+
+    Repeating the call is harmless. Raises NotFound.
+    """
+
+    def write() -> dict[int, datetime]:
+        lane, locked = _find(lane_id)
+        if lane.paused_at is None:
+            return {}
+        Lane.objects.filter(id=lane_id).update(paused_at=None)
+        _record(lane, principal, "ordering_key.resume")
+        failpoints.reach("in_pause_key")
+        if lane.head_id is not None:
+            return {}
+        return key_queue.advance([locked._replace(is_paused=0)], now)
+
+    due = transactions.run(write)
+    failpoints.reach("after_lane")
+    return due
+
+
+def skip(
+    lane_id: int, head_id: int, principal: Principal, *, now: datetime, slot: int = 0
+) -> dict[int, datetime]:
+    """Skip the head of a key: a dead one stays dead, a waiting one is cancelled.
+
+    Returns when the released delivery is due. Raises NotFound, and Conflict when ``head_id`` is no
+    longer the head, or is in flight.
+    """
+
+    def write() -> dict[int, datetime]:
+        # Lock the head before the lane, as every step does that finishes one.
+        head = Delivery.objects.select_for_update().filter(id=head_id).first()
+        lane, locked = _find(lane_id)
+        if head is None or locked.head_id != head.id:
+            raise Conflict("not_the_head", "Another delivery is the head of this key.")
+        if head.state not in (DeliveryState.QUEUED, *DONE):
+            raise Conflict(
+                "in_flight", f"The head is {head.state}. Try again when its attempt has ended."
+            )
+        if head.state == DeliveryState.QUEUED:
+            _cancel(head, now, slot)
+        _record(lane, principal, "ordering_key.skip", head.id)
+        return key_queue.advance([locked], now)
+
+    due = transactions.run(write)
+    failpoints.reach("after_lane")
+    return due
+
+
+def repair(now: datetime) -> Iterator[int]:
+    """Release lanes that stopped without a reason; yield how many each step repaired.
+
+    These are lanes whose head is finished or deleted, and lanes of consumers that are not ordered
+    (any more). They result only from configuration changes at the same moment, and from rows that
+    were deleted by hand.
+    """
+    config_cache.refresh(now=True)
+    after = -1
+    while rows := raw.read(LOCK_KEY, [after]):
+        after = rows[-1][0]
+        if wrong := _stale_head(rows):
+            while mended := transactions.run(lambda: _repair(wrong, now)):
+                metrics.SWEEP_ROWS.labels("lane").inc(mended)
+                failpoints.reach("after_lane")
+                yield mended
+
+
+def _stale_head(rows: Sequence[tuple[int, int, int | None, int, int, str | None]]) -> list[int]:
+    ordered, stands = config_cache.ordered(), key_queue.is_stalled()
+    wrong = []
+    for key, consumer_id, head_id, is_paused, is_blocked, state in rows:
+        if consumer_id not in ordered:
+            wrong.append(key)
+        elif head_id is None:
+            wrong += [key] * (not is_paused)
+        elif state is None or state in DONE:
+            dead = state == DeliveryState.DEAD and consumer_id in stands
+            wrong += [key] * (not (dead and is_blocked))
+    return wrong
+
+
+def _repair(keys: Sequence[int], now: datetime) -> int:
+    """Repair lanes; return how many changed, 0 when nothing is left to do."""
+    ordered, stands = config_cache.ordered(), key_queue.is_stalled()
+    locked = list(key_queue.lock(keys).values())
+    heads = [lane.head_id for lane in locked if lane.head_id is not None]
+    states = dict(Delivery.objects.filter(id__in=heads).values_list("id", "state"))
+    over = [it for it in locked if it.consumer_id not in ordered]
+    free: list[Locked] = []
+    blocked: list[int] = []
+    for lane in locked:
+        state = states.get(lane.head_id or 0)
+        if lane in over or (state is not None and state not in DONE):
+            continue
+        if lane.head_id is None and lane.is_paused:
+            continue
+        if state == DeliveryState.DEAD and lane.consumer_id in stands:
+            blocked.append(lane.id)
+        else:
+            # The count itself may be wrong: search for the next entry.
+            free.append(lane._replace(waiting_count=max(1, lane.waiting_count)))
+    known = set(Lane.objects.filter(id__in=blocked, blocked_at=None).values_list("id", flat=True))
+    key_queue.block(sorted(known), now)
+    if free:
+        key_queue.advance(free, now)
+    return len(known) + len(free) + sum(_dissolve(lane, now) for lane in over)
+
+
+def _dissolve(lane: Locked, now: datetime) -> int:
+    """Release a batch of deliveries of a lane at once; with the last ones the lane is deleted."""
+    waiting = LaneWaiter.objects.filter(lane_id=lane.id).order_by("place")
+    some = dict(waiting.values_list("delivery_id", "due_at")[:BATCH])
+    if some:
+        instants = {key: raw.text(max(due_at, now)) for key, due_at in some.items()}
+        raw.execute_all(list(key_queue.releasing(instants)))
+    if len(some) < BATCH:
+        Lane.objects.filter(id=lane.id).delete()
+    return 1
+
+
+def _find(lane_id: int) -> tuple[Lane, Locked]:
+    """Lock and return the lane."""
+    locked = key_queue.lock([lane_id]).get(lane_id)
+    if locked is None:
+        raise NotFound("unknown_ordering_key", "The ordering key has no unfinished deliveries.")
+    return Lane.objects.get(id=lane_id), locked
+
+
+def _keep_head(lane: Locked, now: datetime) -> None:
+    """Keep the head of a lane that was just paused from being sent (again)."""
+    head = Delivery.objects.select_for_update().filter(id=lane.head_id or 0).first()
+    if head is not None and head.state == DeliveryState.QUEUED:
+        key_queue.step_back({head.id: lane.id}, now)
+    elif head is not None and head.state == DeliveryState.IN_FLIGHT:
+        # A pump may hold it without having sent it. A retry waits (queue/claim).
+        DirectoryVersion.bump(confirmed=True)
+
+
+def _cancel(head: Delivery, now: datetime, slot: int) -> None:
+    head.state, head.reason = DeliveryState.CANCELLED.value, Reason.CANCELLED.value
+    head.due_at, head.lease_owner, head.finished_at = None, None, now
+    head.version += 1
+    head.save()
+    change = {
+        (head.consumer_id, DeliveryState.QUEUED.value): -1,
+        (head.consumer_id, DeliveryState.CANCELLED.value): 1,
+    }
+    Counter.add(change, slot)
+
+
+def _record(lane: Lane, principal: Principal, action: str, head_id: int | None = None) -> None:
+    consumer = lane.consumer
+    AuditEntry.record(
+        principal.actor,
+        action,
+        f"consumer:{consumer.channel.slug}/{consumer.client_id}",
+        team_id=consumer.team_id,
+        reason=principal.reason,
+        after={"ordering_key": lane.ordering_key} | ({"head": head_id} if head_id else {}),
+    )
+
+
+SAMPLE = 20
+"""Deliveries examined, newest first."""
+MIN_INTERVAL = timedelta(milliseconds=1)
+
+
+def most_per_second(consumer_id: int) -> float | None:
+    """Return the rate at which one key's deliveries can follow each other; None without data.
+
+    A delivery holds its key for the response time, and if the consumer acknowledges later until it
+    has done so; only then the next one is sent.
+    """
+    rows = Delivery.objects.filter(consumer_id=consumer_id, state=DeliveryState.DELIVERED.value)
+    newest = by_index(rows, "delivery_list").order_by("-id")
+    ended = dict(newest.values_list("id", "finished_at")[:SAMPLE])
+    taken = Attempt.objects.filter(
+        delivery_id__in=list(ended),
+        outcome__in=[one.value for one in Outcome if one.is_success],
+    ).order_by("delivery_id", "number")
+    began = dict(taken.values_list("delivery_id", "started_at"))
+    held = [at - began[key] for key, at in ended.items() if at is not None and key in began]
+    if not held:
+        return None
+    return len(held) / sum((max(one, MIN_INTERVAL) for one in held), timedelta()).total_seconds()

@@ -1,0 +1,95 @@
+"""Decide which webhooks, deliveries and replays a team may see; all others are a 404."""
+
+from django.db.models import QuerySet
+from django.http import Http404
+
+from channels_app.core import access, ids
+from channels_app.core.access import Tenant
+from channels_app.models import Channel, Consumer, Team
+from channels_app.portal.access import TeamRequest, TeamView, actor
+from channels_app.registry.cache import ConsumerConfig, config_cache
+from delivery.core.principal import Principal
+from delivery.models import Delivery, Replay
+
+EXTERNAL = Channel.Exposure.EXTERNAL.value
+RETIRED = Consumer.State.RETIRED.value
+
+
+class WebhookView(TeamView):
+    """A page about webhooks."""
+
+    section = "webhooks"
+
+
+def webhooks_of(team: Team) -> QuerySet[Consumer]:
+    """Return the team's webhooks: its consumers on external channels, except retired ones.
+
+    Pull consumers are included, since people manage them in the same way.
+    """
+    mine = Consumer.objects.filter(team_id=team.id, channel__exposure=EXTERNAL)
+    return mine.exclude(state=RETIRED).select_related("channel")
+
+
+def webhook_of(team: Team, channel: str, client_id: str) -> Consumer:
+    """Return the webhook of the URL. Raises Http404."""
+    found = webhooks_of(team).select_related(
+        "channel", "health", "standing", "team", "dead_letter_channel"
+    )
+    webhook = found.filter(channel__slug=channel, client_id=client_id).first()
+    if webhook is None:
+        raise Http404(f"There is no webhook {client_id} on {channel}.")
+    return webhook
+
+
+def channel_of(slug: str) -> Channel:
+    """Return an external channel. Raises Http404."""
+    channel = Channel.objects.filter(slug=slug, exposure=EXTERNAL).first()
+    if channel is None:
+        raise Http404(f"There is no channel {slug}.")
+    return channel
+
+
+def delivery_of(webhook: Consumer, text: str) -> Delivery:
+    """Return one of the webhook's deliveries. Raises Http404."""
+    number = ids.from_public(ids.DELIVERY, text)
+    rows = Delivery.objects.select_related("message")
+    row = rows.filter(id=number).first() if number is not None else None
+    if row is None or row.consumer_id != webhook.id:
+        raise Http404(f"There is no delivery {text}.")
+    return row
+
+
+def replay_of(webhook: Consumer, text: str) -> Replay:
+    """Return a replay that the team created for this webhook. Raises Http404."""
+    number = ids.from_public(ids.REPLAY, text)
+    rows = Replay.objects.filter(team_id=webhook.team_id)
+    row = rows.filter(id=number).first() if number is not None else None
+    if row is None or row.consumer_ids != [webhook.id]:
+        raise Http404(f"There is no replay {text}.")
+    return row
+
+
+def hidden(request: TeamRequest, webhook: Consumer) -> str:
+    """Return why bodies and responses are hidden from this member; '' if they are not."""
+    if not webhook.channel.sensitive or access.includes(request.membership.role, "owner"):
+        return ""
+    return "The channel is sensitive: only owners of the team see what its messages hold."
+
+
+def view_of(webhook: Consumer) -> ConsumerConfig:
+    """Return the webhook's effective configuration. Raises Http404 when it was just retired."""
+    config_cache.refresh(now=True)
+    view = config_cache.consumers().get(webhook.id)
+    if view is None:
+        raise Http404(f"There is no webhook {webhook.client_id}.")
+    return view
+
+
+def tenant_of(request: TeamRequest) -> Tenant:
+    """Return the tenant of the team."""
+    return Tenant(team_id=request.team.id)
+
+
+def principal_of(request: TeamRequest, reason: str = "") -> Principal:
+    """Return the person for the audit log."""
+    return Principal(actor=actor(request), reason=reason, team_id=request.team.id)

@@ -1,0 +1,304 @@
+"""List a team's webhooks, and show one: its deliveries, health, settings and secret."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect
+
+from channels_app.core.errors import BrokerError, RateLimited
+from channels_app.core.http import Precondition
+from channels_app.database import clock
+from channels_app.models import Consumer
+from channels_app.portal.access import TeamRequest, actor
+from channels_app.portal.forms import complaint, tried
+from channels_app.registry import api_keys, consumers, secrets
+from delivery.core import timing
+from delivery.models import Counter, Delivery, Notice
+from delivery.portal import charts, pages, policy, presenters
+from delivery.portal.forms import RotateForm, SwitchForm, WebhookForm, initial
+from delivery.portal.pages import Wanted
+from delivery.portal.policy import WebhookView
+from delivery.portal.presenters import code_for
+from delivery.pump import wakeups
+from delivery.queue import due_times
+from delivery.transport import test_delivery
+
+PER_PAGE = 25
+NOTICES = 20
+MAX_UPCOMING = 100
+
+
+def tab(webhook: Consumer, name: str, more: dict[str, Any]) -> dict[str, Any]:
+    """Return the context of a tab, with the part that all tabs share."""
+    counts = Counter.read([webhook.id])[webhook.id]
+    word, tone, _ = webhook.condition
+    health = getattr(webhook, "health", None)
+    probe_at = health.next_probe_at if health else None
+    return {
+        "webhook": webhook,
+        "tab": name,
+        "condition": word,
+        "tone": tone,
+        "counts": counts,
+        "last": presenters.last_outcome(webhook),
+        "health": health,
+        "next_probe_at": probe_at if probe_at and probe_at > clock.now() else None,
+        **more,
+    }
+
+
+class IndexView(WebhookView):
+    """All webhooks of the team."""
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """List them with state, last deliveries and backlog."""
+        mine = policy.webhooks_of(request.team).select_related("channel", "health")
+        pages_ = Paginator(mine.order_by("channel__slug", "client_id"), PER_PAGE)
+        page = pages_.get_page(request.GET.get("page"))
+        counts = Counter.read(webhook.id for webhook in page)
+        strips = charts.strips(counts)
+        rows = []
+        for webhook in page:
+            word, tone, _ = webhook.condition
+            ticks = strips[webhook.id]
+            arrived = sum(tick["state"] == "delivered" for tick in ticks)
+            rows.append(
+                {
+                    "webhook": webhook,
+                    "condition": word,
+                    "tone": tone,
+                    "counts": counts[webhook.id],
+                    "ticks": ticks,
+                    "arrived": arrived,
+                    "last": presenters.last_outcome(webhook),
+                }
+            )
+        return self.page("portal/webhooks/index.html", {"rows": rows, "page": page})
+
+
+class DeliveriesView(WebhookView):
+    """The tab Deliveries."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """List deliveries, newest first, filtered."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        return self.page("portal/webhooks/deliveries.html", _listed(request, webhook, "deliveries"))
+
+
+class DeadLettersView(WebhookView):
+    """The tab of dead letters."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """List dead letters, newest first, filtered, with a form to replay them."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        return self.page("portal/webhooks/dead.html", _listed(request, webhook, "dead"))
+
+
+class UpcomingView(WebhookView):
+    """The tab of upcoming deliveries."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """List the next deliveries in the order of their time."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        keys = due_times.ahead(webhook.id, clock.now(), MAX_UPCOMING + 1)
+        found = Delivery.objects.in_bulk(keys[:MAX_UPCOMING])
+        rows = [presenters.delivery(found[key]) for key in keys if key in found]
+        context = {"rows": rows, "is_more": len(keys) > MAX_UPCOMING}
+        return self.page("portal/webhooks/upcoming.html", tab(webhook, "upcoming", context))
+
+
+class HealthView(WebhookView):
+    """The tab of health."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Show charts, percentiles and notifications."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        span = request.GET.get("span", "")
+        span = span if span in charts.SPANS else "24h"
+        bars = charts.bars(webhook.id, span, clock.now())
+        whole = timing.together(bars)
+        context = {
+            "span": span,
+            "spans": list(charts.SPANS),
+            "columns": charts.columns(bars),
+            "canvas": (charts.WIDTH, charts.HEIGHT),
+            "whole": whole,
+            "rate": timing.success_rate(whole),
+            "percentiles": [
+                (f"p{n}", timing.percentile(whole.answers, n / 100)) for n in (50, 95, 99)
+            ],
+            "sample": charts.SAMPLE,
+            "notices": Notice.objects.filter(consumer=webhook).order_by("-id")[:NOTICES],
+        }
+        return self.page("portal/webhooks/health.html", tab(webhook, "health", context))
+
+
+class SettingsView(WebhookView):
+    """The tab of settings."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Show the settings."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        return self._form(webhook, _form_of(webhook, initial=initial(webhook)))
+
+    def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Save the settings, unless another person changed them meanwhile."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        form = _form_of(webhook, request.POST)
+        seen = request.POST.get("version", "")
+        done = tried(
+            form,
+            lambda: consumers.patch(
+                channel,
+                client_id,
+                form.values(),
+                actor=actor(request),
+                tenant=policy.tenant_of(request),
+                condition=Precondition(frozenset({int(seen)} if seen.isdecimal() else ())),
+                may_publish=lambda slug: slug in api_keys.published_on(request.team.slug),
+            ),
+        )
+        if done is None:
+            return self._form(webhook, form, status=422)
+        messages.success(request, "Saved." if done.changed else "Nothing was changed.")
+        return redirect("webhooks:settings", request.team.slug, channel, client_id)
+
+    def _form(self, webhook: Consumer, form: WebhookForm, *, status: int = 200) -> HttpResponse:
+        context = tab(webhook, "settings", {"form": form})
+        return self.page("portal/webhooks/settings.html", context, status=status)
+
+
+class SecretView(WebhookView):
+    """The tab of the signing secret."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Show which secrets sign, and how to verify; never the secrets themselves."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        return self._show(webhook, RotateForm(), "")
+
+    def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Rotate the secret, and show the new one once."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        form = RotateForm(request.POST)
+        done = tried(
+            form,
+            lambda: secrets.rotate(
+                channel,
+                client_id,
+                {"overlap_s": form.cleaned_data["overlap_s"]},
+                actor=actor(request),
+                tenant=policy.tenant_of(request),
+                reason=form.cleaned_data["reason"],
+            ),
+        )
+        if done is None:
+            return self._show(webhook, form, "", status=422)
+        return self._show(done.row, RotateForm(), done.secrets[0])
+
+    def _show(
+        self, webhook: Consumer, form: RotateForm, secret: str, *, status: int = 200
+    ) -> HttpResponse:
+        live = webhook.secrets.exclude(expires_at__lte=clock.now()).order_by("-id")
+        code = code_for(webhook, secret) if secret else code_for(webhook)
+        context = {"form": form, "secret": secret, "secrets": live, "snippets": code}
+        return self.page(
+            "portal/webhooks/secret.html", tab(webhook, "secret", context), status=status
+        )
+
+
+class TestView(WebhookView):
+    """Send a signed test delivery."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Show what will be sent."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        return self.page("portal/webhooks/test.html", tab(webhook, "test", {}))
+
+    def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Send it and show the response."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        context: dict[str, Any] = {}
+        status = 200
+        try:
+            found = test_delivery.probe(policy.view_of(webhook), team_id=request.team.id)
+            context["probed"] = presenters.probed(found)
+        except RateLimited as error:
+            context["refused"], status = error.detail, error.status
+        except BrokerError as error:
+            context["refused"] = error.detail
+        shown = tab(webhook, "test", context)
+        return self.page("portal/webhooks/test.html", shown, status=status)
+
+
+class SwitchView(WebhookView):
+    """Pause, resume or retire a webhook."""
+
+    steps = {
+        "pause": (consumers.pause, "Paused. New messages wait until you resume it."),
+        "resume": (consumers.resume, "Resumed. Waiting messages are being sent."),
+        "retire": (consumers.retire, "Retired. It gets no more messages."),
+    }
+
+    def post(self, request: TeamRequest, channel: str, client_id: str, action: str) -> HttpResponse:
+        """Run the action and show a message."""
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        (step, success_message), form = self.steps[action], SwitchForm(request.POST)
+        done = tried(
+            form,
+            lambda: step(
+                channel,
+                client_id,
+                actor=actor(request),
+                tenant=policy.tenant_of(request),
+                reason=form.cleaned_data["reason"],
+            ),
+        )
+        if done is None:
+            messages.error(request, complaint(form))
+        else:
+            messages.success(request, success_message)
+            wakeups.notify_pumps([webhook.id])
+        if done and action == "retire":
+            return redirect("webhooks:index", request.team.slug)
+        return redirect("webhooks:deliveries", request.team.slug, channel, client_id)
+
+
+def _form_of(webhook: Consumer, *args: Any, **kwargs: Any) -> WebhookForm:
+    dead_letters = set(api_keys.published_on(webhook.team.slug)) if webhook.team else set()
+    if webhook.dead_letter_channel:
+        dead_letters.add(webhook.dead_letter_channel.slug)  # an operator may have chosen another
+    form = WebhookForm(
+        webhook.channel, *args, dead_letters=sorted(dead_letters), stored=webhook.retry, **kwargs
+    )
+    if webhook.mode == Consumer.Mode.PULL:
+        form.only_what_pulls_need()
+    else:
+        form.only_what_is_called_needs()
+    return form
+
+
+def _listed(request: TeamRequest, webhook: Consumer, name: str) -> dict[str, Any]:
+    wanted = Wanted.read(request.GET, state="dead" if name == "dead" else "")
+    found = pages.find(
+        webhook.id,
+        wanted,
+        clock.now(),
+        before=request.GET.get("before", ""),
+        after=request.GET.get("after", ""),
+    )
+    shown = wanted.query()
+    if name == "dead":
+        shown.pop("state")
+    context = {
+        "rows": [presenters.delivery(row) for row in found.rows],
+        "found": found,
+        "wanted": wanted,
+        "query": shown,
+        "states": list(pages.STATES),
+        "outcomes": [(value, presenters.words(value)) for value in pages.OUTCOMES],
+        "spans": list(pages.SPANS),
+        "begun": "before" in request.GET or "after" in request.GET,
+    }
+    return tab(webhook, name, context)

@@ -1,0 +1,1 @@
+"""The processes of an installation: rows with heartbeats, signals, the task queue."""

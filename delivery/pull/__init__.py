@@ -1,0 +1,1 @@
+"""Pull consumers: receive, wait, extend and settle leases, move messages."""

@@ -1,0 +1,186 @@
+"""Process what lease holders report: delivered, failed, given back, or still working."""
+
+import itertools
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from channels_app import failpoints, randomness
+from channels_app.database import clock
+from channels_app.database.transactions import GroupCommit
+from channels_app.registry import data_encryption
+from channels_app.registry.cache import ConsumerConfig, config_cache
+from delivery.core import leases, lifecycle
+from delivery.core.acks import confirmed
+from delivery.core.leases import Lease
+from delivery.core.lifecycle import ClaimedDelivery, Transition
+from delivery.core.outcome import Outcome
+from delivery.pump.wakeups import notify_pumps
+from delivery.queue import lease_rows, settle
+from delivery.queue.settle import Result
+
+PURPOSE = b"leases"
+"""Purpose of the key that signs tokens."""
+MAX_SHARED = 200
+"""Leases of several callers that one transaction ends; a single caller may have more."""
+SOON_S = 1.0
+MAX_LEASE = timedelta(hours=12)
+"""Maximum time from claim to the end of a lease, however often it is extended."""
+
+
+def token(lease: Lease) -> str:
+    """Return the token of a lease. Raises core.encryption.KeyMissing."""
+    return leases.to_token(lease, data_encryption.signing_key(PURPOSE))
+
+
+def lease_of(text: str) -> Lease | None:
+    """Return the lease of a valid token; None for any other text. Raises KeyMissing."""
+    found = (leases.from_token(text, key) for key in data_encryption.signing_keys(PURPOSE))
+    return next((lease for lease in found if lease is not None), None)
+
+
+def end(
+    leases: Collection[Lease],
+    outcome: Outcome,
+    *,
+    delay_s: float | None = None,
+    error: str = "",
+    is_final: bool = False,
+) -> set[Lease]:
+    """Close the attempts with this outcome; return the leases that were still current.
+
+    The transition is the same as for a push consumer (`core.lifecycle`), including attempts and
+    backoff; ``delay_s`` replaces the backoff. With ``is_final`` a failed delivery is dead at once.
+    An expired lease is still valid while no other worker has claimed the delivery. Repeating the
+    call is harmless. Threads that end leases at the same time share a transaction.
+    """
+    now = clock.now()
+    views = config_cache.consumers({lease.consumer_id for lease in leases})
+    event_types = {} if outcome is Outcome.DELIVERED else _event_types(leases, views)
+    results = []
+    for lease in leases:
+        view = views.get(lease.consumer_id)
+        if view is not None:
+            results.append(
+                Result(
+                    claimed=_claimed(lease, now),
+                    transition=_move(
+                        lease,
+                        view,
+                        outcome,
+                        delay_s,
+                        is_final=is_final,
+                        event_type=event_types.get(lease.delivery_id, ""),
+                    ),
+                    outcome=outcome,
+                    started_at=lease.taken_at,
+                    worker=lease.worker,
+                    error=error,
+                    seals=view.encrypt_bodies,
+                    total_ms=int((now - lease.taken_at) / timedelta(milliseconds=1)),
+                )
+            )
+    closed = _group_commit.run(results, len(results)) if results else set()
+    ended = {lease for lease in leases if _End(lease.delivery_id, lease.attempt, outcome) in closed}
+    failpoints.reach("after_end")
+    return ended | lease_rows.ended_so(set(leases) - ended, outcome)
+
+
+def extend(leases: Iterable[Lease], lease_ms: int) -> tuple[set[Lease], set[Lease]]:
+    """Extend leases from now; return the extended ones, and those that reached `MAX_LEASE`."""
+    now = clock.now()
+    wanted = now + timedelta(milliseconds=lease_ms)
+    ends = {lease: min(wanted, lease.taken_at + MAX_LEASE) for lease in leases}
+    done = lease_rows.extend({lease: at for lease, at in ends.items() if at > now})
+    return done, {lease for lease, at in ends.items() if at <= now}
+
+
+class _End(NamedTuple):
+    """The end of an attempt."""
+
+    delivery_id: int
+    attempt: int
+    outcome: Outcome
+
+
+def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
+    results = list(itertools.chain.from_iterable(orders))
+    due: set[int] = set()
+    closed = settle.close(
+        results,
+        now=clock.now(),
+        slot=os.getpid(),
+        expect=lambda consumer_id, _: due.add(consumer_id),
+    )
+    due |= {it.claimed.consumer_id for it in closed if _is_due_soon(it.transition)}
+    if due:
+        notify_pumps(due)
+    ends = {_End(it.claimed.id, it.claimed.attempt, it.outcome) for it in closed}
+    return [ends] * len(orders)
+
+
+_group_commit = GroupCommit(_close, max_orders=MAX_SHARED, max_size=MAX_SHARED)
+
+
+def _is_due_soon(transition: Transition) -> bool:
+    """Whether to notify waiting receivers; they find later deliveries by themselves in time."""
+    return transition.due_in is not None and transition.due_in <= SOON_S
+
+
+def _event_types(leases: Iterable[Lease], views: Mapping[int, ConsumerConfig]) -> dict[int, str]:
+    """Return event types by delivery where the retry rule needs them; tokens do not carry them."""
+    asked = [
+        lease.delivery_id
+        for lease in leases
+        if (view := views.get(lease.consumer_id)) and view.retry_overrides
+    ]
+    return lease_rows.event_types(asked) if asked else {}
+
+
+def _move(
+    lease: Lease,
+    view: ConsumerConfig,
+    outcome: Outcome,
+    delay_s: float | None,
+    *,
+    is_final: bool,
+    event_type: str,
+) -> Transition:
+    if outcome is Outcome.DELIVERED:
+        return confirmed()
+    rule = view.retry_for(event_type)
+    move = lifecycle.after_attempt(
+        outcome,
+        failure_count=lease.failure_count,
+        attempt_count=lease.failure_count + lease.interruption_count + 1,
+        max_attempts=rule.max_attempts,
+        policy=rule.policy,
+        retry_after=None,
+        jitter=randomness.jitter(),
+        charges_leases=view.charges_leases,
+        is_final=is_final,
+    )
+    if delay_s is not None and move.due_in is not None:
+        return replace(move, due_in=delay_s)
+    return move
+
+
+def _claimed(lease: Lease, now: datetime) -> ClaimedDelivery:
+    """Return the part of the claim that settling needs."""
+    return ClaimedDelivery(
+        id=lease.delivery_id,
+        message_id=0,
+        consumer_id=lease.consumer_id,
+        attempt=lease.attempt,
+        failure_count=lease.failure_count,
+        interruption_count=lease.interruption_count,
+        priority=0,
+        due_at=now,
+        accepted_at=lease.accepted_at,
+        event_type="",
+        ordering_key=lease.ordering_key,
+        replayed=False,
+        lease_until=now,
+    )

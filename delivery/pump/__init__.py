@@ -1,0 +1,1 @@
+"""The pump: claims due deliveries, sends them concurrently, records the results."""

@@ -1,0 +1,1 @@
+"""Create deliveries and move them from state to state, in short transactions."""

@@ -1,0 +1,170 @@
+"""Move waiting deliveries of a queue from an unavailable consumer to another one.
+
+A queue's message may go to any of its consumers. The fan-out has chosen one, which may since have
+been paused, disabled or retired, have an open circuit, or have no worker that asks any more.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+from django.db.models import F, Q
+
+from channels_app.database import transactions
+from channels_app.models import Channel, Consumer, Message
+from channels_app.registry.cache import ChannelConfig, ConsumerConfig, config_cache
+from delivery import metrics
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.ordering import BEHIND
+from delivery.core.recipients import Recipients
+from delivery.models import ConsumerHealth, Counter, Delivery, LaneWaiter, PullWorker
+from delivery.models.counter import MADE
+from delivery.ordering import key_queue
+
+QUEUED = DeliveryState.QUEUED.value
+BATCH = 500
+MAX_ROWS = 5_000
+"""Deliveries of one consumer examined per run; some may fit no other consumer."""
+
+
+def is_needed() -> bool:
+    """Whether there is any queue."""
+    return any(view.kind == Channel.Kind.QUEUE for view in config_cache.channels())
+
+
+def absent() -> set[int]:
+    """Return queues' pull consumers without an active worker."""
+    return PullWorker.absent(
+        view.id
+        for channel in config_cache.channels()
+        if channel.kind == Channel.Kind.QUEUE
+        for view in channel.consumers
+        if view.mode == Consumer.Mode.PULL
+    )
+
+
+def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
+    """Move waiting deliveries to available consumers; yield how many each got, batch by batch.
+
+    An attempted delivery stays within its team, which may see the responses, and keeps its failure
+    count, so that a message that no consumer can handle finally becomes a dead letter. A delivery
+    with an ordering key stays with its consumer unless that was retired (`core.recipients`).
+    """
+    config_cache.refresh(now=True)
+    nobody_asks = absent()
+    for channel in config_cache.channels():
+        if channel.kind != Channel.Kind.QUEUE:
+            continue
+        known = [view.id for view in channel.consumers]
+        away = {view.id for view in channel.consumers if view.halted}
+        away |= ConsumerHealth.resting(known) | nobody_asks.intersection(known)
+        for source in _sources(channel, away):
+            yield from _empty(source, _Pools(source, channel, away), now, slot)
+
+
+def _sources(channel: ChannelConfig, away: set[int]) -> list[Consumer]:
+    """Return unavailable or retired consumers with waiting deliveries."""
+    rows = Consumer.objects.filter(channel_id=channel.id)
+    gone = list(rows.filter(Q(id__in=away) | Q(state=Consumer.State.RETIRED)))
+    counts = Counter.read([one.id for one in gone])
+    return [one for one in gone if counts[one.id][QUEUED] > 0]
+
+
+class _Pools:
+    """The consumers among which one consumer's deliveries are distributed."""
+
+    def __init__(self, source: Consumer, channel: ChannelConfig, away: set[int]) -> None:
+        self.is_retired = source.state == Consumer.State.RETIRED
+        self._team_id = source.team_id
+        self._channel = channel
+        self._others = [view for view in channel.consumers if view.id != source.id]
+        able = [view for view in self._others if view.id not in away]
+        # A retired consumer's deliveries would be cancelled, so an unavailable consumer is better.
+        self._able = able or (self._others if self.is_retired else [])
+        self._dealers: dict[tuple[bool, bool], Recipients] = {}
+
+    def chosen(self, row: Delivery) -> int | None:
+        """Return the consumer that gets the delivery; None if there is none."""
+        kind = bool(row.ordering_key), row.attempt_count > 0
+        if kind not in self._dealers:
+            self._dealers[kind] = self._dealer(*kind)
+        found = self._dealers[kind].of(self._channel.id, row.event_type, row.ordering_key)
+        return found[0] if found else None
+
+    def _dealer(self, is_keyed: bool, is_attempted: bool) -> Recipients:
+        pool: Sequence[ConsumerConfig] = self._others if is_keyed else self._able
+        if is_attempted:
+            pool = [view for view in pool if view.team_id == self._team_id]
+        view = replace(self._channel, consumers=tuple(pool))
+        return Recipients([view], Counter.unfinished, lambda ids: ())
+
+
+def _empty(source: Consumer, pools: _Pools, now: datetime, slot: int) -> Iterator[Tally[int]]:
+    last: int | None = 0
+    for _ in range(MAX_ROWS // BATCH):
+        last, given = transactions.run(partial(_move, source, pools, last or 0, now, slot))
+        if last is None:
+            return
+        yield given
+
+
+def _move(
+    source: Consumer, pools: _Pools, after: int, now: datetime, slot: int
+) -> tuple[int | None, Tally[int]]:
+    """Move the next batch after a row; return the last row examined, and how many each got."""
+    rows = Delivery.objects.filter(consumer_id=source.id, state=QUEUED, id__gt=after)
+    if not pools.is_retired:
+        rows = rows.filter(ordering_key="")
+    found = list(rows.order_by("id").select_for_update(skip_locked=True)[:BATCH])
+    if not found:
+        return None, Tally()
+    had = set(
+        Delivery.objects.filter(message_id__in=[row.message_id for row in found])
+        .exclude(consumer_id=source.id)
+        .values_list("message_id", "consumer_id")
+    )
+    chosen = [(row, pools.chosen(row)) for row in found]
+    to = {row.id: one for row, one in chosen if one and (row.message_id, one) not in had}
+    if to:
+        _give([row for row in found if row.id in to], to, now, slot)
+    return found[-1].id, Tally(to.values())
+
+
+def _give(rows: list[Delivery], to: dict[int, int], now: datetime, slot: int) -> None:
+    due = _due(rows, now)
+    key_queue.leave_rows([(row.id, row.consumer_id) for row in rows], now)
+    alike: dict[tuple[int, datetime], list[int]] = {}
+    for row in rows:
+        alike.setdefault((to[row.id], due[row.id]), []).append(row.id)
+    for (consumer_id, due_at), keys in alike.items():
+        Delivery.objects.filter(id__in=keys).update(
+            consumer_id=consumer_id, due_at=due_at, version=F("version") + 1
+        )
+    tally: Tally[tuple[int, str]] = Tally()
+    for row in rows:
+        for state in (QUEUED, MADE):
+            tally[row.consumer_id, state] -= 1
+            tally[to[row.id], state] += 1
+    Counter.add(tally, slot)
+    key_queue.enter_rows([row.id for row in rows])
+    metrics.SWEEP_ROWS.labels("reassigned").inc(len(rows))
+
+
+def _due(rows: Iterable[Delivery], now: datetime) -> dict[int, datetime]:
+    """Return when each is due: retries at once, because their wait was for the former consumer."""
+    rows = list(rows)
+    behind = [row.id for row in rows if row.is_behind]
+    waits = LaneWaiter.objects.filter(delivery_id__in=behind)
+    instants = dict(waits.values_list("delivery_id", "due_at"))
+    tried = {row.message_id for row in rows if row.attempt_count}
+    scheduled = Message.objects.filter(id__in=tried, due_at__gt=now)
+    ahead = dict(scheduled.values_list("id", "due_at"))
+    due: dict[int, datetime] = {}
+    for row in rows:
+        if row.attempt_count:
+            due[row.id] = ahead.get(row.message_id, now)
+        elif row.due_at is not None:
+            due[row.id] = instants.get(row.id, now) if row.due_at == BEHIND else row.due_at
+    return due
