@@ -23,13 +23,13 @@ from channels_app.models import Channel, QuotaUsage
 from channels_app.registry import data_encryption
 from delivery import metrics as delivering  # noqa: F401
 from delivery.core.lifecycle import DeliveryState
-from delivery.core.pipeline_jobs import JOBS
 from delivery.core.reconciliation import Check
 from delivery.maintenance import pipeline_runs, quota_usage, reconciliations
 from delivery.models import PipelineRun, ReconciliationReport
 from delivery.ordering import hot_keys
 from delivery.processes import registration
 from delivery.queue import timeline
+from pipeline.contract.jobs import JOBS
 
 WINDOWS = {
     "1m": timedelta(minutes=1),

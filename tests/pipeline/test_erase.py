@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from channels_app.core import ids
 from channels_app.models import Channel, ConfigVersion, Consumer, Message
 from delivery.models import Erasure, PipelineRun, Segment
-from pipeline.execution.job import Refused
+from pipeline.execution.job import JobError
 from pipeline.settings import Settings
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
@@ -140,5 +140,5 @@ def test_by_id_and_idempotency_key(made: Month, run_job: RunJob, chosen: Setting
 
 
 def test_somebody_has_to_be_named(made: Month, run_job: RunJob) -> None:
-    with pytest.raises(Refused, match="at least one of --ordering-key"):
+    with pytest.raises(JobError, match="at least one of --ordering-key"):
         run_job("erase", dry_run=True)

@@ -24,7 +24,6 @@ from channels_app.models import (
     new_id,
 )
 from channels_app.registry import teams
-from delivery.core.lake import MEANINGS
 from delivery.core.ordering import key_number
 from delivery.core.reconciliation import Check
 from delivery.core.timing import BUCKETS
@@ -62,6 +61,7 @@ from delivery.models import (
     TrafficMark,
     UsageHour,
 )
+from pipeline.contract.results import CHECKS
 from tests.support.factories import (
     ApiKeyFactory,
     AttemptFactory,
@@ -197,11 +197,11 @@ def fill() -> None:
     audited = LakeAudit.objects.create(
         **accounted,
         run_id=1,
-        gap=2 * len(MEANINGS),
-        checks=dict.fromkeys(MEANINGS, 2),
+        gap=2 * len(CHECKS),
+        checks=dict.fromkeys(CHECKS, 2),
         spans=[[now.replace(microsecond=0).isoformat(), 3, 2]],
     )
-    for name in MEANINGS:
+    for name in CHECKS:
         LakeFinding.objects.create(
             audit=audited,
             check_name=name,

@@ -14,11 +14,11 @@ from channels_app.core.errors import Refused
 from channels_app.database import clock
 from channels_app.models import AuditEntry
 from delivery.cluster import tasks
-from delivery.core.pipeline_jobs import JOBS
 from delivery.core.principal import Principal
 from delivery.maintenance import pipeline_runs, sweeps
 from delivery.models import PipelineRun, PipelineSchedule
 from delivery.processes import task_queue
+from pipeline.contract.jobs import JOBS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -247,7 +247,7 @@ def test_a_finished_run_deletes_options_that_identify_a_person(
     python: Callable[[str], Path],
 ) -> None:
     told = {"ordering_key": ["customer-7"], "message": ["msg_1"], "reason": "a letter"}
-    digest = JOBS["erase"].kept(told)["subject"]
+    digest = JOBS["erase"].without_subject(told)["subject"]
     now = clock.now()
 
     taken_back = ask("erase", **told)

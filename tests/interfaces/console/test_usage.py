@@ -11,8 +11,8 @@ from django.test import Client
 from django.urls import reverse
 
 from channels_app.models import Consumer, Producer
-from delivery.core.histogram import bucket
 from delivery.models import LatencyHour, UsageHour
+from pipeline.contract.histogram import bucket
 from tests.support import console
 from tests.support.factories import ConsumerFactory, ProducerFactory
 

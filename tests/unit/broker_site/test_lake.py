@@ -38,7 +38,9 @@ def test_invalid_lake_folders_are_refused_by_broker_and_pipeline(text: str, why:
     variables = {"HOOKSTATION_LAKE": text}
     with pytest.raises(env.BadEnvironment, match=rf"HOOKSTATION_LAKE=.* cannot be used.*{why}"):
         env.read(variables)
-    with pytest.raises(settings.BadSetting, match=rf"HOOKSTATION_LAKE=.* cannot be used.*{why}"):
+    with pytest.raises(
+        settings.InvalidSetting, match=rf"HOOKSTATION_LAKE=.* cannot be used.*{why}"
+    ):
         settings.read(variables)
 
 
@@ -49,7 +51,7 @@ def test_without_one_nothing_is_archived() -> None:
 
 
 def test_unfinished_files_are_outside_of_the_tables() -> None:
-    aside = layout.aside("deliveries/day=2026-11-22/000000000017.parquet", 11)
+    aside = layout.staging_path("deliveries/day=2026-11-22/000000000017.parquet", 11)
 
     assert Path(aside).parts[0] == layout.STAGING
     assert layout.STAGING not in layout.TABLES

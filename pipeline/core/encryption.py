@@ -13,18 +13,18 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-PLAIN, SEALED = b"\x00", b"\x01"
+PLAIN, ENCRYPTED = b"\x00", b"\x01"
 """First bytes of envelopes. Other responses are stored as received."""
 _KEY_BYTES, _NONCE_AT, _CIPHERTEXT_AT = 32, 5, 17
 
 
-def derived(secret: str) -> str:
+def derived_key(secret: str) -> str:
     """Derive the key of an installation without configured keys from its SECRET_KEY."""
     kdf = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"hookstation: encryption at rest")
     return base64.b64encode(kdf.derive(secret.encode())).decode()
 
 
-class Keys:
+class DecryptionKeys:
     """The installation's encryption keys from the settings."""
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ class Keys:
         """For digests of encrypted content, so that nobody can guess the content by trying
         digests."""
 
-    def answer(
+    def decrypt_response(
         self, delivery_id: int, attempt: int, error: str, excerpt: bytes
     ) -> tuple[str, bytes] | None:
         """Return error and body of an encrypted response; None when no key here decrypts it."""

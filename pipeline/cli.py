@@ -1,7 +1,7 @@
 """Run ``python -m pipeline JOB [options]``.
 
-Exit codes: 0 done, 1 failed, 2 a wrong option or setting, 3 another run of the job is active,
-4 done and the job found a fault, 130 stopped by Ctrl-C, a signal or the console.
+Exit codes: 0 done, 1 failed, 2 invalid option or setting, 3 another run of the job is active,
+4 done with findings, 130 stopped by Ctrl-C, a signal or the console.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from typing import Any
 
 from pipeline import settings
 from pipeline.broker import database, replica, runs
-from pipeline.execution import session, terminal
-from pipeline.execution.job import Context, Job, Refused
+from pipeline.contract.results import ExitCode
+from pipeline.execution import progress, session
+from pipeline.execution.job import Context, Job, JobError
 from pipeline.jobs import JOBS
 
-DONE, FAILED, WRONG, BUSY, FOUND, STOPPED = 0, 1, 2, 3, 4, 130
 MAX_ERROR_LENGTH = 2000
-END_TRIES = 5
+MAX_END_TRIES = 5
 """Tries to record the end of a run, since the database may be unavailable just then."""
 END_PAUSE_S = 2.0
 
@@ -34,39 +34,39 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     state: str = "finished"
     error: str = ""
-    code: int = DONE
+    code: int = ExitCode.DONE
     result: dict[str, Any] = field(default_factory=dict)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one job to its end; returns the exit code."""
     top = parser()
-    wanted = top.parse_args(arguments)
-    if wanted.run is None and wanted.job is None:
+    options = top.parse_args(arguments)
+    if options.run is None and options.job is None:
         top.print_help()
-        return DONE
-    if wanted.run is not None and wanted.job is not None:
-        top.error("--run NUMBER says by itself which job it is")
+        return ExitCode.DONE
+    if options.run is not None and options.job is not None:
+        top.error("--run NUMBER already determines the job")
     logging.getLogger("pipeline").setLevel(logging.INFO)
     try:
-        chosen = settings.read()
-        wanted, run = _begin(top, chosen, wanted)
-    except runs.Busy as error:
+        config = settings.read()
+        options, run = _begin_run(top, config, options)
+    except runs.AlreadyRunning as error:
         print(error, file=sys.stderr)
-        return BUSY
-    except (settings.BadSetting, database.BadAddress, LookupError) as error:
+        return ExitCode.BUSY
+    except (settings.InvalidSetting, database.InvalidAddress, LookupError) as error:
         print(error, file=sys.stderr)
-        return WRONG
+        return ExitCode.INVALID
     except database.ERRORS as error:
-        print(database.explained(error), file=sys.stderr)
-        return FAILED
-    with terminal.progress(run):
-        outcome = work(JOBS[wanted.job], chosen, wanted, run)
+        print(database.error_message(error), file=sys.stderr)
+        return ExitCode.FAILED
+    with progress.show_progress(run):
+        outcome = run_job(JOBS[options.job], config, options, run)
     for name, value in outcome.result.items():
         print(f"{name.replace('_', ' ')}: {value}")
     if outcome.state == "cancelled":
@@ -76,76 +76,78 @@ def main(arguments: Sequence[str]) -> int:
     return outcome.code
 
 
-def _begin(
-    top: argparse.ArgumentParser, chosen: settings.Settings, wanted: argparse.Namespace
+def _begin_run(
+    top: argparse.ArgumentParser, config: settings.Settings, parsed: argparse.Namespace
 ) -> tuple[argparse.Namespace, runs.Run]:
     """Begin a run; returns the effective options and the run."""
-    run_id = wanted.run
+    run_id = parsed.run
     if run_id is not None:
-        job, stored = runs.options_of(chosen.database_url, run_id)
-        wanted = top.parse_args([job, *as_words(stored)])
+        job, stored = runs.options_of(config.database_url, run_id)
+        parsed = top.parse_args([job, *to_arguments(stored)])
     options = {
         name: value
-        for name, value in vars(wanted).items()
+        for name, value in vars(parsed).items()
         if name not in ("job", "run") and value is not None and value is not False
     }
-    who = f"{_user()} on the command line"
+    requested_by = f"{_user()} on the command line"
     run = runs.begin(
-        chosen.database_url,
-        wanted.job,
+        config.database_url,
+        parsed.job,
         options,
         run_id=run_id,
-        requested_by=who,
-        private=JOBS[wanted.job].private,
+        requested_by=requested_by,
+        private=JOBS[parsed.job].private,
     )
-    return wanted, run
+    return parsed, run
 
 
-def work(job: Job, chosen: settings.Settings, wanted: argparse.Namespace, run: runs.Run) -> Outcome:
+def run_job(
+    job: Job, config: settings.Settings, options: argparse.Namespace, run: runs.Run
+) -> RunOutcome:
     """Run the job and record its result.
 
     The job runs in a thread of its own. The main thread receives signals and can tell Spark to stop
     while the job waits for Spark. (In the main thread Spark would also handle Ctrl-C itself.)
     """
-    outcome = Outcome()
+    outcome = RunOutcome()
     thread = threading.Thread(
-        target=_work, args=(job, chosen, wanted, run, outcome), name="job", daemon=True
+        target=_run_job, args=(job, config, options, run, outcome), name="job", daemon=True
     )
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         # A second signal ends the process at once.
         signal.signal(number, signal.SIG_DFL)
         run.stop()
 
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.signal(number, leave) for number in numbers}
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         thread.start()
         while thread.is_alive():
             thread.join(0.2)
             run.cancel_again()
-        _end(run, outcome)
+        _record_end(run, outcome)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return outcome
 
 
-def _work(
+def _run_job(
     job: Job,
-    chosen: settings.Settings,
-    wanted: argparse.Namespace,
+    config: settings.Settings,
+    options: argparse.Namespace,
     run: runs.Run,
-    outcome: Outcome,
+    outcome: RunOutcome,
 ) -> None:
     context: Context | None = None
     try:
-        context = Context(chosen, wanted, run)
+        context = Context(config, options, run)
         outcome.result = job.work(context)
         if job.finding and outcome.result.get(job.finding):
-            outcome.code = FOUND
+            outcome.code = ExitCode.FINDINGS
     except BaseException as failure:
-        _judge(run, failure, outcome)
+        _record_failure(run, failure, outcome)
     finally:
         _close(context)
 
@@ -159,37 +161,37 @@ def _close(context: Context | None) -> None:
         logger.warning("not ended in order: %s", traceback.format_exc(limit=1))
 
 
-def _judge(run: runs.Run, failure: BaseException, outcome: Outcome) -> None:
+def _record_failure(run: runs.Run, failure: BaseException, outcome: RunOutcome) -> None:
     """Record why a run did not finish."""
-    outcome.state, outcome.code = "failed", FAILED
+    outcome.state, outcome.code = "failed", ExitCode.FAILED
     try:
         # When the run was stopped, report that rather than Spark's error about its cancelled jobs.
         run.check()
-    except runs.Cancelled:
-        outcome.state, outcome.code = "cancelled", STOPPED
+    except runs.RunCancelled:
+        outcome.state, outcome.code = "cancelled", ExitCode.STOPPED
         return
-    except runs.Lost:
+    except runs.LockLost:
         outcome.error = "The database did not hear from this run for too long."
         return
-    if isinstance(failure, Refused | session.Unusable | replica.Behind):
-        outcome.error, outcome.code = run.veil(str(failure)), WRONG
+    if isinstance(failure, JobError | session.JavaError | replica.ReplicaLag):
+        outcome.error, outcome.code = run.redact(str(failure)), ExitCode.INVALID
         return
     logger.error("%s", "".join(traceback.format_exception(failure)))
     if isinstance(failure, database.ERRORS):
-        outcome.error = database.explained(failure)
+        outcome.error = database.error_message(failure)
     else:
-        outcome.error = run.veil(f"{type(failure).__name__}: {failure}")[:MAX_ERROR_LENGTH]
+        outcome.error = run.redact(f"{type(failure).__name__}: {failure}")[:MAX_ERROR_LENGTH]
 
 
-def _end(run: runs.Run, outcome: Outcome) -> None:
+def _record_end(run: runs.Run, outcome: RunOutcome) -> None:
     """Record the end, and retry while the database is unavailable."""
-    for left in reversed(range(END_TRIES)):
+    for left in reversed(range(MAX_END_TRIES)):
         try:
             run.end(outcome.state, outcome.result, outcome.error)
         except database.ERRORS as error:
             if not left:
-                outcome.code = outcome.code or FAILED
-                outcome.error = outcome.error or database.explained(error)
+                outcome.code = outcome.code or ExitCode.FAILED
+                outcome.error = outcome.error or database.error_message(error)
             time.sleep(END_PAUSE_S if left else 0)
         else:
             return
@@ -198,33 +200,35 @@ def _end(run: runs.Run, outcome: Outcome) -> None:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(
-        prog=settings.own_command(),
-        description="Work on the broker's rows with Spark (docs/pipeline.md).",
-        epilog="Exit codes: 0 done, 1 failed, 2 a wrong option or setting, "
-        "3 another run of the job is at work, "
-        "4 done and something was found to be wrong, 130 stopped.",
+        prog=settings.job_command(),
+        description="Archive, report on and replay messages with Spark (docs/pipeline.md).",
+        epilog="Exit codes: 0 done, 1 failed, 2 invalid option or setting, "
+        "3 another run of the job is active, 4 done with findings, 130 stopped.",
     )
     top.add_argument(
-        "--run", type=int, metavar="NUMBER", help="work off a run that was asked for in the console"
+        "--run",
+        type=int,
+        metavar="NUMBER",
+        help="Start the run that the console queued under this number.",
     )
     commands = top.add_subparsers(dest="job", metavar="JOB", title="jobs")
     for job in JOBS.values():
-        job.arguments(commands.add_parser(job.name, help=job.summary, description=job.summary))
+        job.add_options(commands.add_parser(job.name, help=job.summary, description=job.summary))
     return top
 
 
-def as_words(options: dict[str, Any]) -> list[str]:
-    """Return a run's options as words of a command line."""
-    words: list[str] = []
+def to_arguments(options: dict[str, Any]) -> list[str]:
+    """Return a run's options as arguments of a command line."""
+    arguments: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         if value is True:
-            words.append(flag)
+            arguments.append(flag)
         elif isinstance(value, list):
-            words += [f"{flag}={each}" for each in value]
+            arguments += [f"{flag}={each}" for each in value]
         elif value is not None and value is not False:
-            words.append(f"{flag}={value}")
-    return words
+            arguments.append(f"{flag}={value}")
+    return arguments
 
 
 def _user() -> str:

@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import failpoints
-from pipeline.broker import executor
+from pipeline.broker import executor, runs
 from pipeline.broker.tables import Table
 from pipeline.lake import attempts, eligible, layout, totals
-from pipeline.lake.attempts import Owners
+from pipeline.lake.attempts import SegmentDeliveries
 from pipeline.lake.eligible import Cutoffs
 
 
@@ -54,7 +53,7 @@ BODIES = ("body", "body_key_id")
 
 
 @dataclass(slots=True)
-class Written:
+class FileStats:
     """Row count, key range and totals of a file."""
 
     rows: int = 0
@@ -74,58 +73,64 @@ class Written:
 
 def export(task: str) -> str:
     """Write a segment's files; returns their manifest."""
-    return _answered(_export, task)
+    return _with_lake_errors(_export, task)
 
 
 def check(task: str) -> str:
     """Check that files are complete and equal to the tables' current rows."""
-    return _answered(_check, task)
+    return _with_lake_errors(_check, task)
 
 
-def _answered(work: Callable[[dict[str, Any]], dict[str, Any]], task: str) -> str:
+def _with_lake_errors(work: Callable[[dict[str, Any]], dict[str, Any]], task: str) -> str:
     try:
-        answer = work(json.loads(task))
+        result = work(json.loads(task))
     except OSError as error:
         # pyarrow raises it also for a file that is not Parquet.
-        answer = {"error": f"{error.strerror or error} ({error.filename or 'lake'})"}
-    return json.dumps(answer)
+        result = {"error": f"{error.strerror or error} ({error.filename or 'lake'})"}
+    return json.dumps(result)
 
 
 def _export(task: dict[str, Any]) -> dict[str, Any]:
     """Write a segment's files, its own table first: the parts count the attempts per delivery."""
     files: list[dict[str, Any]] = []
-    parts, owners = _Parts(task["part_rows"]), Owners()
+    parts, deliveries = _DeletionParts(task["part_rows"]), SegmentDeliveries()
     for name in task["tables"]:
         path = Path(task["lake"]) / task["tmp"][name]
         try:
-            written = _write(task, name, path, parts, owners)
+            written = _write(task, name, path, parts, deliveries)
             if written.rows:
                 names = task["path"][name], task["tmp"][name]
                 counted = totals.names(name, task["keep_bodies"])
-                files.append(described(Path(task["lake"]), name, *names, written, counted))
+                files.append(file_entry(Path(task["lake"]), name, *names, written, counted))
         except BaseException:
             with suppress(OSError):
                 path.unlink()
             raise
         if not files:
             break  # No row is eligible any more: a replay took them.
-    failpoints.reach("in_export")
+    runs.failpoint("in_export")
     return {"files": files, "parts": parts.rows if files else []}
 
 
-def _write(task: dict[str, Any], name: str, path: Path, parts: "_Parts", owners: Owners) -> Written:
+def _write(
+    task: dict[str, Any],
+    name: str,
+    path: Path,
+    parts: "_DeletionParts",
+    deliveries: SegmentDeliveries,
+) -> FileStats:
     table = totals.ARCHIVED[name]
-    written = Written()
+    written = FileStats()
     writer: pq.ParquetWriter | None = None
     try:
-        for group in _groups(_rows(task, name, table, owners)):
+        for group in _groups(_rows(task, name, table, deliveries)):
             writer = writer or open_writer(path, table.schema)
             writer.write_table(group)
             for batch in group.to_batches():
                 written.add(name, batch)
                 parts.add(name, batch)
                 if name == "deliveries":
-                    owners.add(batch)
+                    deliveries.add(batch)
     finally:
         if writer is not None:
             writer.close()
@@ -134,14 +139,14 @@ def _write(task: dict[str, Any], name: str, path: Path, parts: "_Parts", owners:
 
 
 def _rows(
-    task: dict[str, Any], name: str, table: Table, owners: Owners
+    task: dict[str, Any], name: str, table: Table, deliveries: SegmentDeliveries
 ) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows of a table."""
     kind = task["kind"]
     where = eligible.where(kind, task["low"], task["high"], Cutoffs.from_json(task["cutoffs"]))
     if name == "attempts":
         # A second export, after files differed from the tables, uses the plain join.
-        yield from attempts.joined(where) if task["files"] else attempts.read(owners, where)
+        yield from attempts.joined(where) if task["files"] else attempts.read(deliveries, where)
         return
     where += " ORDER BY " + ("d.id" if kind == eligible.DELIVERIES else "m.id")
     if name != "messages":
@@ -160,21 +165,21 @@ def _rows(
 
 
 def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+    batch_group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        held.append(batch)
+        batch_group.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= GROUP_ROWS or size >= GROUP_BYTES:
-            yield pa.Table.from_batches(held).combine_chunks()
-            held, rows, size = [], 0, 0
-    if held:
-        yield pa.Table.from_batches(held).combine_chunks()
+            yield pa.Table.from_batches(batch_group).combine_chunks()
+            batch_group, rows, size = [], 0, 0
+    if batch_group:
+        yield pa.Table.from_batches(batch_group).combine_chunks()
 
 
-class _Parts:
+class _DeletionParts:
     """Parts of a segment that the broker deletes in one transaction each, by key.
 
     Each is ``[last key, rows, keys, versions, attempts]``. The broker compares these sums with the
@@ -190,8 +195,8 @@ class _Parts:
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
         if name == "attempts":
-            owners = totals.numbers(batch, "delivery_id")
-            parts, counts = np.unique(np.searchsorted(self._lasts, owners), return_counts=True)
+            deliveries = totals.numbers(batch, "delivery_id")
+            parts, counts = np.unique(np.searchsorted(self._lasts, deliveries), return_counts=True)
             for place, count in zip(parts, counts, strict=True):
                 # Not in any part: its delivery became eligible between two queries.
                 if place < len(self.rows):
@@ -207,8 +212,8 @@ class _Parts:
             self._cut(1)
             self._lasts = np.array([row[0] for row in self.rows], np.int64)
 
-    def _cut(self, least: int) -> None:
-        while len(self._keys) >= least:
+    def _cut(self, minimum: int) -> None:
+        while len(self._keys) >= minimum:
             keys, versions = self._keys[: self._part_rows], self._versions[: self._part_rows]
             sums = int((keys % totals.PRIME).sum()), int(versions.sum())
             self.rows.append([int(keys[-1]), len(keys), *sums, 0])
@@ -216,8 +221,8 @@ class _Parts:
             self._versions = self._versions[self._part_rows :]
 
 
-def described(
-    folder: Path, table: str, path: str, tmp: str, written: Written, counted: Collection[str]
+def file_entry(
+    folder: Path, table: str, path: str, tmp: str, written: FileStats, counted: Collection[str]
 ) -> dict[str, Any]:
     """Sync a written file to disk; returns its entry in the ledger."""
     descriptor = os.open(folder / tmp, os.O_RDONLY)
@@ -250,7 +255,7 @@ def _check(task: dict[str, Any]) -> dict[str, Any]:
     known = {file["table"]: file["totals"] for file in task["files"]}
     for name in task["tables"]:
         found: dict[str, int] = {}
-        for found in _found(task, name):
+        for found in _table_totals(task, name):
             if _is_same(found, known.get(name)):
                 break
         else:
@@ -258,11 +263,11 @@ def _check(task: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _found(task: dict[str, Any], name: str) -> Iterator[dict[str, int]]:
-    """Yield totals of a table's rows of the segment; twice where the quick way may be wrong."""
+def _table_totals(task: dict[str, Any], name: str) -> Iterator[dict[str, int]]:
+    """Yield totals of a table's rows of the segment; twice where the first may be wrong."""
     low, high, limits = task["low"], task["high"], Cutoffs.from_json(task["cutoffs"])
     if name == "attempts":
-        yield from attempts.counted(low, high, limits, task["files"][0]["rows"])
+        yield from attempts.totals_of(low, high, limits, task["files"][0]["rows"])
     else:
         yield totals.of_tables(name, eligible.where(task["kind"], low, high, limits))
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pipeline.broker.runs import Run, Words
+from pipeline.broker.runs import RedactingFormatter, Run
 
 REPORT_INTERVAL_S = 30.0
 """Seconds between two lines about the same stage."""
@@ -18,21 +18,23 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def progress(run: Run) -> Iterator[None]:
+def show_progress(run: Run) -> Iterator[None]:
     """Show a bar on a terminal; elsewhere print a line for each stage and occasional progress."""
     console = Console(stderr=True)
     handler: logging.Handler = logging.StreamHandler()
-    handler.setFormatter(Words(f"%(asctime)s %(levelname)s {run.job}: %(message)s", run.veil))
+    handler.setFormatter(
+        RedactingFormatter(f"%(asctime)s %(levelname)s {run.job}: %(message)s", run.redact)
+    )
     if console.is_terminal:
         handler = RichHandler(logging.WARNING, console, show_time=False, show_path=False)
-        handler.setFormatter(Words("%(message)s", run.veil))
+        handler.setFormatter(RedactingFormatter("%(message)s", run.redact))
     logging.getLogger().addHandler(handler)
     try:
         if console.is_terminal:
             with _bar(run, console):
                 yield
         else:
-            run.on_report = _Lines(run).say
+            run.on_report = _ProgressLines(run).print
             yield
     finally:
         run.on_report = lambda: None
@@ -58,18 +60,18 @@ def _bar(run: Run, console: Console) -> Iterator[None]:
         yield
 
 
-class _Lines:
+class _ProgressLines:
     """Print progress lines. The run itself logs the beginning of a stage."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._said, self._at = "", 0.0
+        self._stage, self._at = "", 0.0
 
-    def say(self) -> None:
+    def print(self) -> None:
         """Print a line when REPORT_INTERVAL_S has passed since the last one."""
         run, now = self._run, time.monotonic()
-        if run.stage != self._said:
-            self._said, self._at = run.stage, now
+        if run.stage != self._stage:
+            self._stage, self._at = run.stage, now
         elif run.total and now - self._at >= REPORT_INTERVAL_S:
             self._at = now
             logger.info("%s: %s of %s", run.stage, f"{run.done:,}", f"{run.total:,}")

@@ -21,6 +21,11 @@ def valid(text: str) -> str:
     return text
 
 
+def utc(at: datetime) -> datetime:
+    """Convert an instant to UTC."""
+    return at.astimezone(UTC)
+
+
 def floor(at: datetime) -> datetime:
     """Return the beginning of the hour."""
     return at.replace(minute=0, second=0, microsecond=0)

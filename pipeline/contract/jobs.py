@@ -1,12 +1,12 @@
-"""The pipeline's jobs and options, from which the broker builds forms and schedules.
+"""List the pipeline's jobs and options, from which the broker builds forms and schedules.
 
-The broker does not import the pipeline; a test compares this list with the pipeline's own.
+A test compares the options with those of the command line.
 """
 
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -42,9 +42,10 @@ def _private(name: str, title: str, help: str) -> Option:
 
 
 SUBJECT = "subject"
-"""Replaces values about a person with their SHA-256."""
+"""Option of an ended run: the digest of its options about a person."""
 MASK = "***"
-DRY_RUN = Option("dry_run", "Dry run", "Only report: nothing is written.", Kind.FLAG)
+"""Shown instead of options about a person."""
+DRY_RUN = Option("dry_run", "Dry run", "Only report; write nothing.", Kind.FLAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Job:
         """Names of options about a person."""
         return {option.name for option in self.options if option.is_private}
 
-    def words(self, options: Mapping[str, Any]) -> list[str]:
+    def command_line(self, options: Mapping[str, Any]) -> list[str]:
         """Return options as on a command line, for people."""
         found = []
         for name, value in options.items():
@@ -86,22 +87,33 @@ class Job:
                 found += [f"{flag} {shlex.quote(str(each))}" for each in values]
         return found
 
-    def kept(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options to keep once a run has ended: values about a person become a digest.
-
-        A receipt has the same digest (models/lake.Erasure), and the pipeline itself writes it too.
-        """
-        asked = {name: sorted(options.get(name) or []) for name in self.private}
-        if not any(asked.values()):
-            return dict(options)
-        text = json.dumps(asked, sort_keys=True)
-        rest = {name: value for name, value in options.items() if name not in asked}
-        return rest | {SUBJECT: hashlib.sha256(text.encode()).hexdigest()}
+    def without_subject(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options that an ended run keeps."""
+        return without_subject(options, self.private)
 
     def for_audit(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options for the audit log."""
         private = self.private
         return {name: "(not kept)" if name in private else value for name, value in options.items()}
+
+
+def digest(options: Mapping[str, Any], private: Iterable[str]) -> str:
+    """Return the SHA-256 of options about a person, equal for equal options; '' when none is set.
+
+    A receipt of an erasure has the same digest.
+    """
+    values = {name: sorted(options.get(name) or []) for name in private}
+    if not any(values.values()):
+        return ""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def without_subject(options: Mapping[str, Any], private: Iterable[str]) -> dict[str, Any]:
+    """Return the options with a digest instead of those about a person."""
+    names = set(private)
+    rest = {name: value for name, value in options.items() if name not in names}
+    known = digest(options, names)
+    return rest | {SUBJECT: known} if known else rest
 
 
 SINCE = Option("since", "From", "2026-11-01, 2026-11-01T08:00Z or 7d. Empty: the job's default.")
@@ -122,7 +134,9 @@ _ALL = (
         "Counts messages, deliveries, attempts and bytes per hour.",
         (
             Option(
-                "since", "From", "First hour: 2026-11-01 or 2026-11-01T08:00Z. Empty: continue."
+                "since",
+                "From",
+                "First hour: 2026-11-01 or 2026-11-01T08:00Z. Empty: 48 hours before the end.",
             ),
             Option("until", "Until", "End. Empty: the last whole hour."),
         ),
@@ -152,11 +166,12 @@ _ALL = (
         (
             SINCE,
             UNTIL,
-            Option("grace", "Grace", "Work in progress for less is ignored. Empty: 5m."),
+            Option("grace", "Grace", "Messages newer than this are skipped. Empty: 5m."),
             Option(
                 "whole_since",
                 "Whole since",
-                "Since when nothing was deleted but by way of the lake. Empty: since there is one.",
+                "Since when rows are deleted only after they were archived. "
+                "Empty: since the archive began.",
             ),
         ),
         every_minutes=DAY,
@@ -189,10 +204,20 @@ _ALL = (
             SINCE,
             UNTIL,
             Option("event_type", "Event types", "Names, or order.*; one per line.", several=True),
-            Option("ordering_key", "Ordering keys", "One a line.", several=True),
-            Option("message", "Messages", "msg_…; one a line.", several=True),
-            Option("only_dead", "Only what it never got", "Of what was meant for it.", Kind.FLAG),
-            Option("only_missing", "Only what it has no delivery of", "It came late.", Kind.FLAG),
+            Option("ordering_key", "Ordering keys", "One per line.", several=True),
+            Option("message", "Messages", "msg_…; one per line.", several=True),
+            Option(
+                "only_dead",
+                "Only undelivered",
+                "With deliveries, none of which succeeded.",
+                Kind.FLAG,
+            ),
+            Option(
+                "only_missing",
+                "Only without delivery",
+                "The consumer registered later.",
+                Kind.FLAG,
+            ),
             Option("rate", "Rate", "Maximum per second. Empty: no limit."),
             Option("reason", "Reason", "For the audit log."),
             DRY_RUN,
@@ -202,11 +227,11 @@ _ALL = (
     Job(
         "erase",
         "Erase",
-        "Removes messages that match somebody's keys from the lake, with a receipt.",
+        "Removes a person's messages from the lake and issues a receipt.",
         (
-            _private("ordering_key", "Ordering keys", "One a line."),
-            _private("idempotency_key", "Idempotency keys", "One a line."),
-            _private("message", "Messages", "msg_…; one a line."),
+            _private("ordering_key", "Ordering keys", "One per line."),
+            _private("idempotency_key", "Idempotency keys", "One per line."),
+            _private("message", "Messages", "msg_…; one per line."),
             Option("reason", "Reason", "For the receipt; nothing about the person."),
             DRY_RUN,
         ),

@@ -5,8 +5,8 @@ import pytest
 from channels_app.core.encryption import Keyring, generate_key
 from channels_app.registry import data_encryption
 from channels_app.registry.data_encryption import StoredResponse
-from pipeline.rules import sealed
-from pipeline.rules.sealed import Keys
+from pipeline.core import encryption
+from pipeline.core.encryption import DecryptionKeys
 
 OLD, NEW = generate_key(), generate_key()
 SAID = StoredResponse("no such\ncustomer", "HTTP/1.1 500 Oops\r\n", b"line 1\nline 2\xff")
@@ -20,8 +20,11 @@ def encrypt(monkeypatch: pytest.MonkeyPatch, *keys: str) -> bytes:
 def test_an_answer_opens_with_each_installed_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for first, second in ((OLD, NEW), (NEW, OLD)):
         envelope = encrypt(monkeypatch, first, second)
-        assert envelope.startswith(sealed.SEALED)
-        assert Keys([OLD, NEW]).answer(7, 2, "", envelope) == (SAID.error, SAID.body)
+        assert envelope.startswith(encryption.ENCRYPTED)
+        assert DecryptionKeys([OLD, NEW]).decrypt_response(7, 2, "", envelope) == (
+            SAID.error,
+            SAID.body,
+        )
 
 
 def test_the_key_of_an_installation_that_set_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,17 +32,26 @@ def test_the_key_of_an_installation_that_set_none(monkeypatch: pytest.MonkeyPatc
         data_encryption, "encrypting_key", lambda: Keyring.from_texts([], ["a secret"])
     )
     envelope = data_encryption.encrypt_response(7, 2, SAID._replace(error=""))
-    keys = Keys([sealed.derived("a secret")])
-    assert keys.answer(7, 2, "its own words", envelope) == ("its own words", SAID.body)
+    keys = DecryptionKeys([encryption.derived_key("a secret")])
+    assert keys.decrypt_response(7, 2, "its own words", envelope) == ("its own words", SAID.body)
 
 
 def test_what_does_not_open_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     envelope = encrypt(monkeypatch, NEW)
-    assert Keys([]).answer(7, 2, "", envelope) is None
-    assert Keys([OLD]).answer(7, 2, "", envelope) is None
-    assert Keys([NEW]).answer(7, 3, "", envelope) is None
-    assert Keys([NEW]).answer(7, 2, "", envelope[:10]) is None
+    assert DecryptionKeys([]).decrypt_response(7, 2, "", envelope) is None
+    assert DecryptionKeys([OLD]).decrypt_response(7, 2, "", envelope) is None
+    assert DecryptionKeys([NEW]).decrypt_response(7, 3, "", envelope) is None
+    assert DecryptionKeys([NEW]).decrypt_response(7, 2, "", envelope[:10]) is None
 
 
 def test_digests_of_sealed_answers_need_the_key() -> None:
-    assert len({Keys([]).mac_key, Keys([OLD]).mac_key, Keys([NEW, OLD]).mac_key}) == 3
+    assert (
+        len(
+            {
+                DecryptionKeys([]).mac_key,
+                DecryptionKeys([OLD]).mac_key,
+                DecryptionKeys([NEW, OLD]).mac_key,
+            }
+        )
+        == 3
+    )

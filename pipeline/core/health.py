@@ -1,9 +1,4 @@
-"""Compute latency histograms, health scores and error budgets.
-
-Histogram buckets divide each doubling in four, and histograms can be added. A bucket is ``floor(4
-log2(ms))``. Percentiles are by nearest rank: the bucket is the one of the exact percentile, and the
-place within it is estimated. So they are off by 19 % at most, also after adding any number of
-histograms.
+"""Compute health scores and error budgets.
 
 A score is 100 times the lower bound of the success rate (E. B. Wilson, Probable inference, the law
 of succession, and statistical inference, JASA 22, 1927: right for few attempts and for rates near
@@ -11,42 +6,13 @@ of succession, and statistical inference, JASA 22, 1927: right for few attempts 
 half.
 """
 
-from collections import Counter as Tally
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import sqrt
 
-from pipeline.rules.outcomes import ARRIVED, UNREACHABLE
-
-PER_DOUBLING = 4
-
-
-def bucket(ms: int) -> int:
-    """Return the bucket of a duration; less than a millisecond counts as one.
-
-    Uses integers, since a logarithm may fall short of a power of two.
-    """
-    return int(max(1, ms) ** PER_DOUBLING).bit_length() - 1
-
-
-def bounds(place: int) -> tuple[float, float]:
-    """Return a bucket's range in milliseconds: lower bound inclusive, upper bound exclusive."""
-    return 2 ** (place / PER_DOUBLING), 2 ** ((place + 1) / PER_DOUBLING)
-
-
-def percentile(counts: Mapping[int, int], percent: int) -> float | None:
-    """Return the percentile in milliseconds; None for an empty histogram."""
-    rank = -(-percent * sum(counts.values()) // 100)
-    seen = 0
-    for place in sorted(counts):
-        count = counts[place]
-        if count and seen + count >= rank:
-            # Assume that the rows of a bucket are spread evenly over its logarithm.
-            return float(2 ** ((place + (max(1, rank) - seen - 0.5) / count) / PER_DOUBLING))
-        seen += count
-    return None
-
+from pipeline.contract.histogram import percentile
+from pipeline.contract.outcomes import ARRIVED, UNREACHABLE
 
 Z = 1.2816
 """The true rate is above the bound in nine of ten cases."""
@@ -55,9 +21,9 @@ FULL_WEIGHT = 1000
 """Weights are integers, so that sums do not depend on the order of adding."""
 OUTAGE_FAILURES = 3
 """At least so many failures in a row are an outage."""
-FEW = 20
+MIN_ATTEMPTS = 20
 """With fewer attempts than this the rate is uncertain."""
-FAST, FAST_6H = 14.4, 6.0
+FAST_BURN_1H, FAST_BURN_6H = 14.4, 6.0
 """Burn rates over one hour and over six that justify an alert: 2 and 5 % of a budget of 30 days
 (Google, The Site Reliability Workbook, 2018, chapter 5)."""
 
@@ -66,13 +32,13 @@ FAST, FAST_6H = 14.4, 6.0
 class Measures:
     """Attempts of a period, without those that the broker itself broke off."""
 
-    outcomes: Tally[str] = field(default_factory=Tally)
+    outcomes: Counter[str] = field(default_factory=Counter)
     retries: int = 0
     """Attempts after a delivery's first."""
     weight: int = 0
     weight_arrived: int = 0
     weight_squares: int = 0
-    latency: Tally[int] = field(default_factory=Tally)
+    latency: Counter[int] = field(default_factory=Counter)
     """Successful attempts by bucket."""
 
     @property
@@ -137,7 +103,7 @@ def score(measures: Measures) -> int | None:
     return round(100 * bound * (1 - measures.unreachable / measures.attempts / 2))
 
 
-def burn(measures: Measures, objective: float) -> float | None:
+def burn_rate(measures: Measures, objective: float) -> float | None:
     """Return the burn rate of the error budget, 1 when just met; ``objective`` in percent."""
     if not measures.attempts:
         return None
@@ -153,31 +119,31 @@ def reason(
     burn_6h: float | None,
 ) -> str:
     """Explain the score to people."""
-    said = _why(day, before, down_since)
-    if (burn_1h or 0) >= FAST and (burn_6h or 0) >= FAST_6H:
-        said += f"; in the last hour its error budget went {burn_1h:,.0f} times too fast"
-    return said
+    text = _main_reason(day, before, down_since)
+    if (burn_1h or 0) >= FAST_BURN_1H and (burn_6h or 0) >= FAST_BURN_6H:
+        text += f"; in the last hour its error budget went {burn_1h:,.0f} times too fast"
+    return text
 
 
-def _why(day: Measures, before: Measures, down_since: datetime | None) -> str:
+def _main_reason(day: Measures, before: Measures, down_since: datetime | None) -> str:
     if not day.attempts:
         return "nothing was sent"
     if down_since is not None:
-        return f"down since {down_since:%Y-%m-%d %H:%M} UTC, mostly {_mostly(day)}"
+        return f"down since {down_since:%Y-%m-%d %H:%M} UTC, mostly {_most_frequent_failure(day)}"
     if day.failed:
-        missed = day.unreachable * 2 >= day.failed
-        what = "reached nobody" if missed else "failed"
-        share = (day.unreachable if missed else day.failed) / day.attempts
-        return f"{share:.2%} of attempts {what}, mostly {_mostly(day)}"
+        is_unreachable = day.unreachable * 2 >= day.failed
+        what = "reached nobody" if is_unreachable else "failed"
+        share = (day.unreachable if is_unreachable else day.failed) / day.attempts
+        return f"{share:.2%} of attempts {what}, mostly {_most_frequent_failure(day)}"
     now, then = day.percentile(95), before.percentile(95)
-    if now and then and now >= 2 * then and day.attempts >= FEW:
+    if now and then and now >= 2 * then and day.attempts >= MIN_ATTEMPTS:
         return f"slow: p95 is {now:,.0f} ms, in the 7 days before it was {then:,.0f} ms"
-    if day.attempts < FEW:
+    if day.attempts < MIN_ATTEMPTS:
         return "well, as far as so few attempts tell"
     return "well"
 
 
-def _mostly(measures: Measures) -> str:
+def _most_frequent_failure(measures: Measures) -> str:
     """Return the most frequent failure; of equally frequent ones the first by name."""
     failures = [(-n, name) for name, n in measures.outcomes.items() if name not in ARRIVED]
     return min(failures)[1].replace("_", " ") if failures else "nothing"
