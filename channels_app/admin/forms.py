@@ -30,6 +30,10 @@ from channels_app.registry.consumers import MAX_REASON_LENGTH
 
 LINE = 60
 """Maximum length of JSON that a form shows on a single line, in characters."""
+OPTIONAL_NUMBERS = {
+    name: known.default for name, known in consumers.FIELDS.items() if type(known.default) is int
+}
+"""A consumer's numbers that have a default, which an empty form field stands for."""
 PLACES = {"rate_limit": "rate_per_second", "channel": "slug", "producer": "slug"}
 """Form fields whose names differ from those of the steps."""
 
@@ -280,8 +284,8 @@ class ConsumerForm(ResourceForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "max_pumps" in self.fields:
-            self.fields["max_pumps"].required = False
+        for name in OPTIONAL_NUMBERS.keys() & self.fields.keys():
+            self.fields[name].required = False
         if self.instance.pk:
             # Values are masked. None means that their encryption key is missing; then they stay
             # unchanged.
@@ -292,8 +296,9 @@ class ConsumerForm(ResourceForm):
         values = super().values()
         if "signing" in values:
             values["signing"] = ["v1", *values["signing"]]
-        if "max_pumps" in values:
-            values["max_pumps"] = values["max_pumps"] or 1
+        for name in OPTIONAL_NUMBERS.keys() & values.keys():
+            if values[name] is None:
+                values[name] = OPTIONAL_NUMBERS[name]
         if values.get("headers") is None:
             values.pop("headers", None)
         return values
