@@ -506,6 +506,8 @@ def test_a_consumer_that_may_not_be_called_is_refused_beside_its_address(operato
 
     assert "url" in answer.context["adminform"].form.errors
     assert not Consumer.objects.exists()
+    refused = operator.post(add, values | {"url": "http://127.0.0.1:9/", "max_pumps": 0})
+    assert list(refused.context["adminform"].form.errors) == ["max_pumps"]
 
 
 def test_pause_and_resume_ask_first_and_are_audited(operator: Client) -> None:
