@@ -18,7 +18,7 @@ from channels_app.models import (
     Schedule,
 )
 from delivery.models import Attempt, Counter, Delivery, OrderingKey, OrderingWaiter, RetentionMark
-from delivery.models.counter import MADE
+from delivery.models.counter import MADE, OPEN
 from delivery.models.reconciliation import ALL
 
 BATCH = 500
@@ -41,14 +41,13 @@ def count_rows(channel: Channel) -> RowCounts:
     """Count without changing anything; only messages are counted row by row."""
     consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
     counts = Counter.read(consumer_ids).values()
-    finished = {"delivered", "dead", "cancelled", MADE}
     return RowCounts(
         consumers=len(consumer_ids),
         event_types=EventType.objects.filter(channel=channel).count(),
         schedules=Schedule.objects.filter(channel=channel).count(),
         messages=Message.objects.filter(channel=channel).count(),
         deliveries=sum(sum(row.values()) - row[MADE] for row in counts),
-        waiting=sum(number for row in counts for s, number in row.items() if s not in finished),
+        waiting=sum(number for row in counts for s, number in row.items() if s in OPEN),
     )
 
 

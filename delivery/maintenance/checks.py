@@ -467,7 +467,7 @@ MAX_ROWS = 1000
 """Most rows reported at once: without running pumps there may be millions."""
 CONSUMERS = 200
 """Consumers in one statement."""
-HELD = f"('{DeliveryState.IN_FLIGHT.value}', '{DeliveryState.AWAITING_ACK.value}')"
+TAKEN = f"('{DeliveryState.IN_FLIGHT.value}', '{DeliveryState.AWAITING_ACK.value}')"
 _UNSENDABLE = "2000-01-01"
 """Finished rows have no ``due_at``: without a lower bound the index would read all of them."""
 ACCEPTED = f"""
@@ -477,7 +477,7 @@ ACCEPTED = f"""
 """
 LEASES = f"""
     SELECT id, channel_id, consumer_id FROM {Delivery._meta.db_table}{{by_list}}
-    WHERE consumer_id IN ({{consumers}}) AND state IN {HELD}
+    WHERE consumer_id IN ({{consumers}}) AND state IN {TAKEN}
     AND (due_at < %s OR state = '{DeliveryState.IN_FLIGHT.value}' AND due_at > %s) LIMIT %s
 """
 DUE = f"""

@@ -506,6 +506,8 @@ def test_a_forbidden_url_is_reported_at_its_field(operator: Client) -> None:
 
     assert "url" in answer.context["adminform"].form.errors
     assert not Consumer.objects.exists()
+    refused = operator.post(add, values | {"url": "http://127.0.0.1:9/", "max_pumps": 0})
+    assert list(refused.context["adminform"].form.errors) == ["max_pumps"]
 
 
 def test_pause_and_resume_ask_first_and_are_audited(operator: Client) -> None:
