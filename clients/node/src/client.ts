@@ -27,6 +27,8 @@ import { Transport } from "./transport.js";
 /** Most leases in one call. */
 export const MAX_LEASES = 100;
 
+/** Characters of an error that the broker keeps with an attempt. */
+const MAX_ERROR = 300;
 const TIMEOUT_S = 30;
 const RETRIES = 6;
 /** Seconds for which the broker may wait for the response of a tested consumer. */
@@ -361,7 +363,7 @@ export class Hookstation {
   /** Report failed attempts: the broker retries the messages, or they are dead. */
   nack(leases: Lease | Iterable<Lease>, options: NackOptions = {}): Promise<Settled> {
     const { delay, error, final } = options;
-    const said = { delay_s: delay, error: error?.slice(0, 300), final: final || undefined };
+    const said = { delay_s: delay, error: error && lineOf(error), final: final || undefined };
     return this.settle("nack", leases, said);
   }
 
@@ -477,6 +479,11 @@ export class Hookstation {
     const said = { leases: names, ...given(fields) };
     return settledOf(await this.json(jsonCall("POST", pathOf("leases", what), said)));
   }
+}
+
+/** An error's text as the broker takes it: 300 characters, no control characters or half pairs. */
+function lineOf(error: string): string {
+  return [...error.replace(/[\p{Cc}\p{Cs}]+/gu, " ")].slice(0, MAX_ERROR).join("");
 }
 
 function ifMatch(version: number | undefined): Partial<Call> {

@@ -11,6 +11,7 @@ ROOT = Path(settings.BASE_DIR)
 EXAMPLES = ROOT / "clients/examples"
 LOOKALIKES = {
     "boto3": "before.env",
+    "bullmq": "before.mjs",
     "celery": "before.py",
     "celery-sqs": "before.env",
     "django-q2": "before.env",
@@ -47,6 +48,13 @@ def test_the_celery_example_differs_in_the_import() -> None:
     (old,), (new,) = changes("celery")
     assert old.startswith("from celery import")
     assert new == old.replace("from celery", "from hookstation_client.celery")
+
+
+def test_bullmqs_line_is_the_import() -> None:
+    (old,), (new,) = changes("bullmq")
+    assert old.startswith("import {")
+    assert old.endswith(' from "bullmq";')
+    assert new == old.replace('"bullmq"', '"@hookstation/bullmq"')
 
 
 @pytest.mark.parametrize("folder", ["boto3", "celery-sqs", "django-q2"])

@@ -36,6 +36,16 @@ test("a retry has the key of the first try, even without a given one", async (t)
   assert.equal(keys[4], "order-8");
 });
 
+test("the error of a nack is one line of 300 characters", async (t) => {
+  const broker = await serving(t, [200, { done: ["lse_1"], failed: [] }]);
+  const hooks = new Hookstation(broker.url, KEY);
+
+  await hooks.nack("lse_1", { error: `no\nink\u001b[0m\ud83d${"😀".repeat(400)}` });
+
+  const { error } = JSON.parse(broker.requests[0].body);
+  assert.equal(error, `no ink [0m ${"😀".repeat(289)}`);
+});
+
 test("options of a publish are headers", async (t) => {
   const broker = await serving(t, OK);
   await new Hookstation(broker.url, KEY).publish("a/b", "text", {
