@@ -532,6 +532,14 @@ def test_nacked_messages_are_redelivered_up_to_max_attempts() -> None:
     assert_counters_are_true()
 
 
+def test_the_error_of_a_nack_may_have_several_lines() -> None:
+    worker = Worker(waiting(b"x", max_attempts=5))
+    (one,) = worker.receive()
+    said = worker.say("nack", one["lease"], error="Traceback:\n\tfile.py \x1b[31mred\udc80")
+    assert said == ([one["lease"]], {})
+    assert Attempt.objects.get().answer.error == "Traceback:  file.py  [31mred "
+
+
 def test_a_final_nack_is_dead_at_once_and_idempotent() -> None:
     consumer = waiting(b"x", max_attempts=5)
     worker = Worker(consumer)
