@@ -3,14 +3,12 @@
 An idempotency record is written with its message, and deleted with it or when its window closes.
 Messages that retention deletes before that are below its mark.
 
-The audit trail of people's actions (AuditEntry) is something else.
-
-result, config = Reconciliation(most_ids=20), reconcile.ConfigSnapshot(grace)
+result, config = Reconciliation(most_ids=20), checks.ConfigSnapshot(grace)
 while first <= scope.last:
     with transactions.snapshot():
         config.refresh()
-        key_range = reconcile.next_key_range(scope, first)
-        reconcile.check(result, scope, key_range, config)
+        key_range = checks.next_key_range(scope, first)
+        checks.check(result, scope, key_range, config)
     first = key_range.last + 1
 """
 

@@ -3,9 +3,9 @@
 All changes are compare-and-set on the run's row, which the process itself updates as well
 (pipeline/broker/runs.py).
 
-The process is independent of the broker: it has its own session, continues when the broker stops,
-and records its own progress (pipeline/broker/runs.py). A thread waits for its end, so that no
-zombie process remains and a process that dies before its first record is reported at once.
+A run's process is independent of the broker: it has its own session, continues when the broker
+stops, and records its own progress. A thread waits for its end, so that no zombie process remains
+and a process that dies before its first record is reported at once.
 """
 
 import importlib.util

@@ -4,9 +4,9 @@ The schedule's row is the lock: its holder publishes, and moves ``next_at`` in t
 stores the message. Concurrent processes skip a locked row; later ones see another ``next_at`` and
 version.
 
-Sweeps take turns, and one that deletes old rows may delay the others; a message that is due every
-half second cannot wait for them. Each maintenance process has a schedule runner; the lock on a
-schedule's row decides which of them fires it.
+Each maintenance process has a schedule runner, a thread beside the sweeps: a sweep that deletes old
+rows may delay the others, and a message that is due every half second cannot wait for it. The lock
+on a schedule's row decides which runner fires it.
 """
 
 import logging

@@ -1,12 +1,12 @@
 """Keep the queue of each ordering key as deliveries open and finish.
 
-This holds however many pumps fan out concurrently: a pump leaves a message for later if another
-pump holds an earlier one of the same key.
-
 Call these functions inside the transaction that creates, queues or finishes deliveries, so that
 rows and keys agree. The guarantee: a delivery of a key is sent only after the one before it was
 delivered or abandoned (S3-33). Deliveries behind the head have a ``due_at`` far in the future, so
 claims skip them at no cost, however many there are (S3-07).
+
+Pumps that fan out concurrently keep the order: a pump leaves a message for later if another pump
+holds an earlier one of the same key.
 
 A key is locked before it is read. Adding a delivery behind a head and removing that head therefore
 wait for each other.
