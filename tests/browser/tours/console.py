@@ -29,7 +29,7 @@ EMPTY = (
     "/admin/timeline/",
     "/admin/channels_app/message/",
     "/admin/channels_app/sequence/",
-    "/admin/channels_app/earlynumber/",
+    "/admin/channels_app/pendingsequencenumber/",
     "/admin/channels_app/schedule/",
     LANE,
     "/admin/delivery/pullworker/",
