@@ -466,7 +466,12 @@ def test_kills_lose_no_acknowledged_message(
         application.wait_until(lambda: bool(application.handled()), "nothing is worked off")
 
         application.kill_worker_at_work()
+        handled = len(application.handled())
         application.start_worker()
+        # django-q2 does not start while it cannot reach the broker.
+        application.wait_until(
+            lambda: len(application.handled()) > handled, "the new worker handles nothing"
+        )
         application.wait_for_more()
 
         os.kill(web_process(broker), signal.SIGKILL)
