@@ -18,6 +18,7 @@ from bench.rows import (
     scheduled,
     shared,
     sqs,
+    stream,
     throughput,
     urgent,
 )
@@ -27,6 +28,7 @@ ROWS: tuple[Row, ...] = (
     *throughput.ROWS,
     *receive.ROWS,
     *sqs.ROWS,
+    *stream.ROWS,
     *latency.ROWS,
     *lateness.ROWS,
     *recovery.ROWS,

@@ -109,7 +109,9 @@ def test_asyncio_worker_runs_tasks(hooks: Hookstation, channel: str) -> None:
     calls: list[bytes] = []
 
     async def work() -> None:
-        async with AsyncHookstation(hooks.url, key=hooks.key, timeout=60) as client:
+        async with AsyncHookstation(
+            hooks.url, key=hooks.key, timeout=60, grpc=hooks.grpc
+        ) as client:
             all_there = asyncio.Event()
 
             async def handle(delivery: Any) -> None:
@@ -157,6 +159,7 @@ def client_process(
             "PYTHONPATH": str(ROOT / "clients/python/src"),
             "HOOKSTATION_URL": hooks.url,
             "HOOKSTATION_KEY": hooks.key,
+            "HOOKSTATION_GRPC_URL": hooks.grpc,
         },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

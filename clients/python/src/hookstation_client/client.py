@@ -52,6 +52,7 @@ class _Common:
         key: str | None = None,
         timeout: float = TIMEOUT_S,
         retries: int = RETRIES,
+        grpc: str | None = None,
         looks_up: bool = True,
     ) -> None:
         urls = addresses_of(url)
@@ -59,6 +60,7 @@ class _Common:
         self.url = ",".join(urls)
         self.timeout = timeout
         self.retries = retries
+        self.grpc = grpc if grpc is not None else os.environ.get("HOOKSTATION_GRPC_URL") or ""
         self.key = key or os.environ.get("HOOKSTATION_KEY") or ""
         if not self.key:
             raise ValueError("Pass the key, or set HOOKSTATION_KEY.")
@@ -92,7 +94,9 @@ class Hookstation(_Common):
 
     ``timeout`` is seconds for connecting, sending and each read of a response; a long poll waits
     longer by its own time. A failed request is repeated up to ``retries`` times, at each address,
-    where that is safe, always with the same idempotency key. ``http`` is a client of
+    where that is safe, always with the same idempotency key. ``grpc``, or
+    ``HOOKSTATION_GRPC_URL``, is the address of the broker's gRPC server, as ``grpc://host:port`` or
+    ``grpcs://host:port`` for TLS: a `Worker` then receives over a stream. ``http`` is a client of
     httpx to use instead of one that is made here, for certificates, proxies and the like; only that
     client then looks host names up.
     """
@@ -104,9 +108,12 @@ class Hookstation(_Common):
         key: str | None = None,
         timeout: float = TIMEOUT_S,
         retries: int = RETRIES,
+        grpc: str | None = None,
         http: httpx.Client | None = None,
     ) -> None:
-        super().__init__(url, key=key, timeout=timeout, retries=retries, looks_up=http is None)
+        super().__init__(
+            url, key=key, timeout=timeout, retries=retries, grpc=grpc, looks_up=http is None
+        )
         self._given_http = http
         self._http = http or self._new_http()
         self._pid = os.getpid()
@@ -294,9 +301,12 @@ class AsyncHookstation(_Common):
         key: str | None = None,
         timeout: float = TIMEOUT_S,
         retries: int = RETRIES,
+        grpc: str | None = None,
         http: httpx.AsyncClient | None = None,
     ) -> None:
-        super().__init__(url, key=key, timeout=timeout, retries=retries, looks_up=http is None)
+        super().__init__(
+            url, key=key, timeout=timeout, retries=retries, grpc=grpc, looks_up=http is None
+        )
         self._given_http = http
         self._http = http or httpx.AsyncClient(limits=_limits())
 
