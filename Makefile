@@ -25,7 +25,7 @@ PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-prof
 GOLDEN = $(PYTEST) -q tests/interfaces/test_golden.py tests/interfaces/test_access.py
 REFERENCE = $(PYTEST) -q tests/unit/clients/test_reference.py
 # Regenerate the examples before the OpenAPI document, which contains them.
-EXAMPLES_OF_API = $(PYTEST) -q tests/interfaces/api/test_examples.py -k what_is_answered
+EXAMPLES_OF_API = $(PYTEST) -q tests/interfaces/api/test_examples.py -k equal_real_responses
 # The fast tiers are CPU-bound: one process for each of two cores.
 FAST := -n 2
 # Tests of console and commands run only on SQLite: tests/integration/indexes opens the console's

@@ -1,7 +1,6 @@
 """Run Hookstation for the harness through its commands, API and processes, not its internals."""
 
 import itertools
-import json
 import os
 import re
 import secrets
@@ -10,24 +9,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import requests
 
-from bench import cpu
-from bench.adapters import BenchError, Consumer, Pack, Route, one
+from bench import machine
+from bench.adapters import BenchError, Consumer, PackBatch, Route, one
+from bench.databases import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 START_S = 60.0
 STOP_S = 40.0
 POLL_S = 0.1
 DEPTH = re.compile(r'^hookstation_queue_depth\{state="(\w+)"\} (\S+)$', re.MULTILINE)
 OPEN = ("queued", "in_flight", "awaiting_ack")
 """States of unfinished deliveries."""
-KNOWN_AFTER_S = 1.2
+CONFIG_CACHE_S = 1.2
 """Seconds after which every process knows a new consumer (docs/architecture.md)."""
 
 
@@ -37,7 +37,8 @@ class Hookstation:
     name = "Hookstation"
 
     def __init__(self, database_url: str, folder: Path) -> None:
-        self.folder, self.port = folder, _free_port()
+        self.folder, self.port = folder, free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
         self.environment = {
             **{name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ},
             "SECRET_KEY": secrets.token_urlsafe(50),
@@ -47,13 +48,13 @@ class Hookstation:
             # No limit, because backlogs are measured.
             "HOOKSTATION_CHANNEL_WAITING_MESSAGES": "0",
             "HOOKSTATION_CHANNEL_WAITING_BYTES": "0",
-            "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{self.port}",
+            "HOOKSTATION_PUBLIC_URL": self.address,
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._http = requests.Session()
         self._http.trust_env = False
-        self._key = ""
-        self._channel = ""
+        self._key = self._admin_key = ""
+        self.channel = ""
         self._channels = itertools.count(1)
         self._consumers: list[str] = []
 
@@ -75,8 +76,8 @@ class Hookstation:
         """Create tables and keys at the first start; return when /readyz succeeds."""
         if not self._key:
             self.manage("migrate", "--verbosity", "0")
-            admin = self.key_of("bench-admin").strip()
-            self._http.headers["Authorization"] = f"Bearer {admin}"
+            self._admin_key = self.admin_key("bench-admin").strip()
+            self._http.headers["Authorization"] = f"Bearer {self._admin_key}"
             self._key = self.manage("create_api_key", "bench", "--all-channels").strip()
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -94,55 +95,56 @@ class Hookstation:
                 raise BenchError(f"The broker did not start: {_end(log_text)}")
             time.sleep(POLL_S)
 
+    @contextmanager
+    def restarted_with(self, **variables: str) -> Iterator[None]:
+        """Restart with these environment variables; afterwards restart without them."""
+        usual = dict(self.environment)
+        self.stop()
+        self.environment |= variables
+        try:
+            self.start()
+            yield
+        finally:
+            self.stop()
+            self.environment = usual
+            self.start()
+
     def prepare(self, consumers: Sequence[Consumer]) -> None:
         """Create a channel for the consumers; the former channel's consumers are retired."""
         for name in self._consumers:
-            self._call("DELETE", f"/channels/{self._channel}/consumers/{name}")
+            self._call("DELETE", f"/channels/{self.channel}/consumers/{name}")
         self._consumers = [consumer.name for consumer in consumers]
         self.register(
             {
-                consumer.name: {
-                    "url": consumer.url,
-                    "timeout_ms": consumer.timeout_ms,
-                    **consumer.settings,
-                }
-                for consumer in consumers
+                it.name: {"url": it.url, "timeout_ms": it.timeout_ms, **it.settings}
+                for it in consumers
             }
         )
 
     def register(self, consumers: Mapping[str, Mapping[str, Any]]) -> None:
         """Create a channel with exactly these consumers, by name."""
-        self._channel = f"bench{next(self._channels)}"
-        self._call("PUT", f"/channels/{self._channel}", {})
+        self.channel = f"bench{next(self._channels)}"
+        self._call("PUT", f"/channels/{self.channel}", {})
         for name, values in consumers.items():
-            self._call("PUT", f"/channels/{self._channel}/consumers/{name}", values)
-        time.sleep(KNOWN_AFTER_S)
+            self._call("PUT", f"/channels/{self.channel}/consumers/{name}", values)
+        time.sleep(CONFIG_CACHE_S)
 
     def single(self) -> Route:
-        """One JSON message per request."""
-        return self._route("", one)
+        return self._route("messages", self._key)
 
     def batch(self) -> Route:
-        """The batch endpoint."""
-        return self._route("/batch", pack_batch, accepted=(207,))
+        return replace(self._route("messages/batch", self._key, 207), pack=PackBatch())
 
     def pull(self, consumer: str) -> Route:
         """URL at which a consumer of the current channel receives."""
-        path = f"/api/v1/channels/{self._channel}/consumers/{consumer}/receive"
-        key = str(self._http.headers["Authorization"])
-        headers = {"Authorization": key, "Content-Type": "application/json"}
-        return Route("127.0.0.1", self.port, path, headers, one, accepted=(200,))
+        return self._route(f"consumers/{consumer}/receive", self._admin_key, 200)
 
-    def address(self) -> str:
-        """Base URL of the broker, without a path."""
-        return f"http://127.0.0.1:{self.port}"
+    def _route(self, path: str, key: str, accepted: int = 202) -> Route:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        path = f"/api/v1/channels/{self.channel}/{path}"
+        return Route("127.0.0.1", self.port, path, headers, one, (accepted,))
 
-    @property
-    def channel(self) -> str:
-        """The current channel."""
-        return self._channel
-
-    def key_of(self, producer: str, *arguments: str) -> str:
+    def admin_key(self, producer: str, *arguments: str) -> str:
         """Create an API key with all scopes; returns the command's output."""
         return self.manage("create_api_key", producer, "--scope", "admin", *arguments)
 
@@ -150,7 +152,7 @@ class Hookstation:
         """Web server, workers (pumps, maintenance, django-q2's own), and the supervisor."""
         groups: dict[str, list[int]] = {"web": [], "worker": [], "supervisor": []}
         for pid in self._pids():
-            title = cpu.title(pid)
+            title = machine.command_line(pid)
             group = "web" if "granian" in title else "worker" if "qcluster" in title else ""
             groups[group or "supervisor"].append(pid)
         return groups
@@ -183,23 +185,22 @@ class Hookstation:
     def _pids(self) -> list[int]:
         if self._process is None or self._process.poll() is not None:
             return []
-        return [self._process.pid, *cpu.descendants(self._process.pid)]
+        return [self._process.pid, *machine.descendants(self._process.pid)]
 
     def _is_ready(self) -> bool:
         try:
-            address = f"{self.address()}/readyz"
-            return self._http.get(address, timeout=2).ok
+            return self._http.get(f"{self.address}/readyz", timeout=2).ok
         except requests.RequestException:
             return False
 
-    def look(self, consumer: str, path: str) -> Any:
+    def read(self, consumer: str, path: str) -> Any:
         """Return what the API reports on a consumer of the current channel. Raises BenchError."""
-        return self._call("GET", f"/channels/{self._channel}/consumers/{consumer}{path}").json()
+        return self._call("GET", f"/channels/{self.channel}/consumers/{consumer}{path}").json()
 
     def depth(self) -> int:
         """Return the broker's own count of unfinished deliveries. Raises BenchError."""
         try:
-            text = self._http.get(f"{self.address()}/metrics", timeout=10).text
+            text = self._http.get(f"{self.address}/metrics", timeout=10).text
         except requests.RequestException as error:
             raise BenchError(f"No metrics: {error}") from None
         found = dict(DEPTH.findall(text))
@@ -208,29 +209,14 @@ class Hookstation:
     def _call(
         self, method: str, path: str, values: Mapping[str, Any] | None = None
     ) -> requests.Response:
-        address = f"{self.address()}/api/v1{path}"
-        answer = self._http.request(method, address, json=values, timeout=20)
-        if not answer.ok:
-            raise BenchError(f"{method} {path}: {answer.status_code} {answer.text}")
-        return answer
-
-    def _route(self, path: str, pack: Pack, accepted: tuple[int, ...] = (202,)) -> Route:
-        return Route(
-            host="127.0.0.1",
-            port=self.port,
-            path=f"/api/v1/channels/{self._channel}/messages{path}",
-            headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
-            pack=pack,
-            accepted=accepted,
-        )
+        url = f"{self.address}/api/v1{path}"
+        response = self._http.request(method, url, json=values, timeout=20)
+        if not response.ok:
+            raise BenchError(f"{method} {path}: {response.status_code} {response.text}")
+        return response
 
 
-def pack_batch(bodies: Sequence[bytes]) -> bytes:
-    """Return the batch endpoint's array of items."""
-    return json.dumps([{"body": body.decode()} for body in bodies]).encode()
-
-
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

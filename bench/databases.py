@@ -1,6 +1,5 @@
 """Provide databases for the time of a measurement: a private MariaDB server, or a file."""
 
-import os
 import sqlite3
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from bench import cpu
+from bench import machine
 from bench.adapters import BenchError
 
 with suppress(ImportError):  # without the driver only SQLite can be measured
@@ -23,6 +22,10 @@ KINDS: tuple[Kind, ...] = ("mariadb", "sqlite")
 PRINT_URL = 'echo "$DATABASE_URL"; cat'
 DURABILITY = ("innodb_flush_log_at_trx_commit", "innodb_doublewrite", "log_bin", "sync_binlog")
 SIZES = ("innodb_buffer_pool_size", "innodb_log_file_size")
+BUFFER_POOL_SHARE = 1 / 4
+"""Share of the machine's memory, which the server has in common with the broker."""
+REDO_LOG = "1G"
+"""Large enough that it does not fill up within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +41,28 @@ class Database:
         """Return the version, and the durability of commits."""
         if self.kind == "sqlite":
             return f"SQLite {sqlite3.sqlite_version}, as the broker sets it up"
-        at = urlsplit(self.url)
-        with connect(at.hostname, at.port, at.username, at.password) as cursor:
-            cursor.execute("SELECT VERSION()")
-            ((version,),) = cursor.fetchall()
+        with self.cursor() as cursor:
             cursor.execute("SHOW GLOBAL VARIABLES")
             variables = dict(cursor.fetchall())
         settings = [f"{name} = {variables[name]}" for name in DURABILITY]
         settings += [f"{name} = {int(variables[name]) >> 20} MiB" for name in SIZES]
-        return f"MariaDB {version}; {', '.join(settings)}"
+        return f"MariaDB {variables['version']}; {', '.join(settings)}"
 
-
-@contextmanager
-def connect(
-    host: str | None, port: int | None, user: str | None, password: str | None
-) -> Iterator[Any]:
-    """Return a cursor on the server."""
-    connection = MySQLdb.connect(host=host, port=port, user=user, password=password)
-    try:
-        yield connection.cursor()
-    finally:
-        connection.close()
+    @contextmanager
+    def cursor(self) -> Iterator[Any]:
+        """Return a cursor on the database, which must be a server's. Nothing is committed."""
+        at = urlsplit(self.url)
+        connection = MySQLdb.connect(
+            host=at.hostname,
+            port=at.port,
+            user=at.username,
+            password=at.password,
+            database=at.path.removeprefix("/"),
+        )
+        try:
+            yield connection.cursor()
+        finally:
+            connection.close()
 
 
 @contextmanager
@@ -70,9 +74,13 @@ def fresh(kind: Kind, folder: Path) -> Iterator[Database]:
     if kind == "sqlite":
         yield Database(kind, f"sqlite:///{folder / 'bench.sqlite3'}")
         return
+    options = [
+        f"--innodb-buffer-pool-size={int(machine.memory_bytes() * BUFFER_POOL_SHARE)}",
+        f"--innodb-log-file-size={REDO_LOG}",
+    ]
     # The server stops when `cat` ends: when this process closes the pipe or dies.
     with subprocess.Popen(
-        [sys.executable, ROOT / "tools/mariadb", *_options(), "sh", "-c", PRINT_URL],
+        [sys.executable, ROOT / "tools/mariadb", *options, "sh", "-c", PRINT_URL],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -83,16 +91,7 @@ def fresh(kind: Kind, folder: Path) -> Iterator[Database]:
             url = keeper.stdout.readline().strip()
             if not url:
                 raise BenchError("MariaDB did not start.")
-            below = cpu.descendants(keeper.pid)
-            yield Database(kind, url, [pid for pid in below if "mariadbd" in cpu.program(pid)])
+            below = machine.descendants(keeper.pid)
+            yield Database(kind, url, [pid for pid in below if "mariadbd" in machine.program(pid)])
         finally:
             keeper.communicate()
-
-
-def _options() -> Sequence[str]:
-    """Return options of a server that shares the machine with the broker, besides its defaults.
-
-    They give it a quarter of the memory, and a redo log that does not fill up within a minute.
-    """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"--innodb-buffer-pool-size={memory // 4}", "--innodb-log-file-size=1G"

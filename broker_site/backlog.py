@@ -10,13 +10,12 @@ from channels_app.database import clock
 from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.core.lifecycle import DeliveryState
 from delivery.models import ConsumerHealth, Counter
-from delivery.models.counter import COUNTED, MADE
+from delivery.models.counter import COUNTED, MADE, OPEN
 from delivery.queue import due_times
 
 STATES = tuple(state.value for state in DeliveryState)
 LATE_S = 60.0
 """If only the broker delays a due delivery for longer than this, readiness fails."""
-OPEN = (DeliveryState.QUEUED, DeliveryState.IN_FLIGHT, DeliveryState.AWAITING_ACK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,16 @@ from channels_app.core import program
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 COMMAND = "HOOKSTATION_COMMAND"
-"""Tells child processes the program's name as people typed it; set by the program itself."""
+"""Variable that passes the program's name, as the user typed it, to child processes."""
 
 
 MAX_BODY_BYTES = 64 * 1024**2
-"""Maximum of the two body size settings: web process, database and pump hold a body or batch in
-memory as a whole, sometimes several times."""
+"""Maximum of the two body size settings. Web process, database and pump hold a whole body or batch
+in memory, sometimes several copies."""
 
 
 class BadEnvironment(Exception):
-    """A variable is invalid; the message names it and says what is accepted."""
+    """A variable is invalid; the message names it and states what is accepted."""
 
 
 def _boolean(text: str) -> bool:
@@ -52,7 +52,9 @@ def _not_negative(text: str) -> int:
 def _body_size(text: str) -> int:
     number = _positive(text)
     if number > MAX_BODY_BYTES:
-        raise ValueError(f"expected at most {MAX_BODY_BYTES}, put what is larger elsewhere")
+        raise ValueError(
+            f"expected at most {MAX_BODY_BYTES}, store larger bodies elsewhere and publish a link"
+        )
     return number
 
 
@@ -122,48 +124,58 @@ class Environment:
         "SECRET_KEY_FALLBACKS",
         (),
         _words,
-        "Former values of SECRET_KEY that still count.",
+        "Former values of SECRET_KEY whose signatures stay valid.",
         secret=True,
     )
-    data_dir: Path = _hook("DATA_DIR", BASE_DIR / "data", Path, "Folder of files made at run time.")
-    debug: bool = _hook("DEBUG", False, _boolean, "Tracebacks in the browser; never in production.")
+    data_dir: Path = _hook(
+        "DATA_DIR", BASE_DIR / "data", Path, "Folder for files created at run time."
+    )
+    debug: bool = _hook(
+        "DEBUG", False, _boolean, "Show tracebacks in the browser; never in production."
+    )
     log_level: str = _hook("LOG_LEVEL", "INFO", str.upper, "DEBUG, INFO, WARNING or ERROR.")
     encryption_keys: tuple[str, ...] = _hook(
         "ENCRYPTION_KEYS",
         (),
         _words,
-        "Keys of bodies and secrets at rest; the first writes.",
+        "Keys that decrypt stored bodies and secrets; the first one encrypts.",
         secret=True,
     )
 
     require_body_digests: bool = _hook(
-        "REQUIRE_BODY_DIGESTS", False, _boolean, "Refuse bodies that are stored without a digest."
+        "REQUIRE_BODY_DIGESTS", False, _boolean, "Refuse to send stored bodies without a digest."
     )
 
     public_url: str = _hook(
-        "PUBLIC_URL", "http://127.0.0.1:8000", str, "Address people reach us at."
+        "PUBLIC_URL",
+        "http://127.0.0.1:8000",
+        str,
+        "URL at which people and producers reach the broker.",
     )
     allowed_hosts: tuple[str, ...] = _hook(
-        "ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"), _words, "Host names we answer to."
+        "ALLOWED_HOSTS",
+        ("localhost", "127.0.0.1", "[::1]"),
+        _words,
+        "Accepted Host headers, besides the host of PUBLIC_URL.",
     )
     trusted_proxies: int = _hook(
-        "TRUSTED_PROXIES", 0, int, "Trusted proxies in front that set X-Forwarded-For."
+        "TRUSTED_PROXIES", 0, int, "Number of reverse proxies in front that add to X-Forwarded-For."
     )
     hsts_s: int = _hook(
-        "HSTS_S", 365 * 86400, _not_negative, "How long browsers insist on TLS, once they had it."
+        "HSTS_S", 365 * 86400, _not_negative, "max-age of Strict-Transport-Security; 0 omits it."
     )
     metrics_token: str = _hook(
         "METRICS_TOKEN",
         "",
         str,
-        "What /metrics asks for; without it this machine alone.",
+        "Token that /metrics requires; without one, only this machine may read it.",
         secret=True,
     )
     web_workers: int = _hook(
-        "WEB_WORKERS", 0, int, "Web processes; 0 chooses from cores and database."
+        "WEB_WORKERS", 0, int, "Web processes; 0 chooses by cores and database."
     )
     web_threads: int = _hook(
-        "WEB_THREADS", 0, int, "Threads in each web process; 0 chooses from their number."
+        "WEB_THREADS", 0, int, "Threads of each web process; 0 chooses by database and processes."
     )
     long_polls: int = _hook(
         "LONG_POLLS", 4096, _positive, "Receive calls that may wait at once in each web process."
@@ -185,33 +197,41 @@ class Environment:
     )
 
     signup: str = _hook("SIGNUP", "invitation", _one_of("invitation", "open"), "Who may sign up.")
-    email_url: str = _setting("EMAIL_URL", "", _mail, "Where mail is handed over.", secret=True)
-    email_from: str = _hook("EMAIL_FROM", "hookstation@localhost", str, "Sender of mail.")
+    email_url: str = _setting(
+        "EMAIL_URL", "", _mail, "Mail server; without one, mail is written to the log.", secret=True
+    )
+    email_from: str = _hook("EMAIL_FROM", "hookstation@localhost", str, "Sender address of mail.")
 
     allowed_targets: str = _hook(
-        "ALLOWED_TARGETS", "", str, "Private networks that consumers may be in, as CIDR."
+        "ALLOWED_TARGETS", "", str, "Private networks that the broker may call, as CIDR."
     )
-    https_only: bool = _hook("HTTPS_ONLY", False, _boolean, "Refuse plain http:// consumers.")
-    ca_file: str = _hook("CA_FILE", "", str, "Certificates that consumers' TLS is checked against.")
+    https_only: bool = _hook("HTTPS_ONLY", False, _boolean, "Refuse consumers with http:// URLs.")
+    ca_file: str = _hook("CA_FILE", "", str, "CA certificates that verify consumers (PEM).")
 
     rational_delay_ms: int = _hook(
         "RATIONAL_DELAY_MS",
         2000,
         _positive,
-        "Age at which a message that nobody took counts as late.",
+        "Age at which the sweep handles a message that no pump fanned out.",
     )
-    timeout_ms: int = _hook("DELIVERY_TIMEOUT_MS", 15000, _positive, "Total time of one attempt.")
-    connect_timeout_ms: int = _hook("CONNECT_TIMEOUT_MS", 5000, _positive, "Time to connect.")
-    lease_grace_ms: int = _hook("LEASE_GRACE_MS", 10000, _positive, "Lease beyond the timeout.")
+    timeout_ms: int = _hook("DELIVERY_TIMEOUT_MS", 15000, _positive, "Timeout of one attempt.")
+    connect_timeout_ms: int = _hook(
+        "CONNECT_TIMEOUT_MS", 5000, _positive, "Timeout for connecting."
+    )
+    lease_grace_ms: int = _hook(
+        "LEASE_GRACE_MS", 10000, _positive, "Time by which a lease exceeds the timeout."
+    )
     max_attempts: int = _hook(
-        "MAX_ATTEMPTS", 10, _positive, "Failed attempts until a delivery is dead."
+        "MAX_ATTEMPTS", 10, _positive, "Failed attempts after which a delivery is dead."
     )
-    max_in_flight: int = _hook("MAX_IN_FLIGHT", 64, _positive, "Open requests to one consumer.")
+    max_in_flight: int = _hook(
+        "MAX_IN_FLIGHT", 64, _positive, "Most open requests to one consumer."
+    )
     excerpt_bytes: int = _hook(
-        "RESPONSE_EXCERPT_BYTES", 4096, _positive, "Bytes kept of each response."
+        "RESPONSE_EXCERPT_BYTES", 4096, _positive, "Bytes of each response that are stored."
     )
     max_response_bytes: int = _hook(
-        "MAX_RESPONSE_BYTES", 262144, _positive, "Bytes read of a response."
+        "MAX_RESPONSE_BYTES", 262144, _positive, "Bytes of a response that are read."
     )
     breaker_failures: int = _hook(
         "BREAKER_FAILURES", 20, _positive, "Failures in a row that open a consumer's circuit."
@@ -226,115 +246,120 @@ class Environment:
         "DISABLE_AFTER_DAYS",
         5,
         _positive,
-        "Days of nothing but failure until a consumer is disabled.",
+        "Days without a success after which a failing consumer is disabled.",
     )
 
-    pumps: int = _hook("PUMPS", 1, _positive, "Delivery processes of one worker cluster.")
-    pump_in_flight: int = _hook("PUMP_IN_FLIGHT", 512, _positive, "Open requests of one pump.")
+    pumps: int = _hook("PUMPS", 1, _positive, "Pumps (delivery processes) of one worker cluster.")
+    pump_in_flight: int = _hook("PUMP_IN_FLIGHT", 512, _positive, "Most open requests of one pump.")
     pump_body_bytes: int = _hook(
-        "PUMP_BODY_BYTES", 64 * 1024 * 1024, _positive, "Of all bodies in one pump's open requests."
+        "PUMP_BODY_BYTES",
+        64 * 1024 * 1024,
+        _positive,
+        "Total bytes of the bodies in one pump's open requests.",
     )
     pump_lifetime_s: int = _hook(
-        "PUMP_LIFETIME_S", 3600, _positive, "Seconds until a fresh pump replaces an old one."
+        "PUMP_LIFETIME_S", 3600, _positive, "Seconds until a new process replaces a pump."
     )
     poll_ms: int = _hook(
-        "POLL_MS", 500, _positive, "How often the tables are asked without a hint."
+        "POLL_MS", 500, _positive, "Milliseconds between a pump's polls when no wake-up comes."
     )
     max_clock_offset_s: int = _hook(
         "MAX_CLOCK_OFFSET_S",
         60,
         _not_negative,
-        "Farther from the database's clock a host takes no deliveries; 0 never.",
+        "Clock offset from the database above which a host claims no deliveries; 0: no limit.",
     )
-    wake: bool = _hook("WAKE", True, _boolean, "Send datagrams as a hint after each commit.")
-    wake_bind: str = _hook("WAKE_BIND", "127.0.0.1", str, "Address that pumps hear datagrams on.")
-    grace_s: int = _hook(
-        "SHUTDOWN_GRACE_S", 20, _positive, "Seconds a stop waits for open requests."
-    )
+    wake: bool = _hook("WAKE", True, _boolean, "Send a wake-up datagram after each commit.")
+    wake_bind: str = _hook("WAKE_BIND", "127.0.0.1", str, "Address on which wake-ups arrive.")
+    grace_s: int = _hook("SHUTDOWN_GRACE_S", 20, _positive, "Seconds that stopping may take.")
 
     channel_waiting_messages: int = _hook(
         "CHANNEL_WAITING_MESSAGES",
         10_000_000,
         _not_negative,
-        "Messages that may wait in a channel without a limit of its own; 0: any number.",
+        "Unfinished messages in a channel without a limit of its own; 0: no limit.",
     )
     channel_waiting_bytes: int = _hook(
         "CHANNEL_WAITING_BYTES",
         50 * 1024**3,
         _not_negative,
-        "Bytes of the bodies that may; 0: any number.",
+        "Total bytes of their bodies; 0: no limit.",
     )
     team_waiting_messages: int = _hook(
         "TEAM_WAITING_MESSAGES",
         10_000_000,
         _not_negative,
-        "Messages of a team's producers that may wait, without a limit of its own; 0: any number.",
+        "Unfinished messages of a team without a limit of its own; 0: no limit.",
     )
     team_waiting_bytes: int = _hook(
         "TEAM_WAITING_BYTES",
         50 * 1024**3,
         _not_negative,
-        "Bytes of the bodies that may; 0: any number.",
+        "Total bytes of their bodies; 0: no limit.",
     )
     disk_reserve_bytes: int = _hook(
         "DISK_RESERVE_BYTES",
         256 * 1024**2,
         _not_negative,
-        "Free space below which nothing is accepted; 0: accept until the disk is full.",
+        "Free disk space below which messages are refused; 0: never.",
     )
     max_future_days: int = _hook(
-        "MAX_FUTURE_DAYS", 3660, _positive, "How far ahead a message may be scheduled."
+        "MAX_FUTURE_DAYS", 3660, _positive, "Days ahead that a message may be scheduled."
     )
     idempotency_window_s: int = _hook(
-        "IDEMPOTENCY_WINDOW_S", 86400, _positive, "How long a channel remembers idempotency keys."
+        "IDEMPOTENCY_WINDOW_S",
+        86400,
+        _positive,
+        "Seconds for which a channel remembers idempotency keys.",
     )
     retention_days: int = _hook(
-        "RETENTION_DAYS", 30, _positive, "Days that finished messages stay."
+        "RETENTION_DAYS", 30, _positive, "Days for which finished messages are kept."
     )
     dead_retention_days: int = _hook(
-        "DEAD_RETENTION_DAYS", 90, _positive, "Days dead letters stay."
+        "DEAD_RETENTION_DAYS", 90, _positive, "Days for which dead letters are kept."
     )
     hot_key_waiting: int = _hook(
-        "HOT_KEY_WAITING", 1000, _not_negative, "Waiting behind one ordering key that is hot; 0 no."
+        "HOT_KEY_WAITING",
+        1000,
+        _not_negative,
+        "Deliveries behind a head that make an ordering key hot; 0: no limit.",
     )
     hot_key_after_s: int = _hook(
         "HOT_KEY_AFTER_S",
         1800,
         _not_negative,
-        "Age of a blocked head that makes its key hot; 0 never.",
+        "Age of a blocked head that makes its key hot; 0: no limit.",
     )
     reconcile_interval_s: int = _hook(
         "RECONCILE_INTERVAL_S",
         900,
         _not_negative,
-        "How often the last hours are reconciled; 0 never.",
+        "Seconds between reconciliations of the last hours; 0: never.",
     )
     reconcile_recent_s: int = _hook(
-        "RECONCILE_RECENT_S", 7200, _positive, "How far back that reconciliation looks."
+        "RECONCILE_RECENT_S", 7200, _positive, "Seconds that these reconciliations look back."
     )
     reconcile_full_interval_s: int = _hook(
         "RECONCILE_FULL_INTERVAL_S",
         86400,
         _not_negative,
-        "How often everything is reconciled; 0 never.",
+        "Seconds between reconciliations of everything; 0: never.",
     )
     reconcile_grace_s: int = _hook(
-        "RECONCILE_GRACE_S", 300, _positive, "What is under way for longer counts as late."
+        "RECONCILE_GRACE_S", 300, _positive, "Seconds after which unfinished work counts as late."
     )
-    lake: str = _hook(
-        "LAKE", "", _lake, "Folder of the archive; empty: what retention deletes is gone."
-    )
+    lake: str = _hook("LAKE", "", _lake, "Folder of the archive; without one, nothing is archived.")
     lake_bodies: str = _hook(
         "LAKE_BODIES", "keep", _one_of("keep", "omit"), "Whether bodies are archived."
     )
     lake_read_url: str = _hook(
-        "LAKE_READ_URL", "", str, "Replica that the pipeline's bulk reads go to.", secret=True
+        "LAKE_READ_URL", "", str, "Replica for the pipeline's bulk reads.", secret=True
     )
     lake_connections: int = _hook(
-        "LAKE_CONNECTIONS", 4, _positive, "Connections that a job reads with at once."
+        "LAKE_CONNECTIONS", 4, _positive, "Database connections of a job that reads."
     )
     lake_lag_s: int = _hook(
-        "LAKE_LAG_S", 60, _positive, "Age at which rows that commit late are all there."
+        "LAKE_LAG_S", 60, _positive, "Age from which jobs read rows; longer than any request takes."
     )
     spark_master: str = _hook("SPARK_MASTER", "local[*]", str, "Where the pipeline's jobs run.")
     spark_memory: str = _hook("SPARK_MEMORY", "1g", str, "Java heap of the pipeline's driver.")
@@ -342,10 +367,10 @@ class Environment:
         "PIPELINE_PYTHON", "", str, "Interpreter that has the pipeline's packages."
     )
     metrics_dir: str = _setting(
-        "PROMETHEUS_MULTIPROC_DIR", "", str, "Folder that processes share metrics in."
+        "PROMETHEUS_MULTIPROC_DIR", "", str, "Folder in which processes share metrics."
     )
     failpoint: str = _hook(
-        "FAILPOINT", "", str, "File that names a step: who gets there dies; for crash tests only."
+        "FAILPOINT", "", str, "File that names a step at which a process kills itself; for tests."
     )
 
 
@@ -403,7 +428,7 @@ def name_command(started: str) -> None:
 
 
 def command() -> str:
-    """What people type before a command's name, in this process or the one that started it."""
+    """Return the program's name as the user typed it, for this process or for its parent."""
     is_installed = BASE_DIR.parts[-2:] == ("hookstation", "broker")
     return os.environ.get(COMMAND) or ("hookstation" if is_installed else program.CHECKOUT)
 
@@ -424,7 +449,7 @@ def replace(values: Mapping[str, str]) -> None:
 
 
 def is_set(name: str) -> bool:
-    """Whether this process has the variable, from outside or through ``export``."""
+    """Return whether the variable is set, by the parent process or by ``export``."""
     return name in os.environ
 
 

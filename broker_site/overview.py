@@ -26,11 +26,11 @@ from delivery.ordering import hot_keys
 from delivery.processes import registration
 
 STATES = (
-    (DeliveryState.QUEUED, "Queued", "wait for their first or next attempt"),
-    (DeliveryState.IN_FLIGHT, "In flight", "are held by a worker right now"),
-    (DeliveryState.AWAITING_ACK, "Awaiting ack", "received, not yet confirmed"),
-    (DeliveryState.DELIVERED, "Delivered", "arrived"),
-    (DeliveryState.DEAD, "Dead letters", "failed for good; they can be replayed"),
+    (DeliveryState.QUEUED, "Queued", "waiting for their first or next attempt"),
+    (DeliveryState.IN_FLIGHT, "In flight", "claimed by a worker"),
+    (DeliveryState.AWAITING_ACK, "Awaiting ack", "received, acknowledgement pending"),
+    (DeliveryState.DELIVERED, "Delivered", "succeeded"),
+    (DeliveryState.DEAD, "Dead letters", "failed finally; can be replayed"),
     (DeliveryState.CANCELLED, "Cancelled", "cancelled or expired"),
 )
 SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
@@ -102,19 +102,24 @@ def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
         total.add(span)
     since = f"since={chosen.hours}"
     tried = total.delivered + total.failed
-    rate = f"{total.delivered / tried:.1%} of attempts arrived" if tried else "no attempts"
+    rate = f"{total.delivered / tried:.1%} of attempts" if tried else "no attempts"
     messages = reverse("admin:channels_app_message_changelist")
     deliveries = reverse("admin:delivery_delivery_changelist")
     attempts = reverse("admin:delivery_attempt_changelist")
     quantiles = " / ".join(in_words(quantile_ms(total.latency, share)) for _, share in SHARES)
     return [
         _card("Accepted", intcomma(total.accepted), "messages", f"{messages}?{since}"),
-        _card("Arrived", intcomma(total.delivered), rate, f"{deliveries}?state=delivered&{since}"),
-        _card("Failed attempts", intcomma(total.failed), "are tried again", f"{attempts}?{since}"),
+        _card(
+            "Successful attempts",
+            intcomma(total.delivered),
+            rate,
+            f"{deliveries}?state=delivered&{since}",
+        ),
+        _card("Failed attempts", intcomma(total.failed), "will be retried", f"{attempts}?{since}"),
         _card(
             "Latency",
             quantiles,
-            "p50 / p95 / p99, from accepted to delivered",
+            "p50 / p95 / p99, from acceptance to delivery",
             f"{deliveries}?state=delivered&{since}",
         ),
     ]
@@ -123,7 +128,7 @@ def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
 def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
     """Cards about the broker's health."""
     living = registration.living()
-    pumps, text = len(living), "deliver now"
+    pumps, text = len(living), "processes that send deliveries"
     offset_ms = max((slot.clock_offset_ms for slot in living), key=abs, default=0)
     drifts = notifications.is_drift(offset_ms)
     if drifts:
@@ -132,16 +137,16 @@ def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
     queued = reverse("admin:delivery_delivery_changelist") + "?state=queued"
     return [
         _card(
-            "Living pumps",
+            "Running pumps",
             pumps,
-            text if pumps else typed("Nothing is delivered: start manage.py broker."),
+            text if pumps else typed("No deliveries are sent. Run manage.py broker."),
             reverse("admin:delivery_pumpslot_changelist"),
             alarm=pumps == 0 or drifts,
         ),
         _card(
             "Oldest due",
             f"{late_s:.1f} s",
-            "waiting only for the broker",
+            "age of the oldest delivery that can be sent now",
             queued,
             alarm=late_s > backlog.LATE_S,
         ),
@@ -153,12 +158,12 @@ def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
 def _hot_keys() -> dict[str, Any]:
     """A card with the number of hot keys and the hottest one."""
     count, waiting = hot_keys.totals()
-    lanes = reverse("admin:delivery_lane_changelist")
-    text = "ordering keys with more messages than can be sent"
+    key_rows = reverse("admin:delivery_orderingkey_changelist")
+    text = "ordering keys with a large or long-blocked backlog"
     for worst in hot_keys.backlogs(1):
         key = Truncator(worst.key).chars(KEY_SHOWN)
-        text = f"{intcomma(waiting)} wait in {key} of {worst.name}"
-    return _card("Hot keys", intcomma(count), text, lanes, alarm=count > 0)
+        text = f"{intcomma(waiting)} deliveries wait behind {key} of {worst.name}"
+    return _card("Hot keys", intcomma(count), text, key_rows, alarm=count > 0)
 
 
 def _books(gap: int) -> dict[str, Any]:
@@ -166,21 +171,21 @@ def _books(gap: int) -> dict[str, Any]:
     reports = reconciliations.newest().values()
     found = max((report.gap for report in reports), default=0)
     if gap or not found:
-        text = "created minus all states; must be 0"
+        text = "deliveries created minus those in any state; must be 0"
         link = reverse("admin:delivery_counter_changelist")
         if not gap and reports:
             last = max(report.finished_at for report in reports)
             text, link = (
-                f"by counters and the audit of {last:%d %b %H:%M}",
-                reverse("admin:delivery_accountingreport_changelist"),
+                f"by the counters and the reconciliation of {last:%d %b %H:%M}",
+                reverse("admin:delivery_reconciliationreport_changelist"),
             )
         return _card("Reconciliation gap", gap, text, link, alarm=gap != 0)
-    text = "mismatched rows in the last audit; must be 0"
+    text = "mismatched rows in the last reconciliation; must be 0"
     return _card(
         "Reconciliation gap",
         intcomma(found),
         text,
-        reverse("admin:delivery_accountingreport_changelist"),
+        reverse("admin:delivery_reconciliationreport_changelist"),
         alarm=True,
     )
 
@@ -219,13 +224,13 @@ def _charts(spans: list[traffic.Span], chosen: Range) -> list[charts.Chart]:
     ]
     return [
         charts.linear("Per minute", flow, times, charts.amount),
-        charts.logarithmic("From accepted to delivered", latency, times, in_words),
+        charts.logarithmic("From acceptance to delivery", latency, times, in_words),
     ]
 
 
 FLOW: tuple[tuple[str, str, Callable[[traffic.Span], int]], ...] = (
     ("accepted", "accepted", lambda span: span.accepted),
-    ("arrived", "delivered", lambda span: span.delivered),
+    ("successful", "delivered", lambda span: span.delivered),
     ("failed", "failed", lambda span: span.failed),
 )
 

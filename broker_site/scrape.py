@@ -23,13 +23,13 @@ from channels_app.models import Channel, QuotaUsage
 from channels_app.registry import data_encryption
 from delivery import metrics as delivering  # noqa: F401
 from delivery.core.lifecycle import DeliveryState
-from delivery.core.pipeline_jobs import JOBS
 from delivery.core.reconciliation import Check
 from delivery.maintenance import pipeline_runs, quota_usage, reconciliations
-from delivery.models import AccountingReport, PipelineRun
+from delivery.models import PipelineRun, ReconciliationReport
 from delivery.ordering import hot_keys
 from delivery.processes import registration
 from delivery.queue import timeline
+from pipeline.contract.jobs import JOBS
 
 WINDOWS = {
     "1m": timedelta(minutes=1),
@@ -198,7 +198,7 @@ def _audits(gap: int) -> Iterator[Metric]:
         "When the last reconciliation of each span ended; 0: never.",
         labels=["span"],
     )
-    for span in AccountingReport.Span.values:
+    for span in ReconciliationReport.Span.values:
         report = reports.get(span)
         ended.add_metric([span], report.finished_at.timestamp() if report else 0)
     yield ended

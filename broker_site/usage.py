@@ -18,10 +18,10 @@ from django.utils.http import urlencode
 from broker_site import charts
 from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Producer
-from delivery.core import csv_cells
-from delivery.core.histogram import percentile
 from delivery.core.timing import in_words
 from delivery.models import LatencyHour, UsageHour
+from pipeline.contract import csv_cells
+from pipeline.contract.histogram import percentile
 
 PERMISSION = "delivery.view_usagehour"
 """Permission to view the page; superusers have it."""

@@ -1,0 +1,1 @@
+"""Who may send what to whom, and the accepted message."""

@@ -1,0 +1,1 @@
+"""How a message gets to its consumers."""

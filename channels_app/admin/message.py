@@ -133,7 +133,7 @@ class MessageAdmin(WithPageContext, base.BigList):
         return (self.fieldsets[0], ("Content", {"fields": (("content_type", "size"),)}))
 
     def audit_target(self, obj: Message) -> str:
-        """The name that the steps use."""
+        """The name that the services use."""
         return f"message:{obj}"
 
     def get_list_display(self, request: HttpRequest) -> Any:

@@ -1,4 +1,4 @@
-"""Define the admin pages of teams, memberships, the audit log and the DirectoryVersion."""
+"""Define the admin pages of teams, memberships, the audit log and the ConfigVersion."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from channels_app.admin.filters import RelatedDropdownFilter
 from channels_app.conf import conf
 from channels_app.models import (
     AuditEntry,
-    DirectoryVersion,
+    ConfigVersion,
     Invitation,
     Membership,
     QuotaUsage,
@@ -250,7 +250,7 @@ class AuditEntryAdmin(base.BigList):
         return _shown(entry.after)
 
 
-@admin.register(DirectoryVersion)
+@admin.register(ConfigVersion)
 class DirectoryVersionAdmin(base.ReadOnly):
     """The number that every change of configuration increments."""
 

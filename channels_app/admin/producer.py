@@ -24,7 +24,14 @@ from channels_app.admin.forms import LinesField, ProducerForm, ShowsFieldErrors
 from channels_app.core import keys, times
 from channels_app.core.errors import BrokerError
 from channels_app.database import clock
-from channels_app.models import ApiKey, Channel, EarlyNumber, Producer, ProducerRate, Sequence
+from channels_app.models import (
+    ApiKey,
+    Channel,
+    PendingSequenceNumber,
+    Producer,
+    ProducerRate,
+    Sequence,
+)
 from channels_app.registry import api_keys
 from channels_app.registry.api_keys import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 from channels_app.registry.configuration import WriteResult
@@ -393,7 +400,7 @@ class SequenceAdmin(WithPageContext, base.BigList):
     @display(description="Waiting numbers")
     def waiting(self, row: Sequence) -> str:
         """Numbers that arrived early."""
-        rows = EarlyNumber.objects.filter(sequence_id=row.pk, until__gt=clock.now())
+        rows = PendingSequenceNumber.objects.filter(sequence_id=row.pk, until__gt=clock.now())
         found = list(rows.order_by("number").values_list("number", flat=True)[: MAX_SHOWN + 1])
         more = " and more" if len(found) > MAX_SHOWN else ""
         return ", ".join(f"{number:,}" for number in found[:MAX_SHOWN]) + more or base.NONE
@@ -422,7 +429,7 @@ class SequenceAdmin(WithPageContext, base.BigList):
         return base.instant(row.touched_at, exact=False)
 
 
-@admin.register(EarlyNumber)
+@admin.register(PendingSequenceNumber)
 class EarlyNumberAdmin(WithPageContext, base.BigList):
     """Messages that wait for lower numbers of their ordering key."""
 
@@ -444,7 +451,7 @@ class EarlyNumberAdmin(WithPageContext, base.BigList):
         return rows
 
     @display(description="Channel / ordering key")
-    def sequence(self, row: EarlyNumber) -> str:
+    def sequence(self, row: PendingSequenceNumber) -> str:
         """Link to the sequence."""
         slug, key = row.slug, row.key  # type: ignore[attr-defined]  # annotated
         if slug is None:
@@ -453,6 +460,6 @@ class EarlyNumberAdmin(WithPageContext, base.BigList):
         return base.linked(url, f"{slug} / {Truncator(key).chars(SHORT)}")
 
     @display(description="Waits until")
-    def over(self, row: EarlyNumber) -> str:
+    def over(self, row: PendingSequenceNumber) -> str:
         """When it is stored without the missing ones."""
         return base.instant(row.until)

@@ -113,7 +113,7 @@ class _Waiter:
     def round(self) -> None:
         """Store the messages that are next, in one transaction; reject those that are too late."""
         found, epochs, skipped = transactions.run(self._round, on_collision=new_id.reseed)
-        failpoints.reach("after_turn")
+        failpoints.reach("after_sequence")
         self.found |= found
         self.epochs = epochs
         self.left = [place for place in self.left if place not in found]
@@ -155,7 +155,7 @@ class _Waiter:
                 assert isinstance(stored, Accepted)
                 held.went(self.messages[place].ordering_key, stored.message_id)
         held.write()
-        failpoints.reach("in_turn")
+        failpoints.reach("in_sequence")
         return found, {key: held.epoch(key) for key in keys}, held.skipped
 
     def _ask(self, held: SequenceNumbers, key: str, number: int) -> Turn:

@@ -112,6 +112,20 @@ def text(most: int, *, check: Check | None = None, lines: bool = False, **schema
     return Described(read, {"type": "string", "maxLength": most, **schema})
 
 
+def one_line(most: int) -> Described:
+    """Text of up to ``most`` characters; control characters become spaces.
+
+    For what programs report, such as the error of a handler, which must not fail for a line break.
+    """
+    plain = text(most)
+
+    def read(value: object) -> str:
+        folded = _UNPRINTABLE.sub(" ", value) if isinstance(value, str) else value
+        return str(plain.read(folded))
+
+    return Described(read, plain.schema)
+
+
 def choice(*options: str) -> Described:
     """One of these words."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from channels_app.core.sequence import RESTART, Decision, Turn, decide, sequence_id
-from channels_app.models import EarlyNumber, Sequence, new_id
+from channels_app.models import PendingSequenceNumber, Sequence, new_id
 
 FORGOTTEN_AFTER = timedelta(days=7)
 BATCH = 500
@@ -64,16 +64,18 @@ class SequenceNumbers:
             self._skip(row, found)
         if number == RESTART:
             row.epoch += 1
-            EarlyNumber.objects.filter(sequence_id=row.id).delete()
+            PendingSequenceNumber.objects.filter(sequence_id=row.id).delete()
         row.expected = found.expected
         return found.turn
 
     def wait(self, key: str, number: int, until: datetime) -> None:
         """Record that a request with this number is waiting."""
         row = self._rows[key]
-        mine = EarlyNumber.objects.filter(sequence_id=row.id, number=number)
+        mine = PendingSequenceNumber.objects.filter(sequence_id=row.id, number=number)
         if not mine.update(until=until):
-            EarlyNumber.objects.create(id=new_id(), sequence_id=row.id, number=number, until=until)
+            PendingSequenceNumber.objects.create(
+                id=new_id(), sequence_id=row.id, number=number, until=until
+            )
 
     def went(self, key: str, message_id: int) -> None:
         """Record that the message of the current number is stored."""
@@ -84,10 +86,12 @@ class SequenceNumbers:
         for _, row in sorted(self._rows.items()):
             row.touched_at = self._now
             row.save()
-            EarlyNumber.objects.filter(sequence_id=row.id, number__lt=row.expected).delete()
+            PendingSequenceNumber.objects.filter(
+                sequence_id=row.id, number__lt=row.expected
+            ).delete()
 
     def _lowest(self, row: Sequence, number: int) -> int | None:
-        waiting = EarlyNumber.objects.filter(
+        waiting = PendingSequenceNumber.objects.filter(
             sequence_id=row.id, number__gte=row.expected, number__lt=number, until__gt=self._now
         )
         return waiting.order_by("number").values_list("number", flat=True).first()
@@ -116,5 +120,5 @@ def forget(now: datetime) -> Iterator[int]:
     while gone := list(old.values_list("id", flat=True)[:BATCH]):
         # Check again: a sequence in use may have been touched meanwhile.
         Sequence.objects.filter(id__in=gone, touched_at__lt=now - FORGOTTEN_AFTER).delete()
-        EarlyNumber.objects.filter(sequence_id__in=gone, until__lt=now).delete()
+        PendingSequenceNumber.objects.filter(sequence_id__in=gone, until__lt=now).delete()
         yield len(gone)

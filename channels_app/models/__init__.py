@@ -1,14 +1,14 @@
 """Define the tables of configuration and of accepted messages."""
 
 from channels_app.models.audit import AuditEntry
-from channels_app.models.base import DirectoryVersion, Versioned, new_id
+from channels_app.models.base import ConfigVersion, Versioned, new_id
 from channels_app.models.channel import Channel, EventType
 from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.models.message import (
-    EarlyNumber,
     IdempotencyRecord,
     Message,
     MessageBody,
+    PendingSequenceNumber,
     Sequence,
 )
 from channels_app.models.producer import ApiKey, Producer, ProducerRate, SigningKey
@@ -19,16 +19,16 @@ __all__ = [
     "ApiKey",
     "AuditEntry",
     "Channel",
+    "ConfigVersion",
     "Consumer",
     "ConsumerSecret",
-    "DirectoryVersion",
-    "EarlyNumber",
     "EventType",
     "IdempotencyRecord",
     "Invitation",
     "Membership",
     "Message",
     "MessageBody",
+    "PendingSequenceNumber",
     "Producer",
     "ProducerRate",
     "QuotaUsage",

@@ -54,7 +54,7 @@ class ExactCharField(_Char):
         return parameters
 
 
-class DirectoryVersion(models.Model):
+class ConfigVersion(models.Model):
     """One row; each configuration write changes its number (see channels_app/registry/cache.py)."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
@@ -63,7 +63,7 @@ class DirectoryVersion(models.Model):
     def __str__(self) -> str:
         return str(self.number)
 
-    CURRENT: ClassVar = "SELECT number FROM channels_app_directoryversion WHERE id = 1"
+    CURRENT: ClassVar = "SELECT number FROM channels_app_configversion WHERE id = 1"
     """Plain SQL, since every fan-out runs it, and the ORM would take most of the time."""
 
     @classmethod
@@ -90,7 +90,7 @@ class DirectoryVersion(models.Model):
 
 def _mark_and_confirm() -> None:
     change_marker.make()
-    delivery_changed.send(DirectoryVersion)
+    delivery_changed.send(ConfigVersion)
 
 
 def _once_after_commit(work: Callable[[], None]) -> None:
@@ -119,7 +119,7 @@ class Limited(models.Model):
 
 
 class Versioned(models.Model):
-    """Configuration with an ETag: each save increments its version and the DirectoryVersion."""
+    """Configuration with an ETag: each save increments its version and the ConfigVersion."""
 
     steers_pumps: ClassVar[bool] = False
     """Whether pumps use this model: a change is then confirmed only when all of them follow it."""
@@ -141,11 +141,11 @@ class Versioned(models.Model):
         is_new = self._state.adding  # no pump uses a new row yet
         with transaction.atomic():
             super().save(*args, **kwargs)
-            DirectoryVersion.bump(confirmed=self.steers_pumps and not is_new)
+            ConfigVersion.bump(confirmed=self.steers_pumps and not is_new)
 
     @classmethod
     def save_all(cls, rows: Sequence[Self]) -> None:
-        """Save many rows in a few statements; the DirectoryVersion is incremented once.
+        """Save many rows in a few statements; the ConfigVersion is incremented once.
 
         The caller holds locks on existing rows: the upsert would otherwise restore a deleted one.
         """
@@ -160,7 +160,7 @@ class Versioned(models.Model):
         with transaction.atomic():
             cls._insert_all(new)
             cls._update_all(changed)
-            DirectoryVersion.bump(confirmed=cls.steers_pumps and bool(changed))
+            ConfigVersion.bump(confirmed=cls.steers_pumps and bool(changed))
 
     @classmethod
     def _insert_all(cls, rows: Sequence[Self]) -> None:
@@ -190,5 +190,5 @@ class Versioned(models.Model):
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         with transaction.atomic():
             gone = super().delete(*args, **kwargs)
-            DirectoryVersion.bump(confirmed=self.steers_pumps)
+            ConfigVersion.bump(confirmed=self.steers_pumps)
         return gone

@@ -48,7 +48,7 @@ class Sequence(models.Model):
         return self.ordering_key
 
 
-class EarlyNumber(models.Model):
+class PendingSequenceNumber(models.Model):
     """A message that arrived before lower numbers: its request waits, and it is not stored yet."""
 
     id = TimeOrderedKey(primary_key=True)

@@ -1,4 +1,4 @@
-"""Define the forms of the portal, and add the errors of steps to them."""
+"""Define the forms of the portal, and add the errors of services to them."""
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
@@ -33,9 +33,9 @@ ALL = "*"
 
 
 def refuse(form: forms.Form, refused: BrokerError) -> None:
-    """Add the errors of a step to the fields of the form, which keeps what was typed.
+    """Add the errors of a service to the fields of the form, which keeps what was typed.
 
-    ``form.places`` maps names of the step to fields of the form.
+    ``form.places`` maps names of the service to fields of the form.
     """
     places: Mapping[str, str] = getattr(form, "places", {})
     faults = [(fault.field, fault.detail) for fault in refused.faults]
@@ -45,7 +45,7 @@ def refuse(form: forms.Form, refused: BrokerError) -> None:
 
 
 def tried(form: forms.Form, step: Callable[[], T]) -> T | None:
-    """Run a step if the form is valid; None if either has errors, which the form then shows."""
+    """Run a service if the form is valid; None if either has errors, which the form then shows."""
     if not form.is_valid():
         return None
     try:
@@ -156,7 +156,7 @@ class KeyForm(forms.Form):
         return owner.removeprefix(PRODUCER) if owner.startswith(PRODUCER) else None
 
     def values(self) -> dict[str, Any]:
-        """The values in the form that the step takes."""
+        """The values in the form that the service takes."""
         days, channels = self.cleaned_data["days"], self.cleaned_data["channels"]
         scopes = self.cleaned_data["scopes"]
         is_all = ALL in channels
@@ -232,7 +232,7 @@ class TeamForm(forms.Form):
     )
 
     def values(self) -> dict[str, Any]:
-        """The values in the form that the step takes."""
+        """The values in the form that the service takes."""
         return {"name": self.cleaned_data["name"], "slug": self.cleaned_data["slug"]}
 
 
@@ -254,7 +254,7 @@ class ProducerForm(forms.Form):
     )
 
     def values(self) -> dict[str, Any]:
-        """The values in the form that the step takes."""
+        """The values in the form that the service takes."""
         return {
             "description": self.cleaned_data["description"].replace("\r\n", "\n"),
             "default_priority": self.cleaned_data["default_priority"],

@@ -1,6 +1,6 @@
 """Cache the channels, consumers and keys in this process, for at most about a second.
 
-Every configuration write increments the number in one row (DirectoryVersion). A process reads that
+Every configuration write increments the number in one row (ConfigVersion). A process reads that
 row when the change marker of this host has moved, else every ``CHECK_S`` seconds, and clears its
 cache when the number has changed.
 """
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from channels_app.change_marker import change_marker
 from channels_app.core.consumer_config import ConsumerConfig, Signer
-from channels_app.models import DirectoryVersion
+from channels_app.models import ConfigVersion
 from channels_app.registry.snapshot import (
     ChannelConfig,
     KeyConfig,
@@ -53,7 +53,7 @@ class ConfigCache:
         """Clear the cache if configuration changed.
 
         ``now`` queries even if the last check is recent. A caller that has just read ``number``
-        (``DirectoryVersion.CURRENT``) passes it, which saves the query. Returns the version number
+        (``ConfigVersion.CURRENT``) passes it, which saves the query. Returns the version number
         of the cached configuration.
         """
         if number is not None:
@@ -67,7 +67,7 @@ class ConfigCache:
             return self._number
         try:
             ticks = time.monotonic()
-            number = DirectoryVersion.current()
+            number = ConfigVersion.current()
             with self._lock:
                 self._checked, self._mark = ticks, mark
                 return self._learn(number)

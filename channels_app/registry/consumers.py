@@ -1,7 +1,7 @@
 """Register consumers, pause, resume or retire them, and manage their callback addresses.
 
-Both are stored encrypted; a digest of the address finds the consumer. The address can be shown
-again, since people copy it into their provider's settings.
+A callback address and its provider's secret are stored encrypted; a digest of the address finds the
+consumer. The address can be shown again, since people copy it into their provider's settings.
 """
 
 import json
@@ -443,23 +443,15 @@ def _opened_headers(consumer: Consumer) -> dict[str, str]:
 def _settings(consumer: Consumer) -> dict[str, Any]:
     limited = consumer.rate_per_second
     rate = {"per_second": limited, "burst": consumer.rate_burst} if limited else None
-    plain = ("description", "mode", "url", "event_types", "timeout_ms", "max_attempts")
-    return {
-        **{name: getattr(consumer, name) for name in plain},
+    stored_otherwise = {
         "team": consumer.team.slug if consumer.team else None,
         "headers": {},
         "signing": ["v1", *consumer.signing],
-        "retry": consumer.retry,
-        "retry_overrides": consumer.retry_overrides,
         "rate_limit": rate,
-        "max_in_flight": consumer.max_in_flight,
-        "max_pumps": consumer.max_pumps,
-        "ordering": consumer.ordering,
-        "head_of_line": consumer.head_of_line,
-        "ack": consumer.ack,
-        "lapsed_leases": consumer.lapsed_leases,
         "dead_letter_channel": consumer.dead_letter_channel and consumer.dead_letter_channel.slug,
     }
+    plain = [name for name in FIELDS if name not in stored_otherwise]
+    return {name: getattr(consumer, name) for name in plain} | stored_otherwise
 
 
 def _clean(client_id: str, values: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:

@@ -18,24 +18,24 @@ import (
 	"time"
 )
 
-// Resource is an object of the API as the broker answers it; docs/api.md has its fields. Numbers are
-// [json.Number], so that none loses a digit.
+// Resource is an object in a response of the API; docs/api.md describes its fields. Numbers are
+// [json.Number], so that they keep all digits.
 type Resource map[string]any
 
-// String returns a field that is text, or "".
+// String returns a string field, or "".
 func (r Resource) String(field string) string {
 	text, _ := r[field].(string)
 	return text
 }
 
-// Int returns a field that is a whole number, or 0.
+// Int returns an integer field, or 0.
 func (r Resource) Int(field string) int64 {
 	number, _ := r[field].(json.Number)
 	value, _ := number.Int64()
 	return value
 }
 
-// Decode stores the object in a value of the caller's own type, by the rules of encoding/json.
+// Decode stores the object in a value of any type, by the rules of encoding/json.
 func (r Resource) Decode(into any) error {
 	content, err := json.Marshal(r)
 	if err != nil {
@@ -51,9 +51,9 @@ type call struct {
 	query  url.Values
 	header http.Header
 	body   []byte
-	// Sending it twice has an effect that sending it once does not have.
+	// Whether the call is not idempotent.
 	once bool
-	// How long the broker may hold the response back.
+	// How long the broker may delay the response (long poll).
 	wait time.Duration
 }
 
@@ -78,7 +78,7 @@ func path(parts ...string) string {
 	return "/api/v1/" + strings.Join(escaped, "/")
 }
 
-// marshal encodes JSON with <, > and & as they are.
+// marshal encodes JSON without escaping <, > and &.
 func marshal(value any) ([]byte, error) {
 	var buffer bytes.Buffer
 	encoder := json.NewEncoder(&buffer)
@@ -89,9 +89,9 @@ func marshal(value any) ([]byte, error) {
 	return bytes.TrimSuffix(buffer.Bytes(), []byte("\n")), nil
 }
 
-// send makes the call, repeats it as retry rules allow, and returns the body of the response.
+// send makes the call, retries it if permitted, and returns the body of the response.
 //
-// Every repeat sends the same bytes and headers, the idempotency key among them.
+// Every retry sends the same bytes and headers, including the idempotency key.
 func (c *Client) send(ctx context.Context, call call) ([]byte, error) {
 	for retry := 0; ; retry++ {
 		content, failure := c.round(ctx, call)
@@ -108,7 +108,7 @@ func (c *Client) send(ctx context.Context, call call) ([]byte, error) {
 	}
 }
 
-// round tries the addresses, from the one that answered last, until one is not away.
+// round tries the addresses, beginning with the one that responded last, until one is available.
 func (c *Client) round(ctx context.Context, call call) ([]byte, *Error) {
 	var content []byte
 	var failure *Error
@@ -118,7 +118,7 @@ func (c *Client) round(ctx context.Context, call call) ([]byte, *Error) {
 		if failure == nil || !isAway(failure) {
 			return content, failure
 		}
-		// Of several goroutines that meet the same failure, one moves to the next address.
+		// If several goroutines see the same failure, only one moves to the next address.
 		c.current.CompareAndSwap(index, (index+1)%int64(len(c.urls)))
 		if !mayRepeat(call, failure) || ctx.Err() != nil || c.retries == 0 {
 			return nil, failure
@@ -185,10 +185,11 @@ func connectionFailed(call call, cause error, isSent bool) *Error {
 	}
 }
 
-// waitBeforeRetry returns how long to wait before retry number retry (from 0), and whether to repeat.
+// waitBeforeRetry returns how long to wait before retry number retry (from 0), and whether to
+// retry.
 //
-// The waits double from firstBackoff to maxBackoff, with up to half of each by chance, so that clients
-// that failed together do not return together.
+// The waits double from firstBackoff to maxBackoff. Half of each is random, so that clients that
+// failed at the same time do not retry at the same time.
 func waitBeforeRetry(call call, failure *Error, retry, retries int) (time.Duration, bool) {
 	if retry >= retries || !mayRepeat(call, failure) || failure.RetryAfter > maxRetryAfter {
 		return 0, false
@@ -197,11 +198,11 @@ func waitBeforeRetry(call call, failure *Error, retry, retries int) (time.Durati
 	return max(failure.RetryAfter, half) + rand.N(half), true
 }
 
-// mayRepeat reports whether the broker did nothing, or doing it twice is harmless.
+// mayRepeat reports whether the broker did nothing, or the call is idempotent.
 func mayRepeat(call call, failure *Error) bool {
 	switch failure.Status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInsufficientStorage:
-		// A proxy answers so without a code, and may have passed the request on before.
+		// Without a code the response comes from a proxy, which may have forwarded the request before.
 		return failure.Code != "" || !call.once
 	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway,
 		http.StatusGatewayTimeout:
@@ -212,8 +213,8 @@ func mayRepeat(call call, failure *Error) bool {
 	return false
 }
 
-// isAway reports whether another address may do better: no connection, no response, or a proxy or
-// broker that cannot serve.
+// isAway reports whether the address is unavailable, so that another one should be tried: no
+// connection, no response, or a 502, 503 or 504.
 func isAway(failure *Error) bool {
 	return slices.Contains([]int{0, 502, 503, 504}, failure.Status)
 }
@@ -232,13 +233,13 @@ func unmarshal(content []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.UseNumber()
 	if err := decoder.Decode(into); err != nil {
-		return fmt.Errorf("hookstation: the response cannot be read: %w", err)
+		return fmt.Errorf("hookstation: cannot parse the response: %w", err)
 	}
 	return nil
 }
 
-// pages iterates over a list of the API, and reads a page when the one before it is used up. After an
-// error the iteration ends.
+// pages iterates over a list of the API, and reads each page when it is needed. After an error the
+// iteration ends.
 func pages(ctx context.Context, c *Client, list call) iter.Seq2[Resource, error] {
 	return func(yield func(Resource, error) bool) {
 		query := url.Values{}

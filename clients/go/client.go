@@ -22,11 +22,11 @@ const (
 
 	firstBackoff = 200 * time.Millisecond
 	maxBackoff   = 20 * time.Second
-	// A longer Retry-After is the caller's to wait for: the error is returned at once.
+	// Longest Retry-After that the client waits for; if it is longer, it returns the error at once.
 	maxRetryAfter = 60 * time.Second
 )
 
-// Client calls the broker's REST API. It may be used by several goroutines.
+// Client calls the broker's REST API. It is safe for concurrent use.
 type Client struct {
 	urls    []string
 	key     string
@@ -34,15 +34,15 @@ type Client struct {
 	retries int
 	http    *http.Client
 	now     func() time.Time
-	// Index in urls of the address that answered last.
+	// Index in urls of the address that responded last.
 	current atomic.Int64
 }
 
 // Option changes a setting of [New].
 type Option func(*Client)
 
-// WithURL sets the broker's address in place of HOOKSTATION_URL. Several addresses of one broker, as
-// arguments or separated by commas, are tried one after the other while one is away.
+// WithURL sets the broker's address in place of HOOKSTATION_URL. Several addresses of one broker,
+// as arguments or separated by commas, are tried in turn while one is unavailable.
 func WithURL(urls ...string) Option {
 	return func(c *Client) { c.urls = splitURLs(strings.Join(urls, ",")) }
 }
@@ -50,23 +50,23 @@ func WithURL(urls ...string) Option {
 // WithKey sets the API key in place of HOOKSTATION_KEY.
 func WithKey(key string) Option { return func(c *Client) { c.key = key } }
 
-// WithTimeout sets how long one try of a request may take, 30 seconds unless set. A long poll may
-// take longer by its own wait.
+// WithTimeout sets the timeout of one try of a request; the default is 30 seconds. A long poll adds
+// its own wait.
 func WithTimeout(timeout time.Duration) Option { return func(c *Client) { c.timeout = timeout } }
 
-// WithRetries sets how often a failed request is repeated, 6 unless set; 0 turns it off. With several
-// addresses each repeat tries every one of them.
+// WithRetries sets the maximum number of retries of a request; the default is 6, and 0 disables
+// retries. With several addresses, each retry tries all of them.
 func WithRetries(retries int) Option { return func(c *Client) { c.retries = retries } }
 
-// WithHTTPClient sets the http.Client to send with, for certificates, proxies and the like.
+// WithHTTPClient sets the http.Client, for example for certificates or proxies.
 func WithHTTPClient(client *http.Client) Option { return func(c *Client) { c.http = client } }
 
-// WithClock sets what tells the time, in place of [time.Now]: for tests.
+// WithClock replaces [time.Now], for tests.
 func WithClock(now func() time.Time) Option { return func(c *Client) { c.now = now } }
 
-// New returns a client. Address and key come from HOOKSTATION_URL and HOOKSTATION_KEY unless options
-// set them. It returns an error where one of them is missing or no http address; it does not call the
-// broker.
+// New returns a client. Address and key come from HOOKSTATION_URL and HOOKSTATION_KEY unless
+// options set them. It returns an error if one of them is missing or the address is not an http
+// URL. It does not call the broker.
 func New(options ...Option) (*Client, error) {
 	client := &Client{
 		urls:    splitURLs(os.Getenv("HOOKSTATION_URL")),
@@ -84,7 +84,7 @@ func New(options ...Option) (*Client, error) {
 	for _, address := range client.urls {
 		parsed, err := url.Parse(address)
 		if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
-			return nil, fmt.Errorf("hookstation: %q is no http or https address", address)
+			return nil, fmt.Errorf("hookstation: %q is not an http or https address", address)
 		}
 	}
 	if client.key == "" {
@@ -99,7 +99,7 @@ func New(options ...Option) (*Client, error) {
 // Close closes idle connections. The client may be used again.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Verify checks a webhook by the client's clock, as the function [Verify] does.
+// Verify checks a webhook by the client's clock, like the function [Verify].
 func (c *Client) Verify(header http.Header, body []byte, secrets ...string) (string, error) {
 	return Verifier{Secrets: secrets, Now: c.now}.Verify(header, body)
 }
@@ -112,7 +112,7 @@ func newHTTPClient() *http.Client {
 	transport.MaxIdleConnsPerHost = maxIdle
 	return &http.Client{
 		Transport: transport,
-		// A redirect would carry the key to an address that nobody configured.
+		// A redirect would send the key to an address that is not configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -130,7 +130,7 @@ func splitURLs(text string) []string {
 // Ptr returns a pointer to a value, for optional fields.
 func Ptr[T any](value T) *T { return &value }
 
-// seconds returns whole seconds, rounded up: a message never comes before its time.
+// seconds returns whole seconds, rounded up: a message is never delivered early.
 func seconds(duration time.Duration) int64 { return int64(math.Ceil(duration.Seconds())) }
 
 func sleep(ctx context.Context, duration time.Duration) error {

@@ -19,7 +19,7 @@ import (
 const stored = `{"id": "msg_1", "duplicate": false, "matched_consumers": 1,` +
 	` "due_at": "2026-11-21T08:08:08.383Z", "url": "http://127.0.0.1/api/v1/messages/msg_1"}`
 
-// recorder is a server that answers what it is told and records what it was asked.
+// recorder is a server that sends configured responses and records requests.
 type recorder struct {
 	*httptest.Server
 	mutex    sync.Mutex
@@ -28,7 +28,7 @@ type recorder struct {
 	at       []time.Time
 }
 
-// record starts a server whose answer number n is answers[n], and the last one from then on.
+// record starts a server that sends answers[n] for request n, and repeats the last one.
 func record(t *testing.T, answers ...http.HandlerFunc) *recorder {
 	t.Helper()
 	r := &recorder{}
@@ -54,7 +54,7 @@ func (r *recorder) count() int {
 	return len(r.requests)
 }
 
-// answer answers with a status, a body and headers.
+// answer sends a status, a body and headers.
 func answer(status int, body string, headers ...string) http.HandlerFunc {
 	return func(response http.ResponseWriter, _ *http.Request) {
 		for i := 0; i < len(headers); i += 2 {
@@ -65,7 +65,7 @@ func answer(status int, body string, headers ...string) http.HandlerFunc {
 	}
 }
 
-// hangUp breaks the connection without an answer.
+// hangUp closes the connection without a response.
 func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
 func newClient(t *testing.T, urls []string, options ...Option) *Client {
@@ -78,7 +78,7 @@ func newClient(t *testing.T, urls []string, options ...Option) *Client {
 	return client
 }
 
-// deadURL is an address at which nobody listens.
+// deadURL is an address without a server.
 func deadURL(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -126,7 +126,7 @@ func TestTwoPublishesHaveDifferentKeys(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsWaitedFor(t *testing.T) {
+func TestRetryAfterDelaysTheRetry(t *testing.T) {
 	server := record(t, answer(429, "", "Retry-After", "1"), answer(202, stored))
 
 	publish(t, newClient(t, []string{server.URL}))
@@ -136,7 +136,7 @@ func TestRetryAfterIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestLongRetryAfterIsTheCallersToWaitFor(t *testing.T) {
+func TestLongRetryAfterReturnsTheError(t *testing.T) {
 	server := record(t, answer(429, `{"code": "over_quota"}`, "Retry-After", "61"))
 	client := newClient(t, []string{server.URL})
 
@@ -157,9 +157,9 @@ func TestLongRetryAfterIsTheCallersToWaitFor(t *testing.T) {
 	}
 }
 
-func TestCallsWithASecondEffectAreRepeatedOnlyIfTheFirstHadNone(t *testing.T) {
+func TestNonIdempotentCallsAreRetriedOnlyWithoutEffect(t *testing.T) {
 	for name, first := range map[string]http.HandlerFunc{
-		// A proxy answers 503 without a code, and may have passed the request on before.
+		// A proxy sends a 503 without a code, and may have forwarded the request before.
 		"no answer": hangUp, "500": answer(500, ""), "503": answer(503, ""), "504": answer(504, ""),
 	} {
 		server := record(t, first, answer(200, `{}`))
@@ -176,7 +176,7 @@ func TestCallsWithASecondEffectAreRepeatedOnlyIfTheFirstHadNone(t *testing.T) {
 	}
 }
 
-func TestClientGoesOnWithTheNextAddressAndKeepsToIt(t *testing.T) {
+func TestClientUsesTheNextAddressAndKeepsIt(t *testing.T) {
 	away := map[string]string{"refused": deadURL(t)}
 	for name, first := range map[string]http.HandlerFunc{
 		"reset": hangUp, "502": answer(502, ""), "503": answer(503, ""), "504": answer(504, ""),
@@ -203,15 +203,16 @@ func TestClientGoesOnWithTheNextAddressAndKeepsToIt(t *testing.T) {
 	}
 }
 
-// localhost has a record for IPv4 and, on most machines, one for IPv6, at which nobody listens here.
-func TestEachAddressOfANameIsTried(t *testing.T) {
+// localhost has a record for IPv4 and, on most machines, one for IPv6, where no server listens
+// here.
+func TestEachAddressOfAHostNameIsTried(t *testing.T) {
 	server := record(t, answer(202, stored))
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 
 	publish(t, newClient(t, []string{"http://localhost:" + port}, WithRetries(0)))
 }
 
-func TestSilentAddressIsLeftAfterTheTimeout(t *testing.T) {
+func TestSilentAddressIsSkippedAfterTheTimeout(t *testing.T) {
 	stuck := record(t, func(_ http.ResponseWriter, request *http.Request) { <-request.Context().Done() })
 	server := record(t, answer(202, stored))
 
@@ -222,7 +223,7 @@ func TestSilentAddressIsLeftAfterTheTimeout(t *testing.T) {
 	}
 }
 
-func TestRefusalIsNotAskedOfTheNextAddress(t *testing.T) {
+func TestRefusalIsFinalAtTheFirstAddress(t *testing.T) {
 	first, second := record(t, answer(500, "")), record(t, answer(202, stored))
 	refusing := record(t, answer(422, `{"code": "invalid_fields"}`))
 
@@ -248,7 +249,7 @@ func TestWithoutRetriesOneTryIsMade(t *testing.T) {
 	}
 }
 
-func TestNoConnectionIsAnErrorOfItsOwn(t *testing.T) {
+func TestFailedConnectionIsErrConnection(t *testing.T) {
 	client := newClient(t, []string{deadURL(t)}, WithRetries(1))
 
 	_, err := client.Channel(context.Background(), "orders")
@@ -263,7 +264,7 @@ func TestNoConnectionIsAnErrorOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestEndOfTheContextEndsTheRetries(t *testing.T) {
+func TestCancelledContextEndsRetries(t *testing.T) {
 	server := record(t, answer(503, "", "Retry-After", "30"))
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
@@ -298,7 +299,7 @@ func TestProblemBecomesAnErrorWithCodeAndFields(t *testing.T) {
 	}
 }
 
-func TestBatchWithABodyThatCannotBeFetchedIsGivenBack(t *testing.T) {
+func TestBatchWithAnUnfetchableBodyIsReleased(t *testing.T) {
 	server := record(t,
 		answer(200, `{"messages": [{"id": "1", "lease": "a"}, {"id": "2", "lease": "b", "body_url": "/x"}]}`),
 		answer(404, ""),
@@ -317,7 +318,7 @@ func TestBatchWithABodyThatCannotBeFetchedIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestAnswerOfAProxyIsAnErrorToo(t *testing.T) {
+func TestProxyResponseIsAnError(t *testing.T) {
 	for status, kind := range map[int]error{
 		301: ErrBadRequest, 401: ErrUnauthorized, 403: ErrForbidden, 404: ErrNotFound, 409: ErrConflict,
 		412: ErrConflict, 418: ErrBadRequest, 501: ErrUnavailable,
@@ -330,7 +331,7 @@ func TestAnswerOfAProxyIsAnErrorToo(t *testing.T) {
 	}
 }
 
-func TestPublishSaysEverythingInHeaders(t *testing.T) {
+func TestPublishSendsOptionsAsHeaders(t *testing.T) {
 	server := record(t, answer(202, stored))
 	client := newClient(t, []string{server.URL})
 	at := time.Date(2030, 1, 1, 9, 0, 0, 0, time.FixedZone("", 3600))
@@ -369,7 +370,7 @@ func TestPublishSaysEverythingInHeaders(t *testing.T) {
 	}
 }
 
-func TestTextBeyondASCIIGoesInTheBody(t *testing.T) {
+func TestNonASCIITextIsSentInTheBody(t *testing.T) {
 	server := record(t, answer(207, `{"items": [{"status": 202, `+stored[1:]+`]}`))
 	client := newClient(t, []string{server.URL})
 
@@ -389,7 +390,7 @@ func TestTextBeyondASCIIGoesInTheBody(t *testing.T) {
 	}
 }
 
-func TestListIsReadPageByPageAndOnlyAsFarAsNeeded(t *testing.T) {
+func TestListReadsOnlyTheNeededPages(t *testing.T) {
 	server := record(t,
 		answer(200, `{"items": [{"id": "a"}, {"id": "b"}], "next": "two"}`),
 		answer(200, `{"items": [], "next": "three"}`),
@@ -434,7 +435,7 @@ func TestBrokenPageEndsTheIterationWithItsError(t *testing.T) {
 	}
 }
 
-func TestNumbersLoseNoDigit(t *testing.T) {
+func TestNumbersKeepAllDigits(t *testing.T) {
 	server := record(t, answer(200, `{"big": 9007199254740993}`))
 
 	found, err := newClient(t, []string{server.URL}).Channel(context.Background(), "orders")
@@ -500,7 +501,7 @@ func TestNewNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestTooManyLeasesAreRefusedHere(t *testing.T) {
+func TestTooManyLeasesAreRefusedByTheClient(t *testing.T) {
 	client := newClient(t, []string{deadURL(t)})
 	if _, err := client.Ack(context.Background(), make([]string, 101)...); err == nil ||
 		errors.Is(err, ErrConnection) {
@@ -508,7 +509,7 @@ func TestTooManyLeasesAreRefusedHere(t *testing.T) {
 	}
 }
 
-func TestErrorTextOfANackIsCutAtTheLimit(t *testing.T) {
+func TestNackErrorIsTruncated(t *testing.T) {
 	server := record(t, answer(200, `{"done": ["a"], "failed": []}`))
 	client := newClient(t, []string{server.URL})
 

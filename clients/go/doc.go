@@ -1,5 +1,5 @@
 // Package hookstation is the Go client of Hookstation, the webhook broker that stores every message
-// before it says yes.
+// before it acknowledges it.
 //
 //	client, err := hookstation.New() // HOOKSTATION_URL and HOOKSTATION_KEY
 //	if err != nil {
@@ -7,22 +7,23 @@
 //	}
 //	_, err = client.Publish(ctx, "orders", hookstation.Outgoing{Body: order, EventType: "order.created"})
 //
-// A [Client] publishes, receives and manages channels, consumers and schedules. A [Worker] handles the
-// messages of a pull consumer. A [WebhookHandler] receives signed webhooks in a net/http server;
-// [Verify] checks one signature. The package needs the standard library alone.
+// A [Client] publishes, receives and manages channels, consumers and schedules. A [Worker] handles
+// the messages of a pull consumer. A [WebhookHandler] receives signed webhooks in a net/http
+// server; [Verify] checks one signature. The package needs only the standard library.
 //
 // # Errors
 //
-// What the broker refuses is an [*Error] with the broker's code. [errors.Is] tells kinds apart:
+// If the broker refuses a request, the client returns an [*Error] with the broker's code. Use
+// [errors.Is] to distinguish kinds of errors:
 //
 //	if errors.Is(err, hookstation.ErrNotFound) { ... }
 //
 // # Retries
 //
-// A request that fails is repeated, after waits that double and vary by chance, and not before the
-// time that the broker names in Retry-After. Each repeat of a publish carries the same
-// Idempotency-Key, so that the broker stores the message once. Calls that would have a second effect
-// are repeated only when the first one certainly had none.
+// The client retries failed requests with exponential backoff and jitter, and not before the time
+// in the broker's Retry-After. Each retry of a publish has the same Idempotency-Key, so the broker
+// stores the message once. The client retries calls that are not idempotent only if the failed one
+// certainly had no effect.
 package hookstation
 
 // Version is the version of this client; requests name it in User-Agent.

@@ -13,47 +13,49 @@ import (
 
 // Kinds of an [*Error], for [errors.Is].
 var (
-	// ErrBadRequest: the request cannot be used as it is (400, 405, 411, 413, 415, 422).
+	// ErrBadRequest: the request is invalid (400, 405, 411, 413, 415, 422).
 	ErrBadRequest = errors.New("hookstation: bad request")
-	// ErrUnauthorized: there is no valid key (401).
+	// ErrUnauthorized: the API key is missing or invalid (401).
 	ErrUnauthorized = errors.New("hookstation: unauthorized")
-	// ErrForbidden: the key is valid and may not do this (403).
+	// ErrForbidden: the API key does not permit this (403).
 	ErrForbidden = errors.New("hookstation: forbidden")
-	// ErrNotFound: there is no such object for this key (404).
+	// ErrNotFound: the object does not exist, or the API key may not see it (404).
 	ErrNotFound = errors.New("hookstation: not found")
-	// ErrConflict: the state of the object forbids it, or another caller changed it first (409, 412).
+	// ErrConflict: the object's state does not allow it, or the object was changed meanwhile (409,
+	// 412).
 	ErrConflict = errors.New("hookstation: conflict")
 	// ErrLeaseLost: the lease ended before the call. Such an error is also an ErrConflict.
 	ErrLeaseLost = errors.New("hookstation: lease lost")
-	// ErrRateLimited: a rate or a quota is used up (429), and retries did not help.
+	// ErrRateLimited: a rate limit or quota is exceeded (429), even after retries.
 	ErrRateLimited = errors.New("hookstation: rate limited")
-	// ErrUnavailable: the broker cannot do it now (5xx), and retries did not help.
+	// ErrUnavailable: the broker cannot do it now (5xx), even after retries.
 	ErrUnavailable = errors.New("hookstation: unavailable")
-	// ErrConnection: there was no response, and retries did not help.
+	// ErrConnection: there was no response, even after retries.
 	ErrConnection = errors.New("hookstation: no response")
-	// ErrSignature: a webhook is forged, too old or too new. Returned by [Verify].
+	// ErrSignature: no signature matches, or the timestamp is too old or too new. Returned by
+	// [Verify].
 	ErrSignature = errors.New("hookstation: bad signature")
 )
 
-// Error is a request that the broker refused, or that got no response.
+// Error describes a request that the broker refused, or that got no response.
 type Error struct {
 	// Code is the broker's stable name of the error (docs/api.md, "Errors"). Without a response it is
-	// "not_sent" where the request never left this process, and "no_response" elsewhere.
+	// "not_sent" if the request was not sent, and "no_response" otherwise.
 	Code string
 	// Status is the HTTP status; 0 without a response.
 	Status int
 	// Detail is a sentence for people.
 	Detail string
-	// Fields holds the fields or headers at fault, each with what is wrong with it.
+	// Fields maps the name of each invalid field or header to what is wrong with it.
 	Fields map[string]string
-	// RetryAfter is how long the broker asks to wait before the next try; 0 where it does not.
+	// RetryAfter is the wait that the broker requests before the next try, or 0.
 	RetryAfter time.Duration
 
 	kinds []error
 	cause error
 }
 
-// Error names the code, a single field at fault, and the detail.
+// Error returns the code, the invalid field if there is only one, and the detail.
 func (e *Error) Error() string {
 	parts := []string{e.Code}
 	if len(e.Fields) == 1 {
@@ -69,17 +71,17 @@ func (e *Error) Error() string {
 // Is reports whether the error is of a kind, such as [ErrNotFound].
 func (e *Error) Is(target error) bool { return slices.Contains(e.kinds, target) }
 
-// Unwrap returns the transport's error where there was no response.
+// Unwrap returns the transport's error if there was no response.
 func (e *Error) Unwrap() error { return e.cause }
 
-// RetryError is returned by a handler to have the message sent again. See [Retry].
+// RetryError is returned by a handler to have the message delivered again. See [Retry].
 type RetryError struct {
-	// After is the least time until then; the broker counts whole seconds.
+	// After is the minimum time until then, in whole seconds.
 	After time.Duration
 	// Reason is for people.
 	Reason string
-	// Pause holds back everything for this push consumer meanwhile, up to a minute: for a handler whose
-	// own database is down. A [Worker] ignores it.
+	// Pause makes the broker send this push consumer nothing else until then, for up to a minute: use
+	// it if the handler's own database is down. A [Worker] ignores it.
 	Pause bool
 }
 
@@ -91,8 +93,9 @@ func (e *RetryError) Error() string {
 	return e.Reason
 }
 
-// Retry is what a handler returns for a message that is to come again after some time. A push
-// consumer's retry policy may wait longer; a worker's message comes again after exactly that time.
+// Retry returns the error by which a handler has the message delivered again after some time. A
+// push consumer's retry policy may set a longer time; a worker receives the message again after
+// exactly that time.
 func Retry(after time.Duration, reason string) error {
 	return &RetryError{After: after, Reason: reason}
 }
@@ -111,7 +114,8 @@ func (e *RejectError) Error() string {
 	return e.Reason
 }
 
-// Reject is what a handler returns for a message that it can never handle: it is dead at once.
+// Reject returns the error for a message that a handler can never handle: the delivery is dead at
+// once.
 func Reject(reason string) error { return &RejectError{Reason: reason} }
 
 type fault struct {
@@ -125,8 +129,7 @@ type problem struct {
 	Errors []fault `json:"errors"`
 }
 
-// errorOf returns the error that a response stands for: an RFC 9457 problem, or whatever a proxy
-// answered.
+// errorOf returns the error for a response: an RFC 9457 problem, or any response of a proxy.
 func errorOf(status int, header http.Header, content []byte, now time.Time) *Error {
 	var said problem
 	if json.Unmarshal(content, &said) != nil {
@@ -190,7 +193,7 @@ func leaseLost(lease, reason string) *Error {
 	return &Error{
 		Code:   reason,
 		Status: http.StatusOK,
-		Detail: fmt.Sprintf("The lease %s was not found: %s.", lease, reason),
+		Detail: fmt.Sprintf("The lease %s cannot be used: %s.", lease, reason),
 		kinds:  []error{ErrLeaseLost, ErrConflict},
 	}
 }

@@ -11,22 +11,22 @@ import (
 	"unicode/utf8"
 )
 
-// Outgoing is one message to be published.
+// Outgoing is one message to publish.
 type Outgoing struct {
-	// Body is sent as it is when it is a []byte or a string, and as JSON when it is anything else.
+	// Body is sent as it is if it is a []byte or a string, else as JSON.
 	Body any
-	// EventType is what consumers filter by, such as "order.created".
+	// EventType is the type by which consumers filter, such as "order.created".
 	EventType string
-	// ID is the idempotency key: the broker stores a second message with the same one no more. Without
-	// it the client makes one up, which its own repeats of this call share.
+	// ID is the idempotency key: the broker does not store a second message with the same one. Without
+	// it the client generates one, which its retries of this call share.
 	ID string
-	// OrderingKey groups messages that are delivered one after the other.
+	// OrderingKey groups messages that are delivered in order.
 	OrderingKey string
 	// Priority is 0 to 9; nil is the channel's default.
 	Priority *int
 	// DeliverAt is the earliest time of delivery; the zero time is now.
 	DeliverAt time.Time
-	// DeliverIn is the same as a duration by the broker's clock.
+	// DeliverIn is the delay until then, by the broker's clock.
 	DeliverIn time.Duration
 	// Spread distributes deliveries over this time.
 	Spread time.Duration
@@ -36,35 +36,36 @@ type Outgoing struct {
 	ProducerSeq *int64
 	// Headers are forwarded to the consumers.
 	Headers map[string]string
-	// ContentType is that of the body; by the type of Body unless given.
+	// ContentType is the content type of the body; the default depends on the type of Body.
 	ContentType string
 }
 
 // Message is a message that the broker has stored.
 type Message struct {
 	ID string `json:"id"`
-	// Duplicate is true where an earlier request with the same ID stored it, and this one nothing.
+	// Duplicate is true if an earlier request with the same ID stored it, so that this one stored
+	// nothing.
 	Duplicate        bool      `json:"duplicate"`
 	MatchedConsumers int       `json:"matched_consumers"`
 	DueAt            time.Time `json:"due_at"`
 	URL              string    `json:"url"`
 }
 
-// BatchResult is the result of one message of a batch: Message, or Err where it was refused.
+// BatchResult is the result for one message of a batch: Message, or Err if it was refused.
 type BatchResult struct {
 	Message *Message
 	Err     error
 }
 
-// Settled says which leases a call settled.
+// Settled lists the leases that a call settled, and those that it did not settle.
 type Settled struct {
 	// Done are the leases that were settled.
 	Done []string
-	// Failed are the others, each with the reason: "expired", "unknown" or "too_long".
+	// Failed maps the other leases to the reason: "expired", "unknown" or "too_long".
 	Failed map[string]string
 }
 
-// UnmarshalJSON reads the answer of the broker.
+// UnmarshalJSON parses the broker's response.
 func (s *Settled) UnmarshalJSON(content []byte) error {
 	var said struct {
 		Done   []string
@@ -188,7 +189,7 @@ func setPointer[T any](into map[string]any, name string, value *T) {
 	}
 }
 
-// instant returns a time as the API takes it, "" for the zero time.
+// instant formats a time for the API; it returns "" for the zero time.
 func instant(at time.Time) string {
 	if at.IsZero() {
 		return ""

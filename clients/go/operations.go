@@ -20,7 +20,7 @@ func (c *Client) Publish(ctx context.Context, channel string, message Outgoing) 
 	}
 	header := message.header(kind)
 	if !isASCII(header) {
-		// HTTP servers differ on bytes beyond ASCII in headers. JSON has no such limit.
+		// HTTP servers treat non-ASCII bytes in headers differently. JSON has no such problem.
 		results, err := c.PublishBatch(ctx, channel, []Outgoing{message})
 		if err != nil {
 			return nil, err
@@ -35,8 +35,9 @@ func (c *Client) Publish(ctx context.Context, channel string, message Outgoing) 
 	})
 }
 
-// PublishBatch publishes up to 1,000 messages and 16 MiB in one request. All that are valid are stored
-// in one transaction. The results are in the order of messages; one that was refused holds its error.
+// PublishBatch publishes up to 1,000 messages and 16 MiB in one request. The broker stores all
+// valid messages in one transaction. The results are in the order of messages; the result for a
+// refused message has its error.
 func (c *Client) PublishBatch(
 	ctx context.Context, channel string, messages []Outgoing,
 ) ([]BatchResult, error) {
@@ -92,20 +93,20 @@ func (c *Client) Body(ctx context.Context, id string) ([]byte, error) {
 	return c.send(ctx, get("messages", id, "body"))
 }
 
-// MessageFilter chooses messages of a list. Zero fields choose all.
+// MessageFilter selects messages of a list. Zero fields select all.
 type MessageFilter struct {
-	// State is one of docs/states.md.
+	// State is a state from docs/states.md.
 	State string
 	// EventType is a name, or "order.*".
 	EventType string
-	// ID finds the message that was published with it by this producer.
+	// ID finds the message that this producer published with this idempotency key.
 	ID string
 	// From and To are times of acceptance; To is exclusive.
 	From, To time.Time
 }
 
-// Messages iterates over the messages of a channel, newest first. The error is that of a page which
-// cannot be read; the iteration ends with it.
+// Messages iterates over the messages of a channel, newest first. If a page cannot be read, the
+// iteration ends with the error.
 func (c *Client) Messages(
 	ctx context.Context, channel string, filter MessageFilter,
 ) iter.Seq2[Resource, error] {
@@ -120,22 +121,22 @@ func (c *Client) Messages(
 	return pages(ctx, c, list)
 }
 
-// MoveOptions says what Move changes. Nil fields stay.
+// MoveOptions are the changes that Move makes. Nil fields do not change.
 type MoveOptions struct {
 	// DeliverAt is the new time.
 	DeliverAt *time.Time
-	// DeliverIn is the same as a duration by the broker's clock; 0 is now.
+	// DeliverIn is the delay until then, by the broker's clock; 0 is now.
 	DeliverIn *time.Duration
 	// Priority is 0 to 9.
 	Priority *int
 	// Reason goes to the audit log.
 	Reason string
-	// Version makes it conditional: ErrConflict unless the message still has it.
+	// Version makes the call conditional: ErrConflict if the message has another version.
 	Version *int64
 }
 
-// Move moves a waiting message to another time or priority. ErrConflict while a delivery of it is in
-// flight.
+// Move changes the due time or priority of a waiting message. It returns ErrConflict while a
+// delivery of the message is in flight.
 func (c *Client) Move(ctx context.Context, id string, options MoveOptions) (Resource, error) {
 	said := map[string]any{}
 	if options.DeliverAt != nil {
@@ -157,11 +158,11 @@ func (c *Client) Move(ctx context.Context, id string, options MoveOptions) (Reso
 type CancelOptions struct {
 	// Reason goes to the audit log.
 	Reason string
-	// Version makes it conditional: ErrConflict unless the message still has it.
+	// Version makes the call conditional: ErrConflict if the message has another version.
 	Version *int64
 }
 
-// Cancel cancels what is still queued of a message. Twice is harmless.
+// Cancel cancels the queued deliveries of a message. It is idempotent.
 func (c *Client) Cancel(ctx context.Context, id string, options CancelOptions) (Resource, error) {
 	call := call{
 		method: http.MethodDelete,
@@ -180,12 +181,13 @@ func (c call) withVersion(version *int64) call {
 		c.header = http.Header{}
 	}
 	c.header.Set("If-Match", strconv.Quote(strconv.FormatInt(*version, 10)))
-	// The repeat of a change that had its effect would meet the version that it made.
+	// If the change took effect, a retry would conflict with the new version.
 	c.once = true
 	return c
 }
 
-// CreateChannel creates a channel or replaces its settings; safe at each start of a service.
+// CreateChannel creates a channel or replaces its settings. It is idempotent: call it when a
+// service starts.
 func (c *Client) CreateChannel(
 	ctx context.Context, channel string, settings map[string]any,
 ) (Resource, error) {
@@ -197,18 +199,18 @@ func (c *Client) Channel(ctx context.Context, channel string) (Resource, error) 
 	return sendJSON[Resource](ctx, c, get("channels", channel))
 }
 
-// Registration is what Register says of a consumer.
+// Registration describes a consumer for Register.
 type Registration struct {
-	// URL is where the broker delivers to. A consumer without it pulls.
+	// URL is the address that the broker delivers to. A consumer without it is a pull consumer.
 	URL string
-	// Events are event types and patterns such as "order.*"; none means every event.
+	// Events are event types and patterns such as "order.*"; none means all events.
 	Events []string
-	// Settings are further fields of the API, such as "max_attempts", "retry" and "ordering".
+	// Settings are other fields of the API, such as "max_attempts", "retry" and "ordering".
 	Settings map[string]any
 }
 
-// Register registers a consumer or replaces its settings; safe at each start of a service. The result
-// holds the signing secret as "secret" once: when the consumer is new.
+// Register registers a consumer or replaces its settings. It is idempotent: call it when a service
+// starts. Only the result that creates the consumer contains the signing secret, as "secret".
 func (c *Client) Register(
 	ctx context.Context, channel, consumer string, registration Registration,
 ) (Resource, error) {
@@ -232,11 +234,11 @@ func (c *Client) Consumer(ctx context.Context, channel, consumer string) (Resour
 	return sendJSON[Resource](ctx, c, get("channels", channel, "consumers", consumer))
 }
 
-// DeliveryFilter chooses deliveries of a list. Zero fields choose all.
+// DeliveryFilter selects deliveries of a list. Zero fields select all.
 type DeliveryFilter struct {
-	// State is one of docs/states.md; of dead letters it is not used.
+	// State is a state from docs/states.md; DeadLetters ignores it.
 	State string
-	// Outcome is that of the last attempt.
+	// Outcome is the outcome of the last attempt.
 	Outcome string
 	// EventType is a name, or "order.*".
 	EventType string
@@ -263,7 +265,7 @@ func (c *Client) Deliveries(
 	return pages(ctx, c, list)
 }
 
-// DeadLetters iterates over the dead deliveries of a consumer, newest first.
+// DeadLetters iterates over the dead letters of a consumer, newest first.
 func (c *Client) DeadLetters(
 	ctx context.Context, channel, consumer string, filter DeliveryFilter,
 ) iter.Seq2[Resource, error] {
@@ -273,8 +275,8 @@ func (c *Client) DeadLetters(
 	return pages(ctx, c, list)
 }
 
-// ReplayDelivery sends a finished delivery again, now and with all its attempts. The reason goes to
-// the audit log. It is repeated only where the first call certainly had no effect.
+// ReplayDelivery sends a finished delivery again now, with a new budget of attempts. The reason
+// goes to the audit log. The client retries the call only if it certainly had no effect.
 func (c *Client) ReplayDelivery(ctx context.Context, id, reason string) (Resource, error) {
 	said := map[string]any{}
 	setText(said, "reason", reason)
@@ -287,9 +289,9 @@ func (c *Client) ReplayDelivery(ctx context.Context, id, reason string) (Resourc
 	return sendJSON[Resource](ctx, c, call)
 }
 
-// Do makes any other call of the API: method, a path behind /api/v1 such as "/replays", and a body
-// that is sent as JSON, nil for none. POST is repeated only where the first call certainly had no
-// effect. The result is nil where the broker answers without a body.
+// Do makes any other call of the API. The path is below /api/v1, such as "/replays". The body is
+// sent as JSON, nil for none. The client retries a POST only if it certainly had no effect. The
+// result is nil if the response has no body.
 func (c *Client) Do(ctx context.Context, method, apiPath string, body any) (Resource, error) {
 	call := call{method: method, path: "/api/v1" + apiPath, once: method == http.MethodPost}
 	if body != nil {

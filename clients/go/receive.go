@@ -20,29 +20,31 @@ const (
 
 // ReceiveOptions are the options of Receive and ReceiveBatch.
 type ReceiveOptions struct {
-	// Max is how many messages one call returns at most: 1 to 100, 10 unless set.
+	// Max is the maximum number of messages of one call: 1 to 100, by default 10.
 	Max int
-	// Wait is how long the broker waits when there is nothing: up to 20 seconds.
+	// Wait is how long the broker waits for a message: up to 20 seconds.
 	Wait time.Duration
-	// Lease is how long the messages are the caller's, in whole seconds; 30 seconds unless set.
+	// Lease is the time until another worker may receive the messages, in whole seconds; by default 30
+	// seconds.
 	Lease time.Duration
-	// WorkerID names the caller, for people and for Resume and Sticky.
+	// WorkerID identifies the caller in the console, and for Resume and Sticky.
 	WorkerID string
-	// Resume receives first what this WorkerID holds already: after a crash.
+	// Resume first receives the messages that this WorkerID has already leased, after a crash.
 	Resume bool
-	// Sticky has messages of an ordering key come to the same WorkerID.
+	// Sticky sends messages of an ordering key to the same WorkerID.
 	Sticky bool
-	// AutoAck acknowledges before the messages arrive: at most once, without leases.
+	// AutoAck acknowledges the messages when the broker returns them: delivery at most once, without
+	// leases.
 	AutoAck bool
 }
 
-// Delivery is a message that a pull consumer has received. Ack, Nack, Extend and Release return
-// ErrLeaseLost where the lease has ended and the message may be with another worker.
+// Delivery is a message that a pull consumer received. Ack, Nack, Extend and Release return
+// ErrLeaseLost if the lease has ended, so that another worker may have received the message.
 type Delivery struct {
-	// ID is the message's own id: the same each time it is received. Deduplicate by it.
+	// ID is the id of the message, the same each time it is received. Deduplicate by it.
 	ID         string
 	DeliveryID string
-	// Lease names this receipt in Client.Ack and the like. Empty with AutoAck.
+	// Lease identifies the lease in Client.Ack and the other calls. Empty with AutoAck.
 	Lease          string
 	LeaseExpiresAt time.Time
 	Attempt        int
@@ -59,18 +61,18 @@ type Delivery struct {
 	client *Client
 }
 
-// JSON stores the body, read as JSON, in a value.
+// JSON parses the body as JSON into a value.
 func (d *Delivery) JSON(into any) error { return json.Unmarshal(d.Body, into) }
 
-// Ack says that the message is handled.
+// Ack acknowledges the message: it is delivered.
 func (d *Delivery) Ack(ctx context.Context) error {
 	settled, err := d.client.Ack(ctx, d.Lease)
 	return d.check(settled, err)
 }
 
-// NackOptions says how an attempt failed.
+// NackOptions describe a failed attempt.
 type NackOptions struct {
-	// Delay is when it comes again, in whole seconds; by the consumer's retry policy where it is nil.
+	// Delay is the time until the retry, in whole seconds; nil means the consumer's retry policy.
 	Delay *time.Duration
 	// Error is for people; its first 300 characters are kept.
 	Error string
@@ -84,13 +86,13 @@ func (d *Delivery) Nack(ctx context.Context, options NackOptions) error {
 	return d.check(settled, err)
 }
 
-// Extend lets the lease end so long from now, in whole seconds.
+// Extend makes the lease end after this time from now, in whole seconds.
 func (d *Delivery) Extend(ctx context.Context, lease time.Duration) error {
 	settled, err := d.client.Extend(ctx, lease, d.Lease)
 	return d.check(settled, err)
 }
 
-// Release gives the message back, uncharged, to come again after the delay, in whole seconds.
+// Release returns the message without counting a failure, due after the delay, in whole seconds.
 func (d *Delivery) Release(ctx context.Context, delay time.Duration) error {
 	settled, err := d.client.Release(ctx, delay, d.Lease)
 	return d.check(settled, err)
@@ -106,7 +108,7 @@ func (d *Delivery) check(settled Settled, err error) error {
 	return nil
 }
 
-// received is a message as the broker answers it.
+// received is a message in the broker's response.
 type received struct {
 	ID             string            `json:"id"`
 	DeliveryID     string            `json:"delivery_id"`
@@ -168,7 +170,7 @@ func (c *Client) ReceiveBatch(
 	return deliveries, nil
 }
 
-// giveBack lets messages that nobody gets come again at once, even where ctx has ended.
+// giveBack releases messages that the caller does not get, even if ctx has ended.
 func (c *Client) giveBack(ctx context.Context, messages []received) error {
 	leases := make([]string, 0, len(messages))
 	for _, message := range messages {
@@ -188,7 +190,7 @@ func (c *Client) giveBack(ctx context.Context, messages []received) error {
 func (c *Client) delivery(ctx context.Context, message received) (*Delivery, error) {
 	body := message.BodyBase64
 	if message.BodyURL != "" {
-		// Too large to stand in the response beside the others.
+		// The body is too large for the response.
 		fetched, err := c.Body(ctx, message.ID)
 		if err != nil {
 			return nil, err
@@ -221,8 +223,8 @@ func (c *Client) delivery(ctx context.Context, message received) (*Delivery, err
 }
 
 // Receive iterates over the messages of a pull consumer until the context ends. Each call waits for
-// options.Wait, 20 seconds unless set. Settle each message before the next one. After an error the
-// iteration ends.
+// options.Wait, by default 20 seconds. Settle each message before you take the next one. After an
+// error the iteration ends.
 func (c *Client) Receive(
 	ctx context.Context, channel, consumer string, options ReceiveOptions,
 ) iter.Seq2[*Delivery, error] {
@@ -269,14 +271,15 @@ func (c *Client) Nack(
 	return c.settle(ctx, "nack", leases, said)
 }
 
-// Extend lets up to 100 leases end so long from now, in whole seconds.
+// Extend makes up to 100 leases end after this time from now, in whole seconds.
 func (c *Client) Extend(
 	ctx context.Context, lease time.Duration, leases ...string,
 ) (Settled, error) {
 	return c.settle(ctx, "extend", leases, map[string]any{"lease_s": seconds(lease)})
 }
 
-// Release gives up to 100 messages back, to come again after the delay, in whole seconds.
+// Release returns up to 100 messages without counting a failure, due after the delay, in whole
+// seconds.
 func (c *Client) Release(
 	ctx context.Context, delay time.Duration, leases ...string,
 ) (Settled, error) {
@@ -292,7 +295,7 @@ func (c *Client) settle(
 ) (Settled, error) {
 	if len(leases) > maxLeases {
 		return Settled{}, fmt.Errorf(
-			"hookstation: %d leases in one call; %d are allowed", len(leases), maxLeases,
+			"hookstation: %d leases in one call; the limit is %d", len(leases), maxLeases,
 		)
 	}
 	said["leases"] = leases

@@ -13,22 +13,22 @@ type Schedules struct {
 	channel string
 }
 
-// Schedule is what Put says of a schedule. Cron or Every says when it publishes.
+// Schedule describes a schedule for Put. Cron or Every sets its times.
 type Schedule struct {
 	// Cron is an expression of five fields, such as "0 9 * * 1-5".
 	Cron string
 	// Every is the time between two messages.
 	Every time.Duration
-	// Body is what is published: a []byte or a string as it is, anything else as JSON.
+	// Body is the body of each message: a []byte or a string as it is, anything else as JSON.
 	Body any
-	// Settings are further fields of the API (docs/api.md, "Schedules"), such as "event_type".
+	// Settings are other fields of the API (docs/api.md, "Schedules"), such as "event_type".
 	Settings map[string]any
 }
 
 // Schedules returns the schedules of a channel.
 func (c *Client) Schedules(channel string) *Schedules { return &Schedules{c, channel} }
 
-// Put creates a schedule, or replaces it. The same call twice changes nothing.
+// Put creates or replaces a schedule. It is idempotent.
 func (s *Schedules) Put(ctx context.Context, name string, schedule Schedule) (Resource, error) {
 	said := map[string]any{}
 	for field, value := range schedule.Settings {
@@ -63,7 +63,7 @@ func (s *Schedules) List(ctx context.Context) iter.Seq2[Resource, error] {
 	return pages(ctx, s.client, call{method: http.MethodGet, path: s.path()})
 }
 
-// Delete deletes a schedule; its messages stay.
+// Delete deletes a schedule; its messages are kept.
 func (s *Schedules) Delete(ctx context.Context, name string) error {
 	_, err := s.client.send(ctx, call{method: http.MethodDelete, path: s.path(name)})
 	return err
@@ -75,7 +75,7 @@ func (s *Schedules) Pause(ctx context.Context, name string) (Resource, error) {
 	return sendJSON[Resource](ctx, s.client, call)
 }
 
-// Resume starts a paused schedule; what was due meanwhile is not published.
+// Resume starts a paused schedule; occurrences during the pause are not published.
 func (s *Schedules) Resume(ctx context.Context, name string) (Resource, error) {
 	call := call{method: http.MethodPost, path: s.path(name, "resume")}
 	return sendJSON[Resource](ctx, s.client, call)

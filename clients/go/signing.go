@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Tolerance is how far a webhook's timestamp may be off, as Standard Webhooks recommends.
+// Tolerance is the largest difference of a webhook's timestamp, as Standard Webhooks recommends.
 const Tolerance = 5 * time.Minute
 
 const secretPrefix = "whsec_"
 
-// Sign returns the signature of a body as it stands in webhook-signature: "v1," and base64
-// (Standard Webhooks 1.0.0, HMAC-SHA256). The secret is "whsec_" and base64.
+// Sign returns the signature of a body for the header webhook-signature: "v1," and base64 (Standard
+// Webhooks 1.0.0, HMAC-SHA256). The secret is "whsec_" and base64.
 func Sign(secret, messageID string, timestamp time.Time, body []byte) (string, error) {
 	key, err := keyOf(secret)
 	if err != nil {
@@ -28,23 +28,23 @@ func Sign(secret, messageID string, timestamp time.Time, body []byte) (string, e
 }
 
 // Verify checks that a webhook was signed with one of the secrets within the last five minutes, and
-// returns its webhook-id. The body is the exact bytes of the request. It returns [ErrSignature] where
-// no signature matches or the timestamp is too far off, and another error where a secret is unusable.
+// returns its webhook-id. The body is the exact bytes of the request. It returns [ErrSignature] if
+// no signature matches or the timestamp differs too much, and another error if a secret is invalid.
 func Verify(header http.Header, body []byte, secrets ...string) (string, error) {
 	return Verifier{Secrets: secrets}.Verify(header, body)
 }
 
-// Verifier verifies webhooks with settings of its own.
+// Verifier verifies webhooks with other settings.
 type Verifier struct {
-	// Secrets are the signing secrets: several while one replaces another.
+	// Secrets are the signing secrets, several during a rotation.
 	Secrets []string
-	// Tolerance is how far the timestamp may be off; [Tolerance] where it is 0.
+	// Tolerance is the largest difference of the timestamp; 0 means [Tolerance].
 	Tolerance time.Duration
-	// Now tells the time; [time.Now] where it is nil.
+	// Now returns the time; nil means [time.Now].
 	Now func() time.Time
 }
 
-// Verify checks a webhook as the function [Verify] does.
+// Verify checks a webhook like the function [Verify].
 func (v Verifier) Verify(header http.Header, body []byte) (string, error) {
 	if len(v.Secrets) == 0 {
 		return "", errors.New("hookstation: there is no signing secret")
@@ -56,7 +56,7 @@ func (v Verifier) Verify(header http.Header, body []byte) (string, error) {
 	}
 	at, err := strconv.ParseInt(timestamp, 10, 64)
 	if err != nil || strings.Trim(timestamp, "0123456789") != "" {
-		return "", fmt.Errorf("%w: webhook-timestamp is no whole number of seconds", ErrSignature)
+		return "", fmt.Errorf("%w: webhook-timestamp is not a whole number of seconds", ErrSignature)
 	}
 	tolerance, now := v.Tolerance, time.Now
 	if tolerance == 0 {
@@ -67,7 +67,7 @@ func (v Verifier) Verify(header http.Header, body []byte) (string, error) {
 	}
 	if off := now().Sub(time.Unix(at, 0)); off.Abs() > tolerance {
 		return "", fmt.Errorf(
-			"%w: the timestamp is %.0f s off; %.0f s are allowed",
+			"%w: the timestamp is %.0f s off; the limit is %.0f s",
 			ErrSignature, off.Seconds(), tolerance.Seconds(),
 		)
 	}
@@ -97,10 +97,10 @@ func keyOf(secret string) ([]byte, error) {
 	encoded := strings.TrimRight(strings.TrimPrefix(secret, secretPrefix), "=")
 	key, err := base64.RawStdEncoding.DecodeString(encoded)
 	if err != nil {
-		return nil, errors.New("hookstation: the secret is no base64 behind whsec_")
+		return nil, errors.New("hookstation: the secret is not base64 after whsec_")
 	}
 	if len(key) == 0 {
-		// Anybody could sign with it.
+		// Anybody could sign with an empty key.
 		return nil, errors.New("hookstation: the secret is empty")
 	}
 	return key, nil

@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// keepFor is how long stores remember a message: longer than the broker tries.
+// keepFor is how long stores keep the id of a message: longer than the broker retries.
 const keepFor = 7 * 24 * time.Hour
 
-// Store remembers which messages were handled. Write your own where the effect of a handler is stored,
-// so that both are committed together.
+// Store stores which messages were handled. Implement your own to commit this together with a
+// handler's effect.
 type Store interface {
-	// Claim returns nil where the message was handled, and a claim to settle where it is new. It
-	// returns an error of [Retry] while another goroutine or process handles the same message.
+	// Claim returns nil if the message was handled, and a claim to settle if it is new. It returns a
+	// [Retry] error while another goroutine or process handles the same message.
 	Claim(ctx context.Context, messageID string) (Claim, error)
 }
 
 // Claim is the right to handle one message.
 type Claim interface {
-	// Done remembers the message as handled.
+	// Done stores the message as handled.
 	Done() error
-	// Forget gives the claim up: the message is handled when it comes again.
+	// Forget removes the claim, so that the message is handled when it is delivered again.
 	Forget() error
 }
 
-// MemoryStore remembers in this process alone: for tests, and for a process that may forget.
+// MemoryStore stores handled messages in memory: for tests, or a process that may lose them.
 type MemoryStore struct {
 	mutex sync.Mutex
 	// Unix seconds at which a message was handled; 0 while it is being handled.
@@ -50,7 +50,7 @@ func (s *MemoryStore) Claim(_ context.Context, messageID string) (Claim, error) 
 	s.sweep(time.Now())
 	at, isKnown := s.states[messageID]
 	if isKnown && at == 0 {
-		return nil, Retry(time.Second, "the same message is being handled right now")
+		return nil, Retry(time.Second, "the same message is being handled")
 	}
 	if isKnown {
 		return nil, nil
@@ -59,7 +59,7 @@ func (s *MemoryStore) Claim(_ context.Context, messageID string) (Claim, error) 
 	return &memoryClaim{s, messageID}, nil
 }
 
-// sweep forgets old messages, once an hour.
+// sweep deletes old messages, once an hour.
 func (s *MemoryStore) sweep(now time.Time) {
 	if now.Sub(s.swept) < time.Hour {
 		return
@@ -98,14 +98,14 @@ func (c *memoryClaim) Forget() error {
 	return nil
 }
 
-// FileStore remembers in a file, for one process at a time: what a killed process had handled, the
-// next one knows. What is being handled is not in the file, so that the message is handled again.
+// FileStore stores handled messages in a file, for one process at a time. They survive a kill of
+// the process. Messages that were being handled are not in the file, so they are handled again.
 type FileStore struct {
 	*MemoryStore
 	file *os.File
 }
 
-// OpenFileStore opens the file of a store, and creates it where there is none.
+// OpenFileStore opens the file of a store, and creates it if it does not exist.
 func OpenFileStore(name string) (*FileStore, error) {
 	store := &FileStore{MemoryStore: NewMemoryStore()}
 	if err := store.read(name); err != nil {
@@ -142,7 +142,7 @@ func (s *FileStore) read(name string) error {
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
-		// A line that a kill cut off holds no whole id; its message is handled again.
+		// A line that was cut off by a kill has no complete id; its message is handled again.
 		text, messageID, _ := strings.Cut(lines.Text(), " ")
 		if at, err := strconv.ParseInt(text, 10, 64); err == nil && at > 0 {
 			s.states[messageID] = at
@@ -152,7 +152,7 @@ func (s *FileStore) read(name string) error {
 	return lines.Err()
 }
 
-// rewrite replaces the file by what is remembered, so that it does not grow for ever.
+// rewrite rewrites the file with the kept messages only, so that it does not grow for ever.
 func (s *FileStore) rewrite(name string) error {
 	file, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {

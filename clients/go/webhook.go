@@ -18,7 +18,7 @@ const maxBodyBytes = 16 << 20
 
 // Event is a message as the broker delivered it to a push consumer.
 type Event struct {
-	// ID is the same at every attempt and replay.
+	// ID is the id of the message, the same in every attempt and replay.
 	ID          string
 	EventType   string
 	Channel     string
@@ -29,27 +29,28 @@ type Event struct {
 	OrderingKey string
 	AcceptedAt  time.Time
 	Replay      bool
-	// Test is true for a sample that the broker sends for a test.
+	// Test is true for a test sample of the broker.
 	Test bool
-	// AckURL is where to acknowledge later; empty unless the consumer is registered with "ack".
+	// AckURL is the URL for a later acknowledgement; empty unless the consumer has "ack" on.
 	AckURL      string
 	ContentType string
-	// Header holds all headers of the request.
+	// Header has all headers of the request.
 	Header http.Header
 	Body   []byte
 }
 
-// JSON stores the body, read as JSON, in a value. Its error rejects the message where a handler
-// returns it: a repeat would bring the same body.
+// JSON parses the body as JSON into a value. If a handler returns its error, the message is
+// rejected, because a retry would have the same body.
 func (e *Event) JSON(into any) error {
 	if err := json.Unmarshal(e.Body, into); err != nil {
-		return Reject("The body cannot be used: " + err.Error())
+		return Reject("The body is invalid: " + err.Error())
 	}
 	return nil
 }
 
-// EventHandler handles an event. nil: it is delivered; [Retry]: it comes again; [Reject]: it is dead at
-// once; any other error: it comes again after the consumer's retry policy.
+// EventHandler handles an event. If it returns nil, the message is delivered; after [Retry] it is
+// delivered again; after [Reject] the delivery is dead at once; after any other error the
+// consumer's retry policy applies.
 type EventHandler func(ctx context.Context, event *Event) error
 
 // WebhookHandler is an [http.Handler] that receives signed webhooks: it verifies each request,
@@ -59,21 +60,21 @@ type EventHandler func(ctx context.Context, event *Event) error
 //	hooks.On("order.*", func(ctx context.Context, event *hookstation.Event) error { ... })
 //	http.Handle("POST /hooks", hooks)
 //
-// Set it up before it serves.
+// Configure it before it serves.
 type WebhookHandler struct {
-	// Secrets are the consumer's signing secrets: several while one replaces another.
-	// HOOKSTATION_SECRET unless set.
+	// Secrets are the consumer's signing secrets, several during a rotation; the default is
+	// HOOKSTATION_SECRET.
 	Secrets []string
-	// Tolerance is how far a timestamp may be off; [Tolerance] where it is 0.
+	// Tolerance is the largest difference of a timestamp; 0 means [Tolerance].
 	Tolerance time.Duration
-	// Store remembers handled messages, so that a repeat is acknowledged and not handled again. Without
+	// Store stores handled messages, so that a repeat is acknowledged but not handled again. Without
 	// one every delivery is handled.
 	Store Store
-	// MaxBodyBytes is the size above which a request is refused, 16 MiB unless set.
+	// MaxBodyBytes is the size above which a request is refused; the default is 16 MiB.
 	MaxBodyBytes int64
-	// HandleTests has handlers called for samples, which are answered without one otherwise.
+	// HandleTests makes handlers receive test samples, which are otherwise acknowledged without one.
 	HandleTests bool
-	// Logger gets warnings; [slog.Default] where it is nil.
+	// Logger gets warnings; nil means [slog.Default].
 	Logger *slog.Logger
 
 	routes []route
@@ -84,13 +85,13 @@ type route struct {
 	handle  EventHandler
 }
 
-// On registers a handler for event types: a name, "order.*" for all below, "*" for all. Handlers are
-// asked in the order of their registration. What none matches is rejected.
+// On registers a handler for event types: a name, a pattern such as "order.*", or "*". The first
+// registered handler that matches is called. If none matches, the message is rejected.
 func (h *WebhookHandler) On(pattern string, handle EventHandler) {
 	h.routes = append(h.routes, route{pattern, handle})
 }
 
-// ServeHTTP answers the broker.
+// ServeHTTP handles a request of the broker.
 func (h *WebhookHandler) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	if request.Method != http.MethodPost {
 		response.Header().Set("Allow", http.MethodPost)
@@ -99,13 +100,13 @@ func (h *WebhookHandler) ServeHTTP(response http.ResponseWriter, request *http.R
 	}
 	limit := orDefault(h.MaxBodyBytes, maxBodyBytes)
 	if request.ContentLength < 0 {
-		// The broker always says how long a body is. Anybody else may send without an end.
-		problemResponse(response, http.StatusLengthRequired, "Content-Length is needed.")
+		// The broker always sends Content-Length. Without it a body could be endless.
+		problemResponse(response, http.StatusLengthRequired, "Content-Length is required.")
 		return
 	}
 	if request.ContentLength > limit {
 		response.Header().Set("Hookstation-Retry", "never")
-		detail := fmt.Sprintf("%d bytes are allowed.", limit)
+		detail := fmt.Sprintf("The body is larger than %d bytes.", limit)
 		problemResponse(response, http.StatusRequestEntityTooLarge, detail)
 		return
 	}
@@ -121,9 +122,9 @@ func (h *WebhookHandler) ServeHTTP(response http.ResponseWriter, request *http.R
 	response.WriteHeader(http.StatusNoContent)
 }
 
-// Handle verifies one request and calls its handler: for servers other than net/http. The error says
-// what to answer: [ErrSignature] 401, a [RejectError] 422 with "Hookstation-Retry: never", a
-// [RetryError] 409 (503 with Pause) with Retry-After, any other 500.
+// Handle verifies one request and calls its handler: for servers other than net/http. The error
+// determines the response: [ErrSignature] 401, a [RejectError] 422 with "Hookstation-Retry: never",
+// a [RetryError] 409 (503 with Pause) with Retry-After, any other 500.
 func (h *WebhookHandler) Handle(ctx context.Context, header http.Header, body []byte) error {
 	secrets := h.Secrets
 	if len(secrets) == 0 && os.Getenv("HOOKSTATION_SECRET") != "" {
@@ -145,7 +146,7 @@ func (h *WebhookHandler) Handle(ctx context.Context, header http.Header, body []
 	return Reject(fmt.Sprintf("No handler for the event type %q.", event.EventType))
 }
 
-// once calls the handler unless the store remembers the message.
+// once calls the handler unless the store has the message.
 func (h *WebhookHandler) once(ctx context.Context, event *Event, handle EventHandler) error {
 	if h.Store == nil {
 		return guard(ctx, event, handle)
@@ -160,7 +161,7 @@ func (h *WebhookHandler) once(ctx context.Context, event *Event, handle EventHan
 	return claim.Done()
 }
 
-// guard makes an error of a panic, so that the claim is given up and the broker gets an answer.
+// guard turns a panic into an error, so that the claim is removed and the broker gets a response.
 func guard(ctx context.Context, event *Event, handle EventHandler) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
@@ -170,21 +171,21 @@ func guard(ctx context.Context, event *Event, handle EventHandler) (err error) {
 	return handle(ctx, event)
 }
 
-// answer tells the broker what the error means.
+// answer writes the response for the error.
 func (h *WebhookHandler) answer(response http.ResponseWriter, err error) {
 	logger := orDefault(h.Logger, slog.Default())
 	var retry *RetryError
 	var reject *RejectError
 	switch {
 	case errors.Is(err, ErrSignature):
-		logger.Warn("a webhook was refused", "error", err)
+		logger.Warn("webhook refused", "error", err)
 		problemResponse(response, http.StatusUnauthorized, err.Error())
 	case errors.As(err, &reject):
-		logger.Warn("a message was rejected", "error", err)
+		logger.Warn("message rejected", "error", err)
 		response.Header().Set("Hookstation-Retry", "never")
 		problemResponse(response, http.StatusUnprocessableEntity, err.Error())
 	case errors.As(err, &retry):
-		// After a 503 the broker pauses the whole consumer, after a 409 this delivery alone.
+		// After a 503 the broker pauses the whole consumer, after a 409 only this delivery.
 		status := http.StatusConflict
 		if retry.Pause {
 			status = http.StatusServiceUnavailable
@@ -192,17 +193,17 @@ func (h *WebhookHandler) answer(response http.ResponseWriter, err error) {
 		response.Header().Set("Retry-After", strconv.FormatInt(seconds(retry.After), 10))
 		problemResponse(response, status, err.Error())
 	default:
-		// The detail may hold what strangers should not read.
-		logger.Error("a handler failed", "error", err)
+		// The detail may be confidential.
+		logger.Error("handler failed", "error", err)
 		problemResponse(response, http.StatusInternalServerError, "The handler failed.")
 	}
 }
 
 func problemResponse(response http.ResponseWriter, status int, detail string) {
-	content, _ := marshal(map[string]string{"detail": detail}) // text is always JSON
+	content, _ := marshal(map[string]string{"detail": detail}) // strings can always be encoded
 	response.Header().Set("Content-Type", "application/json")
 	response.WriteHeader(status)
-	_, _ = response.Write(content) // a broken connection is repeated by the broker
+	_, _ = response.Write(content) // the broker retries after a broken connection
 }
 
 func eventOf(header http.Header, body []byte) *Event {
@@ -233,7 +234,7 @@ func eventOf(header http.Header, body []byte) *Event {
 	}
 }
 
-// matches reports whether a pattern means an event type, by the broker's own rule.
+// matches reports whether a pattern matches an event type, by the broker's rule.
 func matches(pattern, eventType string) bool {
 	if prefix, isWildcard := strings.CutSuffix(pattern, "*"); isWildcard && strings.HasSuffix(prefix, ".") {
 		return strings.HasPrefix(eventType, prefix)

@@ -34,8 +34,8 @@ func sign(t *testing.T, secret, id string, at time.Time, body string) http.Heade
 	return header
 }
 
-// The test vector of the libraries of Standard Webhooks.
-func TestSignatureIsTheOneOfTheSpecification(t *testing.T) {
+// The test vector of the Standard Webhooks libraries.
+func TestSignatureEqualsTheSpecification(t *testing.T) {
 	at := time.Unix(1614265330, 0)
 
 	found, err := Sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", at, []byte(`{"test": 2432232314}`))
@@ -45,7 +45,7 @@ func TestSignatureIsTheOneOfTheSpecification(t *testing.T) {
 	}
 }
 
-func TestVerifyAcceptsWhatTheSecretSigned(t *testing.T) {
+func TestVerifyAcceptsSignedWebhooks(t *testing.T) {
 	header := sign(t, secret, "msg_1", time.Now(), "{}")
 	header.Set("webhook-signature", "v1,AAAA v1a,BBBB "+header.Get("webhook-signature"))
 
@@ -56,7 +56,7 @@ func TestVerifyAcceptsWhatTheSecretSigned(t *testing.T) {
 	}
 }
 
-func TestVerifyRefusesWhatIsForgedOrOld(t *testing.T) {
+func TestVerifyRefusesForgedAndOldWebhooks(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for name, change := range map[string]func(http.Header) (string, string){
 		"body":         func(http.Header) (string, string) { return "{ }", secret },
@@ -91,7 +91,7 @@ func TestVerifyRefusesWhatIsForgedOrOld(t *testing.T) {
 	}
 }
 
-func TestUnusableSecretIsNoForgery(t *testing.T) {
+func TestInvalidSecretIsASeparateError(t *testing.T) {
 	header := sign(t, secret, "msg_1", time.Now(), "{}")
 	for _, unusable := range []string{"", "whsec_", "whsec_not base64!"} {
 		if _, err := Verify(header, []byte("{}"), unusable); err == nil || errors.Is(err, ErrSignature) {
@@ -140,7 +140,7 @@ func newHandler() *WebhookHandler {
 	}
 }
 
-func TestHandlerAnswersWhatTheErrorMeans(t *testing.T) {
+func TestHandlerRespondsByTheError(t *testing.T) {
 	for name, one := range map[string]struct {
 		err     error
 		status  int
@@ -209,7 +209,7 @@ func TestFirstMatchingHandlerIsCalled(t *testing.T) {
 	}
 }
 
-func TestForgedAndUnusableRequestsReachNoHandler(t *testing.T) {
+func TestForgedAndInvalidRequestsReachNoHandler(t *testing.T) {
 	hooks := newHandler()
 	hooks.MaxBodyBytes = 10
 	hooks.On("*", func(context.Context, *Event) error { t.Error("called"); return nil })
@@ -234,7 +234,7 @@ func TestForgedAndUnusableRequestsReachNoHandler(t *testing.T) {
 	}
 }
 
-func TestRepeatIsHandledOnceAndAFailureAgain(t *testing.T) {
+func TestRepeatIsHandledOnceAndFailureIsRetried(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "handled")
 	store, err := OpenFileStore(name)
 	if err != nil {
@@ -261,7 +261,7 @@ func TestRepeatIsHandledOnceAndAFailureAgain(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// What a killed process had handled, the next one knows; half a line is none.
+	// Handled messages survive a kill; an incomplete line is ignored.
 	file, _ := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
 	_, _ = file.WriteString("170000")
 	file.Close()
@@ -279,7 +279,7 @@ func TestRepeatIsHandledOnceAndAFailureAgain(t *testing.T) {
 	}
 }
 
-func TestMessageThatIsBeingHandledComesLater(t *testing.T) {
+func TestMessageBeingHandledIsRetriedLater(t *testing.T) {
 	store := NewMemoryStore()
 	claim, err := store.Claim(context.Background(), "msg_1")
 	if err != nil || claim == nil {
@@ -297,7 +297,7 @@ func TestMessageThatIsBeingHandledComesLater(t *testing.T) {
 	}
 }
 
-func TestStoreForgetsAfterAWeek(t *testing.T) {
+func TestStoreDeletesIdsAfterAWeek(t *testing.T) {
 	store := NewMemoryStore()
 	store.states["old"] = time.Now().Add(-keepFor - time.Minute).Unix()
 	store.states["young"] = time.Now().Add(-keepFor + time.Minute).Unix()

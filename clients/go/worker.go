@@ -15,44 +15,45 @@ const (
 	defaultLease           = 30 * time.Second
 	defaultWorkerWait      = 5 * time.Second
 	defaultShutdownTimeout = 30 * time.Second
-	// Pause after a call that failed in spite of its retries.
+	// Pause after a receive call whose retries failed.
 	afterFailure = 2 * time.Second
 	maxWorkerID  = 64
 )
 
-// Worker calls Handler for each message of a pull consumer, each in a goroutine of its own, and
-// extends the leases of those that run. Zero fields have the values that they name.
+// Worker calls Handler for each message of a pull consumer, each in its own goroutine, and extends
+// the leases of running handlers. Zero fields have the default values that they name.
 //
-// When the handler returns nil, the message is acknowledged. An error of [Retry] lets it come again
-// after its time, one of [Reject] makes it a dead letter at once; any other error, and a panic, is a
-// failed attempt. The handler's context ends when the lease is lost, with the cause [ErrLeaseLost], and
-// when the shutdown timeout is over.
+// When the handler returns nil, the worker acknowledges the message. After a [Retry] error it is
+// delivered again after that time; after a [Reject] error it is a dead letter at once; any other
+// error or a panic is a failed attempt. The handler's context ends when the lease is lost, with the
+// cause [ErrLeaseLost], and when the shutdown timeout ends.
 type Worker struct {
 	Client            *Client
 	Channel, Consumer string
 	Handler           func(ctx context.Context, delivery *Delivery) error
 
-	// Concurrency is how many messages are held at a time, 8.
+	// Concurrency is the maximum number of leased messages, 8.
 	Concurrency int
-	// Lease is how long a message is held without an extension, 30 seconds.
+	// Lease is the duration of a lease, which is extended while the handler runs, 30 seconds.
 	Lease time.Duration
-	// Wait is how long one call waits for messages, 5 seconds. So long the end of Run may take, too.
+	// Wait is how long one call waits for messages, 5 seconds. Stopping may take as long.
 	Wait time.Duration
-	// ShutdownTimeout is how long Run waits for handlers when it ends, 30 seconds.
+	// ShutdownTimeout is how long Run waits for running handlers when it stops, 30 seconds.
 	ShutdownTimeout time.Duration
-	// WorkerID names the worker, host name and process id.
+	// WorkerID identifies the worker, host name and process id.
 	WorkerID string
-	// Resume begins with what a former worker of the same WorkerID held when it died.
+	// Resume first receives the messages that a killed worker with the same WorkerID had leased.
 	Resume bool
-	// Sticky has messages of an ordering key come to the same worker.
+	// Sticky sends messages of an ordering key to the same worker.
 	Sticky bool
 	// Logger gets warnings, [slog.Default].
 	Logger *slog.Logger
 }
 
-// Run works until the context ends, and returns nil then: it receives no more, and waits for the
-// handlers that run. Messages whose handlers do not end in time come back when their leases end. It
-// returns an error that does not end by itself, such as a consumer that does not exist.
+// Run receives and handles messages until the context ends. Then it receives no more, waits for
+// running handlers, and returns nil. Messages whose handlers do not end in time are delivered again
+// when their leases end. It returns errors that are not temporary, such as a consumer that does not
+// exist.
 //
 //	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 //	defer stop()
@@ -60,7 +61,7 @@ type Worker struct {
 func (w *Worker) Run(ctx context.Context) error {
 	run := newRun(w, ctx)
 	ended := make(chan struct{})
-	defer close(ended) // behind finish: handlers that still run keep their leases
+	defer close(ended) // after finish: running handlers keep their leases
 	go run.extendLeases(ended)
 	defer run.finish()
 	for ctx.Err() == nil {
@@ -77,16 +78,16 @@ func (w *Worker) Run(ctx context.Context) error {
 // run is the state of a worker while Run runs.
 type run struct {
 	settings Worker
-	// Of handlers and of calls that must not break when Run's context ends.
+	// Context of handlers, and of calls that must not be cancelled with Run's context.
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	// Holds a token for each handler that runs.
+	// Has a token for each running handler.
 	slots   chan struct{}
 	running sync.WaitGroup
 
 	mutex sync.Mutex
-	// By lease: ends the handler's context.
+	// Cancels the handler's context, by lease.
 	held map[string]context.CancelCauseFunc
 }
 
@@ -121,7 +122,7 @@ func workerID() string {
 	return truncate(fmt.Sprintf("%s-%d", host, os.Getpid()), maxWorkerID)
 }
 
-// waitForRoom waits until one more message may be held.
+// waitForRoom waits until another message may be leased.
 func (r *run) waitForRoom(ctx context.Context) bool {
 	select {
 	case r.slots <- struct{}{}:
@@ -132,9 +133,10 @@ func (r *run) waitForRoom(ctx context.Context) bool {
 	}
 }
 
-// receive receives what there is room for and starts the handlers.
+// receive receives as many messages as may be leased and starts their handlers.
 func (r *run) receive(ctx context.Context) error {
-	// The call goes on when ctx ends: what a broken one had received would be lost until its leases end.
+	// The call is not cancelled with ctx: the messages of a cancelled call would wait until their
+	// leases end.
 	batch, err := r.settings.Client.ReceiveBatch(
 		r.ctx, r.settings.Channel, r.settings.Consumer, ReceiveOptions{
 			Max:      min(cap(r.slots)-len(r.slots), maxLeases),
@@ -150,7 +152,7 @@ func (r *run) receive(ctx context.Context) error {
 			return err
 		}
 		r.settings.Logger.Warn("cannot receive", "error", err)
-		_ = sleep(ctx, afterFailure) // Run sees by itself that ctx has ended
+		_ = sleep(ctx, afterFailure) // Run checks ctx itself
 		return nil
 	}
 	r.settings.Resume = false
@@ -200,7 +202,7 @@ func (r *run) start(delivery *Delivery) {
 	}()
 }
 
-// handle calls the handler; a panic is an error.
+// handle calls the handler and returns a panic as an error.
 func (r *run) handle(ctx context.Context, delivery *Delivery) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
@@ -211,7 +213,7 @@ func (r *run) handle(ctx context.Context, delivery *Delivery) (err error) {
 }
 
 func (r *run) settle(delivery *Delivery, failure error) {
-	// Handlers that end after the shutdown timeout still say how they ended.
+	// Handlers that end after the shutdown timeout still settle their messages.
 	ctx := context.WithoutCancel(r.ctx)
 	logger := r.settings.Logger
 	var err error
@@ -220,16 +222,16 @@ func (r *run) settle(delivery *Delivery, failure error) {
 	} else {
 		options, isExpected := nackOptions(failure)
 		if !isExpected {
-			logger.Error("a handler failed", "message", delivery.ID, "error", failure)
+			logger.Error("handler failed", "message", delivery.ID, "error", failure)
 		}
 		err = delivery.Nack(ctx, options)
 	}
 	if err != nil {
-		logger.Warn("cannot settle, the message comes again", "message", delivery.ID, "error", err)
+		logger.Warn("cannot settle, the message will be delivered again", "message", delivery.ID, "error", err)
 	}
 }
 
-// nackOptions returns what a handler's error says, and whether the handler meant it.
+// nackOptions returns the options for a handler's error, and whether it is Retry or Reject.
 func nackOptions(failure error) (NackOptions, bool) {
 	var retry *RetryError
 	if errors.As(failure, &retry) {
@@ -242,7 +244,7 @@ func nackOptions(failure error) (NackOptions, bool) {
 	return NackOptions{Error: failure.Error()}, false
 }
 
-// extendLeases extends what is held, three times within a lease.
+// extendLeases extends all leases, three times per lease duration.
 func (r *run) extendLeases(ended <-chan struct{}) {
 	ticker := time.NewTicker(r.settings.Lease / 3)
 	defer ticker.Stop()
@@ -275,12 +277,12 @@ func (r *run) leases() []string {
 	return leases
 }
 
-// lose ends the contexts of handlers whose messages may be with another worker.
+// lose cancels the contexts of handlers whose leases are lost.
 func (r *run) lose(failed map[string]string) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	for lease, reason := range failed {
-		// One that was settled meanwhile is held no more.
+		// A message that was settled meanwhile has no entry.
 		if cancel, isHeld := r.held[lease]; isHeld {
 			delete(r.held, lease)
 			cancel(leaseLost(lease, reason))
@@ -289,7 +291,7 @@ func (r *run) lose(failed map[string]string) {
 	}
 }
 
-// finish waits for the handlers.
+// finish waits for running handlers.
 func (r *run) finish() {
 	defer r.cancel()
 	done := make(chan struct{})

@@ -16,7 +16,7 @@ import (
 
 const patience = 2 * time.Minute
 
-// broker returns a client of a running broker and a channel of the test's own.
+// broker returns a client of a running broker and a new channel for the test.
 func broker(t *testing.T) (*hookstation.Client, string) {
 	t.Helper()
 	if os.Getenv("HOOKSTATION_KEY") == "" {
@@ -39,7 +39,7 @@ func broker(t *testing.T) (*hookstation.Client, string) {
 	return client, channel
 }
 
-// work starts a worker; the function that it returns ends it, and waits until it has.
+// work starts a worker; the returned function stops it and waits until it has ended.
 func work(t *testing.T, worker *hookstation.Worker) func() {
 	t.Helper()
 	worker.Consumer = "packing"
@@ -88,7 +88,7 @@ func finished(t *testing.T, client *hookstation.Client, id string) bool {
 	return message.String("state") == "Finished"
 }
 
-func TestWorkerSaysWhatItsHandlerSays(t *testing.T) {
+func TestWorkerSettlesByTheHandlersResult(t *testing.T) {
 	client, channel := broker(t)
 	var mutex sync.Mutex
 	attempts := map[string][]time.Time{}
@@ -161,14 +161,14 @@ func TestLeaseOfALongHandlerIsExtended(t *testing.T) {
 	}
 }
 
-func TestHandlerIsToldThatItsLeaseIsLost(t *testing.T) {
+func TestHandlerContextEndsWhenItsLeaseIsLost(t *testing.T) {
 	client, channel := broker(t)
 	send(t, client, channel, "stolen")
 	lost := make(chan error, 1)
 	work(t, &hookstation.Worker{
 		Client: client, Channel: channel, Lease: 3 * time.Second,
 		Handler: func(ctx context.Context, delivery *hookstation.Delivery) error {
-			// Settled by another process, as far as the worker knows.
+			// The worker cannot know about this, as if another process had settled it.
 			if err := delivery.Ack(context.Background()); err != nil {
 				return err
 			}
@@ -188,7 +188,7 @@ func TestHandlerIsToldThatItsLeaseIsLost(t *testing.T) {
 	}
 }
 
-func TestNoMoreMessagesAreHeldThanTheWorkerMayHold(t *testing.T) {
+func TestWorkerLeasesAtMostConcurrencyMessages(t *testing.T) {
 	client, channel := broker(t)
 	var running, most, handled atomic.Int32
 	send(t, client, channel, strings.Split("0123456789", "")...)
@@ -212,7 +212,7 @@ func TestNoMoreMessagesAreHeldThanTheWorkerMayHold(t *testing.T) {
 	}
 }
 
-func TestStoppedWorkerFinishesWhatItHolds(t *testing.T) {
+func TestStoppedWorkerFinishesRunningHandlers(t *testing.T) {
 	client, channel := broker(t)
 	began := make(chan struct{}, 10)
 	var taken atomic.Int32
@@ -246,7 +246,7 @@ func TestStoppedWorkerFinishesWhatItHolds(t *testing.T) {
 	}
 }
 
-func TestHandlersThatDoNotEndAreLeftBehind(t *testing.T) {
+func TestHandlersThatDoNotEndAreAbandoned(t *testing.T) {
 	client, channel := broker(t)
 	began := make(chan struct{}, 1)
 	stop := work(t, &hookstation.Worker{

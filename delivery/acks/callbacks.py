@@ -25,10 +25,10 @@ from delivery import dead_letters, metrics
 from delivery.core import acks
 from delivery.core.acks import AckResult, ProviderStatus, ack_result, confirmed, correlation_id
 from delivery.core.lifecycle import FINISHED, DeliveryState, Reason, Transition
-from delivery.models import Correlation, Counter, Delivery, EarlyAck
+from delivery.models import Correlation, Counter, Delivery, PendingAck
 from delivery.ordering import key_queue
 
-DELIVERIES, EARLY = Delivery._meta.db_table, EarlyAck._meta.db_table
+DELIVERIES, EARLY = Delivery._meta.db_table, PendingAck._meta.db_table
 CORRELATIONS = Correlation._meta.db_table
 CLOCKS_DIFFER = timedelta(seconds=1)
 """Greater than the difference between two processes' estimates of the database's time."""
@@ -170,7 +170,7 @@ def wait_of(consumer_id: int) -> timedelta:
 
 
 def move(moves: Sequence[Move], now: datetime) -> None:
-    """Apply transitions to locked deliveries; the caller updates counters and lanes."""
+    """Apply transitions to locked deliveries; the caller updates counters and keys."""
     alike: dict[tuple[DeliveryState, Reason, bool, bool], list[Move]] = {}
     for one in moves:
         to = one.transition
@@ -270,7 +270,7 @@ def extend_wait(delivery_id: int, *, now: datetime) -> Answered:
 
 def forget(now: datetime) -> int:
     """Delete early acknowledgements without a matching attempt; return how many."""
-    old = EarlyAck.objects.filter(said_at__lt=now - RETENTION)
+    old = PendingAck.objects.filter(said_at__lt=now - RETENTION)
     # Keep those of open attempts, which stay open while no pump runs: they decide the result.
     held = Delivery.objects.filter(id=OuterRef("pk"), state=DeliveryState.IN_FLIGHT.value)
     return old.exclude(Exists(held)).delete()[0]
@@ -288,7 +288,7 @@ def _write(number: int, ok: bool, now: datetime, slot: int) -> Answered | None:
     result = ack_result(DeliveryState(row.state), Reason(row.reason), ok=ok)
     due: dict[int, datetime] = {}
     if result is AckResult.EARLY:
-        _, is_new = EarlyAck.objects.get_or_create(
+        _, is_new = PendingAck.objects.get_or_create(
             delivery_id=row.id, defaults={"ok": ok, "said_at": now}
         )
         result = result if is_new else AckResult.DOUBLE
@@ -397,7 +397,7 @@ def _stored_result(
         lambda: _keep(key, status, now), on_collision=lambda: None
     )
     if result is not None:
-        failpoints.reach("after_early_word")
+        failpoints.reach("after_early_callback")
     return delivery_id, result
 
 
@@ -405,7 +405,7 @@ def _keep(key: int, status: ProviderStatus, now: datetime) -> tuple[int | None, 
     row = Correlation.objects.filter(id=key).first()
     if row is None:
         Correlation.objects.create(id=key, ok=status.ok, noted_at=now)
-        failpoints.reach("in_early_word")
+        failpoints.reach("in_early_callback")
         return None, AckResult.EARLY
     if row.delivery_id is None:
         return None, AckResult.DOUBLE

@@ -20,11 +20,11 @@ from channels_app.database import clock
 from channels_app.database.raw import by_index
 from channels_app.models import Consumer
 from delivery.admin import queue
-from delivery.admin.lane import state_of
+from delivery.admin.ordering_key import state_of
 from delivery.admin.queue import MoveActions
 from delivery.admin.runtime import TONE, Circuit
 from delivery.core.lifecycle import DeliveryState
-from delivery.models import ConsumerHealth, Counter, Delivery, Lane, PullWorker, PumpSlot
+from delivery.models import ConsumerHealth, Counter, Delivery, OrderingKey, PullWorker, PumpSlot
 
 MAX_SHOWN = 50
 UNKNOWN = "a worker that is not known any more"
@@ -113,7 +113,7 @@ class PullWorkerAdmin(WithPageContext, base.ReadOnly):
 
 admin.site.unregister(Consumer)
 
-LANES_SHOWN = 5
+KEYS_SHOWN = 5
 """Ordering keys on the page: those whose head has waited longest."""
 
 
@@ -163,8 +163,8 @@ class WatchedConsumerAdmin(MoveActions, WithPageContext, ConsumerAdmin):
             "health": health,
             "is_pull": row.mode == Consumer.Mode.PULL,
             "leases": of_consumer(row),
-            "lanes": _lanes(row),
-            "lanes_url": _lanes_url(row),
+            "key_rows": _key_rows(row),
+            "keys_url": _keys_url(row),
             **queue.page_context(row),
         }
 
@@ -212,13 +212,13 @@ def _count(consumer: Any, state: DeliveryState) -> str:
     return base.linked(f"{url}&state={state.value}", intcomma(number))
 
 
-def _lanes(consumer: Consumer) -> list[tuple[Lane, SafeString]]:
+def _key_rows(consumer: Consumer) -> list[tuple[OrderingKey, SafeString]]:
     """Return the ordering keys whose head has waited longest, with their states."""
-    rows = Lane.objects.filter(consumer=consumer).order_by("head_at")[:LANES_SHOWN]
-    return [(lane, state_of(lane)) for lane in rows]
+    rows = OrderingKey.objects.filter(consumer=consumer).order_by("head_at")[:KEYS_SHOWN]
+    return [(key_row, state_of(key_row)) for key_row in rows]
 
 
-def _lanes_url(consumer: Consumer) -> str:
+def _keys_url(consumer: Consumer) -> str:
     """Return the URL of all its ordering keys."""
     query = urlencode({"q": f"{consumer.channel.slug}/{consumer.client_id}"})
-    return f"{reverse('admin:delivery_lane_changelist')}?{query}"
+    return f"{reverse('admin:delivery_orderingkey_changelist')}?{query}"

@@ -26,7 +26,7 @@ from channels_app.core.errors import BrokerError
 from channels_app.database import clock
 from channels_app.registry import viewing
 from delivery import replay
-from delivery.admin import consumer, dead_letter_groups, lane, replays
+from delivery.admin import consumer, dead_letter_groups, ordering_key, replays
 from delivery.admin.attempt import MAX_SHOWN, headers, moments
 from delivery.admin.filters import FILTERS, Deliveries
 from delivery.core.lifecycle import FINISHED, DeliveryState, shown_state
@@ -211,7 +211,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
             "may_cancel": may and state is DeliveryState.QUEUED,
             "may_release": may and consumer.is_pulled(row),
             "holder": consumer.holder(row),
-            "lane_url": lane.url_of(row),
+            "lane_url": ordering_key.url_of(row),
         }
 
     def get_urls(self) -> list[URLPattern]:

@@ -1,10 +1,9 @@
 """Filter the lists of deliveries, and read their newest pages in index order.
 
-No index serves an ORDER BY id over several consumers or states: on ten million rows the database
-would sort or scan them. So this module reads one range for each (consumer, state) that the counters
-show as not empty, and merges them: a few rows of each, however long the history.
-
-The filters themselves only keep what was chosen.
+Lists are read newest first. No index serves an ORDER BY id over several consumers or states: on ten
+million rows the database would sort or scan them. So this module reads one range for each
+(consumer, state) that the counters show as not empty, and merges them: a few rows of each, however
+long the history.
 """
 
 from collections.abc import Collection, Mapping, Sequence

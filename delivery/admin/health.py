@@ -17,10 +17,10 @@ from django.utils.http import urlencode
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.models import Consumer
-from delivery.core.histogram import bounds
 from delivery.core.timing import in_words
 from delivery.models import HealthDay, LatencyHour, UsageHour
 from delivery.models.reports import NONE
+from pipeline.contract.histogram import bounds
 
 SHOWN = 100
 """Maximum consumers and maximum hosts on the page."""

@@ -16,9 +16,9 @@ from channels_app.admin import base
 from channels_app.admin.base import WithPageContext, display
 from channels_app.core import ids
 from channels_app.models import Channel, Consumer, Message
-from delivery.core import lake
-from delivery.core.reconciliation import remedy
+from delivery.core.reconciliation import LAKE_EXPLANATIONS, remedy
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding
+from pipeline.contract.results import DOUBLED, UNASKED
 
 PAGES: dict[str, Any] = {
     ids.MESSAGE: (Message, "admin:channels_app_message_change"),
@@ -190,7 +190,7 @@ def cards(findings: Iterable[LakeFinding]) -> list[Card]:
         card.until = max(card.until or row.hour, row.hour)
         card.names += row.ids[: NAMES - len(card.names)]
     for (name, _, _), card in found.items():
-        explained = lake.MEANINGS[name]
+        explained = LAKE_EXPLANATIONS[name]
         word = explained.row if card.count == 1 else explained.rows
         card.meaning = f"{card.count:,} {word}: each {explained.meaning}"
     cards_ = sorted(found.values(), key=lambda card: -card.count)
@@ -206,8 +206,8 @@ def _card(row: LakeFinding, channel: str, consumer: str) -> Card:
     )
     name = row.check_name.replace("_", " ")
     title = f"{name} in {where}" if where else name
-    known = row.check_name not in (lake.DOUBLED, lake.UNASKED)
-    text = lake.MEANINGS[row.check_name].remedy
+    known = row.check_name not in (DOUBLED, UNASKED)
+    text = LAKE_EXPLANATIONS[row.check_name].remedy
     return Card(title, remedy=remedy(row.check_name, channel, consumer) if known else text)  # type: ignore[arg-type]  # a name
 
 

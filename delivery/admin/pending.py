@@ -12,10 +12,10 @@ from django.urls import reverse
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.core import ids
-from delivery.models import Correlation, DeadLetter, EarlyAck, Notice, Standing
+from delivery.models import Correlation, DeadLetter, HealthStatus, Notification, PendingAck
 
 
-@admin.register(Standing)
+@admin.register(HealthStatus)
 class StandingAdmin(base.ReadOnly):
     """The last notified status of each consumer."""
 
@@ -24,12 +24,12 @@ class StandingAdmin(base.ReadOnly):
     ordering = ("-since",)
 
     @display(description="Since", ordering="since")
-    def beginning(self, standing: Standing) -> str:
+    def beginning(self, standing: HealthStatus) -> str:
         """Since when it has this status."""
         return base.instant(standing.since)
 
 
-@admin.register(Notice)
+@admin.register(Notification)
 class NoticeAdmin(base.BigList):
     """Notifications to people, newest first."""
 
@@ -37,12 +37,12 @@ class NoticeAdmin(base.BigList):
     list_fetched = ("consumer",)
 
     @display(description="At")
-    def time(self, notice: Notice) -> str:
+    def time(self, notice: Notification) -> str:
         """When it happened."""
         return base.instant(notice.at)
 
     @display(description="E-mail", boolean=True)
-    def mailed(self, notice: Notice) -> bool:
+    def mailed(self, notice: Notification) -> bool:
         """Whether it was sent by mail."""
         return bool(notice.mailed_to)
 
@@ -62,13 +62,13 @@ class OfDelivery(base.BigList):
         return (queryset.filter(pk=number) if number else queryset.none()), False
 
     @display(description="Delivery")
-    def delivery(self, row: EarlyAck | DeadLetter) -> str:
+    def delivery(self, row: PendingAck | DeadLetter) -> str:
         """Link to the delivery."""
         url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
         return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
 
 
-@admin.register(EarlyAck)
+@admin.register(PendingAck)
 class EarlyAckAdmin(OfDelivery):
     """Kept for milliseconds, until the attempt that they belong to is recorded."""
 
@@ -77,12 +77,12 @@ class EarlyAckAdmin(OfDelivery):
     readonly_fields = ("delivery", "word", "said")
 
     @display(description="Result")
-    def word(self, row: EarlyAck) -> str:
+    def word(self, row: PendingAck) -> str:
         """Whether processing succeeded."""
         return base.label("ok", "good") if row.ok else base.label("failed", "bad")
 
     @display(description="Received at")
-    def said(self, row: EarlyAck) -> str:
+    def said(self, row: PendingAck) -> str:
         """When the acknowledgement arrived."""
         return base.instant(row.said_at)
 

@@ -32,10 +32,10 @@ from channels_app.core.program import typed
 from channels_app.database import clock
 from channels_app.registry.consumers import MAX_REASON_LENGTH
 from delivery.admin.replays import Live, LivePage, button
-from delivery.core.pipeline_jobs import DRY_RUN, JOBS, Job, Kind, Option
 from delivery.core.principal import Principal
 from delivery.maintenance import pipeline_runs
 from delivery.models import PipelineLock, PipelineRun, PipelineSchedule
+from pipeline.contract.jobs import DRY_RUN, JOBS, Job, Kind, Option
 
 SURE = "sure"
 
@@ -199,7 +199,7 @@ def shown(run: PipelineRun) -> Live:
 def words(run: PipelineRun) -> list[str]:
     """Return a run's options as a command line, without those that identify a person."""
     job = JOBS.get(run.job)
-    return job.words(run.options) if job else [str(run.options)] if run.options else []
+    return job.command_line(run.options) if job else [str(run.options)] if run.options else []
 
 
 def state(run: PipelineRun) -> str:

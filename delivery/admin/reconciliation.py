@@ -13,8 +13,8 @@ from channels_app.admin.base import display
 from channels_app.admin.filters import ChoicesDropdownFilter
 from channels_app.core import ids
 from delivery.core.reconciliation import STATES, Check, remedy
-from delivery.models import AccountingReport, Pruned
-from delivery.models.accounting import EVERY_CHANNEL
+from delivery.models import ReconciliationReport, RetentionMark
+from delivery.models.reconciliation import EVERY_CHANNEL
 
 PAGES = {
     ids.MESSAGE: "admin:channels_app_message",
@@ -37,7 +37,7 @@ CARD = """<section class="hs-card hs-finding"><h2>{} <span class="hs-label hs-ba
 <p>{}</p><p>{}</p><p class="hs-note">{}</p></section>"""
 
 
-@admin.register(AccountingReport)
+@admin.register(ReconciliationReport)
 class AccountingReportAdmin(base.ReadOnly):
     """Reports of reconciliations, newest first."""
 
@@ -58,44 +58,48 @@ class AccountingReportAdmin(base.ReadOnly):
     )
 
     @display(description="Audit of")
-    def title(self, report: AccountingReport) -> str:
+    def title(self, report: ReconciliationReport) -> str:
         """Number of examined rows."""
-        return "everything" if report.span == AccountingReport.Span.EVERYTHING else "the last hours"
+        return (
+            "everything"
+            if report.span == ReconciliationReport.Span.EVERYTHING
+            else "the last hours"
+        )
 
     @display(description="Result")
-    def result(self, report: AccountingReport) -> str:
+    def result(self, report: ReconciliationReport) -> str:
         """Whether all rows were accounted for."""
         if report.gap:
             return base.label(f"{report.gap:,} off", "bad")
         return base.label("all accounted for", "good")
 
     @display(description="Messages from")
-    def from_(self, report: AccountingReport) -> str:
+    def from_(self, report: ReconciliationReport) -> str:
         """Beginning of the examined range."""
         return base.instant(report.since, exact=False) if report.since else "the first"
 
     @display(description="Ended")
-    def finished(self, report: AccountingReport) -> str:
+    def finished(self, report: ReconciliationReport) -> str:
         """When it ended."""
         return base.instant(report.finished_at, exact=False)
 
     @display(description="Took")
-    def took(self, report: AccountingReport) -> str:
+    def took(self, report: ReconciliationReport) -> str:
         """Its duration, pauses included."""
         return f"{(report.finished_at - report.started_at).total_seconds():,.1f} s"
 
     @display(description="Messages")
-    def messages(self, report: AccountingReport) -> str:
+    def messages(self, report: ReconciliationReport) -> str:
         """Number of examined messages."""
         return intcomma(report.message_count)
 
     @display(description="Deliveries")
-    def deliveries(self, report: AccountingReport) -> str:
+    def deliveries(self, report: ReconciliationReport) -> str:
         """Number of examined deliveries."""
         return intcomma(report.delivery_count)
 
     @display(description="By state")
-    def by_state(self, report: AccountingReport) -> str:
+    def by_state(self, report: ReconciliationReport) -> str:
         """Number of deliveries by state."""
         found = [(state, report.states.get(state, 0)) for state in STATES]
         text = [
@@ -104,7 +108,7 @@ class AccountingReportAdmin(base.ReadOnly):
         return ", ".join(text) or base.NONE
 
     @display(description="Findings")
-    def found(self, report: AccountingReport) -> SafeString | str:
+    def found(self, report: ReconciliationReport) -> SafeString | str:
         """The findings, each with explanation, remedy and links to the rows."""
         if not report.findings:
             return "Everything that was accepted is accounted for."
@@ -145,7 +149,7 @@ def _link(name: str) -> SafeString | str:
     return base.linked(reverse(f"{page}_change", args=[name]), name) if page else name
 
 
-@admin.register(Pruned)
+@admin.register(RetentionMark)
 class PrunedAdmin(base.ReadOnly):
     """Marks up to which retention has deleted deliveries of each channel, and messages of all."""
 
@@ -153,6 +157,6 @@ class PrunedAdmin(base.ReadOnly):
     ordering = ("channel_id",)
 
     @display(description="Channel")
-    def channel(self, row: Pruned) -> str:
+    def channel(self, row: RetentionMark) -> str:
         """Its channel's number."""
         return "every channel" if row.channel_id == EVERY_CHANNEL else str(row.channel_id)

@@ -12,10 +12,10 @@ from channels_app.admin.base import dialog, display
 from channels_app.core import ids
 from channels_app.models import Consumer
 from delivery.admin.replays import Live, LivePage, button
-from delivery.core.pipeline_jobs import JOBS
 from delivery.maintenance import pipeline_runs
 from delivery.models import PipelineRun, Restore, Restored, RestoredMessage
 from delivery.replay import restore
+from pipeline.contract.jobs import JOBS
 
 State = Restore.State
 TONE = {
@@ -113,7 +113,9 @@ class RestoreAdmin(LivePage):
         """The options of the command line."""
         asked = row.options.get("asked", {})
         mine = {name: value for name, value in asked.items() if name != "consumer"}
-        return base.mono(" ".join(JOBS["replay"].words(mine))) if any(mine.values()) else "all"
+        return (
+            base.mono(" ".join(JOBS["replay"].command_line(mine))) if any(mine.values()) else "all"
+        )
 
     @display(description="Progress")
     def progress(self, row: Restore) -> str:

@@ -95,7 +95,10 @@ ACK: dict[str, Field] = {"leases": _LEASES}
 NACK: dict[str, Field] = {
     "leases": _LEASES,
     "delay_s": _DELAY,
-    "error": Field(fields.nullable(fields.text(300)), help="What failed, for the history."),
+    "error": Field(
+        fields.nullable(fields.one_line(300)),
+        help="What failed, for the history. Control characters become spaces.",
+    ),
     "final": Field(
         fields.nullable(fields.boolean), help="Do not retry: the delivery is dead at once."
     ),

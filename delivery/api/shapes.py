@@ -13,7 +13,7 @@ from channels_app.registry.cache import ConsumerConfig
 from delivery import replay
 from delivery.core.lifecycle import DeliveryState, shown_state
 from delivery.core.timing import Roundtrip
-from delivery.models import Attempt, Delivery, Lane, Replay
+from delivery.models import Attempt, Delivery, OrderingKey, Replay
 from delivery.pull.receiving import ReceivedMessage
 from delivery.transport import Response
 from delivery.transport.test_delivery import Probed
@@ -143,7 +143,7 @@ def replayed(row: Replay) -> dict[str, Any]:
     }
 
 
-def lane(row: Lane, consumer: Consumer, most_per_second: float | None) -> dict[str, Any]:
+def key_row(row: OrderingKey, consumer: Consumer, most_per_second: float | None) -> dict[str, Any]:
     """Represent an ordering key with the maximum rate of the consumer's keys."""
     number, channel = ids.to_public(ids.ORDERING_KEY, row.id), consumer.channel.slug
     state = "paused" if row.paused_at else "blocked" if row.blocked_at else "open"

@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from delivery.api.views import deliveries, lanes, leases, messages, replays, timeline
+from delivery.api.views import deliveries, leases, messages, ordering_keys, replays, timeline
 from delivery.api.views.deliveries import ConsumerTestView
 from delivery.api.views.leases import ReceiveView
 from delivery.api.views.messages import ChannelMessagesView
@@ -28,18 +28,21 @@ urlpatterns: list[URLPattern] = [
     path(f"{_CONSUMER}/messages", deliveries.ConsumerMessagesView.as_view()),
     path(f"{_CONSUMER}/backfill", replays.BackfillView.as_view()),
     path(f"{_CONSUMER}/test", ConsumerTestView.as_view()),
-    path(f"{_CONSUMER}/ordering-keys", lanes.OrderingKeysView.as_view()),
-    path(f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>", lanes.OrderingKeyView.as_view()),
+    path(f"{_CONSUMER}/ordering-keys", ordering_keys.OrderingKeysView.as_view()),
+    path(
+        f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>", ordering_keys.OrderingKeyView.as_view()
+    ),
     path(
         f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>/pause",
-        lanes.OrderingKeyPauseView.as_view(),
+        ordering_keys.OrderingKeyPauseView.as_view(),
     ),
     path(
         f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>/resume",
-        lanes.OrderingKeyResumeView.as_view(),
+        ordering_keys.OrderingKeyResumeView.as_view(),
     ),
     path(
-        f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>/skip", lanes.OrderingKeySkipView.as_view()
+        f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>/skip",
+        ordering_keys.OrderingKeySkipView.as_view(),
     ),
     path(f"{_CONSUMER}/receive", ReceiveView.as_view()),
     path("leases/ack", leases.AckView.as_view()),

@@ -168,7 +168,7 @@ class ProviderStatus(NamedTuple):
 
 
 def correlation_id(consumer_id: int, provider_id: str) -> int:
-    """Hash a consumer and a provider's id to a positive 63-bit number, like lane ids.
+    """Hash a consumer and a provider's id to a positive 63-bit number, like key ids.
 
     Two ids with the same number would be confused. Among a million ids that exist at one time that
     happens in one of ten million installations.

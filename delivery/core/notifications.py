@@ -12,7 +12,7 @@ DRIFT = "hookstation.clock.drifting"
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
+class NotificationContent:
     """The content of a notification."""
 
     kind: Kind
@@ -39,7 +39,7 @@ def event_type(kind: Kind) -> str:
     )
 
 
-def event(notification: Notification) -> dict[str, Any]:
+def event(notification: NotificationContent) -> dict[str, Any]:
     """Return the body of the event in the form that Standard Webhooks recommends."""
     scope, _, name = notification.limit.partition(" ")
     about: dict[str, Any] = (
@@ -71,13 +71,13 @@ def _instant(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def subject(notification: Notification) -> str:
+def subject(notification: NotificationContent) -> str:
     """Return the subject line of the e-mail."""
     about = notification.limit or f"{notification.channel}/{notification.client_id}"
     return f"{about} {_PHRASES[notification.kind]}"
 
 
-def text(notification: Notification) -> str:
+def text(notification: NotificationContent) -> str:
     """Return the e-mail: what happened, what the broker does about it, what to do."""
     at = notification.at.strftime("%Y-%m-%d %H:%M UTC")
     subject = f"Your webhook {notification.client_id} on the channel {notification.channel}"

@@ -12,10 +12,10 @@ BEHIND = datetime(9000, 1, 1, tzinfo=UTC)
 that may be requested, so a claim never reads these rows, however many there are."""
 
 
-def lane_id(consumer_id: int, ordering_key: str) -> int:
+def key_number(consumer_id: int, ordering_key: str) -> int:
     """Return the id of a consumer's key: a positive 63-bit number, equal in every process.
 
-    Two keys with the same number would only wait for each other. Among a million lanes that happens
+    Two keys with the same number would only wait for each other. Among a million keys that happens
     in one of ten million installations.
     """
     digest = blake2b(f"{consumer_id}:{ordering_key}".encode(), digest_size=8).digest()

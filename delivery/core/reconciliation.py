@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from channels_app.core.program import typed
 from delivery.core.lifecycle import DeliveryState
+from pipeline.contract.results import CHECKS, DOUBLED, UNASKED
 
 STATES = tuple(state.value for state in DeliveryState)
 SENDABLE = frozenset(STATES) - {DeliveryState.DELIVERED.value, DeliveryState.CANCELLED.value}
@@ -119,6 +120,26 @@ EXPLANATIONS: dict[Check, Explanation] = {
     ),
 }
 """A finding is worded as: number, ``row`` or ``rows``, ``meaning``; then ``remedy``."""
+LAKE_EXPLANATIONS: dict[str, Explanation] = {
+    **{check.value: found for check, found in EXPLANATIONS.items() if check.value in CHECKS},
+    DOUBLED: Explanation(
+        "row",
+        "rows",
+        "is there twice: a message, a delivery or an attempt with the same key twice in the lake "
+        "or in lake and tables, or two deliveries of a message to one consumer of which nobody "
+        "asked for the second.",
+        "Reports count it twice, nothing was sent twice for it. Look at the archive's segments of "
+        "that day and at what wrote to the lake besides the pipeline.",
+    ),
+    UNASKED: Explanation(
+        "row",
+        "rows",
+        "is a delivery to a consumer of another channel than its message's: what is in it may "
+        "have been sent to somebody whom it does not concern.",
+        "Look at who wrote to the tables besides the broker, and ask the receiver to delete it.",
+    ),
+}
+"""The same by the name of a check of lake and tables together (pipeline/contract/results.py)."""
 
 
 def remedy(check: Check, channel: str, consumer: str) -> str:

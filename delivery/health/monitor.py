@@ -17,7 +17,7 @@ from channels_app.models import Consumer
 from delivery.core import health_status
 from delivery.core.health_status import Facts, Kind, State
 from delivery.core.lifecycle import DeliveryState
-from delivery.models import ConsumerHealth, Delivery, Notice, Standing
+from delivery.models import ConsumerHealth, Delivery, HealthStatus, Notification
 
 SCAN_ROWS = 1000
 """Dead letters that one check reads, newest first. A delivery created before all of these that dies
@@ -56,7 +56,7 @@ def watch(now: datetime) -> Iterator[int]:
 
 
 def _scan(consumer: Consumer, now: datetime) -> int:
-    known = Standing.of(consumer)
+    known = HealthStatus.of(consumer)
     old = State(known.state)
     new = health_status.judge(old, known.since, _facts(consumer), now)
     notices, values = _dead_letters(consumer, known, now)
@@ -74,8 +74,8 @@ def _scan(consumer: Consumer, now: datetime) -> int:
         return 0  # another process created the first standing of this consumer
 
 
-def _keep(consumer: Consumer, known: Standing, news: _Transitions, now: datetime) -> int:
-    return Notice.note(consumer, news.notices, now) if known.move(news.values) else 0
+def _keep(consumer: Consumer, known: HealthStatus, news: _Transitions, now: datetime) -> int:
+    return Notification.note(consumer, news.notices, now) if known.move(news.values) else 0
 
 
 def _facts(consumer: Consumer) -> Facts:
@@ -93,7 +93,7 @@ def _facts(consumer: Consumer) -> Facts:
     )
 
 
-def _dead_letters(consumer: Consumer, known: Standing, now: datetime) -> _Transitions:
+def _dead_letters(consumer: Consumer, known: HealthStatus, now: datetime) -> _Transitions:
     looked = {"looked_at": now - OVERLAP}
     if known.dead_since is not None:
         if now - known.looked_at < PAUSE + OVERLAP:

@@ -18,9 +18,9 @@ from channels_app.models import Membership
 from channels_app.registry.cache import ChannelConfig, config_cache
 from delivery.core import notifications
 from delivery.core.health_status import Kind
-from delivery.core.notifications import Notification
+from delivery.core.notifications import NotificationContent
 from delivery.health import monitor
-from delivery.models import Notice
+from delivery.models import Notification
 from delivery.processes import registration, task_queue
 
 BATCH = 1000
@@ -35,37 +35,37 @@ ROLES = (Membership.Role.OWNER.value, Membership.Role.EDITOR.value)
 
 def unpublished() -> list[int]:
     """Return notifications whose event is not published yet, oldest first."""
-    rows = Notice.objects.filter(published=False).order_by("id")
+    rows = Notification.objects.filter(published=False).order_by("id")
     return list(rows.values_list("id", flat=True)[:BATCH])
 
 
-def take(notice_id: int) -> Notice | None:
+def take(notice_id: int) -> Notification | None:
     """Claim a notification for publishing in this transaction; None if another process has."""
-    if not Notice.objects.filter(id=notice_id, published=False).update(published=True):
+    if not Notification.objects.filter(id=notice_id, published=False).update(published=True):
         return None
-    return Notice.objects.select_related(*ABOUT).get(id=notice_id)
+    return Notification.objects.select_related(*ABOUT).get(id=notice_id)
 
 
-def became(notice: Notice, message_id: int) -> None:
+def became(notice: Notification, message_id: int) -> None:
     """Store the id of the event's message, in the transaction that stored it."""
-    Notice.objects.filter(id=notice.id).update(message_id=message_id)
+    Notification.objects.filter(id=notice.id).update(message_id=message_id)
 
 
 def has_mail(now: datetime) -> bool:
     """Return whether an e-mail is due."""
-    return Notice.objects.filter(mail_due_at__lte=now).exists()
+    return Notification.objects.filter(mail_due_at__lte=now).exists()
 
 
-def claim(now: datetime) -> Notice | None:
+def claim(now: datetime) -> Notification | None:
     """Claim a due e-mail for a limited time; return None when there is none.
 
     An e-mail whose senders disappeared at every try is abandoned: it may be the cause.
     """
-    vanished = Notice.objects.filter(mail_due_at__lte=now, mail_count__gte=MAX_MAILS)
+    vanished = Notification.objects.filter(mail_due_at__lte=now, mail_count__gte=MAX_MAILS)
     vanished.update(mail_due_at=None, mail_error="The last attempt ended without a result.")
-    due = Notice.objects.filter(mail_due_at__lte=now).order_by("mail_due_at")
+    due = Notification.objects.filter(mail_due_at__lte=now).order_by("mail_due_at")
     for notice in due.select_related(*ABOUT)[:10]:
-        mine = Notice.objects.filter(id=notice.id, mail_count=notice.mail_count)
+        mine = Notification.objects.filter(id=notice.id, mail_count=notice.mail_count)
         notice.mail_count += 1
         if mine.update(mail_due_at=now + LEASE, mail_count=notice.mail_count):
             return notice
@@ -78,21 +78,21 @@ def recipients(team_id: int) -> list[str]:
     return sorted(set(people.exclude(user__email="").values_list("user__email", flat=True)))
 
 
-def sent(notice: Notice, addresses: Sequence[str]) -> None:
+def sent(notice: Notification, addresses: Sequence[str]) -> None:
     """Record that the e-mail was sent, or that it has no recipients."""
     _ours(notice).update(mail_due_at=None, mailed_to=list(addresses), mail_error="")
 
 
-def failed(notice: Notice, error: str, now: datetime) -> None:
+def failed(notice: Notification, error: str, now: datetime) -> None:
     """Schedule the next try; tries end after a few hours."""
     wait = FIRST_WAIT * 2 ** (notice.mail_count - 1)
     next_try_at = now + wait if notice.mail_count < MAX_MAILS else None
     _ours(notice).update(mail_due_at=next_try_at, mail_error=error[:300])
 
 
-def _ours(notice: Notice) -> QuerySet[Notice]:
+def _ours(notice: Notification) -> QuerySet[Notification]:
     # Fenced: a sender that took longer than its lease changes nothing.
-    return Notice.objects.filter(id=notice.id, mail_count=notice.mail_count)
+    return Notification.objects.filter(id=notice.id, mail_count=notice.mail_count)
 
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ def _published(notice_id: int) -> int:
     return 1
 
 
-def _channel(notification: Notification) -> ChannelConfig | None:
+def _channel(notification: NotificationContent) -> ChannelConfig | None:
     """Return the channel for events; None if there is no such channel.
 
     It has the events of all teams and must be internal, so that no team can register there.
@@ -210,7 +210,7 @@ def _operators() -> ChannelConfig | None:
     return channel if channel is not None and channel.exposure == "internal" else None
 
 
-def _mail(notice: Notice) -> int:
+def _mail(notice: Notification) -> int:
     """Send one e-mail and record the result; raises OSError if the mail server fails."""
     team_id = notice.team_id if notice.consumer is None else notice.consumer.team_id
     addresses = recipients(team_id) if team_id is not None else []
@@ -235,10 +235,10 @@ def _mail(notice: Notice) -> int:
     return 1
 
 
-def _notification(notice: Notice) -> Notification:
+def _notification(notice: Notification) -> NotificationContent:
     consumer = notice.consumer
     if consumer is None:
-        return Notification(
+        return NotificationContent(
             kind=Kind(notice.kind),
             at=notice.at,
             channel="",
@@ -251,7 +251,7 @@ def _notification(notice: Notice) -> Notification:
     team = consumer.team.slug if consumer.team else ""
     channel, name = consumer.channel.slug, consumer.client_id
     path = f"/portal/{team}/webhooks/{channel}/{name}/" if team else ""
-    return Notification(
+    return NotificationContent(
         kind=Kind(notice.kind),
         at=notice.at,
         channel=channel,

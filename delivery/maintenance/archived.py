@@ -22,12 +22,12 @@ from delivery.models import (
     Counter,
     Delivery,
     PipelineRun,
-    Pruned,
     RestoredMessage,
+    RetentionMark,
     Segment,
 )
-from delivery.models.accounting import EVERY_CHANNEL
 from delivery.models.counter import MADE
+from delivery.models.reconciliation import EVERY_CHANNEL
 
 PRIME = 2_147_483_647
 """Keys are summed modulo this prime, as the archive does."""
@@ -181,7 +181,7 @@ def _note(found: list[tuple[int, int, int, str, int, int]]) -> None:
     messages: dict[int, list[int]] = {}
     for _, _, _, _, channel_id, message_id in found:
         messages.setdefault(channel_id, []).append(message_id)
-    Pruned.note_each({channel_id: max(ids) for channel_id, ids in messages.items()})
+    RetentionMark.note_each({channel_id: max(ids) for channel_id, ids in messages.items()})
     # These messages wait for the archive. If it is removed, retention must find them.
     first = min(map(min, messages.values()))
     behind = Channel.objects.filter(id__in=messages, pruned_to__gte=first)
@@ -208,7 +208,7 @@ def _delete_messages(segment: Segment, part: _Part) -> None:
         eligible, unwanted, here_alone, id__in=keys
     ).order_by("id")
     _compare(part, list(left.values_list("id", "version")))
-    Pruned.note(EVERY_CHANNEL, max(keys))
+    RetentionMark.note(EVERY_CHANNEL, max(keys))
     gone = raw.listed(keys)
     raw.execute(f"DELETE FROM {MessageBody._meta.db_table} WHERE message_id IN ({gone})")
     raw.execute(f"DELETE FROM {Message._meta.db_table} WHERE id IN ({gone})")

@@ -17,9 +17,9 @@ from channels_app.models import (
     Message,
     Schedule,
 )
-from delivery.models import Attempt, Counter, Delivery, Lane, LaneWaiter, Pruned
-from delivery.models.accounting import ALL
-from delivery.models.counter import MADE
+from delivery.models import Attempt, Counter, Delivery, OrderingKey, OrderingWaiter, RetentionMark
+from delivery.models.counter import MADE, OPEN
+from delivery.models.reconciliation import ALL
 
 BATCH = 500
 
@@ -41,14 +41,13 @@ def count_rows(channel: Channel) -> RowCounts:
     """Count without changing anything; only messages are counted row by row."""
     consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
     counts = Counter.read(consumer_ids).values()
-    finished = {"delivered", "dead", "cancelled", MADE}
     return RowCounts(
         consumers=len(consumer_ids),
         event_types=EventType.objects.filter(channel=channel).count(),
         schedules=Schedule.objects.filter(channel=channel).count(),
         messages=Message.objects.filter(channel=channel).count(),
         deliveries=sum(sum(row.values()) - row[MADE] for row in counts),
-        waiting=sum(number for row in counts for s, number in row.items() if s not in finished),
+        waiting=sum(number for row in counts for s, number in row.items() if s in OPEN),
     )
 
 
@@ -61,7 +60,7 @@ def close(channel: Channel, *, actor: str, reason: str, counted: RowCounts) -> N
     with transaction.atomic():
         channel.paused = True
         channel.save()
-        Pruned.note(channel.id, ALL)
+        RetentionMark.note(channel.id, ALL)
         Schedule.objects.filter(channel=channel).delete()
         for consumer in Consumer.objects.filter(channel=channel).exclude(state="retired"):
             consumer.state = Consumer.State.RETIRED
@@ -88,7 +87,7 @@ def finish(channel: Channel, *, actor: str, reason: str) -> bool:
         with transaction.atomic():
             ids = list(consumers.values_list("id", flat=True))
             Counter.objects.filter(consumer_id__in=ids).delete()
-            Pruned.objects.filter(channel_id=channel.id).delete()
+            RetentionMark.objects.filter(channel_id=channel.id).delete()
             consumers.delete()
             Channel.objects.get(id=channel.id).delete()
             _audit(channel.slug, "channel.deleted", actor, reason)
@@ -114,10 +113,10 @@ def _deliveries(consumer_id: int) -> Iterator[int]:
                 ]
             )
             Attempt.objects.filter(delivery_id__in=ids).delete()
-            LaneWaiter.objects.filter(delivery_id__in=ids).delete()
+            OrderingWaiter.objects.filter(delivery_id__in=ids).delete()
             Delivery.objects.filter(id__in=ids).delete()
         if not ids:
-            Lane.objects.filter(consumer_id=consumer_id).delete()
+            OrderingKey.objects.filter(consumer_id=consumer_id).delete()
             return
         yield len(ids)
 

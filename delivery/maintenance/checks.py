@@ -3,14 +3,12 @@
 An idempotency record is written with its message, and deleted with it or when its window closes.
 Messages that retention deletes before that are below its mark.
 
-The audit trail of people's actions (AuditEntry) is something else.
-
-result, config = Reconciliation(most_ids=20), reconcile.ConfigSnapshot(grace)
+result, config = Reconciliation(most_ids=20), checks.ConfigSnapshot(grace)
 while first <= scope.last:
     with transactions.snapshot():
         config.refresh()
-        key_range = reconcile.next_key_range(scope, first)
-        reconcile.check(result, scope, key_range, config)
+        key_range = checks.next_key_range(scope, first)
+        checks.check(result, scope, key_range, config)
     first = key_range.last + 1
 """
 
@@ -27,16 +25,16 @@ from channels_app.core import ids, names
 from channels_app.database import raw
 from channels_app.models import (
     Channel,
+    ConfigVersion,
     Consumer,
-    DirectoryVersion,
     IdempotencyRecord,
     Message,
     MessageBody,
 )
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.reconciliation import SENDABLE, Check, Place, Reconciliation
-from delivery.models import Attempt, ConsumerHealth, Delivery, Pruned
-from delivery.models.accounting import EVERY_CHANNEL
+from delivery.models import Attempt, ConsumerHealth, Delivery, RetentionMark
+from delivery.models.reconciliation import EVERY_CHANNEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,7 @@ class ConfigSnapshot:
 
     def refresh(self) -> None:
         """Read changed settings. Call this inside each snapshot."""
-        number = DirectoryVersion.current()
+        number = ConfigVersion.current()
         if number == self._number:
             return
         self._number = number
@@ -232,8 +230,9 @@ MADE = f"""
         WHERE message_id BETWEEN %s AND %s{{narrowed}} ORDER BY message_id LIMIT %s
     ) AS slice GROUP BY consumer_id, event_type, state
 """
+MARKS = RetentionMark._meta.db_table
 NOT_PRUNED = f"""m.id > COALESCE(
-    (SELECT p.message_id FROM {Pruned._meta.db_table} AS p WHERE p.channel_id = m.channel_id), 0
+    (SELECT p.message_id FROM {MARKS} AS p WHERE p.channel_id = m.channel_id), 0
 )"""
 FOUND = f"(SELECT COUNT(*) FROM {DELIVERIES} AS d WHERE d.message_id = m.id)"
 _INCOMPLETE = f"""
@@ -466,7 +465,7 @@ MAX_ROWS = 1000
 """Most rows reported at once: without running pumps there may be millions."""
 CONSUMERS = 200
 """Consumers in one statement."""
-HELD = f"('{DeliveryState.IN_FLIGHT.value}', '{DeliveryState.AWAITING_ACK.value}')"
+TAKEN = f"('{DeliveryState.IN_FLIGHT.value}', '{DeliveryState.AWAITING_ACK.value}')"
 _UNSENDABLE = "2000-01-01"
 """Finished rows have no ``due_at``: without a lower bound the index would read all of them."""
 ACCEPTED = f"""
@@ -476,7 +475,7 @@ ACCEPTED = f"""
 """
 LEASES = f"""
     SELECT id, channel_id, consumer_id FROM {Delivery._meta.db_table}{{by_list}}
-    WHERE consumer_id IN ({{consumers}}) AND state IN {HELD}
+    WHERE consumer_id IN ({{consumers}}) AND state IN {TAKEN}
     AND (due_at < %s OR state = '{DeliveryState.IN_FLIGHT.value}' AND due_at > %s) LIMIT %s
 """
 DUE = f"""
@@ -550,7 +549,7 @@ LOST = f"""
     SELECT message_id FROM {RECORDS}
     WHERE expires_at > %s AND expires_at <= %s AND message_id BETWEEN %s AND %s
     AND message_id > COALESCE((
-        SELECT p.message_id FROM {Pruned._meta.db_table} AS p WHERE p.channel_id = {EVERY_CHANNEL}
+        SELECT p.message_id FROM {MARKS} AS p WHERE p.channel_id = {EVERY_CHANNEL}
     ), 0)
     AND NOT EXISTS (SELECT 1 FROM {Message._meta.db_table} AS m WHERE m.id = message_id)
 """

@@ -3,9 +3,9 @@
 All changes are compare-and-set on the run's row, which the process itself updates as well
 (pipeline/broker/runs.py).
 
-The process is independent of the broker: it has its own session, continues when the broker stops,
-and records its own progress (pipeline/broker/runs.py). A thread waits for its end, so that no
-zombie process remains and a process that dies before its first record is reported at once.
+A run's process is independent of the broker: it has its own session, continues when the broker
+stops, and records its own progress. A thread waits for its end, so that no zombie process remains
+and a process that dies before its first record is reported at once.
 """
 
 import importlib.util
@@ -28,10 +28,11 @@ from channels_app.core.errors import Refused
 from channels_app.database import clock
 from channels_app.models import AuditEntry
 from delivery.conf import conf
-from delivery.core.pipeline_jobs import JOBS
 from delivery.core.principal import Principal
 from delivery.models import PipelineRun, PipelineSchedule
 from delivery.processes import task_queue
+from pipeline.contract.jobs import JOBS
+from pipeline.contract.results import ExitCode
 
 State = PipelineRun.State
 Mode = PipelineSchedule.Mode
@@ -205,7 +206,7 @@ def _end(runs: QuerySet[PipelineRun], state: str, now: datetime, **values: Any) 
     """End runs that have not changed meanwhile, and remove personal data from their options."""
     count = 0
     for number, job, options in runs.values_list("id", "job", "options"):
-        kept = JOBS[job].kept(options) if job in JOBS else options
+        kept = JOBS[job].without_subject(options) if job in JOBS else options
         mine = runs.filter(pk=number)
         count += mine.update(state=state, finished_at=now, options=kept, **values)
     return count
@@ -241,8 +242,6 @@ logger = logging.getLogger(__name__)
 
 NICENESS = 5
 """Gives delivery precedence."""
-BUSY = 3
-"""Exit code: another run of the job is active (pipeline/commandline.py)."""
 TAIL = 2000
 """Bytes of a process's output that are kept if it could not record an error itself."""
 PACKAGE = "pyspark"
@@ -320,11 +319,11 @@ def _watch(process: subprocess.Popen[bytes], run_id: int, path: Path) -> None:
     """Wait for the process, make sure that the run has ended too, and start the next."""
     code = process.wait()
     try:
-        if code == BUSY:
+        if code == ExitCode.BUSY:
             give_back(run_id)
         elif ended(run_id, _last_output(code, path), now=clock.now()):
             logger.warning("pipeline run %s ended with code %s, see %s", run_id, code, path)
-        if code != BUSY:
+        if code != ExitCode.BUSY:
             start()
     except DatabaseFailure as error:
         # The sweep notices the missing heartbeat.

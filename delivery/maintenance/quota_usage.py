@@ -21,7 +21,7 @@ from channels_app.ingest.storage import disks
 from channels_app.models import Channel, Consumer, Message, Producer, QuotaUsage, Team
 from delivery.core import notifications
 from delivery.core.health_status import Kind
-from delivery.models import Delivery, Notice
+from delivery.models import Delivery, Notification
 from delivery.models.counter import OPEN
 
 logger = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ def _notify(row: QuotaUsage, quota: Quota, now: datetime) -> None:
         ]
         reason = f"Waiting: {', '.join(wait) or 'no limit applies any more'}."
     is_team = row.scope == QuotaUsage.Scope.TEAM
-    Notice.objects.create(
+    Notification.objects.create(
         kind=KIND[row.level],
         at=now,
         limit=name[:120],

@@ -14,7 +14,7 @@ from delivery.conf import conf
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.reconciliation import Check, Finding, Place, Reconciliation
 from delivery.maintenance import checks, counters
-from delivery.models import Counter, Pruned
+from delivery.models import Counter, RetentionMark
 from delivery.processes import registration
 from delivery.queue import due_times
 
@@ -148,7 +148,7 @@ class Reconciler:
         for consumer_id in self._meant():
             consumer = self.config.consumers[consumer_id]
             # The counters of a channel that is being deleted are deleted last.
-            if Pruned.is_all(consumer.channel_id) or self._is_too_large(consumer_id):
+            if RetentionMark.is_all(consumer.channel_id) or self._is_too_large(consumer_id):
                 continue
             wrong = counters.difference(consumer_id)
             names = [f"{state} {number:+,}" for (_, state), number in sorted(wrong.items())]

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from channels_app.database import clock
 from delivery.conf import conf
 from delivery.maintenance.reconciler import Reconciler, Wanted
-from delivery.models import AccountingReport
+from delivery.models import ReconciliationReport
 from delivery.processes import registration
 
-Span = AccountingReport.Span
+Span = ReconciliationReport.Span
 MAX_IDS = 20
 MAX_FINDINGS = 200
 """Findings stored in one report; the total number of rows is always stored."""
@@ -35,14 +35,14 @@ def everything() -> Iterator[int]:
         yield from _run(Wanted(most_counted=MAX_COUNTED), Span.EVERYTHING, now)
 
 
-def keep(reconciler: Reconciler, span: Span, began: datetime) -> AccountingReport:
+def keep(reconciler: Reconciler, span: Span, began: datetime) -> ReconciliationReport:
     """Store the result of a reconciliation."""
     result = reconciler.result
     states: dict[str, int] = {}
     for account in result.accounts.values():
         for state, number in account.states.items():
             states[state] = states.get(state, 0) + number
-    return AccountingReport.objects.create(
+    return ReconciliationReport.objects.create(
         span=span,
         since=reconciler.wanted.since,
         until=began,
@@ -60,7 +60,7 @@ def keep(reconciler: Reconciler, span: Span, began: datetime) -> AccountingRepor
     )
 
 
-def newest() -> dict[str, AccountingReport]:
+def newest() -> dict[str, ReconciliationReport]:
     """Return the last report of each span; a span without any is absent."""
     found = {span: _newest(span) for span in Span}
     return {span.value: report for span, report in found.items() if report is not None}
@@ -69,7 +69,7 @@ def newest() -> dict[str, AccountingReport]:
 def forget(now: datetime) -> int:
     """Delete reports past their retention; return how many."""
     return sum(
-        AccountingReport.objects.filter(span=span, finished_at__lt=now - kept).delete()[0]
+        ReconciliationReport.objects.filter(span=span, finished_at__lt=now - kept).delete()[0]
         for span, kept in RETENTION.items()
     )
 
@@ -94,5 +94,5 @@ def _is_settled(now: datetime) -> bool:
     return any(pump.started_at < now - conf().reconcile_grace for pump in registration.living())
 
 
-def _newest(span: Span) -> AccountingReport | None:
-    return AccountingReport.objects.filter(span=span).order_by("-finished_at").first()
+def _newest(span: Span) -> ReconciliationReport | None:
+    return ReconciliationReport.objects.filter(span=span).order_by("-finished_at").first()

@@ -4,9 +4,9 @@ The schedule's row is the lock: its holder publishes, and moves ``next_at`` in t
 stores the message. Concurrent processes skip a locked row; later ones see another ``next_at`` and
 version.
 
-Sweeps take turns, and one that deletes old rows may delay the others; a message that is due every
-half second cannot wait for them. Each maintenance process has a schedule runner; the lock on a
-schedule's row decides which of them fires it.
+Each maintenance process has a schedule runner, a thread beside the sweeps: a sweep that deletes old
+rows may delay the others, and a message that is due every half second cannot wait for it. The lock
+on a schedule's row decides which runner fires it.
 """
 
 import logging
@@ -38,15 +38,10 @@ from channels_app.registry import schedules
 from channels_app.registry.cache import ChannelConfig, config_cache
 from channels_app.registry.schedules import Order
 from delivery import metrics
-from delivery.core.lifecycle import DeliveryState
 from delivery.models import Delivery
+from delivery.models.counter import OPEN
 from delivery.processes import registration
 
-_WAITING = [
-    DeliveryState.QUEUED.value,
-    DeliveryState.IN_FLIGHT.value,
-    DeliveryState.AWAITING_ACK.value,
-]
 _DUE = f"SELECT id FROM {Schedule._meta.db_table} WHERE next_at <= %s ORDER BY next_at LIMIT %s"
 
 
@@ -78,7 +73,7 @@ def is_undelivered(schedule: Schedule) -> bool:
         return False
     if Message.objects.filter(id=message_id, state=Message.State.ACCEPTED).exists():
         return True
-    return Delivery.objects.filter(message_id=message_id, state__in=_WAITING).exists()
+    return Delivery.objects.filter(message_id=message_id, state__in=OPEN).exists()
 
 
 def move(

@@ -22,9 +22,9 @@ from channels_app.database import transactions
 from channels_app.database.raw import by_index
 from channels_app.models import Channel, Consumer, IdempotencyRecord, Message, MessageBody
 from delivery.core.lifecycle import DeliveryState
-from delivery.models import Attempt, Counter, Delivery, Notice, Pruned, Replay
-from delivery.models.accounting import EVERY_CHANNEL
+from delivery.models import Attempt, Counter, Delivery, Notification, Replay, RetentionMark
 from delivery.models.counter import MADE
+from delivery.models.reconciliation import EVERY_CHANNEL
 
 BATCH = 500
 """Rows deleted in one transaction."""
@@ -49,11 +49,11 @@ def delete_notifications(now: datetime) -> Iterator[int]:
     """Delete old notifications; yields the number of each step."""
     cutoff = now - NOTIFICATION_RETENTION
     while True:
-        oldest = Notice.objects.order_by("id").values_list("id", "at")[:BATCH]
+        oldest = Notification.objects.order_by("id").values_list("id", "at")[:BATCH]
         old = [number for number, at in oldest if at < cutoff]
         if not old:
             return
-        Notice.objects.filter(id__in=old).delete()
+        Notification.objects.filter(id__in=old).delete()
         yield len(old)
 
 
@@ -152,7 +152,7 @@ def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> 
         if not eligible:
             yield 0
             continue
-        Pruned.note(cutoffs.channel_id, max(eligible.values()))
+        RetentionMark.note(cutoffs.channel_id, max(eligible.values()))
         yield transactions.run(partial(_delete, consumer_id, state, eligible, old, slot))
 
 
@@ -221,7 +221,7 @@ def _delete_unwanted(locked: list[int]) -> int:
     unwanted = unwanted.exclude(state=Message.State.ACCEPTED)
     gone = list(unwanted.values_list("id", flat=True))
     if gone:
-        Pruned.note(EVERY_CHANNEL, max(gone))
+        RetentionMark.note(EVERY_CHANNEL, max(gone))
     MessageBody.objects.filter(message_id__in=gone).delete()
     messages = Message.objects.filter(id__in=gone)
     messages._raw_delete(messages.db)

@@ -240,7 +240,7 @@ def orphans() -> int:
     released = 0
     for slot in registration.dead_pump_reaper.dead():
         if registration.reap(slot):
-            failpoints.reach("after_burial")
+            failpoints.reach("after_reap")
             released += release.release_owner(slot.generation, now=clock.now(), slot=SLOT)
     return released
 
@@ -339,7 +339,7 @@ SWEEPS = (
     Sweep("lapsed", 5.0, _once(lapsed)),
     Sweep("reassigned", 2.0, reassigned, idle_s=5.0, has_work=reassign.is_needed),
     Sweep("retired", 5.0, retired),
-    Sweep("lanes", 5.0, lambda: keys.repair(clock.now()), idle_s=15.0),
+    Sweep("ordering_keys", 5.0, lambda: keys.repair(clock.now()), idle_s=15.0),
     Sweep("hot keys", 15.0, lambda: hot_keys.scan(clock.now())),
     Sweep("quotas", 1.0, _waiting.run, pause_s=QUOTA_PAUSE_S, has_work=_waiting.has_work),
     Sweep("notices", 5.0, notifications.sweep),

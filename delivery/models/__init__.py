@@ -1,6 +1,5 @@
 """Models of how messages are delivered to consumers."""
 
-from delivery.models.accounting import AccountingReport, Pruned
 from delivery.models.counter import Counter
 from delivery.models.delivery import Attempt, Delivery, Replay
 from delivery.models.lake import (
@@ -11,16 +10,16 @@ from delivery.models.lake import (
     Restored,
     RestoredMessage,
 )
-from delivery.models.notice import Notice, Standing
-from delivery.models.ordering import Correlation, EarlyAck, Lane, LaneWaiter
+from delivery.models.notifications import HealthStatus, Notification
+from delivery.models.ordering import Correlation, OrderingKey, OrderingWaiter, PendingAck
 from delivery.models.pipeline import PipelineLock, PipelineRun, PipelineSchedule, Segment
 from delivery.models.queue import DeadLetter, MoveTask, Queue
+from delivery.models.reconciliation import ReconciliationReport, RetentionMark
 from delivery.models.reports import DeadCluster, ForecastFrame, HealthDay, LatencyHour, UsageHour
 from delivery.models.runtime import ConsumerHealth, PullWorker, PumpSlot, SweepRun
 from delivery.models.traffic import Traffic, TrafficMark
 
 __all__ = [
-    "AccountingReport",
     "Attempt",
     "ConsumerHealth",
     "Correlation",
@@ -28,30 +27,31 @@ __all__ = [
     "DeadCluster",
     "DeadLetter",
     "Delivery",
-    "EarlyAck",
     "Erasure",
     "ForecastFrame",
     "HealthDay",
+    "HealthStatus",
     "LakeAudit",
     "LakeFinding",
-    "Lane",
-    "LaneWaiter",
     "LatencyHour",
     "MoveTask",
-    "Notice",
+    "Notification",
+    "OrderingKey",
+    "OrderingWaiter",
+    "PendingAck",
     "PipelineLock",
     "PipelineRun",
     "PipelineSchedule",
-    "Pruned",
     "PullWorker",
     "PumpSlot",
     "Queue",
+    "ReconciliationReport",
     "Replay",
     "Restore",
     "Restored",
     "RestoredMessage",
+    "RetentionMark",
     "Segment",
-    "Standing",
     "SweepRun",
     "Traffic",
     "TrafficMark",

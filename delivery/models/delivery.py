@@ -14,7 +14,7 @@ from channels_app.models.message import Message
 from channels_app.registry import data_encryption
 from channels_app.registry.data_encryption import StoredResponse
 from delivery.core import timing
-from delivery.core.lifecycle import DeliveryState
+from delivery.core.lifecycle import FINISHED, DeliveryState
 from delivery.core.ordering import BEHIND
 from delivery.core.outcome import Outcome
 from delivery.core.timing import Roundtrip
@@ -74,7 +74,8 @@ STATES = [state.value for state in DeliveryState]
 
 
 class Delivery(models.Model):
-    """One message for one consumer, with its state (S0-17). Only delivery/steps writes it."""
+    """One message for one consumer, with its state (S0-17). The row and its
+    `Counter` change in one transaction."""
 
     id = TimeOrderedKey(primary_key=True)
     message = models.ForeignKey(
@@ -130,7 +131,7 @@ class Delivery(models.Model):
             ),
             models.CheckConstraint(
                 condition=models.Q(due_at__isnull=False)
-                | models.Q(state__in=["delivered", "dead", "cancelled"]),
+                | models.Q(state__in=[s.value for s in DeliveryState if s in FINISHED]),
                 name="open_delivery_is_due_some_time",
             ),
         ]

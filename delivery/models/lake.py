@@ -24,7 +24,7 @@ class LakeAudit(models.Model):
     gap = models.PositiveBigIntegerField(default=0)
     """Number of mismatching rows; 0 is correct."""
     checks = models.JSONField(default=dict)
-    """The same number by check (core/lake)."""
+    """The same number by check (pipeline/contract/results.py)."""
     spans = models.JSONField(default=list)
     """Beginning of each hour or day, its messages and their deliveries."""
 

@@ -1,7 +1,7 @@
 """Ordering keys of consumers, and acknowledgements that came before their attempts were recorded.
 
-Lane is one key of an ordered consumer, with a head that may be sent and deliveries that wait behind
-it. EarlyAck stores early acknowledgements, Correlation the ids that providers give.
+Key is one key of an ordered consumer, with a head that may be sent and deliveries that wait behind
+it. PendingAck stores early acknowledgements, Correlation the ids that providers give.
 """
 
 from django.db import models
@@ -10,7 +10,7 @@ from channels_app.models.base import ExactCharField
 from channels_app.models.consumer import Consumer
 
 
-class Lane(models.Model):
+class OrderingKey(models.Model):
     """An ordering key. Exists while one of its deliveries is open or it is paused (S3-09, S3-24).
 
     Its row is the lock of the key: only its holder changes the key's deliveries
@@ -39,31 +39,31 @@ class Lane(models.Model):
 
     class Meta:
         # lists of a consumer's keys, longest-standing heads first; the search in ordering/keys
-        indexes = [models.Index(fields=["consumer", "head_at"], name="lane_of_consumer")]
+        indexes = [models.Index(fields=["consumer", "head_at"], name="key_of_consumer")]
 
     def __str__(self) -> str:
         return self.ordering_key
 
 
-class LaneWaiter(models.Model):
+class OrderingWaiter(models.Model):
     """A delivery behind the head of its key, with the ``due_at`` for when it is the head."""
 
     delivery_id = models.BigIntegerField(primary_key=True)
-    lane_id = models.BigIntegerField()
+    key_number = models.BigIntegerField()
     place = models.BigIntegerField()
     due_at = models.DateTimeField()
 
     class Meta:
         constraints = [
             # the next entry of a key
-            models.UniqueConstraint(fields=["lane_id", "place"], name="one_waiter_per_place")
+            models.UniqueConstraint(fields=["key_number", "place"], name="one_waiter_per_place")
         ]
 
     def __str__(self) -> str:
-        return f"{self.lane_id}/{self.place}"
+        return f"{self.key_number}/{self.place}"
 
 
-class EarlyAck(models.Model):
+class PendingAck(models.Model):
     """An acknowledgement kept until its attempt is recorded and applies it (queue/settle)."""
 
     delivery_id = models.BigIntegerField(primary_key=True)

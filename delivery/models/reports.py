@@ -48,7 +48,7 @@ class UsageHour(models.Model):
 
 
 class LatencyHour(models.Model):
-    """An hour's successful attempts of a consumer in one latency bucket (rules/health)."""
+    """An hour's successful attempts of a consumer in one latency bucket (core/histogram)."""
 
     hour = models.DateTimeField()
     consumer_id = models.BigIntegerField()

@@ -82,7 +82,7 @@ class PumpSlot(models.Model):
     missing_key_ids = models.TextField(blank=True, default="")
     """Fingerprints of keys that it lacks and has needed for decryption."""
     followed = models.BigIntegerField(default=0)
-    """Configuration version (DirectoryVersion) up to which its owner has applied changes."""
+    """Configuration version (ConfigVersion) up to which its owner has applied changes."""
     clock_offset_ms = models.BigIntegerField(default=0, db_default=0)
     """Milliseconds by which its host's clock is ahead of the database's."""
 

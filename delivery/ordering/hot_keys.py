@@ -1,6 +1,6 @@
 """Find ordering keys that get more messages than can be sent in order, and notify once.
 
-This does not slow deliveries down: it reads the lanes as they are stored anyway.
+This does not slow deliveries down: it reads the keys as they are stored anyway.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,18 +18,18 @@ from channels_app.registry.cache import config_cache
 from delivery.conf import conf
 from delivery.core import health_status
 from delivery.core.health_status import Kind, State
-from delivery.models import Delivery, Lane, Notice, Standing
+from delivery.models import Delivery, HealthStatus, Notification, OrderingKey
 
 SLICE = 5000
-"""Lanes that one query reads."""
+"""Keys that one query reads."""
 SHOWN = 5
 """Consumers that are listed by name."""
 KEY_SHOWN = 80
 """Characters of a key that are shown in a sentence."""
-LANES = Lane._meta.db_table
-END = f"SELECT MAX(id) FROM (SELECT id FROM {LANES} WHERE id > %s ORDER BY id LIMIT %s) AS slice"
+KEYS = OrderingKey._meta.db_table
+END = f"SELECT MAX(id) FROM (SELECT id FROM {KEYS} WHERE id > %s ORDER BY id LIMIT %s) AS slice"
 HOT = f"""
-    SELECT consumer_id, ordering_key, head_id, CAST(head_at AS CHAR), waiting_count FROM {LANES}
+    SELECT consumer_id, ordering_key, head_id, CAST(head_at AS CHAR), waiting_count FROM {KEYS}
     WHERE id > %s AND id <= %s AND waiting_count > 0 AND paused_at IS NULL
     AND (waiting_count >= %s OR head_at <= %s)
 """
@@ -38,7 +38,7 @@ MAX_COUNT = 2**31 - 1
 
 
 class Hot(NamedTuple):
-    """A hot key, from its lane."""
+    """A hot key, from its key."""
 
     consumer_id: int
     ordering_key: str
@@ -64,7 +64,7 @@ class KeyBacklog:
 
 
 def scan(now: datetime) -> Iterator[int]:
-    """Check each lane, and notify the owners of keys that became hot; yield the notifications.
+    """Check each key, and notify the owners of keys that became hot; yield the notifications.
 
     A key is hot if more than HOOKSTATION_HOT_KEY_WAITING deliveries wait behind its head, or if its
     head is older than HOOKSTATION_HOT_KEY_AFTER_S while deliveries wait (S3-32). Keys that wait as
@@ -88,7 +88,7 @@ def scan(now: datetime) -> Iterator[int]:
 
 def backlogs(most: int = SHOWN) -> list[KeyBacklog]:
     """Return consumers with hot keys, those with most waiting deliveries first."""
-    rows = Standing.objects.filter(hot_count__gt=0).select_related("consumer__channel")
+    rows = HealthStatus.objects.filter(hot_count__gt=0).select_related("consumer__channel")
     return [
         KeyBacklog(row.consumer, row.hot_key, row.hot_waiting, row.hot_count)
         for row in rows.order_by("-hot_waiting", "consumer_id")[:most]
@@ -97,13 +97,13 @@ def backlogs(most: int = SHOWN) -> list[KeyBacklog]:
 
 def totals() -> tuple[int, int]:
     """Return the number of hot keys, and the deliveries waiting for the longest of them."""
-    rows = Standing.objects.filter(hot_count__gt=0).values_list("hot_count", "hot_waiting")
+    rows = HealthStatus.objects.filter(hot_count__gt=0).values_list("hot_count", "hot_waiting")
     counts = list(rows)
     return sum(count for count, _ in counts), max((waiting for _, waiting in counts), default=0)
 
 
 def _hot(after: int, last: int, now: datetime) -> list[Hot]:
-    """Return the hot keys in a slice of lanes."""
+    """Return the hot keys in a slice of keys."""
     most = conf().hot_key_waiting or MAX_COUNT
     since = now - conf().hot_key_after if conf().hot_key_after else NEVER
     going = {key for key, view in config_cache.ordered().items() if not view.halted}
@@ -122,7 +122,7 @@ def _due_later(head_ids: Sequence[int], now: datetime) -> set[int]:
 
 
 def _update(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
-    known = Standing.of(consumer)
+    known = HealthStatus.of(consumer)
     if known.state != State.HEALTHY:
         keys = []
     worst = max(keys, key=lambda key: (key.waiting, key.ordering_key), default=None)
@@ -141,7 +141,7 @@ def _update(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
         return 0
 
     def write() -> int:
-        return Notice.note(consumer, news, now) if known.move(values) else 0
+        return Notification.note(consumer, news, now) if known.move(values) else 0
 
     try:
         return transactions.run(write)

@@ -1,14 +1,14 @@
 """Keep the queue of each ordering key as deliveries open and finish.
 
-This holds however many pumps fan out concurrently: a pump leaves a message for later if another
-pump holds an earlier one of the same key.
-
 Call these functions inside the transaction that creates, queues or finishes deliveries, so that
-rows and lanes agree. The guarantee: a delivery of a key is sent only after the one before it was
+rows and keys agree. The guarantee: a delivery of a key is sent only after the one before it was
 delivered or abandoned (S3-33). Deliveries behind the head have a ``due_at`` far in the future, so
 claims skip them at no cost, however many there are (S3-07).
 
-A lane is locked before it is read. Adding a delivery behind a head and removing that head therefore
+Pumps that fan out concurrently keep the order: a pump leaves a message for later if another pump
+holds an earlier one of the same key.
+
+A key is locked before it is read. Adding a delivery behind a head and removing that head therefore
 wait for each other.
 """
 
@@ -24,15 +24,15 @@ from channels_app.models import Message
 from channels_app.registry.cache import config_cache
 from delivery import metrics
 from delivery.core.lifecycle import DeliveryState
-from delivery.core.ordering import BEHIND, acceptance, lane_id
-from delivery.models import Delivery, Lane, LaneWaiter
+from delivery.core.ordering import BEHIND, acceptance, key_number
+from delivery.models import Delivery, OrderingKey, OrderingWaiter
 
-LANES, WAITERS, DELIVERIES = (one._meta.db_table for one in (Lane, LaneWaiter, Delivery))
+KEYS, WAITERS, DELIVERIES = (one._meta.db_table for one in (OrderingKey, OrderingWaiter, Delivery))
 NEVER = raw.text(BEHIND)
 
 
 class Locked(NamedTuple):
-    """A lane that is locked until the end of the transaction."""
+    """A key that is locked until the end of the transaction."""
 
     id: int
     consumer_id: int
@@ -42,14 +42,14 @@ class Locked(NamedTuple):
     is_paused: int
 
 
-def lock(lanes: Iterable[int]) -> dict[int, Locked]:
-    """Lock the lanes that exist until the end of the transaction; return them by id."""
-    keys = sorted(lanes)
+def lock(key_rows: Iterable[int]) -> dict[int, Locked]:
+    """Lock the keys that exist until the end of the transaction; return them by id."""
+    keys = sorted(key_rows)
     if not keys:
         return {}
     rows = raw.read(
         "SELECT id, consumer_id, head_id, last_place, waiting_count, paused_at IS NOT NULL "
-        f"FROM {LANES} WHERE id IN ({raw.listed(keys)}) ORDER BY id{raw.locked()}"
+        f"FROM {KEYS} WHERE id IN ({raw.listed(keys)}) ORDER BY id{raw.locked()}"
     )
     return {row[0]: Locked._make(row) for row in rows}
 
@@ -57,27 +57,27 @@ def lock(lanes: Iterable[int]) -> dict[int, Locked]:
 def paused(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
     """Return those of the keys (consumer, ordering key) that a person has paused."""
     known = config_cache.ordered()
-    by_lane = {lane_id(*key): key for key in keys if key[1] and key[0] in known}
-    if not by_lane:
+    by_key = {key_number(*key): key for key in keys if key[1] and key[0] in known}
+    if not by_key:
         return set()
     rows = raw.read(
-        f"SELECT id FROM {LANES} WHERE id IN ({raw.listed(sorted(by_lane))}) "
+        f"SELECT id FROM {KEYS} WHERE id IN ({raw.listed(sorted(by_key))}) "
         "AND paused_at IS NOT NULL"
     )
-    return {by_lane[key] for (key,) in rows}
+    return {by_key[key] for (key,) in rows}
 
 
 def lengthen(count: int, keys: Sequence[int], places: int | None = None) -> raw.Statement:
     more = count if places is None else places
     return (
-        f"UPDATE {LANES} SET waiting_count = waiting_count + {count:d}, "
+        f"UPDATE {KEYS} SET waiting_count = waiting_count + {count:d}, "
         f"last_place = last_place + {more:d} WHERE id IN ({raw.listed(keys)})",
         [],
     )
 
 
 def keyed(delivery_ids: Collection[int], more: str = "") -> list[tuple[Any, ...]]:
-    """Return id, consumer and key of those deliveries that belong into lanes."""
+    """Return id, consumer and key of those deliveries that belong into keys."""
     known = config_cache.ordered()
     if not known or not delivery_ids:
         return []
@@ -89,11 +89,13 @@ def keyed(delivery_ids: Collection[int], more: str = "") -> list[tuple[Any, ...]
 
 
 NEW = raw.Insert(
-    Lane,
+    OrderingKey,
     numbers=("id", "consumer_id", "head_id", "last_place", "waiting_count"),
     values=("ordering_key", "head_at"),
 )
-WAITING = raw.Insert(LaneWaiter, numbers=("delivery_id", "lane_id", "place"), values=("due_at",))
+WAITING = raw.Insert(
+    OrderingWaiter, numbers=("delivery_id", "key_number", "place"), values=("due_at",)
+)
 
 
 class NewEntry(NamedTuple):
@@ -115,31 +117,34 @@ class Entered:
 
 
 def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
-    """Append deliveries to their lanes in the order given.
+    """Append deliveries to their keys in the order given.
 
-    The first delivery of an empty lane is its head. A dead head that is queued again keeps its
-    place. The caller executes the statements. If another transaction creates the same lane they
+    The first delivery of an empty key is its head. A dead head that is queued again keeps its
+    place. The caller executes the statements. If another transaction creates the same key they
     collide, and the caller must run its transaction again.
     """
-    by_lane: dict[int, list[NewEntry]] = {}
+    by_key: dict[int, list[NewEntry]] = {}
     for entrant in entrants:
-        key = lane_id(entrant.consumer_id, entrant.ordering_key)
-        by_lane.setdefault(key, []).append(entrant)
-    if not by_lane:
+        key = key_number(entrant.consumer_id, entrant.ordering_key)
+        by_key.setdefault(key, []).append(entrant)
+    if not by_key:
         return Entered()
-    known = lock(by_lane)
+    known = lock(by_key)
     new: list[raw.Row] = []
     waiters: list[raw.Row] = []
     longer: dict[int, list[int]] = {}
     unblocked: list[int] = []
-    for key, some in sorted(by_lane.items()):
-        lane, last = known.get(key), 0
-        if lane is None:
+    for key, some in sorted(by_key.items()):
+        key_row, last = known.get(key), 0
+        if key_row is None:
             head, *behind = some
             numbers = key, head.consumer_id, head.delivery_id, len(behind), len(behind)
             new.append((numbers, (head.ordering_key, raw.text(now))))
         else:
-            behind, last = [it for it in some if it.delivery_id != lane.head_id], lane.last_place
+            behind, last = (
+                [it for it in some if it.delivery_id != key_row.head_id],
+                key_row.last_place,
+            )
             longer.setdefault(len(behind), []).append(key)
             unblocked += [key] * (len(behind) < len(some))
         places = enumerate(behind, last + 1)
@@ -171,7 +176,7 @@ def enter_rows(delivery_ids: Collection[int]) -> None:
 
 def _unblocking(keys: Sequence[int], now: datetime) -> raw.Statement:
     return (
-        f"UPDATE {LANES} SET blocked_at = NULL, head_at = %s WHERE id IN ({raw.listed(keys)})",
+        f"UPDATE {KEYS} SET blocked_at = NULL, head_at = %s WHERE id IN ({raw.listed(keys)})",
         [raw.text(now)],
     )
 
@@ -221,7 +226,7 @@ def in_turn(messages: list[M], passed: Sequence[int]) -> list[M]:
 
 
 def new_deliveries(rows: Iterable[tuple[int, Accepted, int]]) -> Entered:
-    """Append new deliveries (id, message, consumer id) to their lanes."""
+    """Append new deliveries (id, message, consumer id) to their keys."""
     ordered = config_cache.ordered()
     if not ordered:
         return Entered()
@@ -235,11 +240,11 @@ def new_deliveries(rows: Iterable[tuple[int, Accepted, int]]) -> Entered:
 NEXT = f"""
     SELECT (
         SELECT delivery_id FROM {WAITERS} AS waiter
-        WHERE waiter.lane_id = lane.id AND waiter.place > lane.head_place
+        WHERE waiter.key_number = key_row.id AND waiter.place > key_row.head_place
         ORDER BY waiter.place LIMIT 1
-    ) FROM {LANES} AS lane WHERE lane.id IN ({{lanes}})
+    ) FROM {KEYS} AS key_row WHERE key_row.id IN ({{key_rows}})
 """
-"""Reads one index entry per lane, however many deliveries wait."""
+"""Reads one index entry per key, however many deliveries wait."""
 
 
 class ClosingEntry(NamedTuple):
@@ -252,21 +257,21 @@ class ClosingEntry(NamedTuple):
 
 
 def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
-    """Return the statement that deletes lanes in which nothing waits behind these heads.
+    """Return the statement that deletes keys in which nothing waits behind these heads.
 
-    It needs no read before. Its row count is the number of deleted lanes; `leave` handles the
-    others. Lanes with dead heads are excluded because they may have to block, and paused lanes
+    It needs no read before. Its row count is the number of deleted keys; `leave` handles the
+    others. Keys with dead heads are excluded because they may have to block, and paused keys
     remain.
     """
     heads = {
-        lane_id(one.consumer_id, one.ordering_key): one.delivery_id
+        key_number(one.consumer_id, one.ordering_key): one.delivery_id
         for one in leavers
         if not one.is_dead
     }
     if not heads:
         return None
     return (
-        f"DELETE FROM {LANES} WHERE id IN ({raw.listed(sorted(heads))}) "
+        f"DELETE FROM {KEYS} WHERE id IN ({raw.listed(sorted(heads))}) "
         f"AND head_id IN ({raw.listed(heads.values())}) "
         "AND waiting_count = 0 AND paused_at IS NULL",
         [],
@@ -274,28 +279,32 @@ def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
 
 
 def leave(leavers: Iterable[ClosingEntry], now: datetime, *, ended: int = 0) -> dict[int, datetime]:
-    """Remove finished deliveries from their lanes and release the next ones.
+    """Remove finished deliveries from their keys and release the next ones.
 
-    ``ended`` is how many of their lanes `ending` has deleted already. Returns when each consumer's
-    released delivery is due. Deliveries in no lane are ignored.
+    ``ended`` is how many of their keys `ending` has deleted already. Returns when each consumer's
+    released delivery is due. Deliveries in no key are ignored.
     """
     by_id = {one.delivery_id: one for one in leavers}
-    lane_of = {key: lane_id(one.consumer_id, one.ordering_key) for key, one in by_id.items()}
-    if len(theirs := set(lane_of.values())) == ended:
+    key_number_of = {
+        key: key_number(one.consumer_id, one.ordering_key) for key, one in by_id.items()
+    }
+    if len(theirs := set(key_number_of.values())) == ended:
         return {}
-    lanes = lock(theirs)
-    heads = {lane.head_id for lane in lanes.values()}
-    waiting = {key for key, lane in lane_of.items() if lane in lanes and key not in heads}
+    key_rows = lock(theirs)
+    heads = {key_row.head_id for key_row in key_rows.values()}
+    waiting = {
+        key for key, key_row in key_number_of.items() if key_row in key_rows and key not in heads
+    }
     if waiting:
-        lanes = _drop(waiting, lanes)
-    free = [lane for lane in lanes.values() if lane.head_id in by_id]
+        key_rows = _drop(waiting, key_rows)
+    free = [key_row for key_row in key_rows.values() if key_row.head_id in by_id]
     if not free:
         return {}
     stands = is_stalled()
     dead = {one.delivery_id for one in by_id.values() if one.is_dead}
     blocked = [it.id for it in free if it.head_id in dead and it.consumer_id in stands]
     block(blocked, now)
-    return advance([lane for lane in free if lane.id not in blocked], now)
+    return advance([key_row for key_row in free if key_row.id not in blocked], now)
 
 
 def leave_rows(
@@ -313,41 +322,41 @@ def is_stalled() -> set[int]:
     return {view.id for view in config_cache.ordered().values() if view.head_of_line == "block"}
 
 
-def block(lanes: Sequence[int], now: datetime) -> None:
-    """Block locked lanes behind a dead head."""
-    if lanes:
+def block(key_rows: Sequence[int], now: datetime) -> None:
+    """Block locked keys behind a dead head."""
+    if key_rows:
         raw.execute(
-            f"UPDATE {LANES} SET blocked_at = %s WHERE id IN ({raw.listed(lanes)})",
+            f"UPDATE {KEYS} SET blocked_at = %s WHERE id IN ({raw.listed(key_rows)})",
             [raw.text(now)],
         )
 
 
-def advance(lanes: Sequence[Locked], now: datetime) -> dict[int, datetime]:
-    """Make the next entry of locked lanes without a head their head; delete empty lanes.
+def advance(key_rows: Sequence[Locked], now: datetime) -> dict[int, datetime]:
+    """Make the next entry of locked keys without a head their head; delete empty keys.
 
-    Paused lanes stay without a head. Returns when each consumer's released delivery is due.
+    Paused keys stay without a head. Returns when each consumer's released delivery is due.
     """
-    if not lanes:
+    if not key_rows:
         return {}
-    paused = [lane.id for lane in lanes if lane.is_paused]
+    paused = [key_row.id for key_row in key_rows if key_row.is_paused]
     if paused:
         raw.execute(
-            f"UPDATE {LANES} SET head_id = NULL, head_at = %s, blocked_at = NULL "
+            f"UPDATE {KEYS} SET head_id = NULL, head_at = %s, blocked_at = NULL "
             f"WHERE id IN ({raw.listed(paused)})",
             [raw.text(now)],
         )
-    going = {lane.id: lane for lane in lanes if not lane.is_paused}
-    following = _next(key for key, lane in going.items() if lane.waiting_count)
+    going = {key_row.id: key_row for key_row in key_rows if not key_row.is_paused}
+    following = _next(key for key, key_row in going.items() if key_row.waiting_count)
     ended = going.keys() - {key for key, *_ in following}
     if ended:
-        raw.execute(f"DELETE FROM {LANES} WHERE id IN ({raw.listed(sorted(ended))})")
+        raw.execute(f"DELETE FROM {KEYS} WHERE id IN ({raw.listed(sorted(ended))})")
     if not following:
-        failpoints.reach("in_lane")
+        failpoints.reach("in_key_release")
         return {}
     instant = raw.text(now)
     dues = {delivery_id: max(due_at, instant) for _, delivery_id, _, due_at in following}
     raw.execute_all([*releasing(dues), _heads(following, instant)])
-    failpoints.reach("in_lane")
+    failpoints.reach("in_key_release")
     metrics.ORDERING_WAIT.observe_all(
         [max(0.0, (now - raw.instant(due_at)).total_seconds()) for *_, due_at in following]
     )
@@ -372,16 +381,16 @@ def releasing(dues: dict[int, str]) -> Iterable[raw.Statement]:
     yield f"DELETE FROM {WAITERS} WHERE delivery_id IN ({raw.listed(dues)})", []
 
 
-def _next(lanes: Iterable[int]) -> list[tuple[int, int, int, str]]:
-    """Return lane, delivery, place and due time of the first waiting entry of each lane."""
-    keys = sorted(lanes)
-    found = raw.read(NEXT.format(lanes=raw.listed(keys))) if keys else []
+def _next(key_rows: Iterable[int]) -> list[tuple[int, int, int, str]]:
+    """Return key, delivery, place and due time of the first waiting entry of each key."""
+    keys = sorted(key_rows)
+    found = raw.read(NEXT.format(key_rows=raw.listed(keys))) if keys else []
     ids = [delivery_id for (delivery_id,) in found if delivery_id is not None]
     if not ids:
         return []
     # Locked, so that a move in progress is seen with its new time instead of the committed one.
     rows = raw.read(
-        "SELECT lane_id, delivery_id, place, CAST(due_at AS CHAR) "
+        "SELECT key_number, delivery_id, place, CAST(due_at AS CHAR) "
         f"FROM {WAITERS} WHERE delivery_id IN ({raw.listed(ids)}){raw.locked()}"
     )
     return [(row[0], row[1], row[2], row[3]) for row in rows]
@@ -391,20 +400,20 @@ def _heads(following: Sequence[tuple[int, int, int, str]], now: str) -> raw.Stat
     heads = " ".join(f"WHEN {key:d} THEN {delivery_id:d}" for key, delivery_id, *_ in following)
     places = " ".join(f"WHEN {key:d} THEN {place:d}" for key, _, place, _ in following)
     return (
-        f"UPDATE {LANES} SET head_id = CASE id {heads} END, head_place = CASE id {places} END, "
+        f"UPDATE {KEYS} SET head_id = CASE id {heads} END, head_place = CASE id {places} END, "
         "head_at = %s, waiting_count = waiting_count - 1, blocked_at = NULL "
         f"WHERE id IN ({raw.listed(key for key, *_ in following)})",
         [now],
     )
 
 
-def _drop(delivery_ids: Collection[int], lanes: dict[int, Locked]) -> dict[int, Locked]:
-    """Remove waiting deliveries from their lanes, and return the lanes as they are then."""
+def _drop(delivery_ids: Collection[int], key_rows: dict[int, Locked]) -> dict[int, Locked]:
+    """Remove waiting deliveries from their keys, and return the keys as they are then."""
     gone = raw.listed(sorted(delivery_ids))
-    found = raw.read(f"SELECT lane_id FROM {WAITERS} WHERE delivery_id IN ({gone})")
-    fewer = Tally(key for (key,) in found if key in lanes)
+    found = raw.read(f"SELECT key_number FROM {WAITERS} WHERE delivery_id IN ({gone})")
+    fewer = Tally(key for (key,) in found if key in key_rows)
     if not fewer:
-        return lanes
+        return key_rows
     by_count: dict[int, list[int]] = {}
     for key, count in fewer.items():
         by_count.setdefault(count, []).append(key)
@@ -415,39 +424,41 @@ def _drop(delivery_ids: Collection[int], lanes: dict[int, Locked]) -> dict[int, 
         ]
     )
     return {
-        key: lane._replace(waiting_count=lane.waiting_count - fewer[key])
-        for key, lane in lanes.items()
+        key: key_row._replace(waiting_count=key_row.waiting_count - fewer[key])
+        for key, key_row in key_rows.items()
     }
 
 
-FIRST = raw.Insert(LaneWaiter, numbers=("delivery_id", "lane_id", "place"), values=("due_at",))
+FIRST = raw.Insert(
+    OrderingWaiter, numbers=("delivery_id", "key_number", "place"), values=("due_at",)
+)
 
 
 def step_back(heads: Mapping[int, int], now: datetime) -> set[int]:
-    """Put heads of paused lanes back to wait, and return those; ``heads`` maps them to lanes.
+    """Put heads of paused keys back to wait, and return those; ``heads`` maps them to keys.
 
     The caller has locked the deliveries, and sets them to queued before its transaction ends. Their
-    lanes then have no head until they are resumed.
+    keys then have no head until they are resumed.
     """
-    lanes = lock(heads.values())
+    key_rows = lock(heads.values())
     back = {
-        key: lane.id
-        for key, lane in ((key, lanes.get(lane)) for key, lane in heads.items())
-        if lane is not None and lane.is_paused and lane.head_id == key
+        key: key_row.id
+        for key, key_row in ((key, key_rows.get(key_row)) for key, key_row in heads.items())
+        if key_row is not None and key_row.is_paused and key_row.head_id == key
     }
     if not back:
         return set()
     keys, ids = raw.listed(sorted(back.values())), raw.listed(sorted(back))
-    places = dict(raw.read(f"SELECT id, head_place FROM {LANES} WHERE id IN ({keys})"))
+    places = dict(raw.read(f"SELECT id, head_place FROM {KEYS} WHERE id IN ({keys})"))
     dues = dict(raw.read(f"SELECT id, CAST(due_at AS CHAR) FROM {DELIVERIES} WHERE id IN ({ids})"))
     raw.execute_all(
         [
             (f"DELETE FROM {WAITERS} WHERE delivery_id IN ({ids})", []),
             *FIRST.statements(
-                ((key, lane, places[lane]), (dues[key],)) for key, lane in back.items()
+                ((key, key_row, places[key_row]), (dues[key],)) for key, key_row in back.items()
             ),
             (
-                f"UPDATE {LANES} SET head_id = NULL, head_place = head_place - 1, head_at = %s, "
+                f"UPDATE {KEYS} SET head_id = NULL, head_place = head_place - 1, head_at = %s, "
                 f"blocked_at = NULL WHERE id IN ({keys})",
                 [raw.text(now)],
             ),
@@ -460,8 +471,8 @@ def step_back(heads: Mapping[int, int], now: datetime) -> set[int]:
 
 MAX_ROWS = 500
 """Waiting deliveries that one transaction checks."""
-MAX_LANES = 50
-"""Lanes checked at a time, so that each gets a useful share of `MAX_ROWS`."""
+MAX_KEYS = 50
+"""Keys checked at a time, so that each gets a useful share of `MAX_ROWS`."""
 
 
 def expired_behind(
@@ -470,20 +481,20 @@ def expired_behind(
     """Lock deliveries behind these heads that expired by ``instant``, and return their ``columns``.
 
     ``heads`` are consumers and keys. Skips deliveries that other transactions hold; those farther
-    back are left to the next claim. The caller finishes them and removes them from their lanes.
+    back are left to the next claim. The caller finishes them and removes them from their keys.
     """
     known = config_cache.ordered()
-    keys = sorted({lane_id(*head) for head in heads if head[1] and head[0] in known})[:MAX_LANES]
+    keys = sorted({key_number(*head) for head in heads if head[1] and head[0] in known})[:MAX_KEYS]
     if not keys:
         return []
     crowded = raw.read(
-        f"SELECT id, head_place FROM {LANES} WHERE id IN ({raw.listed(keys)}) AND waiting_count > 0"
+        f"SELECT id, head_place FROM {KEYS} WHERE id IN ({raw.listed(keys)}) AND waiting_count > 0"
     )
     if not crowded:
         return []
     share = MAX_ROWS // len(crowded)
     waiting = raw.union(
-        f"SELECT delivery_id FROM {WAITERS} WHERE lane_id = {key:d} "
+        f"SELECT delivery_id FROM {WAITERS} WHERE key_number = {key:d} "
         f"AND place > {place:d} ORDER BY place LIMIT {share:d}"
         for key, place in crowded
     )

@@ -1,6 +1,6 @@
 """Pause and resume ordering keys, skip and repair their heads, and estimate their pace.
 
-All other changes of lanes are made when deliveries begin and end (delivery/ordering/key_queue).
+All other changes of keys are made when deliveries begin and end (delivery/ordering/key_queue).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,73 +10,73 @@ from channels_app import failpoints
 from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import raw, transactions
 from channels_app.database.raw import by_index
-from channels_app.models import AuditEntry, DirectoryVersion
+from channels_app.models import AuditEntry, ConfigVersion
 from channels_app.registry.cache import config_cache
 from delivery import metrics
 from delivery.core.lifecycle import FINISHED, DeliveryState, Reason
 from delivery.core.outcome import Outcome
 from delivery.core.principal import Principal
-from delivery.models import Attempt, Counter, Delivery, Lane, LaneWaiter
+from delivery.models import Attempt, Counter, Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import key_queue
 from delivery.ordering.key_queue import Locked
 
 BATCH = 500
-"""Lanes examined, or deliveries released, in one transaction."""
-LANES, DELIVERIES = Lane._meta.db_table, Delivery._meta.db_table
+"""Keys examined, or deliveries released, in one transaction."""
+KEYS, DELIVERIES = OrderingKey._meta.db_table, Delivery._meta.db_table
 LOCK_KEY = f"""
-    SELECT lane.id, lane.consumer_id, lane.head_id, lane.paused_at IS NOT NULL,
-    lane.blocked_at IS NOT NULL, head.state
-    FROM {LANES} AS lane LEFT JOIN {DELIVERIES} AS head ON head.id = lane.head_id
-    WHERE lane.id > %s ORDER BY lane.id LIMIT {BATCH}
+    SELECT key_row.id, key_row.consumer_id, key_row.head_id, key_row.paused_at IS NOT NULL,
+    key_row.blocked_at IS NOT NULL, head.state
+    FROM {KEYS} AS key_row LEFT JOIN {DELIVERIES} AS head ON head.id = key_row.head_id
+    WHERE key_row.id > %s ORDER BY key_row.id LIMIT {BATCH}
 """
 DONE = {state.value for state in FINISHED}
 
 
-def pause(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
+def pause(key_number: int, principal: Principal, *, now: datetime) -> OrderingKey:
     """Pause a key: only requests already on the wire are completed. Raises NotFound."""
 
-    def write() -> Lane:
-        # Lock the head before the lane, as every step does that finishes one.
-        known = Lane.objects.filter(id=lane_id).values_list("head_id", flat=True).first()
+    def write() -> OrderingKey:
+        # Lock the head before the key, as every step does that finishes one.
+        known = OrderingKey.objects.filter(id=key_number).values_list("head_id", flat=True).first()
         Delivery.objects.select_for_update().filter(id=known or 0).first()
-        lane, locked = _find(lane_id)
-        if lane.paused_at is None:
-            lane.paused_at = now
-            lane.save(update_fields=["paused_at"])
+        key_row, locked = _find(key_number)
+        if key_row.paused_at is None:
+            key_row.paused_at = now
+            key_row.save(update_fields=["paused_at"])
             _keep_head(locked, now)
-            _record(lane, principal, "ordering_key.pause")
+            _record(key_row, principal, "ordering_key.pause")
         failpoints.reach("in_pause_key")
-        return Lane.objects.get(id=lane_id)
+        return OrderingKey.objects.get(id=key_number)
 
     paused = transactions.run(write)
-    failpoints.reach("after_lane")
+    failpoints.reach("after_key_change")
     return paused
 
 
-def resume(lane_id: int, principal: Principal, *, now: datetime) -> dict[int, datetime]:
+def resume(key_number: int, principal: Principal, *, now: datetime) -> dict[int, datetime]:
     """Resume a paused key; return when its released delivery is due.
 
     Repeating the call is harmless. Raises NotFound.
     """
 
     def write() -> dict[int, datetime]:
-        lane, locked = _find(lane_id)
-        if lane.paused_at is None:
+        key_row, locked = _find(key_number)
+        if key_row.paused_at is None:
             return {}
-        Lane.objects.filter(id=lane_id).update(paused_at=None)
-        _record(lane, principal, "ordering_key.resume")
+        OrderingKey.objects.filter(id=key_number).update(paused_at=None)
+        _record(key_row, principal, "ordering_key.resume")
         failpoints.reach("in_pause_key")
-        if lane.head_id is not None:
+        if key_row.head_id is not None:
             return {}
         return key_queue.advance([locked._replace(is_paused=0)], now)
 
     due = transactions.run(write)
-    failpoints.reach("after_lane")
+    failpoints.reach("after_key_change")
     return due
 
 
 def skip(
-    lane_id: int, head_id: int, principal: Principal, *, now: datetime, slot: int = 0
+    key_number: int, head_id: int, principal: Principal, *, now: datetime, slot: int = 0
 ) -> dict[int, datetime]:
     """Skip the head of a key: a dead one stays dead, a waiting one is cancelled.
 
@@ -85,9 +85,9 @@ def skip(
     """
 
     def write() -> dict[int, datetime]:
-        # Lock the head before the lane, as every step does that finishes one.
+        # Lock the head before the key, as every step does that finishes one.
         head = Delivery.objects.select_for_update().filter(id=head_id).first()
-        lane, locked = _find(lane_id)
+        key_row, locked = _find(key_number)
         if head is None or locked.head_id != head.id:
             raise Conflict("not_the_head", "Another delivery is the head of this key.")
         if head.state not in (DeliveryState.QUEUED, *DONE):
@@ -96,18 +96,18 @@ def skip(
             )
         if head.state == DeliveryState.QUEUED:
             _cancel(head, now, slot)
-        _record(lane, principal, "ordering_key.skip", head.id)
+        _record(key_row, principal, "ordering_key.skip", head.id)
         return key_queue.advance([locked], now)
 
     due = transactions.run(write)
-    failpoints.reach("after_lane")
+    failpoints.reach("after_key_change")
     return due
 
 
 def repair(now: datetime) -> Iterator[int]:
-    """Release lanes that stopped without a reason; yield how many each step repaired.
+    """Release keys that stopped without a reason; yield how many each step repaired.
 
-    These are lanes whose head is finished or deleted, and lanes of consumers that are not ordered
+    These are keys whose head is finished or deleted, and keys of consumers that are not ordered
     (any more). They result only from configuration changes at the same moment, and from rows that
     were deleted by hand.
     """
@@ -117,8 +117,8 @@ def repair(now: datetime) -> Iterator[int]:
         after = rows[-1][0]
         if wrong := _stale_head(rows):
             while mended := transactions.run(lambda: _repair(wrong, now)):
-                metrics.SWEEP_ROWS.labels("lane").inc(mended)
-                failpoints.reach("after_lane")
+                metrics.SWEEP_ROWS.labels("ordering_key").inc(mended)
+                failpoints.reach("after_key_change")
                 yield mended
 
 
@@ -137,60 +137,62 @@ def _stale_head(rows: Sequence[tuple[int, int, int | None, int, int, str | None]
 
 
 def _repair(keys: Sequence[int], now: datetime) -> int:
-    """Repair lanes; return how many changed, 0 when nothing is left to do."""
+    """Repair keys; return how many changed, 0 when nothing is left to do."""
     ordered, stands = config_cache.ordered(), key_queue.is_stalled()
     locked = list(key_queue.lock(keys).values())
-    heads = [lane.head_id for lane in locked if lane.head_id is not None]
+    heads = [key_row.head_id for key_row in locked if key_row.head_id is not None]
     states = dict(Delivery.objects.filter(id__in=heads).values_list("id", "state"))
     over = [it for it in locked if it.consumer_id not in ordered]
     free: list[Locked] = []
     blocked: list[int] = []
-    for lane in locked:
-        state = states.get(lane.head_id or 0)
-        if lane in over or (state is not None and state not in DONE):
+    for key_row in locked:
+        state = states.get(key_row.head_id or 0)
+        if key_row in over or (state is not None and state not in DONE):
             continue
-        if lane.head_id is None and lane.is_paused:
+        if key_row.head_id is None and key_row.is_paused:
             continue
-        if state == DeliveryState.DEAD and lane.consumer_id in stands:
-            blocked.append(lane.id)
+        if state == DeliveryState.DEAD and key_row.consumer_id in stands:
+            blocked.append(key_row.id)
         else:
             # The count itself may be wrong: search for the next entry.
-            free.append(lane._replace(waiting_count=max(1, lane.waiting_count)))
-    known = set(Lane.objects.filter(id__in=blocked, blocked_at=None).values_list("id", flat=True))
+            free.append(key_row._replace(waiting_count=max(1, key_row.waiting_count)))
+    known = set(
+        OrderingKey.objects.filter(id__in=blocked, blocked_at=None).values_list("id", flat=True)
+    )
     key_queue.block(sorted(known), now)
     if free:
         key_queue.advance(free, now)
-    return len(known) + len(free) + sum(_dissolve(lane, now) for lane in over)
+    return len(known) + len(free) + sum(_dissolve(key_row, now) for key_row in over)
 
 
-def _dissolve(lane: Locked, now: datetime) -> int:
-    """Release a batch of deliveries of a lane at once; with the last ones the lane is deleted."""
-    waiting = LaneWaiter.objects.filter(lane_id=lane.id).order_by("place")
+def _dissolve(key_row: Locked, now: datetime) -> int:
+    """Release a batch of deliveries of a key at once; with the last ones the key is deleted."""
+    waiting = OrderingWaiter.objects.filter(key_number=key_row.id).order_by("place")
     some = dict(waiting.values_list("delivery_id", "due_at")[:BATCH])
     if some:
         instants = {key: raw.text(max(due_at, now)) for key, due_at in some.items()}
         raw.execute_all(list(key_queue.releasing(instants)))
     if len(some) < BATCH:
-        Lane.objects.filter(id=lane.id).delete()
+        OrderingKey.objects.filter(id=key_row.id).delete()
     return 1
 
 
-def _find(lane_id: int) -> tuple[Lane, Locked]:
-    """Lock and return the lane."""
-    locked = key_queue.lock([lane_id]).get(lane_id)
+def _find(key_number: int) -> tuple[OrderingKey, Locked]:
+    """Lock and return the key."""
+    locked = key_queue.lock([key_number]).get(key_number)
     if locked is None:
         raise NotFound("unknown_ordering_key", "The ordering key has no unfinished deliveries.")
-    return Lane.objects.get(id=lane_id), locked
+    return OrderingKey.objects.get(id=key_number), locked
 
 
-def _keep_head(lane: Locked, now: datetime) -> None:
-    """Keep the head of a lane that was just paused from being sent (again)."""
-    head = Delivery.objects.select_for_update().filter(id=lane.head_id or 0).first()
+def _keep_head(key_row: Locked, now: datetime) -> None:
+    """Keep the head of a key that was just paused from being sent (again)."""
+    head = Delivery.objects.select_for_update().filter(id=key_row.head_id or 0).first()
     if head is not None and head.state == DeliveryState.QUEUED:
-        key_queue.step_back({head.id: lane.id}, now)
+        key_queue.step_back({head.id: key_row.id}, now)
     elif head is not None and head.state == DeliveryState.IN_FLIGHT:
         # A pump may hold it without having sent it. A retry waits (queue/claim).
-        DirectoryVersion.bump(confirmed=True)
+        ConfigVersion.bump(confirmed=True)
 
 
 def _cancel(head: Delivery, now: datetime, slot: int) -> None:
@@ -205,15 +207,17 @@ def _cancel(head: Delivery, now: datetime, slot: int) -> None:
     Counter.add(change, slot)
 
 
-def _record(lane: Lane, principal: Principal, action: str, head_id: int | None = None) -> None:
-    consumer = lane.consumer
+def _record(
+    key_row: OrderingKey, principal: Principal, action: str, head_id: int | None = None
+) -> None:
+    consumer = key_row.consumer
     AuditEntry.record(
         principal.actor,
         action,
         f"consumer:{consumer.channel.slug}/{consumer.client_id}",
         team_id=consumer.team_id,
         reason=principal.reason,
-        after={"ordering_key": lane.ordering_key} | ({"head": head_id} if head_id else {}),
+        after={"ordering_key": key_row.ordering_key} | ({"head": head_id} if head_id else {}),
     )
 
 

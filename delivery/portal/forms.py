@@ -27,7 +27,7 @@ class WebhookForm(forms.Form):
         "rate_limit": "rate_per_second",
         "event_types": "patterns",
     }
-    """Fields with another name in the step."""
+    """Fields with another name in the service."""
 
     url = forms.CharField(
         label="Address",
@@ -148,7 +148,7 @@ class WebhookForm(forms.Form):
         self.fields["max_attempts"].widget.attrs["placeholder"] = f"{attempts} unless you say"
 
     def clean_url(self) -> str:
-        """Check that the URL may be called; the step checks it again."""
+        """Check that the URL may be called; the service checks it again."""
         url: str = self.cleaned_data["url"].strip()
         if fault := fault_of(url):
             raise forms.ValidationError(fault)

@@ -12,7 +12,7 @@ from django.db import IntegrityError, connection
 
 from channels_app.database import raw
 from delivery.core import recipients
-from delivery.core.ordering import lane_id
+from delivery.core.ordering import key_number
 from delivery.core.recipients import LEVELS
 from delivery.models import Delivery, PullWorker
 
@@ -80,7 +80,7 @@ def choose(
     others = {
         key
         for key in keys
-        if recipients.owning_consumer(lane_id(consumer_id, key), workers) not in {owner, None}
+        if recipients.owning_consumer(key_number(consumer_id, key), workers) not in {owner, None}
     }
     mine = [row for row in rows if row.ordering_key not in others]
     if not mine and len(rows) >= SCAN_ROWS:

@@ -84,7 +84,7 @@ def end(
             )
     closed = _group_commit.run(results, len(results)) if results else set()
     ended = {lease for lease in leases if _End(lease.delivery_id, lease.attempt, outcome) in closed}
-    failpoints.reach("after_end")
+    failpoints.reach("after_pull_settle")
     return ended | lease_rows.ended_so(set(leases) - ended, outcome)
 
 

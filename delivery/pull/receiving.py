@@ -395,7 +395,7 @@ def _receive(
     whole = [row for row in rows if row not in broken]
     if receive_request.settled:
         leasing.end([held[row.id] for row in whole], Outcome.DELIVERED)
-    failpoints.reach("before_handout")
+    failpoints.reach("before_receive_response")
     metrics.RECEIVED.inc(len(whole))
     messages = [
         ReceivedMessage(row, contents[row.message_id], leasing.token(held[row.id])) for row in whole

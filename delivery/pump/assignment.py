@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from channels_app.conf import keyring
 from channels_app.database import clock, raw
-from channels_app.models import DirectoryVersion
+from channels_app.models import ConfigVersion
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.conf import conf
@@ -247,8 +247,8 @@ class Assignment:
             registration.lack(self.generation, self._missing)
             self._published = set(self._missing)
         # A pump without an address finishes what it has and claims nothing more.
-        version, claimers = raw.read_all([(DirectoryVersion.CURRENT, []), registration.claimers()])
-        number = config_cache.refresh(number=DirectoryVersion.of(version))
+        version, claimers = raw.read_all([(ConfigVersion.CURRENT, []), registration.claimers()])
+        number = config_cache.refresh(number=ConfigVersion.of(version))
         me = KeyHolder(self.generation, keyring().ids, frozenset(self._missing))
         others = (KeyHolder.of(*row) for row in claimers)
         self._pumps = [me, *(one for one in others if one.generation != self.generation)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import Error as DatabaseFailure
 
-from channels_app.models import DirectoryVersion
+from channels_app.models import ConfigVersion
 from delivery.conf import conf
 from delivery.processes import registration
 from delivery.pump.wakeups import wakeup_sender
@@ -68,7 +68,7 @@ def wait() -> None:
     end = time.monotonic() + FENCE_S
     pause = FIRST_S
     try:
-        number = DirectoryVersion.current()
+        number = ConfigVersion.current()
         if not (known := _behind(number)):
             return
         if conf().wake:

@@ -8,7 +8,7 @@ that no consumer has two pumps.
 
 import time
 
-from channels_app.models import DirectoryVersion
+from channels_app.models import ConfigVersion
 from delivery.conf import conf
 from delivery.processes import registration
 from delivery.processes.registration import PumpRegistration, Replaced
@@ -71,8 +71,8 @@ class Membership:
         """Make all other pumps refresh their list of pumps; a single pump need not wait."""
         if all(slot.generation == self._held.generation for slot in registration.living()):
             return
-        DirectoryVersion.bump()
-        self._joining = DirectoryVersion.current()
+        ConfigVersion.bump()
+        self._joining = ConfigVersion.current()
         self._join_until = time.monotonic() + FENCE_S
         if conf().wake:
             wakeup_sender.changed()

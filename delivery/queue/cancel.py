@@ -26,10 +26,11 @@ from delivery.ordering import key_queue
 
 QUEUED = DeliveryState.QUEUED.value
 CANCELLED = DeliveryState.CANCELLED.value
-HELD = {
+TAKEN = {
     DeliveryState.IN_FLIGHT.value: Reason.LEASE_EXPIRED,
     DeliveryState.AWAITING_ACK.value: Reason.ACK_TIMEOUT,
 }
+"""States of a delivery that a worker or the consumer has, and why it is queued again at its end."""
 
 
 BATCH_SIZE = 2000
@@ -185,7 +186,7 @@ def _entries(message: Message, principal: Principal, before: dict[str, Any]) -> 
 
 def _sent(message_ids: list[int]) -> dict[int, datetime]:
     """Return the latest end of each message's open attempts; messages without any are absent."""
-    rows = Delivery.objects.filter(message_id__in=message_ids, state__in=HELD)
+    rows = Delivery.objects.filter(message_id__in=message_ids, state__in=TAKEN)
     return dict(rows.values_list("message_id").annotate(until=Max("due_at")))
 
 
@@ -261,7 +262,7 @@ def _cancel_retired(retired: list[int], now: datetime, slot: int, batch: int) ->
 def _end_leases(retired: list[int], now: datetime, slot: int, batch: int) -> int:
     """Queue deliveries with expired leases; a late result of the holder is then ignored."""
     rows = list(
-        Delivery.objects.filter(consumer_id__in=retired, state__in=HELD, due_at__lte=now)
+        Delivery.objects.filter(consumer_id__in=retired, state__in=TAKEN, due_at__lte=now)
         .select_for_update(skip_locked=True)
         .only("id", "consumer_id", "state", "attempt_count")[:batch]
     )
@@ -283,7 +284,7 @@ def _end_leases(retired: list[int], now: datetime, slot: int, batch: int) -> int
     for row in rows:
         tally[row.consumer_id, row.state] -= 1
         tally[row.consumer_id, QUEUED] += 1
-    for state, reason in HELD.items():
+    for state, reason in TAKEN.items():
         Delivery.objects.filter(id__in=[row.id for row in rows], state=state).update(
             state=QUEUED,
             reason=reason.value,

@@ -20,7 +20,7 @@ from delivery import dead_letters
 from delivery.acks import callbacks
 from delivery.core import lifecycle
 from delivery.core.lifecycle import FINISHED, FREE_ATTEMPTS, ClaimedDelivery, DeliveryState, Reason
-from delivery.core.ordering import lane_id
+from delivery.core.ordering import key_number
 from delivery.core.outcome import Outcome
 from delivery.core.recipients import ALONE, LEVELS, Row, Share, by_age, share_out
 from delivery.models import Attempt, Counter, Delivery
@@ -374,14 +374,14 @@ def _without_held(
 ) -> list[_DueRow]:
     """Put retries of paused ordering keys back, and return the rows that may be sent.
 
-    Rows that were never attempted need no check: they already wait behind their lane's head.
+    Rows that were never attempted need no check: they already wait behind their key's head.
     """
     retries = [row for row in rows if row.ordering_key and (row.attempt_count or row.replay_id)]
     if not retries:
         return rows
     held = key_queue.paused((row.consumer_id, row.ordering_key) for row in retries)
     heads = {
-        row.id: lane_id(row.consumer_id, row.ordering_key)
+        row.id: key_number(row.consumer_id, row.ordering_key)
         for row in retries
         if (row.consumer_id, row.ordering_key) in held
     }

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from channels_app import failpoints
 from channels_app.database import raw, transactions
-from channels_app.models import Consumer, DirectoryVersion, Message, new_id
+from channels_app.models import ConfigVersion, Consumer, Message, new_id
 from channels_app.registry.cache import config_cache
 from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, DirectClaim, Reason
 from delivery.core.ordering import BEHIND
@@ -109,16 +109,16 @@ class MessageScan(NamedTuple):
         more = [select_payloads(ids)] if select_payloads and len(ids) <= FEW else []
         # The scan runs after the locks, so it sees each message accepted before a locked one.
         rows, scanned, version, *payload_rows = raw.read_all(
-            [_locking(ids), self._select_waiting(), (DirectoryVersion.CURRENT, []), *more]
+            [_locking(ids), self._select_waiting(), (ConfigVersion.CURRENT, []), *more]
         )
         waiting, is_all = self._cut(scanned)
-        locked, number = _accepted(rows), DirectoryVersion.of(version)
+        locked, number = _accepted(rows), ConfigVersion.of(version)
         if not is_all:
             chosen = set(waiting)
             locked = [it for it in locked if it.id in chosen]
         if others := sorted(set(waiting).difference(ids)):
             locked = sorted([*locked, *lock(others)])
-            number = DirectoryVersion.current()  # these may match consumers that registered later
+            number = ConfigVersion.current()  # these may match consumers that registered later
         return ScanResult(waiting, is_all, locked, number, *(payload_rows or [[]]))
 
     def _select_waiting(self) -> raw.Statement:
@@ -174,9 +174,9 @@ def lock_alone(
     One round trip.
     """
     more = [select_payloads(ids)] if len(ids) <= FEW else []
-    statements = [_locking(ids), (DirectoryVersion.CURRENT, []), *more]
+    statements = [_locking(ids), (ConfigVersion.CURRENT, []), *more]
     rows, version, *payload_rows = raw.read_all(statements)
-    return _accepted(rows), DirectoryVersion.of(version), payload_rows[0] if payload_rows else []
+    return _accepted(rows), ConfigVersion.of(version), payload_rows[0] if payload_rows else []
 
 
 def _locking(ids: Iterable[int]) -> raw.Statement:
@@ -353,7 +353,7 @@ def _run(
 
 def _make(work: Callable[[], FanoutResult]) -> FanoutResult:
     made = transactions.run(work, on_collision=new_id.reseed)
-    failpoints.reach("after_birth" if made.claimed else "after_dispatch")
+    failpoints.reach("after_claimed_fanout" if made.claimed else "after_fanout")
     return made
 
 
@@ -453,7 +453,7 @@ def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
         due=by_consumer,
         claimed=claimed,
     )
-    failpoints.reach("in_birth" if claimed else "in_dispatch")
+    failpoints.reach("in_claimed_fanout" if claimed else "in_fanout")
     raw.execute_last(
         [
             *entered.statements,

@@ -19,7 +19,7 @@ from delivery import metrics
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.ordering import BEHIND
 from delivery.core.recipients import Recipients
-from delivery.models import ConsumerHealth, Counter, Delivery, LaneWaiter, PullWorker
+from delivery.models import ConsumerHealth, Counter, Delivery, OrderingWaiter, PullWorker
 from delivery.models.counter import MADE
 from delivery.ordering import key_queue
 
@@ -156,7 +156,7 @@ def _due(rows: Iterable[Delivery], now: datetime) -> dict[int, datetime]:
     """Return when each is due: retries at once, because their wait was for the former consumer."""
     rows = list(rows)
     behind = [row.id for row in rows if row.is_behind]
-    waits = LaneWaiter.objects.filter(delivery_id__in=behind)
+    waits = OrderingWaiter.objects.filter(delivery_id__in=behind)
     instants = dict(waits.values_list("delivery_id", "due_at"))
     tried = {row.message_id for row in rows if row.attempt_count}
     scheduled = Message.objects.filter(id__in=tried, due_at__gt=now)

@@ -18,10 +18,10 @@ from channels_app.registry import configuration
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.ordering import BEHIND
 from delivery.core.principal import Principal
-from delivery.models import Delivery, LaneWaiter
+from delivery.models import Delivery, OrderingWaiter
 
 TAKEN = {DeliveryState.IN_FLIGHT.value, DeliveryState.AWAITING_ACK.value}
-DELIVERIES, MESSAGES, WAITERS = (one._meta.db_table for one in (Delivery, Message, LaneWaiter))
+DELIVERIES, MESSAGES, WAITERS = (one._meta.db_table for one in (Delivery, Message, OrderingWaiter))
 BATCH_SIZE = 2000
 """Approximate number of deliveries that one transaction moves."""
 

@@ -21,9 +21,17 @@ from channels_app.models import AuditEntry, Channel, Consumer, Message, MessageB
 from channels_app.registry import data_encryption
 from delivery.core.lifecycle import FINISHED, DeliveryState, Reason
 from delivery.core.principal import Principal
-from delivery.models import Counter, Delivery, Pruned, Replay, Restore, Restored, RestoredMessage
-from delivery.models.accounting import EVERY_CHANNEL
+from delivery.models import (
+    Counter,
+    Delivery,
+    Replay,
+    Restore,
+    Restored,
+    RestoredMessage,
+    RetentionMark,
+)
 from delivery.models.counter import MADE
+from delivery.models.reconciliation import EVERY_CHANNEL
 from delivery.ordering import key_queue
 from delivery.replay.filters import ReplayFilter, store
 from delivery.replay.runner import Pace, requeue
@@ -81,7 +89,7 @@ def messages(rows: Sequence[Restored], consumer: Consumer) -> None:
     if not rows:
         return
     # The tables lack some of its deliveries, which reconciliation must not report as missing.
-    Pruned.note(consumer.channel_id, max(row.message_id for row in rows))
+    RetentionMark.note(consumer.channel_id, max(row.message_id for row in rows))
     same = (
         *("channel_id", "producer_id", "event_type", "priority", "ordering_key"),
         *("idempotency_key", "content_type", "headers", "body_bytes", "accepted_at"),
@@ -211,7 +219,7 @@ def _forget(page: list[int]) -> int:
     wanted = set(Delivery.objects.filter(message_id__in=page).values_list("message_id", flat=True))
     gone = sorted(here - wanted)
     if gone:
-        Pruned.note(EVERY_CHANNEL, gone[-1])
+        RetentionMark.note(EVERY_CHANNEL, gone[-1])
         MessageBody.objects.filter(message_id__in=gone).delete()
         messages = Message.objects.filter(id__in=gone)
         messages._raw_delete(messages.db)

@@ -20,10 +20,12 @@ try:
 except ImportError:  # Not installed with SQLite.
     MySQLdb = CLIENT = None
 
-BUSY_S = 60.0
+LOCK_TIMEOUT_S = 60.0
 """Seconds to wait for SQLite's write lock."""
-ANSWER_TIMEOUT_S = 600
+RESPONSE_TIMEOUT_S = 600
 """Seconds to wait for a response from the server."""
+INSERT_ROWS = 2000
+"""Rows of a report in one statement."""
 MYSQL = ("mysql", "mysql2")
 ERRORS: tuple[type[Exception], ...] = (sqlite3.Error, *([MySQLdb.Error] if MySQLdb else []))
 """Exceptions of the drivers."""
@@ -31,7 +33,7 @@ NO_TABLE, NO_COLUMN = 1146, 1054
 """MySQL's error numbers."""
 
 
-class BadAddress(Exception):
+class InvalidAddress(Exception):
     """The address of the database is invalid or unusable. The message contains no password."""
 
 
@@ -51,12 +53,12 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """``sqlite:///path`` or ``mysql://user:password@host:port/name``. Raises BadAddress."""
+    """``sqlite:///path`` or ``mysql://user:password@host:port/name``. Raises InvalidAddress."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return Address("sqlite", unquote(parts.path.removeprefix("/")) or ":memory:")
     if parts.scheme not in MYSQL:
-        raise BadAddress(f"{parts.scheme or 'Nothing'} is no database: sqlite:/// or mysql://.")
+        raise InvalidAddress(f"{parts.scheme or 'Nothing'} is no database: sqlite:/// or mysql://.")
     return Address(
         "mysql",
         unquote(parts.path.lstrip("/")),
@@ -108,6 +110,25 @@ class Database:
         finally:
             cursor.close()
 
+    def replace_rows(
+        self,
+        table: str,
+        column: str,
+        since: datetime | str,
+        until: datetime | str,
+        names: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+    ) -> None:
+        """Replace a report's rows from ``since`` up to ``until`` with these.
+
+        Call it in a transaction, so that readers never see a part.
+        """
+        self.execute(f"DELETE FROM {table} WHERE {column} >= %s AND {column} < %s", [since, until])
+        holes = ", ".join(["%s"] * len(names))
+        sql = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({holes})"
+        for start in range(0, len(rows), INSERT_ROWS):
+            self.execute_many(sql, rows[start : start + INSERT_ROWS])
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Run the block in a transaction. SQLite waits for the write lock when it begins."""
@@ -144,15 +165,15 @@ class Database:
         return sql if self.is_mysql else sql.replace("%s", "?")
 
     def _values(self, values: Sequence[Any]) -> list[Any]:
-        return [self.stored(value) if isinstance(value, datetime) else value for value in values]
+        return [self.to_column(value) if isinstance(value, datetime) else value for value in values]
 
-    def stored(self, at: datetime) -> Any:
+    def to_column(self, at: datetime) -> Any:
         """Convert an instant to a column's format: naive UTC, on SQLite as Django writes it."""
         naive = at.astimezone(UTC).replace(tzinfo=None)
         return naive if self.is_mysql else str(naive)
 
 
-def explained(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Return a driver's error as a sentence with a remedy."""
     text = str(error)
     if text.startswith("no such ") or error.args[:1] in ((NO_TABLE,), (NO_COLUMN,)):
@@ -170,13 +191,15 @@ def _connect(address: Address) -> Any:
     if address.vendor == "sqlite":
         if not Path(address.name).exists():
             # SQLite would create an empty database.
-            raise BadAddress(f"There is no database {address.name}: is DATABASE_URL the broker's?")
-        connection = sqlite3.connect(address.name, timeout=BUSY_S, isolation_level=None)
+            raise InvalidAddress(
+                f"There is no database {address.name}: is DATABASE_URL the broker's?"
+            )
+        connection = sqlite3.connect(address.name, timeout=LOCK_TIMEOUT_S, isolation_level=None)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         return connection
     if MySQLdb is None:
-        raise BadAddress("mysql:// needs the package mysqlclient: install the extra `mysql`.")
+        raise InvalidAddress("mysql:// needs the package mysqlclient: install the extra `mysql`.")
     connection = MySQLdb.connect(
         host=address.host,
         port=address.port,
@@ -186,7 +209,7 @@ def _connect(address: Address) -> Any:
         charset="utf8mb4",
         autocommit=True,
         connect_timeout=5,
-        read_timeout=ANSWER_TIMEOUT_S,
+        read_timeout=RESPONSE_TIMEOUT_S,
         client_flag=CLIENT.FOUND_ROWS,
         # As in the broker's own connections: no gap locks, and commits of others are visible.
         init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",

@@ -13,22 +13,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.broker import tables
 from pipeline.broker.database import Database, instant
 
-EVERY_CHANNEL = 0
+ALL_CHANNELS = 0
 """The mark under this number applies to messages; the one under a channel's to its deliveries."""
-BEING_DELETED = (1 << 63) - 1
-LANES = (
+DELETED_MARK = (1 << 63) - 1
+CHANNELS_SCHEMA = (
     "channel_id bigint, mark bigint, "
-    "parties array<struct<id: bigint, since: bigint, event_types: array<string>>>"
+    "consumers array<struct<id: bigint, since: bigint, event_types: array<string>>>"
 )
-CONSUMERS = "consumer_id bigint, home bigint"
-SPANS = (
+CONSUMER_CHANNELS_SCHEMA = "consumer_id bigint, own_channel_id bigint"
+REPLAYS_SCHEMA = (
     "consumer_id bigint, "
-    "spans array<struct<first: bigint, last: bigint, low: bigint, high: bigint>>"
+    "replays array<struct<first: bigint, last: bigint, low: bigint, high: bigint>>"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class ConsumerInfo:
     """A consumer."""
 
     id: int
@@ -36,14 +36,14 @@ class Party:
     event_types: list[str]
     """Names and patterns. An empty list matches everything."""
     is_retired: bool
-    of_queue: bool
+    is_in_queue: bool
     """Whether its channel is a queue, which gives each message to one of its consumers."""
     since: int
     """The first key whose message was fanned out with exactly these settings."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReplayRange:
     """Key ranges of one replay from the lake.
 
     It created deliveries with keys from ``first`` to ``last``, of messages with keys from ``low``
@@ -58,59 +58,68 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Parties:
+class ConsumerDirectory:
     """All consumers, retired ones included, with channels, marks and replays."""
 
-    consumers: list[Party]
+    consumers: list[ConsumerInfo]
     channel_ids: list[int]
     marks: dict[int, int]
     """By channel: retention may have deleted deliveries of messages up to this key."""
-    spans: list[Span]
+    replays: list[ReplayRange]
 
     @property
     def mark(self) -> int:
         """Retention may have deleted messages up to this key."""
-        return self.marks.get(EVERY_CHANNEL, 0)
+        return self.marks.get(ALL_CHANNELS, 0)
 
-    def lanes(self, spark: SparkSession) -> DataFrame:
+    def channels(self, spark: SparkSession) -> DataFrame:
         """Return a row for each channel with its active consumers; queues have none."""
-        wanting: dict[int, list[tuple[int, int, list[str]]]] = {it: [] for it in self.channel_ids}
-        for party in self.consumers:
-            is_meant = not (party.is_retired or party.of_queue)
-            if is_meant and party.channel_id in wanting:
-                wanting[party.channel_id].append((party.id, party.since, party.event_types))
-        rows = [(key, self.marks.get(key, 0), found) for key, found in wanting.items()]
-        return spark.createDataFrame(rows, LANES)
+        active: dict[int, list[tuple[int, int, list[str]]]] = {it: [] for it in self.channel_ids}
+        for consumer in self.consumers:
+            gets_all = not (consumer.is_retired or consumer.is_in_queue)
+            if gets_all and consumer.channel_id in active:
+                active[consumer.channel_id].append(
+                    (consumer.id, consumer.since, consumer.event_types)
+                )
+        rows = [(key, self.marks.get(key, 0), found) for key, found in active.items()]
+        return spark.createDataFrame(rows, CHANNELS_SCHEMA)
 
-    def homes(self, spark: SparkSession) -> DataFrame:
+    def consumer_channels(self, spark: SparkSession) -> DataFrame:
         """Return the channel of each consumer."""
-        rows = [(party.id, party.channel_id) for party in self.consumers]
-        return spark.createDataFrame(rows, CONSUMERS)
+        rows = [(consumer.id, consumer.channel_id) for consumer in self.consumers]
+        return spark.createDataFrame(rows, CONSUMER_CHANNELS_SCHEMA)
 
-    def restores(self, spark: SparkSession) -> DataFrame:
+    def replay_ranges(self, spark: SparkSession) -> DataFrame:
         """Return the replays from the lake of each consumer."""
         found: dict[int, list[tuple[int, int, int, int]]] = {}
-        for it in self.spans:
+        for it in self.replays:
             found.setdefault(it.consumer_id, []).append((it.first, it.last, it.low, it.high))
-        return spark.createDataFrame(list(found.items()), SPANS)
+        return spark.createDataFrame(list(found.items()), REPLAYS_SCHEMA)
 
 
-def read(database: Database, grace: timedelta) -> Parties:
+def read(database: Database, grace: timedelta) -> ConsumerDirectory:
     """Read the current state. ``grace`` exceeds the difference between the hosts' clocks."""
     consumers = [
-        Party(key, home, json.loads(types), state == "retired", kind == "queue", _since(at, grace))
-        for key, home, types, state, kind, at in database.read(
+        ConsumerInfo(
+            key,
+            channel_id,
+            json.loads(types),
+            state == "retired",
+            kind == "queue",
+            _since(at, grace),
+        )
+        for key, channel_id, types, state, kind, at in database.read(
             "SELECT c.id, c.channel_id, c.event_types, c.state, h.kind, c.updated_at "
             "FROM channels_app_consumer AS c "
             "JOIN channels_app_channel AS h ON h.id = c.channel_id"
         )
     ]
-    return Parties(
+    return ConsumerDirectory(
         consumers,
         [key for (key,) in database.read("SELECT id FROM channels_app_channel")],
-        dict(database.read("SELECT channel_id, message_id FROM delivery_pruned")),
+        dict(database.read("SELECT channel_id, message_id FROM delivery_retentionmark")),
         [
-            Span(*row)
+            ReplayRange(*row)
             for row in database.read(
                 "SELECT consumer_id, first_key, last_key, low, high FROM delivery_restore "
                 "WHERE last_key > 0"

@@ -24,7 +24,10 @@ def read(sql: str, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> Iterator[
     ``sql`` may contain only the program's own numbers and instants: the driver has no parameters.
     """
     reader = cx.read_sql(
-        _url(settings.get(settings.BULK)), sql, return_type="arrow_stream", batch_size=batch_rows
+        _url(settings.get(settings.READ_URL)),
+        sql,
+        return_type="arrow_stream",
+        batch_size=batch_rows,
     )
     for batch in reader:
         yield cast(batch, schema)

@@ -14,14 +14,14 @@ from pipeline.broker.database import Database
 
 logger = logging.getLogger(__name__)
 
-WHOLE_SECOND = timedelta(seconds=1)
+LIST_RESOLUTION = timedelta(seconds=1)
 """The server's list of transactions has whole seconds."""
-CACHED = timedelta(milliseconds=100)
+LIST_REFRESH = timedelta(milliseconds=100)
 """InnoDB refreshes that list every tenth of a second at most, so it may lack newer transactions."""
-BLIND = timedelta(minutes=15)
+FALLBACK_MARGIN = timedelta(minutes=15)
 """Margin where that list cannot be read. No statement of the broker takes a minute."""
 NO_PRIVILEGE = 1227
-OPEN = (
+OLDEST_TRANSACTION = (
     "SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, NOW())) FROM information_schema.innodb_trx "
     "WHERE trx_autocommit_non_locking = 0 AND trx_is_read_only = 0"
 )
@@ -29,7 +29,7 @@ OPEN = (
 clocks of hosts are never compared."""
 
 
-def bound(database: Database, lag: timedelta) -> datetime:
+def readable_until(database: Database, lag: timedelta) -> datetime:
     """Return an instant: each row whose key was generated before it is readable.
 
     ``lag`` is the longest time between generating a key and beginning its transaction. Needs the
@@ -40,11 +40,11 @@ def bound(database: Database, lag: timedelta) -> datetime:
     if not database.is_mysql:
         return now - lag  # SQLite has one writer at a time, and waits for it less than that.
     try:
-        age_s = database.read(OPEN)[0][0]
+        age_s = database.read(OLDEST_TRANSACTION)[0][0]
     except Exception as error:  # by number: SQLite has no such driver
         if error.args[:1] != (NO_PRIVILEGE,):
             raise
-        logger.warning("no privilege PROCESS: reading only what is older than %s", BLIND)
-        return now - max(lag, BLIND)
-    oldest = timedelta(seconds=int(age_s)) + WHOLE_SECOND if age_s is not None else CACHED
+        logger.warning("no privilege PROCESS: reading only what is older than %s", FALLBACK_MARGIN)
+        return now - max(lag, FALLBACK_MARGIN)
+    oldest = timedelta(seconds=int(age_s)) + LIST_RESOLUTION if age_s is not None else LIST_REFRESH
     return now - oldest - lag

@@ -11,42 +11,49 @@ from datetime import datetime
 
 from pipeline.broker.database import Database, instant
 from pipeline.broker.runs import RUNS, Run
-from pipeline.settings import BULK, Settings
+from pipeline.settings import READ_URL, Settings
 
 CATCH_UP_TIMEOUT_S = 600.0
 PAUSE_S = 0.5
 
 
-class Behind(Exception):
+class ReplicaLag(Exception):
     """The replica is too far behind; the message says how far."""
 
 
 def catch_up(database: Database, settings: Settings, run: Run) -> None:
-    """Wait until bulk reads see what is committed now. Raises Behind, Cancelled or Lost."""
-    if settings.bulk_url == settings.database_url:
+    """Wait until bulk reads see what is committed now.
+
+    Raises ReplicaLag, RunCancelled or LockLost.
+    """
+    if settings.read_url == settings.database_url:
         return
     now = database.now()
     deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
-    replica = Database(settings.bulk_url)
+    replica = Database(settings.read_url)
     try:
-        while (heard := _heard(replica, run)) is None or heard <= now:
+        while (heartbeat := _replica_heartbeat(replica, run)) is None or heartbeat <= now:
             if time.monotonic() > deadline:
-                raise Behind(_explained(database, heard))
+                raise ReplicaLag(_lag_message(database, heartbeat))
             run.report("waiting for the replica")
             time.sleep(PAUSE_S)
     finally:
         replica.close()
 
 
-def _heard(replica: Database, run: Run) -> datetime | None:
+def _replica_heartbeat(replica: Database, run: Run) -> datetime | None:
     """Return the latest heartbeat of the run that the replica has."""
     found = replica.read(f"SELECT heartbeat_at FROM {RUNS} WHERE id = %s", [run.id])
     return instant(found[0][0]) if found and found[0][0] else None
 
 
-def _explained(database: Database, heard: datetime | None) -> str:
-    behind = f"{(database.now() - heard).total_seconds():.0f} s" if heard else "more than this run"
+def _lag_message(database: Database, heartbeat: datetime | None) -> str:
+    lag = (
+        f"{(database.now() - heartbeat).total_seconds():.0f} s"
+        if heartbeat
+        else "more than this run"
+    )
     return (
-        f"The database of {BULK} is {behind} behind DATABASE_URL, or no replica of it: rows that "
+        f"The database of {READ_URL} is {lag} behind DATABASE_URL, or no replica of it: rows that "
         "went to the lake would count twice. Run again when it has caught up, or without it."
     )

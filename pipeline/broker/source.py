@@ -59,14 +59,14 @@ class BrokerTable(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the reader of a batch query."""
-        return Reader(_table(self.options), schema.fieldNames(), self.options)
+        return BatchReader(_table(self.options), schema.fieldNames(), self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Create the reader of a stream."""
-        return Follower(_table(self.options), schema.fieldNames(), self.options)
+        return StreamReader(_table(self.options), schema.fieldNames(), self.options)
 
 
-class _Rows:
+class _RangeReader:
     """Read ranges of a table."""
 
     def __init__(self, table: Table, names: list[str], options: Mapping[str, str]) -> None:
@@ -87,7 +87,7 @@ class _Rows:
         yield from executor.read(sql, schema)
 
 
-class Reader(_Rows, DataSourceReader):
+class BatchReader(_RangeReader, DataSourceReader):
     """Read a table in ranges of equal length between two keys."""
 
     def partitions(self) -> list[InputPartition]:
@@ -98,7 +98,7 @@ class Reader(_Rows, DataSourceReader):
         return list(split(low, high, self.ranges)) or [KeyRange(low, low)]
 
 
-class Follower(_Rows, DataSourceStreamReader):
+class StreamReader(_RangeReader, DataSourceStreamReader):
     """Read new rows up to the high watermark. An offset is the first key not read yet."""
 
     def initialOffset(self) -> dict[str, int]:
@@ -108,10 +108,14 @@ class Follower(_Rows, DataSourceStreamReader):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """The offset up to which all rows are readable."""
         lag = timedelta(seconds=int(self.options.get("lag_s", 60)))
-        database = Database(settings.get(settings.BULK))
+        database = Database(settings.get(settings.READ_URL))
         try:
             # Never backwards: the clock may have been set.
-            return {"key": max(start["key"], tables.first_key(high_watermark.bound(database, lag)))}
+            return {
+                "key": max(
+                    start["key"], tables.first_key(high_watermark.readable_until(database, lag))
+                )
+            }
         finally:
             database.close()
 

@@ -48,9 +48,9 @@ class Table:
     def select(self, where: str, names: Sequence[str] = ()) -> str:
         """Return a query of all columns, or of the named ones in this order."""
         known = {column.name: column for column in self.columns}
-        wanted = [known[name] for name in names] if names else self.columns
-        shown = ", ".join(f"{column.sql} AS {column.name}" for column in wanted)
-        return f"SELECT {shown} FROM {self.source} WHERE {where}"
+        columns = [known[name] for name in names] if names else self.columns
+        selected = ", ".join(f"{column.sql} AS {column.name}" for column in columns)
+        return f"SELECT {selected} FROM {self.source} WHERE {where}"
 
 
 def _columns(prefix: str, **types: pa.DataType) -> tuple[Column, ...]:
@@ -78,7 +78,7 @@ MESSAGE_COLUMNS = _columns(
 )
 MESSAGES = Table("messages", "channels_app_message m", "m.id", MESSAGE_COLUMNS)
 """Messages without their bodies, for everything that counts messages."""
-WHOLE_MESSAGES = Table(
+MESSAGES_WITH_BODIES = Table(
     "messages",
     "channels_app_message m LEFT JOIN channels_app_messagebody b ON b.message_id = m.id",
     "m.id",
@@ -133,16 +133,16 @@ ATTEMPT_COLUMNS = _columns(
     remote_address=pa.string(),
     worker=pa.string(),
 )
-WHOSE = _columns("d", message_id=pa.int64(), consumer_id=pa.int64(), channel_id=pa.int64())
+OWNER_COLUMNS = _columns("d", message_id=pa.int64(), consumer_id=pa.int64(), channel_id=pa.int64())
 """Columns that an attempt takes from its delivery."""
 ATTEMPTS = Table(
     "attempts",
     "delivery_attempt a JOIN delivery_delivery d ON d.id = a.delivery_id",
     "a.id",
-    (*ATTEMPT_COLUMNS, *WHOSE),
+    (*ATTEMPT_COLUMNS, *OWNER_COLUMNS),
 )
 """Attempts by their own keys, with the columns of their deliveries."""
-ATTEMPTS_ALONE = Table("attempts", "delivery_attempt a", "a.id", ATTEMPT_COLUMNS)
+ATTEMPTS_ONLY = Table("attempts", "delivery_attempt a", "a.id", ATTEMPT_COLUMNS)
 """Attempts without the columns of their deliveries."""
 ATTEMPTS_OF_DELIVERIES = Table("attempts", ATTEMPTS.source, "d.id", ATTEMPTS.columns)
 """Attempts by the keys of their deliveries, which is how they are archived."""
@@ -162,13 +162,13 @@ BY_NAME = {table.name: table for table in (MESSAGES, DELIVERIES, ATTEMPTS, RESTO
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
-def public(prefix: str, key: int) -> str:
+def public_id(prefix: str, key: int) -> str:
     """Return the public form of a key: ``msg_`` and 13 characters, for the prefix ``msg``."""
     digits = (_ALPHABET[(key >> shift) & 31] for shift in range(60, -1, -5))
     return f"{prefix}_{''.join(digits)}"
 
 
-def key_of(prefix: str, text: str) -> int | None:
+def parse_id(prefix: str, text: str) -> int | None:
     """Return the key of a public form; None for any other text."""
     head, _, digits = text.partition("_")
     if head != prefix or len(digits) != 13 or not set(digits) <= set(_ALPHABET):
@@ -184,6 +184,6 @@ def first_key(at: datetime) -> int:
     return max(0, (at - EPOCH) // timedelta(milliseconds=1)) << TIME_SHIFT
 
 
-def made_at(key: int) -> datetime:
+def created_at(key: int) -> datetime:
     """Return when a key was generated, to the millisecond."""
     return EPOCH + timedelta(milliseconds=key >> TIME_SHIFT)

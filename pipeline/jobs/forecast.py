@@ -5,10 +5,18 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
+from pipeline.contract.jobs import JOBS
+from pipeline.core import forecast
+from pipeline.core.forecast import (
+    ALL,
+    HOUR,
+    WEEK,
+    ForecastRow,
+    HourForecast,
+    PastLoad,
+    ScheduledLoad,
+)
 from pipeline.execution.job import Context, Job
-from pipeline.rules import estimates, timetable
-from pipeline.rules.estimates import HOUR, WEEK
-from pipeline.rules.timetable import ALL, Frame, Hour, Known, Past
 from pipeline.transforms import load
 
 HOURS, WEEKS = 168, 4
@@ -23,116 +31,126 @@ COLUMNS = (
 )
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--hours", type=_up_to(MAX_HOURS), default=HOURS, help=f"to look ahead (default: {HOURS})"
+        "--hours",
+        type=_up_to(MAX_HOURS),
+        default=HOURS,
+        help=f"Hours to forecast (default: {HOURS}).",
     )
     parser.add_argument(
-        "--weeks", type=_up_to(MAX_WEEKS), default=WEEKS, help=f"to look back (default: {WEEKS})"
+        "--weeks",
+        type=_up_to(MAX_WEEKS),
+        default=WEEKS,
+        help=f"Weeks of history to use (default: {WEEKS}).",
     )
     parser.add_argument(
         "--rate",
         type=_rate,
         metavar="PER_SECOND",
-        help="deliveries a second of one pump (default: what was seen here, at least "
-        f"{load.DEFAULT_RATE:.0f})",
+        help="Deliveries per second of one pump (default: as measured, at least "
+        f"{load.DEFAULT_RATE:.0f}).",
     )
     parser.add_argument(
         "--backtest",
         action="store_true",
-        help="also forecast the last week from the weeks before it, and say how far off that was",
+        help="Also forecast last week from the weeks before it, and report the error.",
     )
 
 
 def work(context: Context) -> dict[str, Any]:
     """Estimate each hour of each channel, and replace the last forecast."""
     options, database = context.options, context.database
-    start = timetable.hour_of(context.frames.bound())
+    start = forecast.hour_of(context.datasets.readable_until())
     now = database.now()
     rate, source = load.rate(database, options.rate, now)
-    fanout, channels = load.receivers(database)
-    context.report("reading what is scheduled")
+    fanout, channels = load.push_consumers(database)
+    context.report("reading scheduled messages")
     end = start + HOUR * options.hours
-    known = load.waiting(database, fanout, channels, now, end)
+    known = load.scheduled(database, fanout, channels, now, end)
     # Start Spark here rather than while reading.
     context.spark  # noqa: B018
     context.report("reading the past weeks")
     weeks = options.weeks + (1 if options.backtest else 0)
-    plan = _Plan(start, options.hours, options.weeks, options.backtest)
-    for channel_id, past in load.history(context.frames, fanout, start - WEEK * weeks, start):
-        plan.add(channel_id, past, known.pop(channel_id, Known()))
+    plan = _ForecastPlan(start, options.hours, options.weeks, options.backtest)
+    for channel_id, past in load.history(context.datasets, fanout, start - WEEK * weeks, start):
+        plan.add(channel_id, past, known.pop(channel_id, ScheduledLoad()))
         context.report("reading the past weeks", len(plan.channels))
     for channel_id, one in known.items():
-        plan.add(channel_id, Past(), one)
-    frames = list(plan.frames())
-    context.report("writing", 0, len(frames))
-    write(context, frames, rate)
-    return _result(plan, frames, rate, source)
+        plan.add(channel_id, PastLoad(), one)
+    rows = list(plan.rows())
+    context.report("writing", 0, len(rows))
+    write(context, rows, rate)
+    return _result(plan, rows, rate, source)
 
 
-class _Plan:
+class _ForecastPlan:
     """Collect the hours of all channels."""
 
     def __init__(self, start: datetime, count: int, weeks: int, backtest: bool) -> None:
         self.start, self.count, self.weeks, self.backtest = start, count, weeks, backtest
-        self.channels: dict[int, Known] = {}
-        self.hours = [Hour() for _ in range(count)]
+        self.channels: dict[int, ScheduledLoad] = {}
+        self.hours = [HourForecast() for _ in range(count)]
         """Totals of all channels."""
-        self.known = Known()
+        self.known = ScheduledLoad()
         self.tested = [(0.0, 0.0)] * (WEEK // HOUR)
-        self._frames: list[Frame] = []
+        self._channel_rows: list[ForecastRow] = []
 
-    def add(self, channel_id: int, past: Past, known: Known) -> None:
+    def add(self, channel_id: int, past: PastLoad, known: ScheduledLoad) -> None:
         """Add a channel."""
-        found = timetable.hours(past, known, self.start, self.count, self.weeks)
-        self._frames += timetable.frames(channel_id, self.start, found, known)
+        found = forecast.forecast_hours(past, known, self.start, self.count, self.weeks)
+        self._channel_rows += forecast.hour_rows(channel_id, self.start, found, known)
         self.channels[channel_id] = known
         self.known.add(known)
         for mine, its in zip(self.hours, found, strict=True):
             mine.add(its)
         if self.backtest:
-            one = timetable.backtest(past, self.start, len(self.tested), self.weeks)
+            one = forecast.backtest(past, self.start, len(self.tested), self.weeks)
             self.tested = [
-                (came + its_came, said + its_said)
-                for (came, said), (its_came, its_said) in zip(self.tested, one, strict=True)
+                (actual + its_actual, expected + its_expected)
+                for (actual, expected), (its_actual, its_expected) in zip(
+                    self.tested, one, strict=True
+                )
             ]
 
-    def frames(self) -> Iterator[Frame]:
+    def rows(self) -> Iterator[ForecastRow]:
         """Yield all rows: hours of all channels together, of each channel, and hot minutes."""
-        yield from timetable.frames(ALL, self.start, self.hours, self.known)
-        yield from self._frames
-        for at in timetable.hot_minutes(self.hours, self.known, MAX_MINUTES):
-            place = (timetable.hour_of(at) - self.start) // HOUR
+        yield from forecast.hour_rows(ALL, self.start, self.hours, self.known)
+        yield from self._channel_rows
+        for at in forecast.hot_minutes(self.hours, self.known, MAX_MINUTES):
+            place = (forecast.hour_of(at) - self.start) // HOUR
             usual = self.hours[place].usual.deliveries / 60
             for channel_id, known in ((ALL, self.known), *self.channels.items()):
-                frame = timetable.minute(channel_id, at, known, usual)
-                if frame is not None:
-                    yield frame
+                row = forecast.minute_row(channel_id, at, known, usual)
+                if row is not None:
+                    yield row
 
 
-def write(context: Context, frames: list[Frame], rate: float) -> None:
+def write(context: Context, forecast_rows: list[ForecastRow], rate: float) -> None:
     """Replace the forecast in one transaction, so that readers never see a part."""
     rows = [
         [
             *(it.channel_id, it.span_s, it.begins_at),
             *(it.load.messages, it.load.deliveries, it.load.bytes),
             *(it.scheduled, it.retries, it.low, it.high, it.samples, it.basis.value),
-            *(it.per_second, estimates.workers(it.per_second, rate), it.is_hot, context.run.id),
+            *(it.per_second, forecast.pumps_needed(it.per_second, rate), it.is_hot, context.run.id),
         ]
-        for it in frames
+        for it in forecast_rows
     ]
     database = context.database
     holes = ", ".join(["%s"] * len(COLUMNS))
     with database.transaction():
-        context.run.hold(database)
+        context.run.require_lock(database)
         database.execute(f"DELETE FROM {TABLE}")
         database.execute_many(f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({holes})", rows)
 
 
-def _result(plan: _Plan, frames: list[Frame], rate: float, source: str) -> dict[str, Any]:
-    whole = [it for it in frames if it.channel_id == ALL]
-    by_hour = [it for it in whole if it.span_s == timetable.HOUR_S]
+def _result(
+    plan: _ForecastPlan, rows: list[ForecastRow], rate: float, source: str
+) -> dict[str, Any]:
+    whole = [it for it in rows if it.channel_id == ALL]
+    by_hour = [it for it in whole if it.span_s == forecast.HOUR_S]
     result = {
         "from": plan.start.isoformat(),
         "hours": plan.count,
@@ -141,12 +159,12 @@ def _result(plan: _Plan, frames: list[Frame], rate: float, source: str) -> dict[
         "deliveries": round(sum(it.load.deliveries for it in by_hour)),
         "hot_hours": sum(it.is_hot for it in by_hour),
         "hot_minutes": len(whole) - len(by_hour),
-        "workers": max(estimates.workers(it.per_second, rate) for it in by_hour),
+        "workers": max(forecast.pumps_needed(it.per_second, rate) for it in by_hour),
         "rate_per_second": round(rate, 1),
         "rate_source": source,
     }
     if plan.backtest:
-        weighted, mean = estimates.errors(plan.tested)
+        weighted, mean = forecast.forecast_errors(plan.tested)
         result["error_percent"] = None if weighted is None else round(100 * weighted, 1)
         result["mean_error_percent"] = None if mean is None else round(100 * mean, 1)
     return result
@@ -171,4 +189,4 @@ def _rate(text: str) -> float:
     return value
 
 
-JOB = Job("forecast", "estimate the load of the coming hours", arguments, work)
+JOB = Job("forecast", JOBS["forecast"].summary, add_options, work)

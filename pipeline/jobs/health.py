@@ -10,18 +10,19 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline.broker import report_tables
-from pipeline.execution.job import Context, Job, Refused
-from pipeline.lake.datasets import LATE, SKEW
-from pipeline.rules import health, hours, outcomes
-from pipeline.rules.health import Measures
+from pipeline.contract import outcomes
+from pipeline.contract.jobs import JOBS
+from pipeline.core import health, hours
+from pipeline.core.health import Measures
+from pipeline.execution.job import Context, Job, JobError
+from pipeline.lake.datasets import CLOCK_SKEW, RECORDING_DELAY
 from pipeline.transforms import endpoints
-from pipeline.transforms.endpoints import BEFORE, BURNS
+from pipeline.transforms.endpoints import BURN_WINDOWS, WEEK_BEFORE
 
 TABLE = "delivery_healthday"
 OBJECTIVE = 99.9
 PERCENTILES = (50, 95, 99)
-NAMES = (
+COLUMNS = (
     *("day", "consumer_id", "host", "attempts", "failed", "retries", "unreachable"),
     *("p50_ms", "p95_ms", "p99_ms", "recoveries", "recovery_median_s", "recovery_longest_s"),
     *("outage_s", "score", "down_since", "reason", "objective", "budget_used"),
@@ -30,7 +31,7 @@ NAMES = (
 
 
 @dataclass(slots=True)
-class Runs:
+class FailureRuns:
     """Runs of consecutive failures that ended in a window, and how much of it long runs covered."""
 
     recoveries: int = 0
@@ -40,14 +41,14 @@ class Runs:
 
 
 @dataclass(slots=True)
-class Found:
+class Measurements:
     """Measurements of one consumer or host, by window."""
 
     measures: defaultdict[str, Measures] = field(default_factory=lambda: defaultdict(Measures))
-    runs: defaultdict[str, Runs] = field(default_factory=lambda: defaultdict(Runs))
+    runs: defaultdict[str, FailureRuns] = field(default_factory=lambda: defaultdict(FailureRuns))
     down_since: datetime | None = None
 
-    def of(self, window: str) -> dict[str, Any]:
+    def values(self, window: str) -> dict[str, Any]:
         """Return the values in which a day is compared with the days before it."""
         measures = self.measures[window]
         return {
@@ -61,21 +62,21 @@ class Found:
         }
 
 
-Day = dict[tuple[int, str], Found]
+Day = dict[tuple[int, str], Measurements]
 """By consumer and host."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--day", type=_day, metavar="DATE", help="a day in UTC: yesterday and today unless told"
+        "--day", type=_day, metavar="DATE", help="A day in UTC (default: yesterday and today)."
     )
     parser.add_argument(
         "--objective",
         type=_objective,
         metavar="PERCENT",
         default=OBJECTIVE,
-        help="how many of all attempts shall not fail (%(default)s)",
+        help="Percentage of attempts that should succeed (default: %(default)s).",
     )
 
 
@@ -92,14 +93,14 @@ def _objective(text: str) -> float:
 
 def work(context: Context) -> dict[str, Any]:
     """Measure and rate each day, and replace its former rows."""
-    bound = context.frames.bound()
+    bound = context.datasets.readable_until()
     spans = days_of(context.options.day, hours.floor(bound))
     if not spans:
-        raise Refused(f"{context.options.day} has no whole hour yet.")
-    first, last = spans[0][0] - BEFORE, spans[-1][1]
+        raise JobError(f"{context.options.day} has no whole hour yet.")
+    first, last = spans[0][0] - WEEK_BEFORE, spans[-1][1]
     context.report("reading")
-    attempts = context.frames.attempts(
-        first - SKEW, min(last + LATE, bound), list(endpoints.ATTEMPT)
+    attempts = context.datasets.attempts(
+        first - CLOCK_SKEW, min(last + RECORDING_DELAY, bound), list(endpoints.ATTEMPT_COLUMNS)
     )
     started = f.col("started_at")
     attempts = attempts.where((started >= f.lit(first)) & (started < f.lit(last)))
@@ -109,7 +110,7 @@ def work(context: Context) -> dict[str, Any]:
     finally:
         attempts.unpersist()
     for done, (start, _) in enumerate(spans):
-        context.report("judging", done, len(spans))
+        context.report("rating", done, len(spans))
         _write(context, start.date(), found[start])
     tried = sum(
         one.measures["day"].attempts
@@ -131,31 +132,31 @@ def _found(
     context: Context, attempts: DataFrame, spans: list[endpoints.Span]
 ) -> dict[datetime, Day]:
     """Return the measurements of each day."""
-    found: dict[datetime, Day] = {start: defaultdict(Found) for start, _ in spans}
+    found: dict[datetime, Day] = {start: defaultdict(Measurements) for start, _ in spans}
 
-    def of(row: Row) -> Found:
+    def measured(row: Row) -> Measurements:
         day = datetime.fromtimestamp(row["day"], UTC)
         return found[day][row["consumer_id"], row["host"]]
 
-    homes = endpoints.hosts(context.spark, context.database)
-    report_tables = endpoints.windows(context.spark, spans)
+    consumer_hosts = endpoints.hosts(context.spark, context.database)
+    windows = endpoints.windows(context.spark, spans)
     context.report("measuring")
-    for row in endpoints.sums(attempts, homes, report_tables, spans[-1][1]).toLocalIterator():
-        of(row).measures[row["window"]].add(
+    for row in endpoints.sums(attempts, consumer_hosts, windows, spans[-1][1]).toLocalIterator():
+        measured(row).measures[row["window"]].add(
             *(row["outcome"], row["bucket"], row["n"], row["retries"]),
             *(row["weight"], row["squares"]),
         )
         context.run.check()
-    context.report("looking for recoveries")
-    runs = endpoints.runs(attempts, homes).persist()
-    for row in endpoints.recoveries(runs, report_tables).toLocalIterator():
-        known = of(row).runs[row["window"]]
+    context.report("finding recoveries")
+    runs = endpoints.runs(attempts, consumer_hosts).persist()
+    for row in endpoints.recoveries(runs, windows).toLocalIterator():
+        known = measured(row).runs[row["window"]]
         known.recoveries = row["n"]
         known.recovery_median_s, known.recovery_longest_s = row["median_s"], row["longest_s"]
-    for row in endpoints.outages(runs, report_tables).toLocalIterator():
-        of(row).runs[row["window"]].outage_s = row["outage_s"]
+    for row in endpoints.outages(runs, windows).toLocalIterator():
+        measured(row).runs[row["window"]].outage_s = row["outage_s"]
         if row["window"] == "day" and row["since"] is not None:
-            of(row).down_since = endpoints.moment(row["since"])
+            measured(row).down_since = endpoints.from_micros(row["since"])
     runs.unpersist()
     return found
 
@@ -165,23 +166,26 @@ def _write(context: Context, day: date, found: Day) -> None:
     objective = context.options.objective
     rows = [row_of(day, who, one, objective) for who, one in sorted(found.items())]
     with context.database.transaction():
-        context.run.hold(context.database)
-        report_tables.replace(
-            *(context.database, TABLE, "day", day.isoformat(), (day + hours.DAY).isoformat()),
-            NAMES,
-            [[row[name] for name in NAMES] for row in rows],
+        context.run.require_lock(context.database)
+        context.database.replace_rows(
+            *(TABLE, "day", day.isoformat(), (day + hours.DAY).isoformat()),
+            COLUMNS,
+            [[row[name] for name in COLUMNS] for row in rows],
         )
 
 
-def row_of(day: date, who: tuple[int, str], one: Found, objective: float) -> dict[str, Any]:
+def row_of(day: date, who: tuple[int, str], one: Measurements, objective: float) -> dict[str, Any]:
     """Return a row of the table."""
     measures = one.measures
-    burns = {f"burn_{name}": health.burn(measures[name], objective) for name in (*BURNS, "day")}
+    burns = {
+        f"burn_{name}": health.burn_rate(measures[name], objective)
+        for name in (*BURN_WINDOWS, "day")
+    }
     return {
         "day": day.isoformat(),
         "consumer_id": who[0],
         "host": who[1],
-        **one.of("day"),
+        **one.values("day"),
         "down_since": one.down_since,
         "reason": health.reason(
             *(measures["day"], measures["before"]),
@@ -191,10 +195,10 @@ def row_of(day: date, who: tuple[int, str], one: Found, objective: float) -> dic
         ),
         "objective": objective,
         # A rate of 1 for a week uses the whole budget of a week.
-        "budget_used": health.burn(measures["week"], objective),
+        "budget_used": health.burn_rate(measures["week"], objective),
         **burns,
-        "week_before": json.dumps(one.of("before")),
+        "week_before": json.dumps(one.values("before")),
     }
 
 
-JOB = Job("health", "judge success, latency and recovery of consumers and hosts", arguments, work)
+JOB = Job("health", JOBS["health"].summary, add_options, work)

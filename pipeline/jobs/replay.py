@@ -12,92 +12,99 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from pipeline.broker import runs
+from pipeline.contract.jobs import JOBS
 from pipeline.execution import arguments
-from pipeline.execution.job import Context, Job, Refused
-from pipeline.transforms import selection, staging
-from pipeline.transforms.selection import Count, Selection, Wanted
-from pipeline.transforms.staging import Staging
+from pipeline.execution.job import Context, Job, JobError
+from pipeline.transforms import selection
+from pipeline.transforms.selection import ReplayRequest, Restore, Selection, SelectionCount
 
 POLL_S = 0.3
-ROWS_OF_PART = 2000
+PART_ROWS = 2000
 """Rows with bodies that the driver holds at once."""
-ASKED = (
+REQUEST_OPTIONS = (
     *("consumer", "since", "until", "event_type", "ordering_key", "message"),
     *("only_dead", "only_missing"),
 )
 """Options that identify a replay: a run with the same ones continues an interrupted replay."""
 
 
-def options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     when = arguments.WHEN
     add = parser.add_argument
-    add("--consumer", metavar="CHANNEL/CLIENT_ID", required=True, help="who is to get them")
-    add("--since", metavar="WHEN", help=f"messages accepted from then on: {when}")
-    add("--until", metavar="WHEN", help="messages accepted before then")
-    add("--event-type", metavar="PATTERN", action="append", help="a name, or order.*; repeatable")
-    add("--ordering-key", metavar="KEY", action="append", help="repeatable")
-    add("--message", metavar="ID", action="append", help="msg_...; repeatable")
+    add(
+        "--consumer",
+        metavar="CHANNEL/CLIENT_ID",
+        required=True,
+        help="The consumer that gets the messages.",
+    )
+    add("--since", metavar="WHEN", help=f"Only messages accepted since then: {when}.")
+    add("--until", metavar="WHEN", help="Only messages accepted before then.")
+    add("--event-type", metavar="PATTERN", action="append", help="A name, or order.* (repeatable).")
+    add("--ordering-key", metavar="KEY", action="append", help="An ordering key (repeatable).")
+    add("--message", metavar="ID", action="append", help="A message: msg_... (repeatable).")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--only-dead",
         action="store_true",
-        help="those alone that this consumer was to get and never got",
+        help="Only messages with a delivery to this consumer, none of which succeeded.",
     )
     which.add_argument(
         "--only-missing",
         action="store_true",
-        help="those alone that it has no delivery of, because it came later",
+        help="Only messages without a delivery to this consumer, as it registered later.",
     )
-    add("--rate", metavar="N", help="at most so many a second (default: no limit)")
-    add("--reason", metavar="TEXT", help="for the audit log")
-    add("--dry-run", action="store_true", help="count what would be sent, and send nothing")
+    add("--rate", metavar="N", help="Maximum messages per second (default: no limit).")
+    add("--reason", metavar="TEXT", help="Reason in the audit log.")
+    add("--dry-run", action="store_true", help="Count what would be sent; send nothing.")
 
 
 def work(context: Context) -> dict[str, Any]:
     """Count the messages, write them to the staging tables, and wait for the broker."""
-    consumer_id, channel_id, own = _consumer(context)
-    asked = {name: getattr(context.options, name) for name in ASKED}
+    consumer_id, channel_id, event_types = _consumer(context)
+    request = {name: getattr(context.options, name) for name in REQUEST_OPTIONS}
     now = context.database.now()
-    bound = context.frames.bound()
-    since = arguments.instant(asked["since"], now) if asked["since"] else None
-    until = min(arguments.instant(asked["until"], now), bound) if asked["until"] else bound
+    bound = context.datasets.readable_until()
+    since = arguments.instant_or_ago(request["since"], now) if request["since"] else None
+    until = (
+        min(arguments.instant_or_ago(request["until"], now), bound) if request["until"] else bound
+    )
     if context.options.dry_run:
-        wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
+        wanted = _replay_request(request, consumer_id, channel_id, event_types, since, until)
         context.report("counting")
-        chosen = Selection(context.frames, wanted, now)
+        selected = Selection(context.datasets, wanted, now)
         try:
-            return _told(chosen.count())
+            return _result(selected.count())
         finally:
-            chosen.forget()
-    given: dict[str, Any] = {
-        "asked": asked,
+            selected.unpersist()
+    options: dict[str, Any] = {
+        "asked": request,
         "since": since and since.isoformat(),
         "until": until.isoformat(),
         "reason": context.options.reason,
         "rate": _rate(context.options.rate),
     }
-    stage = staging.begin(context, consumer_id, given)
+    restore = selection.begin_restore(context, consumer_id, options)
     # A continued replay keeps the time range of its first run.
-    since = stage.options["since"] and datetime.fromisoformat(stage.options["since"])
-    until = datetime.fromisoformat(stage.options["until"])
-    wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
-    chosen = Selection(context.frames, wanted, now)
+    since = restore.options["since"] and datetime.fromisoformat(restore.options["since"])
+    until = datetime.fromisoformat(restore.options["until"])
+    wanted = _replay_request(request, consumer_id, channel_id, event_types, since, until)
+    selected = Selection(context.datasets, wanted, now)
     try:
-        counted = _bring(context, stage, chosen)
-        _wait(context, stage)
-    except staging.Stopped:
-        stage.sweep(context.database)
-        raise Refused("It was stopped on the console: nothing more is sent.") from None
+        counted = _stage_all(context, restore, selected)
+        _wait(context, restore)
+    except selection.ReplayStopped:
+        restore.discard(context.database)
+        raise JobError("It was stopped on the console: nothing more is sent.") from None
     except Exception:
         if _was_cancelled(context.run):
-            stage.end(context, "cancelled")
-            stage.sweep(context.database)
+            restore.end(context, "cancelled")
+            restore.discard(context.database)
         raise
     finally:
-        chosen.forget()
-    done = stage.progress(context.database)
-    return {**counted, "restore": stage.id, "queued": done.queued, "left_out": done.skipped}
+        selected.unpersist()
+    done = restore.progress(context.database)
+    return {**counted, "restore": restore.id, "queued": done.queued, "left_out": done.skipped}
 
 
 def _consumer(context: Context) -> tuple[int, int, list[str]]:
@@ -109,40 +116,40 @@ def _consumer(context: Context) -> tuple[int, int, list[str]]:
         [channel, client_id],
     )
     if not found:
-        raise Refused(f"There is no consumer {client_id!r} on a channel {channel!r}.")
+        raise JobError(f"There is no consumer {client_id!r} on a channel {channel!r}.")
     consumer_id, channel_id, event_types, state = found[0]
     if state == "retired":
-        raise Refused("The consumer was removed: nothing is sent to it any more.")
+        raise JobError("The consumer was removed: nothing is sent to it any more.")
     return consumer_id, channel_id, json.loads(event_types)
 
 
-def _wanted(
-    asked: dict[str, Any],
+def _replay_request(
+    request: dict[str, Any],
     consumer_id: int,
     channel_id: int,
-    own: list[str],
+    event_types: list[str],
     since: datetime | None,
     until: datetime,
-) -> Wanted:
+) -> ReplayRequest:
     if since and since >= until:
-        raise Refused("--since must lie before --until.")
-    return Wanted(
+        raise JobError("--since must lie before --until.")
+    return ReplayRequest(
         consumer_id=consumer_id,
         channel_id=channel_id,
-        own_event_types=own,
+        own_event_types=event_types,
         since=since,
         until=until,
-        which=_which(asked),
-        event_types=asked["event_type"] or [],
-        ordering_keys=asked["ordering_key"] or [],
-        keys=[arguments.message(text) for text in asked["message"] or []],
+        which=_which(request),
+        event_types=request["event_type"] or [],
+        ordering_keys=request["ordering_key"] or [],
+        keys=[arguments.message_key(text) for text in request["message"] or []],
     )
 
 
-def _which(asked: dict[str, Any]) -> str:
-    if asked["only_dead"]:
+def _which(request: dict[str, Any]) -> str:
+    if request["only_dead"]:
         return selection.DEAD
-    return selection.MISSING if asked["only_missing"] else selection.ALL
+    return selection.MISSING if request["only_missing"] else selection.ALL
 
 
 def _rate(text: str | None) -> float | None:
@@ -153,71 +160,73 @@ def _rate(text: str | None) -> float | None:
     except ValueError:
         rate = 0.0
     if not 0 < rate < 1e6:
-        raise Refused(f"{text!r} is no rate: write how many a second, like 50.")
+        raise JobError(f"{text!r} is no rate: write how many a second, like 50.")
     return rate
 
 
-def _bring(context: Context, stage: Staging, chosen: Selection) -> dict[str, Any]:
-    done = stage.progress(context.database)
-    if done.state != staging.STAGING:
+def _stage_all(context: Context, restore: Restore, selected: Selection) -> dict[str, Any]:
+    done = restore.progress(context.database)
+    if done.state != selection.STAGING:
         return {"messages": done.matched}
     context.report("counting")
-    counted = chosen.count()
+    counted = selected.count()
     if counted.without_body:
-        stage.end(context, "cancelled")
-        stage.sweep(context.database)
-        raise Refused(
+        restore.end(context, "cancelled")
+        restore.discard(context.database)
+        raise JobError(
             f"{counted.without_body:,} of these {counted.messages:,} messages are in the lake "
             "without their bodies (HOOKSTATION_LAKE_BODIES=omit): they cannot be sent again."
         )
-    rows = chosen.whole(done.brought_to)
+    rows = selected.with_bodies(done.brought_to)
     left = rows.count() if done.brought_to else counted.messages
-    stage.plan(context.database, left, counted.key_ids)
-    _stage(context, stage, rows, left)
-    stage.end(context, staging.STAGED)
-    return _told(counted)
+    restore.plan(context.database, left, counted.key_ids)
+    _stage(context, restore, rows, left)
+    restore.end(context, selection.STAGED)
+    return _result(counted)
 
 
-def _stage(context: Context, stage: Staging, rows: DataFrame, left: int) -> None:
-    parts = max(1, -(-left // ROWS_OF_PART))
+def _stage(context: Context, restore: Restore, rows: DataFrame, left: int) -> None:
+    parts = max(1, -(-left // PART_ROWS))
     ordered = rows.repartitionByRange(parts, "id").sortWithinPartitions("id")
     batch: list[dict[str, Any]] = []
     for row in ordered.toLocalIterator():
         batch.append(row.asDict())
-        if len(batch) == staging.BATCH:
-            _flush(context, stage, batch)
+        if len(batch) == selection.BATCH_ROWS:
+            _flush(context, restore, batch)
             batch = []
     if batch:
-        _flush(context, stage, batch)
+        _flush(context, restore, batch)
 
 
-def _flush(context: Context, stage: Staging, batch: list[dict[str, Any]]) -> None:
+def _flush(context: Context, restore: Restore, batch: list[dict[str, Any]]) -> None:
     for row in batch:
         row["body_key_id"] = row["body_key_id"] or ""
     while True:
-        now = stage.progress(context.database)
-        context.report("bringing messages", now.staged, now.matched, now.staged)
-        if now.waiting < staging.AHEAD:
+        now = restore.progress(context.database)
+        context.report("staging messages", now.staged, now.matched, now.staged)
+        if now.waiting < selection.MAX_STAGED:
             break
-        _nap()
-    stage.bring(context, batch)
+        _pause()
+    restore.stage(context, batch)
 
 
-def _wait(context: Context, stage: Staging) -> None:
+def _wait(context: Context, restore: Restore) -> None:
     """Wait until the broker has inserted all staged rows."""
     while True:
-        now = stage.progress(context.database)
-        context.report("the broker queues them", now.queued + now.skipped, now.staged, now.staged)
+        now = restore.progress(context.database)
+        context.report(
+            "waiting for the broker to queue them", now.queued + now.skipped, now.staged, now.staged
+        )
         if now.state == "finished":
             return
-        _nap()
+        _pause()
 
 
-def _nap() -> None:
+def _pause() -> None:
     time.sleep(POLL_S)
 
 
-def _told(counted: Count) -> dict[str, Any]:
+def _result(counted: SelectionCount) -> dict[str, Any]:
     found: dict[str, Any] = {"messages": counted.messages, "bytes": counted.bytes}
     for name, at in (("first", counted.first), ("last", counted.last)):
         if at is not None:
@@ -231,11 +240,11 @@ def _told(counted: Count) -> dict[str, Any]:
 def _was_cancelled(run: runs.Run) -> bool:
     try:
         run.check()
-    except runs.Cancelled:
+    except runs.RunCancelled:
         return True
-    except runs.Lost:
+    except runs.LockLost:
         return False
     return False
 
 
-JOB = Job("replay", "messages out of the lake back to a consumer, at a rate", options, work)
+JOB = Job("replay", JOBS["replay"].summary, add_options, work)

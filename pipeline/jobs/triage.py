@@ -8,13 +8,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pipeline.broker.database import Database
-from pipeline.execution import spans
-from pipeline.execution.job import Context, Job, Refused
-from pipeline.rules.advice import advice
-from pipeline.rules.onset import weight
-from pipeline.transforms import deadletters, onsets
+from pipeline.contract.jobs import JOBS
+from pipeline.core import hours
+from pipeline.core.triage import advice, weight
+from pipeline.execution import arguments
+from pipeline.execution.job import Context, Job, JobError
+from pipeline.transforms import dead_letters
 
-SPAN = "30d"
+DEFAULT_SINCE = "30d"
 MAX_ROWS = 500
 """Maximum groups that are stored; the others are only counted."""
 MAX_CONSUMERS = 50
@@ -45,34 +46,34 @@ COLUMNS = (
 Row = dict[str, Any]
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "--since",
-        type=spans.checked(spans.beginning),
-        default=SPAN,
+        type=arguments.checked(arguments.instant_or_period),
+        default=DEFAULT_SINCE,
         metavar="SPAN",
-        help="deliveries made from then on: a day, an instant, or 30d, 12h (default: 30d)",
+        help="Only deliveries created since then: a day, an instant, or 30d, 12h (default: 30d).",
     )
     parser.add_argument(
         "--until",
-        type=spans.checked(spans.instant),
+        type=arguments.checked(arguments.instant),
         metavar="INSTANT",
-        help="and before then (default: now)",
+        help="Only deliveries created before then (default: now).",
     )
 
 
 def work(context: Context) -> dict[str, Any]:
     """Group the dead letters, and replace the last run's report."""
-    now = context.frames.bound()
-    since, until = spans.window(context.options.since, context.options.until, now)
+    now = context.datasets.readable_until()
+    since, until = arguments.time_range(context.options.since, context.options.until, now)
     if since >= until:
-        raise Refused("The time ends before it begins.")
+        raise JobError("The time ends before it begins.")
     database = context.database
     consumers = known_consumers(database)
-    rows = deadletters.signed(
+    rows = dead_letters.read(
         context.spark,
-        context.frames,
+        context.datasets,
         [(key, row["host"]) for key, row in consumers.items()],
         since,
         until,
@@ -82,20 +83,29 @@ def work(context: Context) -> dict[str, Any]:
     try:
         context.report("reading dead letters")
         total = rows.count()
-        context.report("comparing their answers", rows=total)
-        found = clusters(context, rows, consumers, until)
-        context.report("looking at what was before", rows=total)
+        context.report("comparing responses", rows=total)
+        found = find_clusters(context, rows, consumers, until)
+        context.report("reading the history of the consumers", rows=total)
         names = {key: row["name"] for key, row in consumers.items()}
-        onsets.tell(context, rows, found, names, (since, until))
+        dead_letters.explain_onsets(
+            context.spark,
+            context.datasets,
+            database,
+            context.report,
+            rows,
+            found,
+            names,
+            (since, until),
+        )
     finally:
         rows.unpersist()
-    rest = total - sum(cluster["dead_count"] for cluster in found)
+    uncounted = total - sum(cluster["dead_count"] for cluster in found)
     context.report("writing", rows=total)
-    write(context, found, rest)
+    write(context, found, uncounted)
     return {
         "dead_letters": total,
         "clusters": len(found),
-        "left_out": rest,
+        "left_out": uncounted,
         "since": since.isoformat(),
         "until": until.isoformat(),
     }
@@ -118,11 +128,13 @@ def host(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2].lower()[:MAX_HOST_LENGTH]
 
 
-def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: datetime) -> list[Row]:
+def find_clusters(
+    context: Context, rows: Any, consumers: dict[int, Row], until: datetime
+) -> list[Row]:
     """Return the groups, most urgent first, with the deliveries that a replay would take."""
     spark = context.spark
-    wanted = deadletters.kinds(rows, MAX_ROWS).persist()
-    groups = deadletters.groups(rows, wanted).toArrow().to_pylist()
+    wanted = dead_letters.most_frequent(rows, MAX_ROWS).persist()
+    groups = dead_letters.groups(rows, wanted).toArrow().to_pylist()
     wanted.unpersist()
     filters = [
         tuple(
@@ -137,24 +149,24 @@ def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: date
     ]
     taken = {
         (row["signature"], row["consumer_id"]): row["matches"]
-        for row in deadletters.matches(spark, rows, filters).toArrow().to_pylist()
+        for row in dead_letters.count_matches(spark, rows, filters).toArrow().to_pylist()
     }
     by_kind: dict[str, list[Row]] = defaultdict(list)
     for group in groups:
         group["matches"] = taken.get((group["signature"], group["consumer_id"]), 0)
         by_kind[group["signature"]].append(group)
-    found = [together(kind, consumers) for kind in by_kind.values()]
+    found = [merge_shares(kind, consumers) for kind in by_kind.values()]
     return sorted(
         found,
         key=lambda it: (-weight(it["dead_count"], until - it["last_seen_at"]), it["signature"]),
     )
 
 
-def together(groups: list[Row], consumers: dict[int, Row]) -> Row:
+def merge_shares(groups: list[Row], consumers: dict[int, Row]) -> Row:
     """Merge the shares of all consumers into one group."""
     groups.sort(key=lambda group: (-group["dead_count"], group["consumer_id"]))
     first = groups[0]
-    what = advice(first["outcome"], first["status_code"])
+    found = advice(first["outcome"], first["status_code"])
     sample = max(groups, key=lambda group: group["last_seen_at"])
     return {
         **{name: first[name] for name in ("signature", "outcome", "status_code", "shape")},
@@ -170,8 +182,8 @@ def together(groups: list[Row], consumers: dict[int, Row]) -> Row:
         "sample_id": sample["sample_id"],
         "consumer_count": len(groups),
         "consumers": [share(group, consumers) for group in groups[:MAX_CONSUMERS]],
-        "kind": what.kind.value,
-        "advice": what.text,
+        "kind": found.kind.value,
+        "advice": found.text,
         "story": "",
     }
 
@@ -188,25 +200,25 @@ def share(group: Row, consumers: dict[int, Row]) -> Row:
         # A replay can send those that are still in the tables and have not expired.
         "sendable": group["dead_count"] - group["archived_count"] - group["expired_count"],
         "matches": group["matches"],
-        "failing_since": spans.utc(group["began_at"]).isoformat(),
+        "failing_since": hours.utc(group["began_at"]).isoformat(),
         "begins": begins and text(begins),
         "ends": ends and text(ends + timedelta(microseconds=1)),
     }
 
 
-def write(context: Context, found: list[Row], rest: int) -> None:
+def write(context: Context, found: list[Row], uncounted: int) -> None:
     """Replace the report in one transaction, so that readers never see a part."""
     rows = [
         [_stored(name, place, cluster, context.run.id) for name in COLUMNS]
         for place, cluster in enumerate(found, 1)
     ]
-    if rest:
-        other = {"dead_count": rest, "consumers": [], "consumer_count": 0}
+    if uncounted:
+        other = {"dead_count": uncounted, "consumers": [], "consumer_count": 0}
         rows.append([_stored(name, len(rows) + 1, other, context.run.id) for name in COLUMNS])
     database = context.database
     holes = ", ".join(["%s"] * len(COLUMNS))
     with database.transaction():
-        context.run.hold(database)
+        context.run.require_lock(database)
         database.execute(f"DELETE FROM {TABLE}")
         if rows:
             database.execute_many(
@@ -214,22 +226,22 @@ def write(context: Context, found: list[Row], rest: int) -> None:
             )
 
 
-EMPTY: Row = {
+DEFAULTS: Row = {
     **dict.fromkeys(("signature", "outcome", "host", "shape", "story", "kind", "advice"), ""),
     **dict.fromkeys(("archived_count", "expired_count"), 0),
 }
 
 
 def _stored(name: str, place: int, cluster: Row, run_id: int) -> Any:
-    value = {"place": place, "run_id": run_id, **EMPTY, **cluster}.get(name)
+    value = {"place": place, "run_id": run_id, **DEFAULTS, **cluster}.get(name)
     if name == "consumers":
         return json.dumps(value)
-    return spans.utc(value) if isinstance(value, datetime) else value
+    return hours.utc(value) if isinstance(value, datetime) else value
 
 
 def text(at: datetime) -> str:
     """Format an instant as the replay page parses it."""
-    return spans.utc(at).isoformat().replace("+00:00", "Z")
+    return hours.utc(at).isoformat().replace("+00:00", "Z")
 
 
-JOB = Job("triage", "say why deliveries died, and what to do about it", arguments, work)
+JOB = Job("triage", JOBS["triage"].summary, add_options, work)

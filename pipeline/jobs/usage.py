@@ -12,52 +12,59 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline.broker import report_tables, tables
+from pipeline.broker import tables
 from pipeline.broker.database import Database
-from pipeline.execution.job import Context, Job, Refused
-from pipeline.lake.datasets import LATE, SKEW, Frames
-from pipeline.rules import csv_cells, hours, outcomes
-from pipeline.transforms import buckets
-from pipeline.transforms.endpoints import arrived, hour_of
+from pipeline.contract import csv_cells, outcomes
+from pipeline.contract.jobs import JOBS
+from pipeline.core import hours
+from pipeline.execution.job import Context, Job, JobError
+from pipeline.lake.datasets import CLOCK_SKEW, RECORDING_DELAY, Datasets
+from pipeline.transforms.endpoints import arrived, bucket, hour_of
 
-USUAL = timedelta(hours=48)
+DEFAULT_WINDOW = timedelta(hours=48)
 USAGE, LATENCY = "delivery_usagehour", "delivery_latencyhour"
-ENDS = ("delivered", "dead", "cancelled")
-COUNTED = ("messages", "bytes", *ENDS, "attempts", "failed_attempts", "bytes_out")
+FINAL_STATES = ("delivered", "dead", "cancelled")
+COUNTED = ("messages", "bytes", *FINAL_STATES, "attempts", "failed_attempts", "bytes_out")
 KEYS = ("hour", "channel_id", "producer_id", "consumer_id")
-OWN = ("message_id", "consumer_id", "channel_id")
+OWNER = ("message_id", "consumer_id", "channel_id")
 """Columns by which an attempt or a delivery names its owner."""
-TITLES = ("hour", "producer", "channel", "consumer", *COUNTED)
+CSV_HEADER = ("hour", "producer", "channel", "consumer", *COUNTED)
 """Columns of the CSV file."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--since", type=hours.valid, metavar="WHEN", help="first hour: an ISO date or instant, UTC"
+        "--since",
+        type=hours.valid,
+        metavar="WHEN",
+        help="First hour, as an ISO date or instant in UTC (default: 48 hours before the end).",
     )
     parser.add_argument(
-        "--until", type=hours.valid, metavar="WHEN", help="where it ends; the last whole hour"
+        "--until",
+        type=hours.valid,
+        metavar="WHEN",
+        help="End, exclusive (default: the last whole hour).",
     )
-    parser.add_argument("--csv", metavar="FILE", help="write what was counted there as well")
+    parser.add_argument("--csv", metavar="FILE", help="Also write the counts to this file.")
 
 
 def work(context: Context) -> dict[str, Any]:
     """Count whole hours again, and replace their former counts."""
-    frames = context.frames
-    bound = frames.bound()
-    since, until = hours.window(context.options.since, context.options.until, bound, USUAL)
+    datasets = context.datasets
+    bound = datasets.readable_until()
+    since, until = hours.window(context.options.since, context.options.until, bound, DEFAULT_WINDOW)
     if since >= until:
-        raise Refused(f"No whole hour between {since:%Y-%m-%d %H:%M} and {until:%Y-%m-%d %H:%M}.")
+        raise JobError(f"No whole hour between {since:%Y-%m-%d %H:%M} and {until:%Y-%m-%d %H:%M}.")
     context.report("reading")
-    attempts = frames.attempts(
-        since - SKEW,
-        min(until + LATE, bound),
-        [*OWN, "started_at", "outcome", "total_ms"],
+    attempts = datasets.attempts(
+        since - CLOCK_SKEW,
+        min(until + RECORDING_DELAY, bound),
+        [*OWNER, "started_at", "outcome", "total_ms"],
     ).where(_within("started_at", since, until))
     attempts = attempts.persist()
     try:
-        usage = _usage(frames, attempts, since, until).orderBy("hour_s").persist()
+        usage = _usage(datasets, attempts, since, until).orderBy("hour_s").persist()
         latency = _latency(attempts).orderBy("hour_s")
         totals = _write(context, usage, latency, since, until)
         usage.unpersist()
@@ -69,10 +76,12 @@ def work(context: Context) -> dict[str, Any]:
     return {"since": since.isoformat(), "until": until.isoformat(), **totals}
 
 
-def _usage(frames: Frames, attempts: DataFrame, since: datetime, until: datetime) -> DataFrame:
+def _usage(datasets: Datasets, attempts: DataFrame, since: datetime, until: datetime) -> DataFrame:
     """Return a row for each hour, channel, producer and consumer with any traffic."""
-    messages = frames.messages(
-        since - SKEW, until + SKEW, ["channel_id", "producer_id", "body_bytes", "accepted_at"]
+    messages = datasets.messages(
+        since - CLOCK_SKEW,
+        until + CLOCK_SKEW,
+        ["channel_id", "producer_id", "body_bytes", "accepted_at"],
     ).where(_within("accepted_at", since, until))
     accepted = messages.select(
         hour_of("accepted_at"),
@@ -84,31 +93,33 @@ def _usage(frames: Frames, attempts: DataFrame, since: datetime, until: datetime
     own = f.col("outcome").isin(*outcomes.BROKERS_OWN)
     tried = attempts.select(
         hour_of("started_at"),
-        *OWN,
+        *OWNER,
         *_counts(attempts=f.lit(1), failed_attempts=~arrived() & ~own, bytes_out=arrived()),
     )
-    finished = frames.finished(since, until, [*OWN, "state", "finished_at"])
+    finished = datasets.finished(since, until, [*OWNER, "state", "finished_at"])
     ended = finished.select(
-        hour_of("finished_at"), *OWN, *_counts(**{end: f.col("state") == end for end in ENDS})
+        hour_of("finished_at"),
+        *OWNER,
+        *_counts(**{end: f.col("state") == end for end in FINAL_STATES}),
     )
     # Aggregate by message first, so that few rows are joined with the messages.
-    mine = _summed(tried.unionByName(ended), "hour_s", *OWN).persist()
-    sizes = _messages_of(frames, mine)
-    mine = mine.join(sizes, "message_id", "left").select(
+    by_message = _summed(tried.unionByName(ended), "hour_s", *OWNER).persist()
+    sizes = _messages_of(datasets, by_message)
+    sent = by_message.join(sizes, "message_id", "left").select(
         *("hour_s", "channel_id", "consumer_id"),
         f.coalesce("producer_id", f.lit(0)).alias("producer_id"),
         *(name for name in COUNTED if name != "bytes_out"),
         (f.col("bytes_out") * f.coalesce("body_bytes", f.lit(0))).alias("bytes_out"),
     )
-    return _summed(accepted.unionByName(mine), "hour_s", "channel_id", "producer_id", "consumer_id")
+    return _summed(accepted.unionByName(sent), "hour_s", "channel_id", "producer_id", "consumer_id")
 
 
-def _messages_of(frames: Frames, rows: DataFrame) -> DataFrame:
+def _messages_of(datasets: Datasets, rows: DataFrame) -> DataFrame:
     """Return producer and size of the rows' messages, reading only the days that have any."""
     day = f.shiftright("message_id", tables.TIME_SHIFT) / f.lit(1000 * hours.DAY_S)
     found = rows.select(f.floor(day).alias("day")).distinct().collect()
     parts = [
-        frames.messages(
+        datasets.messages(
             tables.EPOCH + timedelta(days=first),
             tables.EPOCH + timedelta(days=last + 1),
             ["id", "producer_id", "body_bytes"],
@@ -121,7 +132,7 @@ def _messages_of(frames: Frames, rows: DataFrame) -> DataFrame:
 
 def _latency(attempts: DataFrame) -> DataFrame:
     """Count the delivered attempts of each hour and consumer by latency."""
-    place = buckets.bucket(f.col("total_ms")).alias("bucket")
+    place = bucket(f.col("total_ms")).alias("bucket")
     rows = attempts.where(arrived()).groupBy(hour_of("started_at"), "consumer_id", place)
     return rows.agg(f.count("*").alias("count"))
 
@@ -152,14 +163,14 @@ def _write(
     for done, ((start, end), rows, times) in enumerate(zip(days, counted, timed, strict=True)):
         context.report("counting", done, len(days), written)
         with database.transaction():
-            context.run.hold(database)
+            context.run.require_lock(database)
             span = "hour", start, end
-            report_tables.replace(
-                *(database, USAGE, *span, (*KEYS, *COUNTED)),
+            database.replace_rows(
+                *(USAGE, *span, (*KEYS, *COUNTED)),
                 [[instant(row), *(row[name] for name in (*KEYS[1:], *COUNTED))] for row in rows],
             )
-            report_tables.replace(
-                *(database, LATENCY, *span, ("hour", "consumer_id", "bucket", "count")),
+            database.replace_rows(
+                *(LATENCY, *span, ("hour", "consumer_id", "bucket", "count")),
                 [[instant(row), row["consumer_id"], row["bucket"], row["count"]] for row in times],
             )
         written += len(rows) + len(times)
@@ -174,10 +185,10 @@ def by_day(rows: Iterable[Row], dates: Iterable[date]) -> Iterator[list[Row]]:
     groups = groupby(rows, key=lambda row: instant(row).date())
     day, found = next(groups, (None, iter(())))
     for wanted in dates:
-        mine = list(found) if day == wanted else []
+        rows_of_day = list(found) if day == wanted else []
         if day == wanted:
             day, found = next(groups, (None, iter(())))
-        yield mine
+        yield rows_of_day
 
 
 def instant(row: Row) -> datetime:
@@ -197,17 +208,17 @@ def write_csv(database: Database, path: Path, since: datetime, until: datetime) 
     )
     part = path.with_name(f"{path.name}.part")
     with part.open("w", newline="", encoding="utf-8") as file:
-        lines = csv.writer(file)
-        lines.writerow(TITLES)
+        table = csv.writer(file)
+        table.writerow(CSV_HEADER)
         for start, end in hours.days(since, until):
             for hour, producer, channel, consumer, *rest in database.read(sql, [start, end]):
-                whose = (producer, channel, consumer)
+                owners = (producer, channel, consumer)
                 shown = [
                     csv_cells.safe(name or (f"#{number}" if number else ""))
-                    for name, number in zip(whose, rest[:3], strict=True)
+                    for name, number in zip(owners, rest[:3], strict=True)
                 ]
-                lines.writerow([str(hour)[:16], *shown, *rest[3:]])
+                table.writerow([str(hour)[:16], *shown, *rest[3:]])
     part.replace(path)
 
 
-JOB = Job("usage", "count messages, deliveries, attempts and bytes of each hour", arguments, work)
+JOB = Job("usage", JOBS["usage"].summary, add_options, work)

@@ -17,21 +17,21 @@ from pipeline.lake import eligible, totals
 from pipeline.lake.eligible import DELIVERIES, Cutoffs
 from pipeline.lake.totals import Numbers
 
-NEARLY_ALL = 0.99
+RANGE_QUANTILE = 0.99
 """The range ends when this share of the deliveries has ended."""
-FARTHEST = 4
-"""It extends past the last delivery by at most 1/FARTHEST of the time from first to last."""
+MAX_EXTENSION = 4
+"""It extends past the last delivery by at most 1/MAX_EXTENSION of the time from first to last."""
 SLACK_MS = 1000
 """Milliseconds between the end of a delivery and the key of its last attempt."""
-STRANGERS = 2
+MAX_READ_RATIO = 2
 """With more than so many times the wanted rows in the range, the database joins instead."""
-LOOKED_UP = 1000
+LOOKUP_KEYS = 1000
 """Deliveries in one query."""
-COLUMNS = ("id", "attempt_count", "finished_at", *(column.name for column in tables.WHOSE))
+COLUMNS = ("id", "attempt_count", "finished_at", *(column.name for column in tables.OWNER_COLUMNS))
 EPOCH_MS = int(tables.EPOCH.timestamp()) * 1000
 
 
-class Owners:
+class SegmentDeliveries:
     """Deliveries of a segment in the order of their keys, with their numbers of attempts."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Owners:
         return totals.numbers(self._all, "id")
 
     @cached_property
-    def _wanted(self) -> Numbers:
+    def _expected(self) -> Numbers:
         """Number of attempts of each delivery."""
         return totals.numbers(self._all, "attempt_count")
 
@@ -63,19 +63,19 @@ class Owners:
     @property
     def attempts(self) -> int:
         """Number of attempts of all deliveries."""
-        return int(self._wanted.sum())
+        return int(self._expected.sum())
 
     @property
-    def span(self) -> tuple[int, int]:
+    def key_range(self) -> tuple[int, int]:
         """Keys (first inclusive, last exclusive) between which nearly all of the attempts are."""
         first, last = int(self._keys[0]), int(self._keys[-1])
         ended_ms = self._all.column("finished_at").cast(pa.int64()).to_numpy() // 1000
         took_ms = ended_ms - EPOCH_MS - (self._keys >> tables.TIME_SHIFT)
-        farthest_ms = ((last - first) >> tables.TIME_SHIFT) // FARTHEST
-        more_ms = min(max(int(np.quantile(took_ms, NEARLY_ALL)), 0), farthest_ms) + SLACK_MS
+        extension_ms = ((last - first) >> tables.TIME_SHIFT) // MAX_EXTENSION
+        more_ms = min(max(int(np.quantile(took_ms, RANGE_QUANTILE)), 0), extension_ms) + SLACK_MS
         return first, min(last + (more_ms << tables.TIME_SHIFT), tables.LARGEST_KEY)
 
-    def theirs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def match(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Keep the attempts of these deliveries, and add the columns of their deliveries."""
         wanted = totals.numbers(batch, "delivery_id")
         places = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
@@ -83,27 +83,31 @@ class Owners:
         if not is_own.all():
             batch, places = batch.filter(pa.array(is_own)), places[is_own]
         self._found += np.bincount(places, minlength=len(self._keys))
-        whose = [self._all.column(column.name).take(pa.array(places)) for column in tables.WHOSE]
-        return pa.RecordBatch.from_arrays([*batch.columns, *whose], schema=tables.ATTEMPTS.schema)
+        owner_columns = [
+            self._all.column(column.name).take(pa.array(places)) for column in tables.OWNER_COLUMNS
+        ]
+        return pa.RecordBatch.from_arrays(
+            [*batch.columns, *owner_columns], schema=tables.ATTEMPTS.schema
+        )
 
-    def waiting(self) -> Iterator[list[int]]:
+    def incomplete(self) -> Iterator[list[int]]:
         """Yield lists of deliveries of which attempts are missing."""
-        missing = self._keys[self._found != self._wanted].tolist()
-        for start in range(0, len(missing), LOOKED_UP):
-            yield missing[start : start + LOOKED_UP]
+        missing = self._keys[self._found != self._expected].tolist()
+        for start in range(0, len(missing), LOOKUP_KEYS):
+            yield missing[start : start + LOOKUP_KEYS]
 
 
-def read(owners: Owners, where: str) -> Iterator[pa.RecordBatch]:
+def read(deliveries: SegmentDeliveries, where: str) -> Iterator[pa.RecordBatch]:
     """Yield all attempts of these deliveries, each once. ``where`` is their condition in SQL."""
-    low, high = owners.span
-    span = f"a.id >= {low:d} AND a.id < {high:d}"
-    if _count(tables.ATTEMPTS_ALONE, span) > STRANGERS * owners.attempts:
+    low, high = deliveries.key_range
+    condition = f"a.id >= {low:d} AND a.id < {high:d}"
+    if _count(tables.ATTEMPTS_ONLY, condition) > MAX_READ_RATIO * deliveries.attempts:
         yield from joined(where)
         return
-    alone = tables.ATTEMPTS_ALONE
-    for batch in executor.read(alone.select(f"{span} ORDER BY a.id"), alone.schema):
-        yield owners.theirs(batch)
-    for some in owners.waiting():
+    alone = tables.ATTEMPTS_ONLY
+    for batch in executor.read(alone.select(f"{condition} ORDER BY a.id"), alone.schema):
+        yield deliveries.match(batch)
+    for some in deliveries.incomplete():
         listed = ", ".join(map(str, some))
         yield from joined(f"d.id IN ({listed}) AND (a.id < {low:d} OR a.id >= {high:d})")
 
@@ -114,18 +118,18 @@ def joined(where: str) -> Iterator[pa.RecordBatch]:
     yield from executor.read(table.select(f"{where} ORDER BY d.id"), table.schema)
 
 
-def counted(low: int, high: int, limits: Cutoffs, deliveries: int) -> Iterator[dict[str, int]]:
+def totals_of(low: int, high: int, limits: Cutoffs, deliveries: int) -> Iterator[dict[str, int]]:
     """Yield totals of a segment's attempts, the quick way first where it is worthwhile.
 
     The quick way totals a range of the index by delivery, and subtracts the attempts of deliveries
     that are not eligible. It gives the same result unless there are attempts without a delivery.
     """
-    there = _count(tables.DELIVERIES, f"d.id >= {low:d} AND d.id < {high:d}")
-    if there <= STRANGERS * deliveries:
+    row_count = _count(tables.DELIVERIES, f"d.id >= {low:d} AND d.id < {high:d}")
+    if row_count <= MAX_READ_RATIO * deliveries:
         own = f"a.delivery_id >= {low:d} AND a.delivery_id < {high:d}"
-        found = totals.of_tables("attempts", own, tables.ATTEMPTS_ALONE.source)
-        if there > deliveries:
-            others = totals.of_tables("attempts", eligible.others(low, high, limits))
+        found = totals.of_tables("attempts", own, tables.ATTEMPTS_ONLY.source)
+        if row_count > deliveries:
+            others = totals.of_tables("attempts", eligible.not_in_segment(low, high, limits))
             found = {name: value - others[name] for name, value in found.items()}
         yield found
     yield totals.of_tables("attempts", eligible.where(DELIVERIES, low, high, limits))

@@ -20,24 +20,24 @@ from pipeline.broker.tables import (
     ATTEMPTS,
     DELIVERIES,
     MESSAGES,
+    MESSAGES_WITH_BODIES,
     RESTORED_KEYS,
-    WHOLE_MESSAGES,
     Table,
 )
 from pipeline.settings import Settings
 
 SEGMENTS = "delivery_segment"
 RESTORED = "delivery_restoredmessage"
-SKEW = timedelta(hours=1)
+CLOCK_SKEW = timedelta(hours=1)
 """Maximum clock difference between the machine that generated a key and the one that wrote a
 time."""
-LATE = timedelta(days=1)
+RECORDING_DELAY = timedelta(days=1)
 """An attempt is recorded when it ends: after its timeout, and after an outage of the broker."""
-KIND = {"messages": "messages", "deliveries": "deliveries", "attempts": "deliveries"}
+SEGMENT_KINDS = {"messages": "messages", "deliveries": "deliveries", "attempts": "deliveries"}
 """By table: the kind of segment that archives its rows."""
 
 
-class Frames:
+class Datasets:
     """Read ranges of time by the keys of rows, which rise with time."""
 
     def __init__(
@@ -52,12 +52,12 @@ class Frames:
         self._database = database
         self._settings = settings
         # In this order: rows below the high watermark are committed, and must be readable.
-        self._bound = high_watermark.bound(database, settings.lag)
+        self._readable_until = high_watermark.readable_until(database, settings.lag)
         catch_up()
 
-    def bound(self) -> datetime:
+    def readable_until(self) -> datetime:
         """The instant up to which all rows are readable (broker/high_watermark.py)."""
-        return self._bound
+        return self._readable_until
 
     def messages(
         self, since: datetime | None, until: datetime, columns: Sequence[str]
@@ -80,7 +80,7 @@ class Frames:
         low, high = (str(at.astimezone(UTC).replace(tzinfo=None)) for at in (since, until))
         where = f"d.finished_at >= '{low}' AND d.finished_at < '{high}'"
         wanted = list(dict.fromkeys([*columns, "finished_at"]))
-        rows = self._rows(DELIVERIES, None, until + SKEW, wanted, where)
+        rows = self._rows(DELIVERIES, None, until + CLOCK_SKEW, wanted, where)
         ended = f.col("finished_at")
         return rows.where((ended >= f.lit(since)) & (ended < f.lit(until))).select(*columns)
 
@@ -95,22 +95,24 @@ class Frames:
         low = tables.first_key(since) if since else 0
         high = tables.first_key(until)
         columns = ["id", "body", "body_key_id"]
-        whole, partly = self._files(WHOLE_MESSAGES, low, high)
-        if whole or partly:
-            return self._parquet(WHOLE_MESSAGES, whole + partly, low, high, columns)
-        return self._spark.createDataFrame([], source.spark_schema(WHOLE_MESSAGES, tuple(columns)))
+        pruned, pruning = self._files(MESSAGES_WITH_BODIES, low, high)
+        if pruned or pruning:
+            return self._parquet(MESSAGES_WITH_BODIES, pruned + pruning, low, high, columns)
+        return self._spark.createDataFrame(
+            [], source.spark_schema(MESSAGES_WITH_BODIES, tuple(columns))
+        )
 
     def paths(self, table: Table, since: datetime) -> list[str]:
         """Files of the lake that may have rows with keys generated since then."""
-        whole, partly = self._files(table, tables.first_key(since), tables.LARGEST_KEY)
-        return whole + partly
+        pruned, pruning = self._files(table, tables.first_key(since), tables.LARGEST_KEY)
+        return pruned + pruning
 
-    def keys(self, table: Table, low: int, high: int, *columns: str) -> DataFrame:
+    def table_keys(self, table: Table, low: int, high: int, *columns: str) -> DataFrame:
         """Keys, and the named columns, of rows that are in the broker's tables now."""
         first = self._database.read(f"SELECT COALESCE(MIN({table.key}), 0) FROM {table.source}")
-        return self.live(table, max(low, int(first[0][0])), high, ["id", *columns])
+        return self.table_rows(table, max(low, int(first[0][0])), high, ["id", *columns])
 
-    def live(
+    def table_rows(
         self, table: Table, low: int, high: int, columns: Sequence[str], where: str = ""
     ) -> DataFrame:
         """Rows of the broker's tables with keys from ``low`` up to ``high``, which is exclusive."""
@@ -133,22 +135,22 @@ class Frames:
         high = tables.first_key(until)
         # Start at the table's first key, or nearly all of a wide range would be one empty part.
         wanted = list(dict.fromkeys(["id", *columns]))
-        found = self.live(table, max(low, self.oldest(table)), high, wanted, where)
-        whole, partly = self._files(table, low, high)
-        if whole and table is MESSAGES and self._is_any_restored():
-            back = self.keys(RESTORED_KEYS, low, high)
-            found = found.join(back, "id", "left_anti")
+        found = self.table_rows(table, max(low, self.first_key(table)), high, wanted, where)
+        pruned, pruning = self._files(table, low, high)
+        if pruned and table is MESSAGES and self._is_any_restored():
+            restored = self.table_keys(RESTORED_KEYS, low, high)
+            found = found.join(restored, "id", "left_anti")
         found = found.select(*columns)
-        if whole:
-            found = found.unionByName(self._parquet(table, whole, low, high, columns))
-        if partly:
-            archived = self._parquet(table, partly, low, high, wanted)
-            left = self.live(table, low, high, ["id"])
+        if pruned:
+            found = found.unionByName(self._parquet(table, pruned, low, high, columns))
+        if pruning:
+            archived = self._parquet(table, pruning, low, high, wanted)
+            left = self.table_rows(table, low, high, ["id"])
             archived = archived.join(left, "id", "left_anti").select(*columns)
             found = found.unionByName(archived)
         return found
 
-    def oldest(self, table: Table) -> int:
+    def first_key(self, table: Table) -> int:
         """The first key of the broker's table."""
         name = table.source.split()[0]
         return int(self._database.read(f"SELECT COALESCE(MIN(id), 0) FROM {name}")[0][0])
@@ -165,18 +167,18 @@ class Frames:
         """
         if self._settings.lake is None:
             return [], []
-        whole: list[str] = []
-        partly: list[str] = []
+        pruned: list[str] = []
+        pruning: list[str] = []
         for state, files in self._database.read(
             f"SELECT state, files FROM {SEGMENTS} WHERE kind = %s AND low < %s "
             "AND state IN ('pruning', 'amending', 'pruned')",
-            [KIND[table.name], high],
+            [SEGMENT_KINDS[table.name], high],
         ):
             for file in json.loads(files):
-                if _meets(file, table, low, high):
+                if _overlaps(file, table, low, high):
                     path = str(self._settings.lake / file["path"])
-                    (whole if state == "pruned" else partly).append(path)
-        return whole, partly
+                    (pruned if state == "pruned" else pruning).append(path)
+        return pruned, pruning
 
     def _parquet(
         self, table: Table, paths: list[str], low: int, high: int, columns: Sequence[str]
@@ -186,7 +188,7 @@ class Frames:
         return rows.where((f.col("id") >= low) & (f.col("id") < high)).select(*columns)
 
 
-def _meets(file: dict[str, Any], table: Table, low: int, high: int) -> bool:
+def _overlaps(file: dict[str, Any], table: Table, low: int, high: int) -> bool:
     if file["table"] != table.name or not file["rows"]:
         return False
     return bool(file["first"] < high and file["last"] >= low)

@@ -19,7 +19,7 @@ DELIVERIES, MESSAGES = "deliveries", "messages"
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class Cutoff:
     """Instants before which rows must have finished."""
 
     finished: datetime
@@ -30,7 +30,7 @@ class Ends:
         return {"finished": self.finished.isoformat(), "dead": self.dead.isoformat()}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "Ends":
+    def from_json(cls, stored: Mapping[str, Any]) -> "Cutoff":
         """Read the form that a segment stores."""
         return cls(
             datetime.fromisoformat(stored["finished"]), datetime.fromisoformat(stored["dead"])
@@ -41,25 +41,25 @@ class Ends:
 class Cutoffs:
     """Cutoffs of the installation, and of channels with their own."""
 
-    ends: Ends
-    channels: Mapping[int, Ends]
+    cutoff: Cutoff
+    channels: Mapping[int, Cutoff]
 
     @property
     def latest(self) -> datetime:
         """Rows made from this instant on are not eligible in any channel."""
-        everyone = (self.ends, *self.channels.values())
-        return max(at for ends in everyone for at in (ends.finished, ends.dead))
+        everyone = (self.cutoff, *self.channels.values())
+        return max(at for cutoff in everyone for at in (cutoff.finished, cutoff.dead))
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that a segment stores."""
-        own = {str(key): ends.as_json() for key, ends in self.channels.items()}
-        return {**self.ends.as_json(), "channels": own}
+        own = {str(key): cutoff.as_json() for key, cutoff in self.channels.items()}
+        return {**self.cutoff.as_json(), "channels": own}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Cutoffs":
         """Read the form that a segment stores."""
-        own = {int(key): Ends.from_json(each) for key, each in stored["channels"].items()}
-        return cls(Ends.from_json(stored), own)
+        own = {int(key): Cutoff.from_json(each) for key, each in stored["channels"].items()}
+        return cls(Cutoff.from_json(stored), own)
 
 
 def cutoffs(database: Database, settings: Settings) -> Cutoffs:
@@ -67,14 +67,16 @@ def cutoffs(database: Database, settings: Settings) -> Cutoffs:
     now = database.now().replace(microsecond=0)
     days, dead_days = settings.retention_days, settings.dead_retention_days
 
-    def ends(finished: int | None, dead: int | None) -> Ends:
-        return Ends(now - timedelta(days=finished or days), now - timedelta(days=dead or dead_days))
+    def cutoff(finished: int | None, dead: int | None) -> Cutoff:
+        return Cutoff(
+            now - timedelta(days=finished or days), now - timedelta(days=dead or dead_days)
+        )
 
     own = database.read(
         f"SELECT id, retention_days, dead_retention_days FROM {CHANNELS} "
         "WHERE retention_days IS NOT NULL OR dead_retention_days IS NOT NULL ORDER BY id"
     )
-    return Cutoffs(ends(None, None), {int(key): ends(*each) for key, *each in own})
+    return Cutoffs(cutoff(None, None), {int(key): cutoff(*each) for key, *each in own})
 
 
 def where(kind: str, low: int, high: int, limits: Cutoffs) -> str:
@@ -94,7 +96,7 @@ def where(kind: str, low: int, high: int, limits: Cutoffs) -> str:
     )
 
 
-def others(low: int, high: int, limits: Cutoffs) -> str:
+def not_in_segment(low: int, high: int, limits: Cutoffs) -> str:
     """Return the condition for deliveries of the same key range that are not in the segment."""
     return f"{_between(low, high)} AND ({_by_channel('d', limits, _finished)}) IS NOT TRUE"
 
@@ -103,31 +105,31 @@ def _between(low: int, high: int) -> str:
     return f"d.id >= {low:d} AND d.id < {high:d}"
 
 
-def _finished(ends: Ends) -> str:
+def _finished(cutoff: Cutoff) -> str:
     return (
-        f"(d.state IN ('delivered', 'cancelled') AND d.finished_at < {_literal(ends.finished)} "
-        f"OR d.state = 'dead' AND d.finished_at < {_literal(ends.dead)})"
+        f"(d.state IN ('delivered', 'cancelled') AND d.finished_at < {_literal(cutoff.finished)} "
+        f"OR d.state = 'dead' AND d.finished_at < {_literal(cutoff.dead)})"
     )
 
 
-def _accepted(ends: Ends) -> str:
-    return f"m.id < {tables.first_key(ends.finished):d}"
+def _accepted(cutoff: Cutoff) -> str:
+    return f"m.id < {tables.first_key(cutoff.finished):d}"
 
 
 def _by_channel(prefix: str, limits: Cutoffs, condition: Any) -> str:
     """Combine channels with equal cutoffs into one alternative."""
-    groups: dict[Ends, list[int]] = {}
-    for key, ends in limits.channels.items():
-        groups.setdefault(ends, []).append(key)
+    groups: dict[Cutoff, list[int]] = {}
+    for key, cutoff in limits.channels.items():
+        groups.setdefault(cutoff, []).append(key)
     if not groups:
-        return str(condition(limits.ends))
+        return str(condition(limits.cutoff))
     others = f"{prefix}.channel_id NOT IN ({_listed(limits.channels)}) AND "
     return " OR ".join(
         [
-            others + condition(limits.ends),
+            others + condition(limits.cutoff),
             *(
-                f"{prefix}.channel_id IN ({_listed(keys)}) AND {condition(ends)}"
-                for ends, keys in groups.items()
+                f"{prefix}.channel_id IN ({_listed(keys)}) AND {condition(cutoff)}"
+                for cutoff, keys in groups.items()
             ),
         ]
     )

@@ -18,14 +18,14 @@ from pathlib import Path
 STAGING = "_staging"
 """Folder of files that are not at their place (yet). Spark, pandas and others read every file
 below a table's folder, whatever its extension."""
-MARK = "_hookstation"
+MARKER = "_hookstation"
 """A file that identifies the folder."""
-ASIDE = ".tmp"
+UNFINISHED_SUFFIX = ".tmp"
 TABLES = ("deliveries", "attempts", "messages")
-HASHED_BYTES = 1 << 20
+HASH_CHUNK_BYTES = 1 << 20
 
 
-class Unusable(Exception):
+class LakeError(Exception):
     """The folder cannot be used; the message gives the reason."""
 
 
@@ -34,36 +34,36 @@ def path_of(table: str, day: date, segment: int) -> str:
     return f"{table}/day={day.isoformat()}/{segment:012d}.parquet"
 
 
-def aside(path: str, run_id: int, ending: str = ASIDE) -> str:
+def staging_path(path: str, run_id: int, ending: str = UNFINISHED_SUFFIX) -> str:
     """Return where a run writes the file before it moves it."""
     table, name = path.split("/")[0], path.rpartition("/")[2]
     return f"{STAGING}/{table}-{name}.{run_id}{ending}"
 
 
-def claim(lake: Path, *, is_used: bool) -> None:
-    """Check that this is the ledger's folder. Raises Unusable.
+def claim_folder(lake: Path, *, is_used: bool) -> None:
+    """Check that this is the ledger's folder. Raises LakeError.
 
-    ``is_used``: whether the ledger has files. If not, a folder without a mark is claimed.
+    ``is_used``: whether the ledger has files. If not, a folder without a marker is claimed.
     """
-    mark = lake / MARK
+    marker = lake / MARKER
     try:
         if is_used:
-            if not mark.is_file():
-                raise Unusable(
-                    f"{lake} is not the folder that the archive is in: {MARK} is missing there. "
+            if not marker.is_file():
+                raise LakeError(
+                    f"{lake} is not the folder that the archive is in: {MARKER} is missing there. "
                     "Is the disk mounted?"
                 )
             return
         if any(next(lake.glob(f"{table}/*/*.parquet"), None) for table in TABLES):
-            raise Unusable(
+            raise LakeError(
                 f"{lake} has files of another archive, of which this database knows nothing: "
                 "set HOOKSTATION_LAKE to a folder of its own."
             )
         lake.mkdir(parents=True, exist_ok=True)
-        mark.write_text("The archive of a Hookstation: docs/pipeline.md says what is in it.\n")
-        _settle(lake, lake.parent)
+        marker.write_text("The archive of a Hookstation: docs/pipeline.md says what is in it.\n")
+        _sync(lake, lake.parent)
     except OSError as error:
-        raise Unusable(f"{lake} cannot be used: {error.strerror}.") from None
+        raise LakeError(f"{lake} cannot be used: {error.strerror}.") from None
 
 
 def publish(lake: Path, path: str, tmp: str) -> bool:
@@ -74,7 +74,7 @@ def publish(lake: Path, path: str, tmp: str) -> bool:
         os.replace(lake / tmp, lake / path)
     except FileNotFoundError:
         return False
-    _settle(*list((lake / path).parents)[:3])
+    _sync(*list((lake / path).parents)[:3])
     return True
 
 
@@ -82,10 +82,10 @@ def remove(lake: Path, path: str) -> None:
     """Delete a file if it exists."""
     with suppress(FileNotFoundError):
         (lake / path).unlink()
-        _settle((lake / path).parent)
+        _sync((lake / path).parent)
 
 
-def _settle(*folders: Path) -> None:
+def _sync(*folders: Path) -> None:
     """Sync folders, so that renames and deletions in them survive a power cut."""
     for folder in folders:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -95,13 +95,13 @@ def _settle(*folders: Path) -> None:
             os.close(descriptor)
 
 
-def written_aside(lake: Path, days: Iterable[date]) -> Iterator[str]:
+def unfinished_files(lake: Path, days: Iterable[date]) -> Iterator[str]:
     """Yield unfinished files: all staged ones, and those that older versions left on these days."""
-    for path in (lake / STAGING).glob(f"*{ASIDE}"):
+    for path in (lake / STAGING).glob(f"*{UNFINISHED_SUFFIX}"):
         yield str(path.relative_to(lake))
     for day in days:
         for table in TABLES:
-            for path in (lake / table / f"day={day.isoformat()}").glob(f"*{ASIDE}"):
+            for path in (lake / table / f"day={day.isoformat()}").glob(f"*{UNFINISHED_SUFFIX}"):
                 yield str(path.relative_to(lake))
 
 
@@ -109,6 +109,6 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(HASHED_BYTES):
+        while part := file.read(HASH_CHUNK_BYTES):
             digest.update(part)
     return digest.hexdigest()

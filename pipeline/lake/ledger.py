@@ -11,7 +11,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline import failpoints
+from pipeline.broker import runs
 from pipeline.broker.database import Database
 from pipeline.broker.runs import Run
 from pipeline.lake import layout
@@ -20,7 +20,7 @@ from pipeline.lake.eligible import DELIVERIES, Cutoffs
 SEGMENTS = "delivery_segment"
 PLANNED, EXPORTED, VERIFIED = "planned", "exported", "verified"
 PRUNING, AMENDING, PRUNED = "pruning", "amending", "pruned"
-OPEN = (PLANNED, EXPORTED, VERIFIED, PRUNING, AMENDING)
+UNFINISHED = (PLANNED, EXPORTED, VERIFIED, PRUNING, AMENDING)
 """States that are not final: all or some of their rows are in the tables."""
 FIELDS = "id, kind, day, low, high, cutoffs, state, files, row_count, deleted_count"
 
@@ -70,7 +70,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class PlannedRange:
     """A planned segment."""
 
     kind: str
@@ -90,7 +90,7 @@ class Ledger:
         self.run = run
         self.folder = folder
 
-    def having(self, *states: str) -> list[Segment]:
+    def in_states(self, *states: str) -> list[Segment]:
         """Return segments in these states, oldest first."""
         holes = ", ".join(["%s"] * len(states))
         rows = self.database.read(
@@ -100,24 +100,24 @@ class Ledger:
         )
         return [_segment(row) for row in rows]
 
-    def knows_files(self) -> bool:
+    def has_files(self) -> bool:
         """Whether the lake has files, or may have."""
         found = self.database.read(f"SELECT 1 FROM {SEGMENTS} WHERE files <> '[]' LIMIT 1")
         return bool(found)
 
     def days_since(self, at: datetime) -> list[date]:
         """Return the days in which files may have been written since then."""
-        holes = ", ".join(["%s"] * len(OPEN))
+        holes = ", ".join(["%s"] * len(UNFINISHED))
         rows = self.database.read(
             f"SELECT DISTINCT day FROM {SEGMENTS} WHERE state IN ({holes}) OR exported_at >= %s",
-            [*OPEN, at],
+            [*UNFINISHED, at],
         )
         return [_day(day) for (day,) in rows]
 
-    def plan(self, ranges: Iterable[Range]) -> list[Segment]:
+    def plan(self, ranges: Iterable[PlannedRange]) -> list[Segment]:
         """Insert the ranges; returns the new segments."""
         with self.database.transaction():
-            self.run.hold(self.database)
+            self.run.require_lock(self.database)
             ((last,),) = self.database.read(f"SELECT COALESCE(MAX(id), 0) FROM {SEGMENTS}")
             self.database.execute_many(
                 f"INSERT INTO {SEGMENTS} (kind, day, low, high, cutoffs, state, files, parts, "
@@ -136,7 +136,7 @@ class Ledger:
             )
         return [_segment(row) for row in rows]
 
-    def exported(
+    def record_export(
         self, segment: Segment, files: Sequence[File], parts: Sequence[Sequence[int]]
     ) -> Segment | None:
         """Record the written files; returns the changed segment, or None if its state had changed.
@@ -144,8 +144,8 @@ class Ledger:
         A segment without rows is complete.
         """
         rows, state = (files[0].rows, EXPORTED) if files else (0, PRUNED)
-        failpoints.reach("before_export_commit")
-        moved = self._move(
+        runs.failpoint("before_export_commit")
+        moved = self._transition(
             segment,
             PLANNED,
             state,
@@ -155,61 +155,63 @@ class Ledger:
             byte_count=sum(file.bytes for file in files),
             exported_at=self.database.now(),
         )
-        failpoints.reach("after_export_commit")
+        runs.failpoint("after_export_commit")
         if not moved:
             return None
         for file in files:
             layout.publish(self.folder, file.path, file.tmp)
-            failpoints.reach("after_publish")
+            runs.failpoint("after_publish")
         return replace(segment, state=state, files=tuple(files), rows=rows)
 
-    def verified(self, segment: Segment) -> bool:
+    def record_verification(self, segment: Segment) -> bool:
         """Record that files and tables are equal, so that the broker may delete the rows."""
-        failpoints.reach("before_verified")
-        moved = self._move(segment, EXPORTED, VERIFIED, verified_at=self.database.now())
-        failpoints.reach("after_verified")
+        runs.failpoint("before_verified")
+        moved = self._transition(segment, EXPORTED, VERIFIED, verified_at=self.database.now())
+        runs.failpoint("after_verified")
         return moved
 
-    def again(self, segment: Segment) -> bool:
+    def plan_again(self, segment: Segment) -> bool:
         """Record that the files are wrong, so that the segment is exported again."""
         # Keep the names of the files, which may exist.
-        return self._move(segment, EXPORTED, PLANNED)
+        return self._transition(segment, EXPORTED, PLANNED)
 
-    def hold(self) -> None:
-        """Raises runs.Lost when another run holds the lock."""
+    def require_lock(self) -> None:
+        """Raises runs.LockLost when another run holds the lock."""
         with self.database.transaction():
-            self.run.hold(self.database)
+            self.run.require_lock(self.database)
 
-    def amended(self, segment: Segment, files: Sequence[File]) -> bool:
+    def record_amendment(self, segment: Segment, files: Sequence[File]) -> bool:
         """Record the rewritten files; the state stays until they are at their places."""
-        failpoints.reach("before_amend_commit")
-        moved = self._move(segment, AMENDING, AMENDING, files=_json(files))
-        failpoints.reach("after_amend_commit")
+        runs.failpoint("before_amend_commit")
+        moved = self._transition(segment, AMENDING, AMENDING, files=_json(files))
+        runs.failpoint("after_amend_commit")
         if moved:
             for file in files:
                 layout.publish(self.folder, file.path, file.tmp)
-            failpoints.reach("after_amend_publish")
+            runs.failpoint("after_amend_publish")
         return moved
 
-    def reopened(self, segment: Segment, files: Sequence[File], note: Callable[[], None]) -> bool:
-        """Record the rewritten files of a completed segment, which then is as after ``amended``.
+    def record_erasure(
+        self, segment: Segment, files: Sequence[File], record: Callable[[], None]
+    ) -> bool:
+        """Record the rewritten files of a completed segment, which is then being amended.
 
-        ``note`` records the removed rows in the same transaction.
+        ``record`` records the removed rows in the same transaction.
         """
-        failpoints.reach("before_reopen_commit")
-        moved = self._move(segment, PRUNED, AMENDING, note, files=_json(files))
-        failpoints.reach("after_reopen_commit")
+        runs.failpoint("before_reopen_commit")
+        moved = self._transition(segment, PRUNED, AMENDING, record, files=_json(files))
+        runs.failpoint("after_reopen_commit")
         if moved:
             for file in files:
                 layout.publish(self.folder, file.path, file.tmp)
-                failpoints.reach("after_reopen_publish")
+                runs.failpoint("after_reopen_publish")
         return moved
 
-    def ended(self, segment: Segment, files: Sequence[File], rows: int) -> bool:
+    def complete(self, segment: Segment, files: Sequence[File], rows: int) -> bool:
         """Record that an amended segment is in the lake alone; tables without rows have no file."""
         for table in set(segment.tables) - {file.table for file in files}:
             layout.remove(self.folder, layout.path_of(table, segment.day, segment.id))
-        return self._move(
+        return self._transition(
             segment,
             AMENDING,
             PRUNED,
@@ -221,9 +223,9 @@ class Ledger:
 
     def recover(self) -> None:
         """Move files that an interrupted run recorded; delete those of planned segments."""
-        for segment in self.having(EXPORTED, AMENDING):
+        for segment in self.in_states(EXPORTED, AMENDING):
             self.publish(segment)
-        for segment in self.having(PLANNED):
+        for segment in self.in_states(PLANNED):
             for table in segment.tables:
                 layout.remove(self.folder, layout.path_of(table, segment.day, segment.id))
 
@@ -232,36 +234,39 @@ class Ledger:
         for file in segment.files:
             layout.publish(self.folder, file.path, file.tmp)
             if not (self.folder / file.path).exists():
-                self._missing(segment, file)
+                self._handle_missing_file(segment, file)
                 break
 
-    def _missing(self, segment: Segment, file: File) -> None:
+    def _handle_missing_file(self, segment: Segment, file: File) -> None:
         if segment.state == AMENDING:
-            raise layout.Unusable(
+            raise layout.LakeError(
                 f"{self.folder / file.path} is missing. Its rows are nowhere else: bring the "
                 "lake's folder back from a backup."
             )
-        self.again(segment)
+        self.plan_again(segment)
 
-    def _move(
+    def _transition(
         self,
         segment: Segment,
         state: str,
         to: str,
-        note: Callable[[], None] = lambda: None,
+        record: Callable[[], None] = lambda: None,
         **columns: Any,
     ) -> bool:
-        """Change the state by compare-and-set under the run's lock, with ``note``. Raises Lost."""
+        """Change the state by compare-and-set under the run's lock. Raises LockLost.
+
+        ``record`` writes what belongs to the change in the same transaction.
+        """
         values = {"state": to, **columns}
         sets = ", ".join(f"{name} = %s" for name in values)
         with self.database.transaction():
-            self.run.hold(self.database)
+            self.run.require_lock(self.database)
             moved = self.database.execute(
                 f"UPDATE {SEGMENTS} SET {sets} WHERE id = %s AND state = %s",
                 [*values.values(), segment.id, state],
             )
             if moved:
-                note()
+                record()
         return moved == 1
 
 

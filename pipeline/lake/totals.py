@@ -65,7 +65,7 @@ TOTALS: Mapping[str, Mapping[str, Total]] = {
 ARCHIVED = {
     "deliveries": tables.DELIVERIES,
     "attempts": tables.ATTEMPTS_OF_DELIVERIES,
-    "messages": tables.WHOLE_MESSAGES,
+    "messages": tables.MESSAGES_WITH_BODIES,
 }
 """By name: the table as it is read for the lake."""
 
@@ -85,14 +85,14 @@ def of_batch(table: str, batch: pa.RecordBatch) -> dict[str, int]:
 
 def of_file(table: str, path: Path, names: Collection[str]) -> dict[str, int]:
     """Return the named totals of a file's rows."""
-    asked = {name: total for name, total in TOTALS[table].items() if name in names}
-    columns = sorted({total.column for total in asked.values()})
+    selected = {name: total for name, total in TOTALS[table].items() if name in names}
+    columns = sorted({total.column for total in selected.values()})
     found = dict.fromkeys(names, 0)
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             for batch in file.read_row_group(group, columns).to_batches():
                 found[ROWS] += batch.num_rows
-                for name, total in asked.items():
+                for name, total in selected.items():
                     found[name] += total.of(batch)
     return found
 

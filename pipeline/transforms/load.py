@@ -2,43 +2,70 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pipeline.broker.database import Database
-from pipeline.lake.datasets import Frames
-from pipeline.rules.estimates import Load
-from pipeline.rules.timetable import HOUR_S, Known, Past
-from pipeline.transforms.fanout import COPIES, Fanout
+from pipeline.core.forecast import HOUR_S, Load, PastLoad, ScheduledLoad, matches
+from pipeline.lake.datasets import Datasets
 
-AHEAD = timedelta(minutes=1)
+MIN_DELAY = timedelta(minutes=1)
 """A message that is due at least so long after it was accepted was scheduled."""
 MINUTE = "SUBSTR({}due_at, 1, 16)"
 """The minute of a column as text, on every database."""
 DEFAULT_RATE = 600.0
 """Deliveries per second of one pump: half of the rate for one consumer in docs/performance.md,
 which was measured without other work and with little history."""
-ALIVE = timedelta(minutes=1)
+PUMP_TIMEOUT = timedelta(minutes=1)
+COPIES = "copies"
+Patterns = Mapping[int, Sequence[Sequence[str]]]
+"""By channel: the event types of each consumer."""
+
+
+class Fanout:
+    """Adds to messages, on executors, to how many consumers each would go today."""
+
+    def __init__(self, patterns: Patterns) -> None:
+        self._patterns = patterns
+        self._known: dict[tuple[int, str], int] = {}
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the same rows with one more column."""
+        for batch in batches:
+            channels, types = (
+                batch.column(name).to_pylist() for name in ("channel_id", "event_type")
+            )
+            copies = [self.of(*pair) for pair in zip(channels, types, strict=True)]
+            yield batch.append_column(COPIES, pa.array(copies, pa.int64()))
+
+    def of(self, channel_id: int, event_type: str) -> int:
+        """Return how many consumers of the channel want this event type."""
+        key = (channel_id, event_type)
+        if key not in self._known:
+            some = self._patterns.get(channel_id, ())
+            self._known[key] = sum(matches(patterns, event_type) for patterns in some)
+        return self._known[key]
 
 
 def history(
-    frames: Frames, fanout: Fanout, since: datetime, until: datetime
-) -> Iterator[tuple[int, Past]]:
+    datasets: Datasets, fanout: Fanout, since: datetime, until: datetime
+) -> Iterator[tuple[int, PastLoad]]:
     """Yield each channel with its hours, by when messages were due."""
-    messages = frames.messages(
+    messages = datasets.messages(
         since, until, ["channel_id", "event_type", "state", "accepted_at", "due_at", "body_bytes"]
     )
     due = f.col("due_at")
     messages = messages.where((f.col("state") != "cancelled") & (due >= since) & (due < until))
     rows = _by_hour(_with_copies(messages, fanout)).orderBy("channel_id").toLocalIterator()
     for channel_id, some in groupby(rows, lambda row: int(row["channel_id"])):
-        past = Past()
+        past = PastLoad()
         for row in some:
             at = datetime.fromtimestamp(row["hour"] * HOUR_S, UTC)
             kind = past.later if row["later"] else past.at_once
@@ -56,7 +83,7 @@ def _by_hour(messages: DataFrame) -> DataFrame:
     return messages.groupBy(
         "channel_id",
         f.floor(f.unix_seconds("due_at") / HOUR_S).alias("hour"),
-        (waited >= AHEAD // timedelta(microseconds=1)).alias("later"),
+        (waited >= MIN_DELAY // timedelta(microseconds=1)).alias("later"),
     ).agg(
         f.count("*").alias("messages"),
         f.sum(COPIES).alias("deliveries"),
@@ -64,7 +91,7 @@ def _by_hour(messages: DataFrame) -> DataFrame:
     )
 
 
-def receivers(database: Database) -> tuple[Fanout, dict[int, int]]:
+def push_consumers(database: Database) -> tuple[Fanout, dict[int, int]]:
     """Return the active push consumers with their channels."""
     patterns: dict[int, list[Any]] = defaultdict(list)
     channels = {}
@@ -77,15 +104,15 @@ def receivers(database: Database) -> tuple[Fanout, dict[int, int]]:
     return Fanout(dict(patterns)), channels
 
 
-def waiting(
+def scheduled(
     database: Database,
     fanout: Fanout,
     channels: dict[int, int],
     since: datetime,
     until: datetime,
-) -> dict[int, Known]:
+) -> dict[int, ScheduledLoad]:
     """Return what is due between two instants, by channel. Both queries read short index ranges."""
-    found: dict[int, Known] = defaultdict(Known)
+    found: dict[int, ScheduledLoad] = defaultdict(ScheduledLoad)
     minute = MINUTE.format("")
     for channel_id, event_type, at, number, size in database.read(
         f"SELECT channel_id, event_type, {minute}, COUNT(*), SUM(body_bytes) "
@@ -95,7 +122,7 @@ def waiting(
     ):
         copies = fanout.of(channel_id, event_type)
         load = Load(number, number * copies, int(size) * copies)
-        one = Known(scheduled={_minute(at): load})
+        one = ScheduledLoad(scheduled={_minute(at): load})
         found[channel_id].add(one)
     minute = MINUTE.format("d.")
     for consumer_id in _queued(database, channels):
@@ -105,7 +132,7 @@ def waiting(
             f"AND d.state = 'queued' AND d.due_at > %s AND d.due_at < %s GROUP BY {minute}",
             [consumer_id, since, until],
         ):
-            one = Known(retries={_minute(at): Load(0, number, int(size))})
+            one = ScheduledLoad(retries={_minute(at): Load(0, number, int(size))})
             found[channels[consumer_id]].add(one)
     return found
 
@@ -119,7 +146,7 @@ def rate(database: Database, wanted: float | None, now: datetime) -> tuple[float
     )
     ((pumps,),) = database.read(
         "SELECT COUNT(*) FROM delivery_pumpslot WHERE kind = 'pump' AND heartbeat_at > %s",
-        [now - ALIVE],
+        [now - PUMP_TIMEOUT],
     )
     seen = int(most or 0) / 60 / max(1, pumps)
     if seen > DEFAULT_RATE:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from pyspark import SparkContext
 
-from pipeline import failpoints
+from pipeline.broker import runs
 from pipeline.broker.database import Database
 from pipeline.execution.job import Context
-from pipeline.lake import eligible, export, layout, planning
-from pipeline.lake.ledger import EXPORTED, OPEN, PLANNED, File, Ledger, Range, Segment
+from pipeline.lake import eligible, layout, planning, writer
+from pipeline.lake.ledger import EXPORTED, PLANNED, UNFINISHED, File, Ledger, PlannedRange, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +30,10 @@ KINDS = (eligible.MESSAGES, eligible.DELIVERIES)
 run's deliveries as soon as they are verified. Messages compared after that would differ."""
 POLL_S = 0.5
 """Seconds until a stop is noticed."""
-AHEAD = 4
+MAX_WAITING_PER_EXECUTOR = 4
 """Planning pauses while so many segments per executor wait."""
-Asked = Callable[[str], str]
-"""A call on an executor: export.export or export.check."""
+ExecutorCall = Callable[[str], str]
+"""A call on an executor: writer.export or writer.check."""
 
 
 class Day(NamedTuple):
@@ -43,22 +43,24 @@ class Day(NamedTuple):
     number: int
     """Its number, from 1 on; ``count`` is the number of days."""
     of: int
-    ranges: list[Range]
+    ranges: list[PlannedRange]
 
 
 Plan = Generator[Day, None, None]
 
 
-def plan(context: Context, ledger: Ledger, over: Event) -> Plan:
-    """Yield days, oldest first, until ``over`` is set; runs in one thread at a time."""
+def plan(context: Context, ledger: Ledger, stop: Event) -> Plan:
+    """Yield days, oldest first, until ``stop`` is set; runs in one thread at a time."""
     limits = eligible.cutoffs(context.database, context.settings)
-    under_way = ledger.having(*OPEN)
+    unfinished = ledger.in_states(*UNFINISHED)
     # Otherwise a lagging replica has rows of completed segments, which would be archived twice.
     context.catch_up()
-    return _counted(context.settings.bulk_url, limits, under_way, over)
+    return _plan_days(context.settings.read_url, limits, unfinished, stop)
 
 
-def _counted(address: str, limits: eligible.Cutoffs, under_way: list[Segment], over: Event) -> Plan:
+def _plan_days(
+    address: str, limits: eligible.Cutoffs, unfinished: list[Segment], stop: Event
+) -> Plan:
     # The replica if there is one, since these numbers only determine the size of segments.
     database = Database(address)
     try:
@@ -66,8 +68,8 @@ def _counted(address: str, limits: eligible.Cutoffs, under_way: list[Segment], o
             days = planning.days(database, kind, limits)
             for number, day in enumerate(days, 1):
                 found = []
-                for one in planning.of_day(database, kind, day, limits, under_way):
-                    if over.is_set():
+                for one in planning.segments_of_day(database, kind, day, limits, unfinished):
+                    if stop.is_set():
                         return
                     found.append(one)
                 yield Day(kind, number, len(days), found)
@@ -75,24 +77,24 @@ def _counted(address: str, limits: eligible.Cutoffs, under_way: list[Segment], o
         database.close()
 
 
-class Mover:
+class Archiver:
     """Moves segments from state to state. It alone writes to the ledger, from one thread."""
 
     def __init__(self, context: Context, ledger: Ledger) -> None:
         self._context, self._ledger = context, ledger
-        self._over = Event()
-        self._days = plan(context, ledger, self._over)
-        self._waiting: deque[tuple[Asked, Segment]] = deque()
-        self._waiting.extend((export.check, each) for each in ledger.having(EXPORTED))
-        self._waiting.extend((export.export, each) for each in ledger.having(PLANNED))
-        self._begun: dict[Future[dict[str, Any]], tuple[Asked, Segment]] = {}
-        self._counting: Future[Day | None] | None = None
+        self._stop = Event()
+        self._days = plan(context, ledger, self._stop)
+        self._waiting: deque[tuple[ExecutorCall, Segment]] = deque()
+        self._waiting.extend((writer.check, each) for each in ledger.in_states(EXPORTED))
+        self._waiting.extend((writer.export, each) for each in ledger.in_states(PLANNED))
+        self._running: dict[Future[dict[str, Any]], tuple[ExecutorCall, Segment]] = {}
+        self._planning: Future[Day | None] | None = None
         self._is_planned = False
         self._total, self._ended, self._rows = len(self._waiting), 0, 0
-        self._came = {"exported": 0, "verified": 0, "to_do_again": 0, "rows": 0}
+        self._counts = {"exported": 0, "verified": 0, "to_do_again": 0, "rows": 0}
 
     def run(self) -> dict[str, int]:
-        """Process all segments; returns the result. Raises Lost, Unusable."""
+        """Process all segments; returns the result. Raises LockLost, LakeError."""
         self._context.report(f"planning {KINDS[0]}")
         counter = ThreadPoolExecutor(1, "planning")
         executors = ThreadPoolExecutor(self._context.settings.partitions, "archiving")
@@ -100,69 +102,72 @@ class Mover:
             while pending := self._begin(counter, executors):
                 done = wait(pending, POLL_S, FIRST_COMPLETED).done
                 self._context.run.check()
-                if self._counting in done:
-                    day, self._counting = self._counting.result(), None
-                    self._planned(day)
-                for future in done & self._begun.keys():
-                    self._answered(*self._begun.pop(future), future.result())
+                if self._planning in done:
+                    day, self._planning = self._planning.result(), None
+                    self._add_planned(day)
+                for future in done & self._running.keys():
+                    self._handle_result(*self._running.pop(future), future.result())
         finally:
-            self._over.set()
+            self._stop.set()
             executors.shutdown(wait=True, cancel_futures=True)
             # A database connection belongs to its thread.
             counter.submit(self._days.close)
             counter.shutdown(wait=True)
-        return self._came
+        return self._counts
 
     def _begin(
         self, counter: ThreadPoolExecutor, executors: ThreadPoolExecutor
     ) -> list[Future[Any]]:
         """Start the next calls; returns all futures to wait for."""
-        at_once = self._context.settings.partitions
-        if not (self._counting or self._is_planned) and len(self._waiting) < AHEAD * at_once:
-            self._counting = counter.submit(next, self._days, None)
-        starting = self._context.begin_workers() if self._waiting else None
+        parallelism = self._context.settings.partitions
+        if (
+            not (self._planning or self._is_planned)
+            and len(self._waiting) < MAX_WAITING_PER_EXECUTOR * parallelism
+        ):
+            self._planning = counter.submit(next, self._days, None)
+        starting = self._context.start_workers() if self._waiting else None
         if starting is None or starting.done():
-            while self._waiting and len(self._begun) < at_once:
-                asked, segment = self._waiting.popleft()
+            while self._waiting and len(self._running) < parallelism:
+                call, segment = self._waiting.popleft()
                 task = _task(self._context, segment)
                 # A Spark job each: toLocalIterator would run two at a time, and collect would hold
                 # all results until the last one.
-                future = executors.submit(_ask, self._context.workers, asked, task)
-                self._begun[future] = asked, segment
+                future = executors.submit(_call_executor, self._context.workers, call, task)
+                self._running[future] = call, segment
             starting = None
-        return [one for one in (*self._begun, self._counting, starting) if one]
+        return [one for one in (*self._running, self._planning, starting) if one]
 
-    def _planned(self, day: Day | None) -> None:
+    def _add_planned(self, day: Day | None) -> None:
         if day is None:
             self._is_planned = True
-            self._tell()
+            self._report()
             return
         self._context.report(f"planning {day.kind}", day.number, day.of, self._rows or None)
         if not day.ranges:
             return
         planned = self._ledger.plan(day.ranges)
-        failpoints.reach("after_plan")
+        runs.failpoint("after_plan")
         self._total += len(planned)
-        self._waiting.extend((export.export, each) for each in planned)
+        self._waiting.extend((writer.export, each) for each in planned)
 
-    def _answered(self, asked: Asked, segment: Segment, answer: dict[str, Any]) -> None:
-        if "error" in answer:
-            self._ledger.hold()  # a run that took over may have deleted it
-            raise layout.Unusable(answer["error"])
+    def _handle_result(self, call: ExecutorCall, segment: Segment, result: dict[str, Any]) -> None:
+        if "error" in result:
+            self._ledger.require_lock()  # a run that took over may have deleted it
+            raise layout.LakeError(result["error"])
         is_over = True
-        if asked is export.export:
-            is_over = not self._exported(segment, answer)
-        elif "differs" in answer:
-            logger.warning("segment %d again: %s", segment.id, answer["differs"])
-            self._ledger.again(segment)
-            self._came["to_do_again"] += 1
-        elif self._ledger.verified(segment):
-            self._came["verified"] += 1
-            self._came["rows"] += segment.rows
+        if call is writer.export:
+            is_over = not self._record_export(segment, result)
+        elif "differs" in result:
+            logger.warning("segment %d again: %s", segment.id, result["differs"])
+            self._ledger.plan_again(segment)
+            self._counts["to_do_again"] += 1
+        elif self._ledger.record_verification(segment):
+            self._counts["verified"] += 1
+            self._counts["rows"] += segment.rows
         self._ended += is_over
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Report progress, with the plan's until the plan is complete."""
         if self._is_planned:
             self._context.report("archiving", self._ended, self._total, self._rows or None)
@@ -170,23 +175,23 @@ class Mover:
             run = self._context.run
             self._context.report(run.stage, run.done, run.total, self._rows or None)
 
-    def _exported(self, segment: Segment, manifest: dict[str, Any]) -> bool:
+    def _record_export(self, segment: Segment, manifest: dict[str, Any]) -> bool:
         """Record an export; returns whether to compare it next, while its rows are in memory."""
         files = [File(**file) for file in manifest["files"]]
         self._rows += sum(file.rows for file in files)
-        moved = self._ledger.exported(segment, files, manifest["parts"])
+        moved = self._ledger.record_export(segment, files, manifest["parts"])
         if moved is None:
             return False
-        self._came["exported"] += 1
+        self._counts["exported"] += 1
         if files:
-            self._waiting.appendleft((export.check, moved))
+            self._waiting.appendleft((writer.check, moved))
         return bool(files)
 
 
-def _ask(workers: SparkContext, asked: Asked, task: str) -> dict[str, Any]:
-    (said,) = workers.parallelize([task], 1).map(asked).collect()
-    answer: dict[str, Any] = json.loads(said)
-    return answer
+def _call_executor(workers: SparkContext, call: ExecutorCall, task: str) -> dict[str, Any]:
+    (text,) = workers.parallelize([task], 1).map(call).collect()
+    result: dict[str, Any] = json.loads(text)
+    return result
 
 
 def _task(context: Context, segment: Segment) -> str:
@@ -201,7 +206,9 @@ def _task(context: Context, segment: Segment) -> str:
             "files": [file.as_json() for file in segment.files],
             "lake": str(context.lake),
             "path": paths,
-            "tmp": {table: layout.aside(path, context.run.id) for table, path in paths.items()},
+            "tmp": {
+                table: layout.staging_path(path, context.run.id) for table, path in paths.items()
+            },
             "keep_bodies": context.settings.keep_bodies,
             "part_rows": PART_ROWS,
         }

@@ -1,24 +1,24 @@
-/* What the console needs beyond Unfold's own scripts: times in the viewer's zone, and keys.
-   Nothing here is needed to get work done: without scripts every button and link does the same. */
+/* Additions to Unfold's scripts: times in the viewer's time zone, and keyboard shortcuts.
+   The console also works without scripts: every button and link then has the same effect. */
 
 "use strict";
 
 (() => {
   const KEYS = [
-    ["/", "search this list; where there is none, search everything"],
+    ["/", "search this list; on a page without a list, search everything"],
     ["Ctrl K", "search everything: ids, channels, consumers, producers, pages"],
-    ["j  k", "next row, row before"],
+    ["j  k", "next row, previous row"],
     ["x", "select the row"],
     ["Enter", "open the row"],
-    ["r", "replay the row, or what is open"],
-    ["Esc", "close what is open"],
-    ["?", "these keys"],
+    ["r", "replay the delivery in the row, or the open one"],
+    ["Esc", "close the dialog"],
+    ["?", "show these keys"],
   ];
   const ROWS = "#result_list tr.data-row, .hs-table tbody tr";
 
   // -- Times -------------------------------------------------------------------------------------
 
-  /** Instants come in UTC, which stays in the hint, exact; shown is the viewer's own clock. */
+  /** Show times in the viewer's time zone; the tooltip has the exact time in UTC. */
   function showOwnTimes(within) {
     for (const time of within.querySelectorAll("time[datetime]:not([title])")) {
       const instant = new Date(time.dateTime);

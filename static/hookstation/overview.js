@@ -40,7 +40,7 @@
         if (isLive()) replace(html);
         state.textContent = "";
       } catch {
-        state.textContent = "The broker does not answer; these numbers are old. Trying again.";
+        state.textContent = "The broker does not respond; these figures are outdated. Retrying.";
       }
     }
     timer = setTimeout(refresh, EVERY_MS);

@@ -9,8 +9,8 @@ import sys
 from django.contrib.auth.models import User
 
 from channels_app.database import clock
-from delivery.core.pipeline_jobs import JOBS
 from delivery.models import PipelineRun
+from pipeline.contract.jobs import JOBS
 from tests.browser.person import OPERATOR, PASSWORD
 
 ERROR = (

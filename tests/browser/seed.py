@@ -17,9 +17,9 @@ from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import (
     Consumer,
-    EarlyNumber,
     Membership,
     Message,
+    PendingSequenceNumber,
     Sequence,
 )
 from delivery.models import Counter, Delivery
@@ -123,7 +123,9 @@ def sequences() -> None:
         Sequence.objects.create(id=number, ordering_key=key, **of)
     for place in range(EARLY):
         until = now + timedelta(days=1, seconds=place)
-        EarlyNumber.objects.create(id=100 + place, sequence_id=2, number=4 + place, until=until)
+        PendingSequenceNumber.objects.create(
+            id=100 + place, sequence_id=2, number=4 + place, until=until
+        )
 
 
 def _multiply(row: Message | Delivery, keys: str, count: int, changes: dict[str, str]) -> None:

@@ -8,7 +8,7 @@ from django.contrib.auth.models import Permission, User
 from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Membership, Team, new_id
-from delivery.models import ConsumerHealth, Delivery, Notice
+from delivery.models import ConsumerHealth, Delivery, Notification
 from tests.browser.person import GUEST, OWNER, PASSWORD, STRANGER
 from tests.support.factories import (
     ApiKeyFactory,
@@ -160,7 +160,7 @@ def day(webhook: Consumer, rng: random.Random, *, is_steady: bool) -> None:
         ("dead_letter", 8, "A message is dead after 3 attempts."),
         ("recovered", 30, "It takes messages again."),
     ):
-        Notice.objects.create(
+        Notification.objects.create(
             consumer=webhook,
             kind=kind,
             at=now - timedelta(hours=hours),

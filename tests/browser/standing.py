@@ -13,14 +13,14 @@ JOBS, DEAD_JOBS, RUNNER, INSPECTOR = "jobs", "jobs.dead", "job-runner", "inspect
 SENDER, STRICT, PRINTER, GATEWAY = "sender", "strict", "label-printer", "whatsapp"
 PAUSED, BLOCKED = "customer/4711/room-with-a-long-name-" + "x" * 200, "room-7"
 LONG = "quarterly-figures-of-all-subsidiaries-and-their-branches-as-agreed-with-the-auditors-2019"
-LANES, AHEAD, HELD = 200, 240, 12
+KEYS, AHEAD, HELD = 200, 240, 12
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 
 def fill(broker: Broker) -> None:
     """Make everything, in a second or two."""
     recurring(broker)
-    lanes(broker)
+    key_rows(broker)
     leases(broker)
     dead_letter_queue(broker)
     called_back(broker)
@@ -60,7 +60,7 @@ def recurring(broker: Broker) -> None:
     wait_until(lambda: _last(broker, "once-more") == "fired", 60, "the schedule does not begin")
 
 
-def lanes(broker: Broker) -> None:
+def key_rows(broker: Broker) -> None:
     """Make many keys of a paused consumer, one of them paused, and a key whose head is dead."""
     place = f"/channels/{ROOMS}/consumers"
     sender = {"url": "http://127.0.0.1:9/rooms", "event_types": ["room.said"], "ordering": True}
@@ -68,16 +68,16 @@ def lanes(broker: Broker) -> None:
     broker.call("PUT", f"{place}/{SENDER}", 201, json=sender)
     broker.call("POST", f"{place}/{SENDER}/pause", 200)
     broker.call("PUT", f"{place}/{STRICT}", 201, json=sender | strict)
-    keys = [PAUSED, *(f"room-{number}" for number in range(1, LANES))]
+    keys = [PAUSED, *(f"room-{number}" for number in range(1, KEYS))]
     said = [{"ordering_key": key, "event_type": "room.said"} for key in keys]
     moved = [{"ordering_key": BLOCKED, "event_type": "room.moved"}] * 3
     batch(broker, ROOMS, said + said[:20] + moved)
-    wait_until(lambda: bool(lane(broker, SENDER, PAUSED)), 60, "nothing stands")
-    paused = lane(broker, SENDER, PAUSED)
+    wait_until(lambda: bool(key_row(broker, SENDER, PAUSED)), 60, "nothing stands")
+    paused = key_row(broker, SENDER, PAUSED)
     broker.call(
         "POST", f"{place}/{SENDER}/ordering-keys/{paused}/pause", 200, json={"reason": "a look"}
     )
-    wait_until(lambda: bool(lane(broker, STRICT, BLOCKED, "blocked")), 60, "nothing is blocked")
+    wait_until(lambda: bool(key_row(broker, STRICT, BLOCKED, "blocked")), 60, "nothing is blocked")
 
 
 def leases(broker: Broker) -> None:
@@ -119,7 +119,7 @@ def called_back(broker: Broker) -> None:
     broker.call("PUT", f"/channels/{TEXTING}/consumers/{GATEWAY}", 201, json=values)
 
 
-def lane(broker: Broker, consumer: str, key: str, state: str = "") -> str:
+def key_row(broker: Broker, consumer: str, key: str, state: str = "") -> str:
     """The id of a key's row in this state, or '' while there is none."""
     place = f"/channels/{ROOMS}/consumers/{consumer}/ordering-keys"
     wanted = {"ordering_key": key} | ({"state": state} if state else {})

@@ -35,8 +35,8 @@ def test_r_replays_the_row_that_has_the_focus(operator: Person, consumer: Receiv
     consumer.wait_for(1, path="/crm", timeout=60)
 
 
-@pytest.mark.trap("a key that sends twice")
-def test_r_asks_before_it_sends_again_what_arrived(operator: Person) -> None:
+@pytest.mark.trap("a key press that sends twice")
+def test_r_on_a_delivered_row_asks_for_confirmation(operator: Person) -> None:
     page = operator.open("/admin/delivery/delivery/?state=delivered")
     asked: list[str] = []
 
@@ -66,7 +66,7 @@ def test_a_question_mark_shows_the_keys(operator: Person) -> None:
     expect(keys).to_have_count(0)
 
 
-def test_a_slash_searches_and_what_is_typed_is_text(operator: Person) -> None:
+def test_slash_opens_the_search_and_typed_keys_are_text(operator: Person) -> None:
     page = operator.open(DEAD)
     page.keyboard.press("/")
     page.keyboard.type("jr?x")

@@ -14,7 +14,7 @@ from tests.browser.person import OPERATOR, Open, Person
 from tests.browser.places import SEVERAL, pages, rows
 
 
-def test_every_page_is_there_for_everybody(operator: Person) -> None:
+def test_every_page_is_accessible(operator: Person) -> None:
     # All in one window: each new one would load the style sheets again.
     opened = chain(pages(operator), rows(operator))
     faults = [fault for _ in opened for fault in axe.faults(operator.page, colours=False)]
@@ -27,13 +27,11 @@ def test_colours_can_be_told_apart(open_window: Open, sessions: Sessions, scheme
     assert [fault for place in SEVERAL for fault in axe.faults(person.open(place))] == []
 
 
-def test_the_way_in_is_open_to_everybody(open_window: Open) -> None:
+def test_the_sign_in_pages_need_no_session(open_window: Open) -> None:
     assert axe.faults(open_window().open("/admin/login/")) == []
 
 
-def test_times_are_the_viewers_and_the_exact_instant_is_a_hint(
-    open_window: Open, sessions: Sessions
-) -> None:
+def test_times_are_local_and_the_tooltip_has_utc(open_window: Open, sessions: Sessions) -> None:
     person = open_window(storage_state=sessions[OPERATOR], timezone_id="Asia/Kolkata")
     page = person.open("/admin/delivery/delivery/?state=dead")
     time = page.locator("#result_list time").first

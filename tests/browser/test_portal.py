@@ -56,7 +56,7 @@ def shows_delivered(page: Page) -> bool:
     return "delivered 200" in page.locator("table tbody").inner_text()
 
 
-def test_nothing_of_the_portal_is_evaluated_or_styled_by_its_markup(open_window: Open) -> None:
+def test_portal_pages_have_no_inline_scripts_or_styles(open_window: Open) -> None:
     page = open_window().open("/accounts/login/")
     answer = page.request.get(page.url)
     policy = answer.headers["content-security-policy"]

@@ -11,7 +11,7 @@ from tests.browser.tours import House, accounts, console, team, webhooks
 
 
 @pytest.mark.parametrize("walk", [team.walk, webhooks.walk, accounts.walk, console.walk])
-def test_every_page_is_there_for_everybody(house: House, walk: tours.Walk) -> None:
+def test_every_page_is_accessible(house: House, walk: tours.Walk) -> None:
     faults, wide = [], []
     for number, (name, page) in enumerate(walk(house)):
         tours.wear(page, "phone-dark" if number % 2 else "phone-light")

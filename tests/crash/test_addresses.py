@@ -75,7 +75,7 @@ class Publisher(threading.Thread):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_no_error_reaches_a_caller_while_one_of_two_hosts_answers(
+def test_callers_see_no_error_while_one_of_two_hosts_is_available(
     client: str, hosts: tuple[Broker, Broker]
 ) -> None:
     if client in BUILDERS:

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from channels_app.database import clock, transactions
-from channels_app.models import Channel, Consumer, DirectoryVersion, Message, Team
+from channels_app.models import Channel, ConfigVersion, Consumer, Message, Team
 from delivery.core.reconciliation import Check
 from delivery.maintenance import checks
 from delivery.maintenance import reconciler as auditors
@@ -28,12 +28,12 @@ from datetime import timedelta
 from io import StringIO
 from django.core.management import call_command
 from django.utils import timezone
-from channels_app.models import Channel, Consumer, DirectoryVersion
+from channels_app.models import Channel, Consumer, ConfigVersion
 # As old as they would be: of consumers that have just changed nobody can say what they wanted.
 then = timezone.now() - timedelta(hours=1)
 Channel.objects.update(updated_at=then)
 Consumer.objects.update(updated_at=then)
-DirectoryVersion.bump()
+ConfigVersion.bump()
 for place in range({AUDITS}):
     out = StringIO()
     try:
@@ -45,7 +45,9 @@ print("last:", out.getvalue())
 
 
 @pytest.mark.e2e
-def test_what_moves_is_no_fault(receiver: Receiver, tmp_path: Path) -> None:
+def test_changes_during_a_reconciliation_are_no_mismatch(
+    receiver: Receiver, tmp_path: Path
+) -> None:
     receiver.script("/flaky", [Reply(500), Reply(200), Reply(503)] * 2000)
     with brokers.running(tmp_path) as broker:
         broker.call("PUT", "/channels/orders", 201, json={})
@@ -99,7 +101,7 @@ def meanwhile(work: Callable[[], object]) -> None:
 
 
 @pytest.mark.mariadb
-def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
+def test_rows_written_during_a_scan_belong_to_the_next_one() -> None:
     """A consumer registers and gets earlier messages between two statements of a scan."""
     rows = [DeliveryFactory.create() for _ in range(3)]
 
@@ -122,7 +124,7 @@ def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
 
 
 @pytest.mark.mariadb
-def test_behind_a_look_transactions_are_what_they_were() -> None:
+def test_a_scan_restores_the_isolation_level() -> None:
     """After a scan, transactions again see each other's commits."""
     with transactions.snapshot():
         checks.newest()
@@ -161,14 +163,14 @@ def another_arrives(waiting: Delivery) -> None:
 
 def consumer_is_paused(waiting: Delivery) -> None:
     Consumer.objects.update(state="paused")
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
 
 
 @pytest.mark.parametrize(
     ("between", "number"),
     [(nothing, 1), (is_taken, 0), (another_arrives, 0), (consumer_is_paused, 0)],
 )
-def test_what_moves_between_two_looks_does_not_stand_still(
+def test_a_row_that_changes_between_two_scans_is_not_stuck(
     waiting: Delivery, between: Callable[[Delivery], None], number: int
 ) -> None:
     reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
@@ -179,7 +181,7 @@ def test_what_moves_between_two_looks_does_not_stand_still(
     assert reconciler.result.by_check()[Check.LATE] == reconciler.result.gap == number
 
 
-def test_what_was_not_due_at_the_first_look_is_not_late_at_the_second(waiting: Delivery) -> None:
+def test_a_row_that_becomes_due_between_scans_is_not_late(waiting: Delivery) -> None:
     rows = Delivery.objects.filter(id=waiting.id)
     rows.update(due_at=clock.now() + LONG)
     reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
@@ -190,7 +192,7 @@ def test_what_was_not_due_at_the_first_look_is_not_late_at_the_second(waiting: D
     assert reconciler.result.off == {}
 
 
-def test_a_lease_that_began_during_a_long_audit_is_not_too_long(
+def test_a_lease_that_begins_during_a_reconciliation_is_not_too_long(
     waiting: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)

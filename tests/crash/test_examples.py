@@ -79,6 +79,29 @@ for (let id = Number(first); id < Number(last); id += 1) {
 """
 
 
+JOBS_PRODUCER = """
+import { setTimeout } from "node:timers/promises";
+import { Queue } from "@hookstation/bullmq";
+const [first, last, name] = process.argv.slice(1);
+const queue = new Queue(name, { connection: {} });
+queue.on("error", (error) => console.error(`${error}`));
+for (let number = Number(first); number < Number(last); number += 1) {
+  const opts = { jobId: `letter-${number}`, attempts: 3, backoff: { type: "fixed", delay: 200 } };
+  for (let isStored = false; !isStored; ) {
+    try {
+      await queue.add("letter", { number, to: "Ana" }, opts);
+      isStored = true;
+    } catch (error) {
+      console.error(`${number} is added again: ${error}`);
+      await setTimeout(200);
+    }
+  }
+  console.log(number);
+  await setTimeout(20);
+}
+"""
+
+
 @dataclass(slots=True)
 class Application:
     """The processes of an example, and how to read their results."""
@@ -365,6 +388,15 @@ def hono(stage: Stage) -> Application:
     return _web_shop(stage, "hono")
 
 
+def bullmq(stage: Stage) -> Application:
+    """Jobs of BullMQ, with the broker as its backend."""
+    lines = str(stage.folder / "lines")
+    variables = {"SHOP_QUEUE": stage.name, "SHOP_LETTERS": lines}
+    worker = stage.program("bullmq", "worker", "after.mjs", "work", **variables)
+    producer = stage.program("bullmq", "producer", "--input-type=module", "-e", JOBS_PRODUCER)
+    return stage.application(producer, worker, stage.lines, stage.name)
+
+
 def django(stage: Stage) -> Application:
     """Orders in a Django outbox: stored at the commit, handled when the relay publishes them."""
     file = stage.folder / "shop.sqlite3"
@@ -414,7 +446,7 @@ def web_process(broker: Broker) -> int:
     [
         *(boto3, celery_sqs, django_q2, celery, celery_in_fastapi, celery_in_flask),
         *(celery_in_django, fastapi, flask, django_receiving, django),
-        *(express, hono, go_net_http, java_httpserver),
+        *(express, hono, bullmq, go_net_http, java_httpserver),
     ],
 )
 def test_kills_lose_no_acknowledged_message(

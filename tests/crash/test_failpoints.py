@@ -150,7 +150,7 @@ def test_requests_that_share_a_commit_are_each_stored_once(place: Place, name: s
 
 
 @pytest.mark.seed("S2-65")
-@pytest.mark.parametrize("name", ["in_turn", "after_turn"])
+@pytest.mark.parametrize("name", ["in_sequence", "after_sequence"])
 def test_numbered_messages_whose_process_dies_are_stored_once_in_their_order(
     place: Place, name: str
 ) -> None:
@@ -178,8 +178,8 @@ ONCE, TWICE, PERHAPS_TWICE = {1}, {2}, {1, 2}
 @pytest.mark.parametrize(
     ("name", "times"),
     [
-        ("in_birth", ONCE),
-        ("after_birth", ONCE),
+        ("in_claimed_fanout", ONCE),
+        ("after_claimed_fanout", ONCE),
         ("before_send", ONCE),
         ("after_send", PERHAPS_TWICE),
         ("before_settle", TWICE),
@@ -200,8 +200,8 @@ def test_a_pump_that_dies_with_a_message_is_followed_by_one_that_delivers_it(
     assert place.heard()[message_id] in times
 
 
-@pytest.mark.parametrize("name", ["in_dispatch", "after_dispatch", "in_claim", "after_claim"])
-def test_what_is_queued_first_survives_fan_out_and_claim(place: Place, name: str) -> None:
+@pytest.mark.parametrize("name", ["in_fanout", "after_fanout", "in_claim", "after_claim"])
+def test_queued_deliveries_survive_a_crash_in_fan_out_and_claim(place: Place, name: str) -> None:
     place.register()
     with place.point.armed(place.broker, name):
         # A message that is not due yet cannot be claimed at its fan-out.
@@ -211,7 +211,7 @@ def test_what_is_queued_first_survives_fan_out_and_claim(place: Place, name: str
 
 
 @pytest.mark.parametrize("name", ["after_takeover", "in_release"])
-def test_who_dies_while_giving_back_what_the_dead_held_is_followed_too(
+def test_a_crash_while_releasing_a_dead_pumps_deliveries_is_recovered(
     place: Place, name: str
 ) -> None:
     place.register("/slow?ms=1500")
@@ -223,12 +223,12 @@ def test_who_dies_while_giving_back_what_the_dead_held_is_followed_too(
     assert place.heard() == Counter({message_id: 2})
 
 
-def test_who_dies_while_burying_a_pump_that_nobody_replaced_is_followed_too(place: Place) -> None:
+def test_a_crash_while_reaping_a_pump_is_recovered(place: Place) -> None:
     place.register("/slow?ms=1500")
     message_id = place.publish("key")
     place.receiver.wait_for(1)
     # A cluster that restarts at once takes over its own registration, so no pump is reaped.
-    with place.point.armed(place.broker, "after_burial"), _paused(place.broker):
+    with place.point.armed(place.broker, "after_reap"), _paused(place.broker):
         os.kill(_worker(place.broker), signal.SIGKILL)
         time.sleep(registration.QUIET_S + registration.BEAT_S)
     place.settle()
@@ -237,7 +237,7 @@ def test_who_dies_while_burying_a_pump_that_nobody_replaced_is_followed_too(plac
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", ["in_replay", "after_replay"])
-def test_a_slice_of_a_replay_is_whole_or_did_not_happen(place: Place, name: str) -> None:
+def test_a_replay_slice_is_atomic(place: Place, name: str) -> None:
     place.register()
     ids = place.publish_batch(5)
     place.settle()
@@ -256,7 +256,7 @@ def test_a_slice_of_a_replay_is_whole_or_did_not_happen(place: Place, name: str)
 
 
 @pytest.mark.parametrize("name", ["in_restore", "after_restore"])
-def test_messages_out_of_the_lake_come_in_once(place: Place, name: str) -> None:
+def test_messages_restored_from_the_lake_are_stored_once(place: Place, name: str) -> None:
     place.register()
     ids = place.publish_batch(5)
     place.settle()
@@ -272,7 +272,7 @@ def test_messages_out_of_the_lake_come_in_once(place: Place, name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "failures"), [("in_settle", 2), ("in_forward", 1)])
-def test_a_death_is_published_on_the_dead_letter_channel_once(
+def test_a_dead_letter_is_published_once_despite_a_crash(
     place: Place, name: str, failures: int
 ) -> None:
     dead = Place(place.broker, place.point, place.receiver)
@@ -300,7 +300,7 @@ def test_a_death_is_published_on_the_dead_letter_channel_once(
 
 
 @pytest.mark.parametrize("name", ["in_fire", "after_fire"])
-def test_a_steward_that_dies_with_an_occurrence_is_followed_by_one_that_fires_it_once(
+def test_an_occurrence_is_fired_once_after_the_maintenance_process_crashes(
     place: Place, name: str
 ) -> None:
     place.register()
@@ -324,9 +324,7 @@ def test_a_steward_that_dies_with_an_occurrence_is_followed_by_one_that_fires_it
 
 @pytest.mark.parametrize("name", ["in_schedule", "after_schedule"])
 @pytest.mark.parametrize("how", ["put", "change", "pause"])
-def test_a_schedule_whose_change_dies_is_as_it_was_or_as_it_was_to_be(
-    place: Place, how: str, name: str
-) -> None:
+def test_a_schedule_change_is_atomic(place: Place, how: str, name: str) -> None:
     place.register()
     path = f"{place.path}/schedules/ticks"
     wanted = {"every_ms": 500, "limit": 3, "misfire": "fire_all", "body": "tick"}
@@ -362,7 +360,7 @@ def test_a_schedule_whose_change_dies_is_as_it_was_or_as_it_was_to_be(
 
 
 @pytest.mark.parametrize("name", ["in_cancel", "after_cancel"])
-def test_a_cancellation_that_dies_may_be_repeated(place: Place, name: str) -> None:
+def test_a_cancellation_can_be_repeated_after_a_crash(place: Place, name: str) -> None:
     place.register()
     message_id = place.publish("key", delay_ms=600_000)
     with place.point.armed(place.broker, name):
@@ -373,7 +371,7 @@ def test_a_cancellation_that_dies_may_be_repeated(place: Place, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["in_move", "after_move"])
-def test_a_move_that_dies_may_be_repeated(place: Place, name: str) -> None:
+def test_a_move_can_be_repeated_after_a_crash(place: Place, name: str) -> None:
     place.register()
     message_id = place.publish("key", delay_ms=600_000)
     wait_until(lambda: bool(_instants(place)), TIMEOUT_S, "it is not fanned out")
@@ -399,13 +397,13 @@ def test_a_move_that_dies_may_be_repeated(place: Place, name: str) -> None:
     [
         ("in_claim", ONCE),
         ("after_claim", ONCE),
-        ("before_handout", ONCE),
+        ("before_receive_response", ONCE),
         ("in_extend", ONCE),
         ("in_settle", ONCE),
-        ("after_end", ONCE),
+        ("after_pull_settle", ONCE),
     ],
 )
-def test_a_web_process_that_dies_in_the_hands_of_a_pull_consumer_loses_nothing(
+def test_a_web_process_crash_during_receive_loses_nothing(
     place: Place, name: str, receipts: set[int]
 ) -> None:
     ids = pulled(place)
@@ -432,9 +430,9 @@ def test_a_web_process_that_dies_in_the_hands_of_a_pull_consumer_loses_nothing(
 
 
 @pytest.mark.seed("S2-60")
-@pytest.mark.parametrize("name", ["in_settle", "after_end"])
+@pytest.mark.parametrize("name", ["in_settle", "after_pull_settle"])
 @pytest.mark.parametrize("what", ["nack", "release"])
-def test_a_rejection_or_a_return_that_dies_is_counted_once(
+def test_a_nack_or_release_is_counted_once_after_a_crash(
     place: Place, what: str, name: str
 ) -> None:
     pulled(place, number=1)
@@ -459,10 +457,8 @@ def test_a_rejection_or_a_return_that_dies_is_counted_once(
 
 
 @pytest.mark.seed("S4-R4")
-@pytest.mark.parametrize("name", ["in_claim", "before_handout"])
-def test_a_worker_that_is_back_is_given_what_it_holds_over_another_death(
-    place: Place, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["in_claim", "before_receive_response"])
+def test_a_resuming_worker_gets_its_leases_after_another_crash(place: Place, name: str) -> None:
     ids = pulled(place, number=2)
     asked = {"max": 2, "wait_s": 10, "lease_s": 600, "worker_id": "w1"}
     received, _ = retry_until_done(place.broker, "POST", f"{place.puller}/receive", json=asked)
@@ -474,7 +470,7 @@ def test_a_worker_that_is_back_is_given_what_it_holds_over_another_death(
     for one in again["messages"]:
         shown, _ = retry_until_done(place.broker, "GET", f"/deliveries/{one['delivery_id']}")
         # The first attempt, the one that was claimed but not handed out, and this one.
-        assert shown["attempt_count"] == (3 if name == "before_handout" else 2)
+        assert shown["attempt_count"] == (3 if name == "before_receive_response" else 2)
     leases = [one["lease"] for one in again["messages"]]
     done, _ = retry_until_done(place.broker, "POST", "/leases/ack", json={"leases": leases})
     assert done == {"done": leases, "failed": []}
@@ -482,11 +478,13 @@ def test_a_worker_that_is_back_is_given_what_it_holds_over_another_death(
 
 
 @pytest.mark.seed("S2-57")
-@pytest.mark.parametrize("name", ["in_claim", "after_claim", "in_settle", "before_handout"])
-def test_at_most_once_is_never_twice_wherever_the_process_dies(place: Place, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["in_claim", "after_claim", "in_settle", "before_receive_response"]
+)
+def test_auto_ack_never_delivers_twice_after_a_crash(place: Place, name: str) -> None:
     ids = pulled(place)
     got: Counter[str] = Counter()
-    lost = {"before_handout": 2}.get(name, 0)
+    lost = {"before_receive_response": 2}.get(name, 0)
     with place.point.armed(place.broker, name):
         while len(got) < len(ids) - lost or not place.point.was_reached():
             asked = {"max": 2, "wait_s": 5, "lease_s": 2, "auto_ack": True}
@@ -517,7 +515,7 @@ def pulled(place: Place, number: int = 6) -> list[str]:
     return place.publish_batch(number)
 
 
-def test_every_failpoint_of_the_program_has_killed_a_process_here() -> None:
+def test_every_failpoint_is_tested() -> None:
     sources = [*(ROOT / "channels_app").rglob("*.py"), *(ROOT / "delivery").rglob("*.py")]
     found = {name for path in sources for name in _points(path.read_text())}
     assert found

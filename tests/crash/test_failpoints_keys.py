@@ -21,9 +21,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 
 @pytest.mark.seed("S3-29", "S3-34")
 @pytest.mark.parametrize(
-    "name", ["in_dispatch", "after_dispatch", "after_claim", "in_lane", "in_settle", "after_settle"]
+    "name",
+    ["in_fanout", "after_fanout", "after_claim", "in_key_release", "in_settle", "after_settle"],
 )
-def test_an_ordered_key_keeps_its_order_over_a_death(place: Place, name: str) -> None:
+def test_an_ordering_key_keeps_its_order_after_a_crash(place: Place, name: str) -> None:
     # The first stays in flight until all are published, however slow the machine is: an idle key's
     # message is fanned out by another path.
     answered = Event()
@@ -39,11 +40,11 @@ def test_an_ordered_key_keeps_its_order_over_a_death(place: Place, name: str) ->
     assert list(dict.fromkeys(heard)) == ids
     assert heard == sorted(heard, key=ids.index), "one that came twice came before the next one"
     assert len(heard) <= len(ids) + 1
-    assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_lane") == 0
+    assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_orderingkey") == 0
 
 
-@pytest.mark.parametrize("name", ["in_lane", "after_lane"])
-def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: str) -> None:
+@pytest.mark.parametrize("name", ["in_key_release", "after_key_change"])
+def test_a_key_continues_after_a_crash_while_its_head_is_skipped(place: Place, name: str) -> None:
     place.register("/ok", ordering=True)
     first, second, third = [
         place.publish(f"{n}", delay_ms=delay, ordering_key="A")
@@ -53,13 +54,13 @@ def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: st
     wait_until(
         lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
         TIMEOUT_S,
-        "there is no lane",
+        "there is no key",
     )
-    (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
+    (key_row,) = retry_until_done(place.broker, "GET", path)[0]["items"]
     with place.point.armed(place.broker, name), suppress(AssertionError):
         # A repeated call after success gets 404 or 409.
         retry_until_done(
-            place.broker, "POST", f"{path}/{lane['id']}/skip", json={"head": lane["head"]}
+            place.broker, "POST", f"{path}/{key_row['id']}/skip", json={"head": key_row["head"]}
         )
     # The repeated call must not skip the next message, which is still there.
     retry_until_done(place.broker, "PATCH", f"/messages/{second}", json={"delay_ms": 0})
@@ -70,24 +71,24 @@ def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: st
     assert [it for it in done if it.startswith("ordering_key.")] == ["ordering_key.skip"]
 
 
-@pytest.mark.parametrize("name", ["in_pause_key", "after_lane"])
+@pytest.mark.parametrize("name", ["in_pause_key", "after_key_change"])
 @pytest.mark.parametrize("what", ["pause", "resume"])
-def test_a_key_that_is_held_or_let_go_over_a_death(place: Place, what: str, name: str) -> None:
+def test_a_key_is_paused_or_resumed_despite_a_crash(place: Place, what: str, name: str) -> None:
     place.register("/ok", ordering=True)
     ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
     path = f"{place.path}/consumers/one/ordering-keys"
     wait_until(
         lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
         TIMEOUT_S,
-        "there is no lane",
+        "there is no key",
     )
-    (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
+    (key_row,) = retry_until_done(place.broker, "GET", path)[0]["items"]
     if what == "resume":
-        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/pause")
+        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/pause")
     with place.point.armed(place.broker, name):
-        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/{what}")
+        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/{what}")
     if what == "pause":
-        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/resume")
+        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/resume")
     for message_id in ids:
         retry_until_done(place.broker, "PATCH", f"/messages/{message_id}", json={"delay_ms": 0})
     place.settle()
@@ -99,25 +100,23 @@ def test_a_key_that_is_held_or_let_go_over_a_death(place: Place, what: str, name
     ]
 
 
-@pytest.mark.parametrize("name", ["in_pause_key", "in_lane", "after_lane"])
-def test_a_key_that_lost_its_head_while_it_was_held_goes_on_over_a_death(
-    place: Place, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["in_pause_key", "in_key_release", "after_key_change"])
+def test_a_paused_key_without_a_head_resumes_despite_a_crash(place: Place, name: str) -> None:
     place.register("/ok", ordering=True)
     ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
     path = f"{place.path}/consumers/one/ordering-keys"
     wait_until(
         lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
         TIMEOUT_S,
-        "there is no lane",
+        "there is no key",
     )
-    (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
-    retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/pause")
+    (key_row,) = retry_until_done(place.broker, "GET", path)[0]["items"]
+    retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/pause")
     retry_until_done(place.broker, "DELETE", f"/messages/{ids[0]}")
-    headless = "SELECT COUNT(*) FROM delivery_lane WHERE head_id IS NULL"
+    headless = "SELECT COUNT(*) FROM delivery_orderingkey WHERE head_id IS NULL"
     assert Counts(place.broker).number(headless) == 1
     with place.point.armed(place.broker, name):
-        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/resume")
+        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/resume")
     # The response comes after the repair, without waiting for a sweep.
     assert Counts(place.broker).number(headless) == 0
     retry_until_done(place.broker, "PATCH", f"/messages/{ids[1]}", json={"delay_ms": 0})
@@ -126,8 +125,8 @@ def test_a_key_that_lost_its_head_while_it_was_held_goes_on_over_a_death(
 
 
 @pytest.mark.seed("S3-05", "S3-29")
-@pytest.mark.parametrize("name", ["in_claim", "after_claim", "in_lane"])
-def test_a_wait_that_ends_while_its_pump_dies_lets_the_next_one_go_once(
+@pytest.mark.parametrize("name", ["in_claim", "after_claim", "in_key_release"])
+def test_an_acknowledgement_timeout_releases_the_next_delivery_once_after_a_crash(
     place: Place, name: str
 ) -> None:
     mode = {"mode": "callback", "timeout_ms": 3000, "on_timeout": "proceed"}
@@ -151,7 +150,7 @@ def test_a_wait_that_ends_while_its_pump_dies_lets_the_next_one_go_once(
 
 @pytest.mark.seed("S3-29")
 @pytest.mark.parametrize("name", ["in_ack", "after_ack"])
-def test_an_acknowledgement_that_dies_may_be_repeated(place: Place, name: str) -> None:
+def test_an_acknowledgement_can_be_repeated_after_a_crash(place: Place, name: str) -> None:
     mode = {"mode": "callback", "timeout_ms": 600_000}
     place.register("/ok", ordering=True, ack=mode)
     ids = [place.publish("first", ordering_key="A"), place.publish("second", ordering_key="A")]
@@ -164,7 +163,7 @@ def test_an_acknowledgement_that_dies_may_be_repeated(place: Place, name: str) -
             with place.point.armed(place.broker, name):
                 _acknowledge(place, request)
             # The response comes after the key has advanced, without waiting for a sweep.
-            assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_lanewaiter") == 0
+            assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_orderingwaiter") == 0
         else:
             _acknowledge(place, request)
     place.settle()
@@ -173,7 +172,7 @@ def test_an_acknowledgement_that_dies_may_be_repeated(place: Place, name: str) -
 
 @pytest.mark.seed("S4-26")
 @pytest.mark.parametrize("name", ["in_ack", "after_ack"])
-def test_a_consumer_at_work_is_waited_for_over_a_death(place: Place, name: str) -> None:
+def test_a_progress_report_extends_the_wait_despite_a_crash(place: Place, name: str) -> None:
     place.register("/ok", ack={"mode": "callback", "timeout_ms": 600_000})
     message_id = place.publish("first")
     (request,) = place.receiver.wait_for(1)
@@ -191,8 +190,10 @@ def test_a_consumer_at_work_is_waited_for_over_a_death(place: Place, name: str) 
 
 
 @pytest.mark.seed("S3-29", "S3-39")
-@pytest.mark.parametrize("name", ["in_early_word", "after_early_word", "in_settle", "after_settle"])
-def test_a_providers_early_word_survives_a_death(place: Place, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["in_early_callback", "after_early_callback", "in_settle", "after_settle"]
+)
+def test_an_early_provider_callback_survives_a_crash(place: Place, name: str) -> None:
     # So slow that the callback comes before the response.
     answer = b'{"messages": [{"id": "wamid.1"}]}'
     place.receiver.script("/slow", [Reply(body=answer, delay_ms=4000)])

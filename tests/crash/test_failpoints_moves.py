@@ -121,7 +121,7 @@ def check(queues: Queues, place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["in_message_move", "after_message_move"])
-def test_a_move_whose_worker_dies_at_its_commit_moves_each_message_once(
+def test_a_message_move_task_moves_each_message_once_after_a_crash_at_commit(
     queues: Queues, place: Place, name: str
 ) -> None:
     with place.point.armed(place.broker, name):
@@ -129,7 +129,7 @@ def test_a_move_whose_worker_dies_at_its_commit_moves_each_message_once(
     check(queues, place)
 
 
-def test_a_move_whose_cluster_is_killed_goes_on_where_it_stood(
+def test_a_message_move_task_continues_after_its_cluster_is_killed(
     queues: Queues, place: Place
 ) -> None:
     queues.move(MaxNumberOfMessagesPerSecond=RATE)

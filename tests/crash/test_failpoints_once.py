@@ -43,7 +43,7 @@ class Till:
 
 @pytest.mark.seed("S2-59", "S4-20")
 @pytest.mark.parametrize("name", ["before_settle", "in_settle"])
-def test_what_is_called_twice_is_booked_once(place: Place, name: str, tmp_path: Path) -> None:
+def test_a_repeated_attempt_is_counted_once(place: Place, name: str, tmp_path: Path) -> None:
     place.register()
     till, ids = Till(tmp_path), place.publish_batch(3)
     place.settle()
@@ -58,7 +58,7 @@ def test_what_is_called_twice_is_booked_once(place: Place, name: str, tmp_path: 
 
 
 @pytest.mark.seed("S2-59", "S4-20")
-def test_what_a_worker_booked_before_it_died_is_booked_once(place: Place, tmp_path: Path) -> None:
+def test_a_result_recorded_before_a_crash_is_counted_once(place: Place, tmp_path: Path) -> None:
     ids, till = pulled(place), Till(tmp_path)
     came: Counter[str] = Counter()
 

@@ -128,7 +128,7 @@ def test_a_second_broker_takes_over_where_a_killed_one_left(
     check(broker, receiver, traffic.acknowledged)
 
 
-def test_a_stop_under_load_gives_everything_back_in_time(
+def test_a_stop_under_load_releases_everything_in_time(
     broker: Broker, receiver: Receiver, channel: str
 ) -> None:
     counts = Counts(broker)

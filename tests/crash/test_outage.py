@@ -63,8 +63,8 @@ def count(web: Web) -> int:
     return len(web.call("GET", f"{MESSAGES}?limit=200", 200)["items"])
 
 
-@pytest.mark.trap("a yes without a stored row")
-def test_while_it_is_away_nothing_is_acknowledged(broker: Broker) -> None:
+@pytest.mark.trap("acknowledged but not stored")
+def test_while_the_database_is_down_nothing_is_acknowledged(broker: Broker) -> None:
     web, database = broker
     everything = WRITES + ([] if database.can_read else READS)
     for wanted in (everything, WRITES[:1]):
@@ -85,7 +85,7 @@ def test_while_it_is_away_nothing_is_acknowledged(broker: Broker) -> None:
     assert "Traceback" not in web.log()
 
 
-def test_the_process_says_that_it_lives_and_is_not_ready(broker: Broker) -> None:
+def test_while_the_database_is_down_the_process_is_live_but_not_ready(broker: Broker) -> None:
     web, database = broker
     root = web.base.removesuffix("/api/v1")
     with database.away():
@@ -100,8 +100,8 @@ def test_the_process_says_that_it_lives_and_is_not_ready(broker: Broker) -> None
     wait_until(web.is_ready, PATIENCE_S, "it is not ready again", web.log)
 
 
-@pytest.mark.trap("connected at the start and never again")
-def test_who_goes_on_asking_gets_everything_stored_once(broker: Broker) -> None:
+@pytest.mark.trap("no reconnection")
+def test_a_producer_that_keeps_retrying_stores_each_message_once(broker: Broker) -> None:
     """Producers retry during outages: every 2xx is a stored row."""
     web, database = broker
     known = {item["id"] for item in web.call("GET", f"{MESSAGES}?limit=200", 200)["items"]}

@@ -18,7 +18,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 OLD, NEW = generate_key(), generate_key()
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_SHUTDOWN_GRACE_S": "4"}
 CONSUMERS, MESSAGES = 4, 20
-ACTIVATE = "from channels_app import conf, keystore; keystore.activate(conf.keyring().primary_id)"
+ACTIVATE = (
+    "from channels_app import conf; from channels_app.registry import data_encryption; "
+    "data_encryption.activate(conf.keyring().primary_id)"
+)
 
 
 @pytest.fixture
@@ -72,8 +75,8 @@ def publish(broker: Broker) -> None:
         broker.call("POST", "/channels/orders/messages", 202, json={"n": number})
 
 
-@pytest.mark.trap("a key that only one host knows")
-@pytest.mark.trap("a start with another key")
+@pytest.mark.trap("an encryption key that only one host has")
+@pytest.mark.trap("a start with the wrong key")
 def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
     hosts: tuple[Broker, Broker], receiver: Receiver
 ) -> None:

@@ -38,12 +38,12 @@ def test_bind_reads_host_and_port(text: str, host: str, port: int, url: str) -> 
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:web", "a b:8000"])
-def test_bind_refuses_what_cannot_be_an_address(text: str) -> None:
+def test_bind_refuses_invalid_addresses(text: str) -> None:
     with pytest.raises(Unusable):
         Bind.parse(text)
 
 
-def test_bind_says_when_the_address_is_not_ours() -> None:
+def test_bind_reports_an_address_of_another_machine() -> None:
     with pytest.raises(Unusable, match=re.escape("Cannot listen on 192.0.2.1:8000")):
         Bind("192.0.2.1", 8000).check_free()
 
@@ -59,7 +59,7 @@ def test_bind_says_when_the_address_is_not_ours() -> None:
         ("sqlite", 64, 1, 32),
     ],
 )
-def test_processes_and_threads_are_chosen_from_cores_and_database(
+def test_web_processes_and_threads_default_by_cores_and_database(
     vendor: str, cores: int, workers: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "connection", SimpleNamespace(vendor=vendor))
@@ -123,7 +123,7 @@ def is_free(port: int) -> bool:
 
 @pytest.mark.smoke
 @pytest.mark.e2e
-def test_a_busy_port_ends_the_broker_with_a_sentence(start: Start, port: int) -> None:
+def test_a_busy_port_ends_the_broker_with_an_error_message(start: Start, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):
         broker = start()
         _, said = broker.communicate(timeout=60)

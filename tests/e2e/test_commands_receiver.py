@@ -82,7 +82,7 @@ def running() -> Iterator[Running]:
         consumer.process.wait()
 
 
-def test_a_signed_request_is_taken_and_told_in_one_line(running: Running) -> None:
+def test_a_signed_request_is_accepted_and_logged_in_one_line(running: Running) -> None:
     headers = {"hookstation_event_type": "order.created", "hookstation_attempt": "2"}
 
     answer = running.post("/orders", b'{"a":1}', **signed(b'{"a":1}'), **headers)
@@ -110,7 +110,7 @@ def test_a_path_without_a_secret_is_not_checked(running: Running) -> None:
     assert "signed" not in running.line()
 
 
-def test_a_message_that_comes_twice_is_marked(running: Running) -> None:
+def test_a_repeated_message_is_marked(running: Running) -> None:
     headers = signed(b"{}", message_id="msg_twice")
 
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_a_message_that_comes_twice_is_marked(running: Running) -> None:
     assert running.line().endswith("again")
 
 
-def test_failing_answers_what_is_asked(running: Running) -> None:
+def test_path_failing_responds_with_the_given_status(running: Running) -> None:
     answer = running.post("/failing?status=503&retry_after=7")
 
     assert answer.status_code == 503
@@ -128,7 +128,7 @@ def test_failing_answers_what_is_asked(running: Running) -> None:
     running.line()
 
 
-def test_failing_may_be_for_some_event_types_until_a_replay(running: Running) -> None:
+def test_path_failing_can_apply_to_event_types_until_a_replay(running: Running) -> None:
     path = "/failing?types=order.cancelled,stock.low&until=replay"
     kinds = {"order.paid": 200, "order.cancelled": 500, "stock.low": 500}
     for kind, status in kinds.items():
@@ -140,7 +140,7 @@ def test_failing_may_be_for_some_event_types_until_a_replay(running: Running) ->
         running.line()
 
 
-def test_recovering_counts_for_each_message(running: Running) -> None:
+def test_path_recovering_counts_per_message(running: Running) -> None:
     statuses = {
         message: [
             running.post("/recovering?after=2", webhook_id=message).status_code for _ in range(3)
@@ -153,7 +153,7 @@ def test_recovering_counts_for_each_message(running: Running) -> None:
         running.line()
 
 
-def test_slow_waits_and_hang_never_answers(running: Running) -> None:
+def test_path_slow_delays_and_path_hang_never_responds(running: Running) -> None:
     started = time.monotonic()
     assert running.post("/slow?ms=150").status_code == 200
     assert time.monotonic() - started >= 0.15
@@ -192,7 +192,7 @@ def test_a_body_of_unknown_length_is_refused(running: Running) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_at_a_signal_even_while_something_hangs(number: signal.Signals) -> None:
+def test_receiver_stops_at_a_signal_despite_hanging_requests(number: signal.Signals) -> None:
     consumer = Running()
     consumer.post("/a")
     with pytest.raises(requests.Timeout):
@@ -215,13 +215,13 @@ def test_secrets_are_read_from_lines() -> None:
 @pytest.mark.parametrize(
     ("line", "told"), [("orders", "Secret 1 is not"), ("/orders=whsec_x", "Secret 1, for /orders")]
 )
-def test_a_bad_secret_is_told_by_its_place_and_not_shown(line: str, told: str) -> None:
+def test_an_invalid_secret_is_named_by_position_and_not_shown(line: str, told: str) -> None:
     with pytest.raises(ValueError, match=told) as caught:
         receiver.parse_secrets([line])
     assert "whsec_x" not in str(caught.value)
 
 
-def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receiver_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "REMEMBERED", 3)
     consumer = receiver.Consumer()
 

@@ -153,9 +153,7 @@ def wait_until(true: Callable[[], object], seconds: float = 120.0) -> None:
 
 
 @pytest.mark.e2e
-def test_it_tells_what_happens_and_stops_by_itself(
-    start: Callable[..., Demo], tmp_path: Path
-) -> None:
+def test_demo_prints_its_progress_and_stops(start: Callable[..., Demo], tmp_path: Path) -> None:
     demo = start(tmp_path, "--seconds", "15", "--rate", "8")
     demo.wait_for("Hookstation is running")
     everybody = descendants(demo.process.pid)
@@ -190,9 +188,9 @@ def _summary(lines: list[str]) -> Iterator[re.Match[str]]:
             yield match
 
 
-@pytest.mark.trap("a repair that comes late or never")
+@pytest.mark.trap("a replay that starts late or never")
 @pytest.mark.e2e
-def test_what_it_prints_works_and_ctrl_c_ends_it(
+def test_demo_prints_working_commands_and_ctrl_c_ends_it(
     start: Callable[..., Demo], tmp_path: Path
 ) -> None:
     demo = start(tmp_path)
@@ -234,7 +232,7 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
 
 
 @pytest.mark.e2e
-def test_killed_it_leaves_no_process_and_the_next_start_goes_on(
+def test_a_killed_demo_leaves_no_process_and_can_restart(
     start: Callable[..., Demo], tmp_path: Path
 ) -> None:
     demo = start(tmp_path)
@@ -259,13 +257,13 @@ def test_killed_it_leaves_no_process_and_the_next_start_goes_on(
 # -- Without processes -----------------------------------------------------------------------------
 
 
-def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_secret_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     stage._write(tmp_path / "key", "text")
 
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
 
 
-def test_a_busy_port_is_told_with_what_helps() -> None:
+def test_a_busy_port_is_reported_with_a_remedy() -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
@@ -275,7 +273,7 @@ def test_a_busy_port_is_told_with_what_helps() -> None:
             stage.find_ports(port)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
 
     done = subprocess.run(
@@ -291,7 +289,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"Error: The demo cannot write to {tmp_path}/data/demo: ")
 
 
-def test_a_rate_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_rate_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "manage.py", "demo", "--rate", "0"],
         cwd=ROOT,
@@ -305,7 +303,7 @@ def test_a_rate_that_is_none(tmp_path: Path) -> None:
     assert done.stderr == "Error: --rate must be above 0 and at most 500.\n"
 
 
-def test_a_line_still_fits_80_columns_after_five_hours() -> None:
+def test_demo_lines_fit_80_columns_after_five_hours() -> None:
     counts = {name: Counts(90_000, 9_999, 90) for name in stage.CONSUMERS}
 
     assert len(pages.line(5 * 3600, 90_000, 5.0, counts)) == pages.WIDTH
@@ -315,11 +313,11 @@ def test_a_line_still_fits_80_columns_after_five_hours() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "0:05"), (65, "1:05"), (3665, "1:01:05"), (90_000, "25:00:00")]
 )
-def test_times_are_read_at_a_glance(seconds: float, text: str) -> None:
+def test_demo_formats_durations(seconds: float, text: str) -> None:
     assert pages.clock(seconds) == text
 
 
-def test_orders_live_in_the_right_order() -> None:
+def test_demo_orders_follow_their_lifecycle() -> None:
     story = events.happen()
     kinds: dict[str, list[str]] = {}
     for _ in range(3000):

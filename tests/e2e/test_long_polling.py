@@ -139,8 +139,8 @@ def threads_of_web(broker: Broker) -> int:
 
 
 @pytest.mark.seed("S2-61")
-@pytest.mark.trap("a thread for each client that waits")
-def test_a_thousand_wait_while_others_publish_and_each_is_woken(broker: Broker) -> None:
+@pytest.mark.trap("a thread per long poll")
+def test_a_thousand_long_polls_are_woken_while_others_publish(broker: Broker) -> None:
     path = make_consumer(broker, "thousand")
     before, threads = resumed(broker), threads_of_web(broker)
     got: list[str] = []
@@ -188,7 +188,7 @@ def test_a_thousand_wait_while_others_publish_and_each_is_woken(broker: Broker) 
 
 
 @pytest.mark.parametrize(("others", "cause"), [(0, "accepted"), (1, "wakeup")])
-def test_who_came_first_is_served_first(broker: Broker, others: int, cause: str) -> None:
+def test_long_polls_are_served_in_arrival_order(broker: Broker, others: int, cause: str) -> None:
     path = make_consumer(broker, f"in-turn-{others}", others=others)
     before = resumed(broker)
     waiting = [waits(broker, path, {"wait_s": WAIT_S, "max": 1}) for _ in range(3)]
@@ -199,10 +199,12 @@ def test_who_came_first_is_served_first(broker: Broker, others: int, cause: str)
     assert resumed(broker) - before == {cause: 3}
 
 
-@pytest.mark.trap("given to who has left")
+@pytest.mark.trap("given to a disconnected client")
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("asked", [{}, {"auto_ack": True}], ids=["leased", "acknowledged"])
-def test_who_is_gone_is_given_nothing(broker: Broker, asked: dict[str, Any], others: int) -> None:
+def test_a_disconnected_receiver_gets_no_message(
+    broker: Broker, asked: dict[str, Any], others: int
+) -> None:
     """The next receiver gets the message at once, as its first attempt."""
     path = make_consumer(broker, f"gone-{len(asked)}-{others}", others=others)
     first = waits(broker, path, {"wait_s": WAIT_S, **asked})
@@ -231,7 +233,7 @@ def move(broker: Broker, path: str, message: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("give", [release, reject, move])
-def test_what_comes_back_wakes_who_waits(
+def test_a_released_message_wakes_a_long_poll(
     broker: Broker, give: Callable[[Broker, str, dict[str, Any]], None]
 ) -> None:
     path = make_consumer(broker, f"back-{give.__name__}")
@@ -244,7 +246,7 @@ def test_what_comes_back_wakes_who_waits(
     assert (resumed(broker) - before)["wakeup"] == 1
 
 
-def test_the_next_of_a_key_wakes_who_waits(broker: Broker) -> None:
+def test_the_next_message_of_a_key_wakes_a_long_poll(broker: Broker) -> None:
     path = make_consumer(broker, "keys", ordering=True)
     items = [{"body": body, "ordering_key": "k"} for body in "ab"]
     broker.call("POST", "/channels/keys/messages/batch", 207, json=items)

@@ -17,7 +17,7 @@ SETTINGS = {"HOOKSTATION_WEB_WORKERS": "2", "HOOKSTATION_WEB_THREADS": "8"}
 
 
 @pytest.mark.seed("S2-65")
-def test_whichever_comes_first_they_are_delivered_in_their_order(tmp_path: Path) -> None:
+def test_numbered_messages_are_delivered_in_order_whatever_their_arrival(tmp_path: Path) -> None:
     with Receiver() as receiver, running(tmp_path, **SETTINGS) as broker:
         broker.call("PUT", "/channels/rooms", 201, json={"reorder_window_ms": 5000})
         consumer = {"url": receiver.url("/ok"), "ordering": True}

@@ -112,7 +112,7 @@ def test_the_session_of_the_readme_runs_on_the_demo(begin: Begin) -> None:
 
 @needs_curl
 @pytest.mark.e2e
-def test_an_installation_of_ones_own_answers_as_the_api_page_says(begin: Begin) -> None:
+def test_the_readme_installation_responds_as_documented(begin: Begin) -> None:
     session = begin()
     session.play(own_installation())
     session.play(transcripts.exchanges(text_of(ROOT / "docs/api.md")))

@@ -93,7 +93,7 @@ def test_send_receive_and_acknowledge(broker: Broker, path: str) -> None:
     assert {one["message_id"] for one in shown} == ids
 
 
-def test_a_receipt_after_a_publish_finds_the_message_without_waiting(
+def test_a_receive_call_after_a_publish_returns_the_message_at_once(
     broker: Broker, path: str
 ) -> None:
     for number in (1, 3) * 15:
@@ -136,7 +136,7 @@ def test_four_workers_share_a_thousand_messages(broker: Broker, path: str) -> No
 
 
 @pytest.mark.seed("S4-07", "S4-09")
-def test_what_three_producers_say_for_one_instant_is_handled_once(
+def test_messages_of_three_producers_for_one_time_are_handled_once(
     broker: Broker, path: str
 ) -> None:
     kind = path.rpartition("/")[2].replace("-", "_")
@@ -165,7 +165,7 @@ def test_what_three_producers_say_for_one_instant_is_handled_once(
 
 
 @pytest.mark.seed("S4-39", "S4-42")
-def test_a_worker_joins_and_another_one_dies(broker: Broker, path: str) -> None:
+def test_messages_are_redistributed_when_workers_join_and_die(broker: Broker, path: str) -> None:
     """A new worker gets a share without any assignment; the dead worker's messages come back."""
     ids = publish(broker, path, 900)
     asked = {"worker_id": "mortal", "lease_s": 2}
@@ -202,9 +202,7 @@ def test_a_worker_joins_and_another_one_dies(broker: Broker, path: str) -> None:
 
 
 @pytest.mark.seed("S2-66", "S3-21")
-def test_keys_stay_with_their_workers_and_a_fifth_one_keeps_the_order(
-    broker: Broker, path: str
-) -> None:
+def test_sticky_keys_keep_their_order_when_a_worker_joins(broker: Broker, path: str) -> None:
     """Four workers share a hundred keys; a fifth joins when half the messages are done."""
     broker.call("PATCH", path, 200, json={"ordering": True})
     kind, total = path.rpartition("/")[2].replace("-", "_"), 400
@@ -248,7 +246,7 @@ def test_keys_stay_with_their_workers_and_a_fifth_one_keeps_the_order(
 
 
 @pytest.mark.seed("S2-61")
-def test_a_message_ends_the_wait_of_one_of_those_who_wait(broker: Broker, path: str) -> None:
+def test_one_message_ends_one_long_poll(broker: Broker, path: str) -> None:
     answers: list[Any] = []
 
     def wait() -> None:
@@ -270,7 +268,7 @@ def test_a_message_ends_the_wait_of_one_of_those_who_wait(broker: Broker, path: 
     assert {one["id"] for _, messages in answers for one in messages} == {first, second}
 
 
-def test_those_who_wait_do_not_keep_others_from_publishing(broker: Broker, path: str) -> None:
+def test_long_polls_do_not_block_publishing(broker: Broker, path: str) -> None:
     """With any number of receivers: the first few wait, the others get 503."""
     receive(broker, path, {"wait_s": 0.1})  # waits until a long poll is free
     statuses: list[int] = []
@@ -291,7 +289,7 @@ def test_those_who_wait_do_not_keep_others_from_publishing(broker: Broker, path:
     assert 1 <= statuses.count(200) <= POLLS
 
 
-def test_a_stop_answers_those_who_wait(tmp_path: Path) -> None:
+def test_a_stop_ends_long_polls_with_a_response(tmp_path: Path) -> None:
     answers: list[tuple[int, Any, float]] = []
     with running(tmp_path, **SETTINGS) as broker:
         broker.call("PUT", "/channels/chores", 201, json={})
@@ -316,7 +314,7 @@ def test_a_stop_answers_those_who_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.seed("S2-59")
-def test_the_worker_that_people_copy_works(broker: Broker, path: str, tmp_path: Path) -> None:
+def test_the_documented_worker_code_works(broker: Broker, path: str, tmp_path: Path) -> None:
     """Two processes run the snippet unchanged."""
     snippet = receiving(broker.base, "chores", path.rpartition("/")[2])[0]
     (tmp_path / snippet.file_name).write_text(snippet.code)
@@ -348,7 +346,7 @@ def test_the_worker_that_people_copy_works(broker: Broker, path: str, tmp_path: 
 
 
 @pytest.mark.seed("S2-62")
-def test_somebody_listens_on_a_machine_that_nobody_can_call(
+def test_the_listen_command_forwards_to_a_private_machine(
     broker: Broker, receiver: Receiver, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
@@ -392,7 +390,7 @@ def test_somebody_listens_on_a_machine_that_nobody_can_call(
 
 
 @pytest.mark.parametrize("said", ["wrong key", "taken"])
-def test_who_cannot_listen_is_told_why(
+def test_the_listen_command_reports_errors(
     broker: Broker, path: str, tmp_path: Path, said: str
 ) -> None:
     key = tmp_path / "key"
@@ -409,7 +407,9 @@ def test_who_cannot_listen_is_told_why(
 
 
 @pytest.mark.seed("S1-03")
-def test_a_queue_brings_each_message_to_one_of_three(broker: Broker, receiver: Receiver) -> None:
+def test_a_queue_delivers_each_message_to_one_of_three_consumers(
+    broker: Broker, receiver: Receiver
+) -> None:
     broker.call("PUT", "/channels/deals", 201, json={"kind": "queue"})
     for name in "abc":
         place = f"/channels/deals/consumers/{name}"
@@ -425,7 +425,7 @@ def test_a_queue_brings_each_message_to_one_of_three(broker: Broker, receiver: R
 
 
 @pytest.mark.seed("S2-62", "S3-22")
-def test_a_message_is_pushed_and_not_waited_for(broker: Broker, receiver: Receiver) -> None:
+def test_a_push_queue_needs_no_waiting(broker: Broker, receiver: Receiver) -> None:
     place = "/channels/calls/consumers/prompt"
     broker.call("PUT", place, 201, json={"url": receiver.url("/p"), "event_types": ["prompt"]})
     took: list[float] = []
@@ -437,7 +437,7 @@ def test_a_message_is_pushed_and_not_waited_for(broker: Broker, receiver: Receiv
     assert sorted(took)[2] < POLL_S / 4, took
 
 
-def test_event_types_are_retried_in_their_own_way(broker: Broker, receiver: Receiver) -> None:
+def test_retry_overrides_apply_by_event_type(broker: Broker, receiver: Receiver) -> None:
     """One dies after its first attempt, one is retried after 1 s, the others wait an hour."""
     place = "/channels/calls/consumers/apart"
     values = {
@@ -468,7 +468,7 @@ def test_event_types_are_retried_in_their_own_way(broker: Broker, receiver: Rece
 
 
 @pytest.mark.seed("S1-04")
-def test_a_2xx_is_received_and_the_acknowledgement_is_done(
+def test_a_2xx_awaits_an_acknowledgement_that_completes_the_delivery(
     broker: Broker, receiver: Receiver
 ) -> None:
     for name, timeout_ms in (("heard", 60_000), ("unheard", 1000)):

@@ -18,7 +18,7 @@ def _sleeps(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
-def test_it_is_set_once_for_all() -> None:
+def test_stop_event_is_set_for_all_processes() -> None:
     stop = Stop()
     assert not stop.is_set()
     assert not stop.wait(0.01)
@@ -29,7 +29,7 @@ def test_it_is_set_once_for_all() -> None:
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_who_is_killed_while_waiting_is_not_waited_for(dies: bool) -> None:
+def test_a_process_killed_while_waiting_does_not_delay_the_stop(dies: bool) -> None:
     stop = Stop()
     waiting = [FORK.Process(target=stop.wait, args=[60]) for _ in range(3)]
     for process in waiting:

@@ -177,7 +177,7 @@ def test_a_second_signal_skips_the_rest_of_the_grace(supervise: Supervise, tmp_p
     assert not any(lives(pid) for pid in starts(tmp_path)[0])
 
 
-def test_a_child_that_dies_is_started_again_without_its_old_worker(
+def test_a_dead_child_is_restarted_and_its_old_worker_ends(
     supervise: Supervise, tmp_path: Path
 ) -> None:
     supervisor = supervise(SERVICE)
@@ -202,7 +202,9 @@ def test_nothing_survives_a_killed_supervisor(supervise: Supervise) -> None:
     wait_until(lambda: not any(lives(pid) for pid in everybody), 3)
 
 
-def test_a_killed_guardian_is_replaced_and_knows_all(supervise: Supervise, tmp_path: Path) -> None:
+def test_a_killed_reaper_is_replaced_and_knows_all_children(
+    supervise: Supervise, tmp_path: Path
+) -> None:
     supervisor = supervise(STUBBORN)
     child, worker = starts(tmp_path)[0]
     (reaper,) = children_of(supervisor.pid) - {child}
@@ -215,7 +217,7 @@ def test_a_killed_guardian_is_replaced_and_knows_all(supervise: Supervise, tmp_p
     wait_until(lambda: not lives(child) and not lives(worker), 3)
 
 
-def test_nothing_starts_when_the_supervisor_dies_before_the_guardian_knows(tmp_path: Path) -> None:
+def test_no_child_starts_if_the_supervisor_dies_before_the_reaper_knows_it(tmp_path: Path) -> None:
     command = [*WAIT_FOR_GO, "touch", str(tmp_path / "ran")]
 
     subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
@@ -225,9 +227,7 @@ def test_nothing_starts_when_the_supervisor_dies_before_the_guardian_knows(tmp_p
     assert (tmp_path / "ran").exists()
 
 
-def test_a_child_that_stands_still_is_killed_and_started_afresh(
-    supervise: Supervise, tmp_path: Path
-) -> None:
+def test_a_frozen_child_is_killed_and_restarted(supervise: Supervise, tmp_path: Path) -> None:
     supervisor = supervise(STUBBORN)
 
     (tmp_path / "still").touch()
@@ -239,7 +239,7 @@ def test_a_child_that_stands_still_is_killed_and_started_afresh(
     assert "child hangs" in supervisor.communicate(timeout=60)[0]
 
 
-def test_a_heartbeat_that_cannot_be_read_kills_nobody(supervise: Supervise, tmp_path: Path) -> None:
+def test_an_unreadable_heartbeat_kills_no_child(supervise: Supervise, tmp_path: Path) -> None:
     (tmp_path / "lost").touch()
     supervisor = supervise(SERVICE)
     asked = tmp_path / "asked"
@@ -251,7 +251,7 @@ def test_a_heartbeat_that_cannot_be_read_kills_nobody(supervise: Supervise, tmp_
     assert finish(supervisor).count("the heartbeat of child cannot be read") == 1
 
 
-def test_a_heartbeat_that_hangs_does_not_keep_the_supervisor_from_stopping(
+def test_a_hanging_heartbeat_query_does_not_block_the_stop(
     supervise: Supervise, tmp_path: Path
 ) -> None:
     (tmp_path / "hang").touch()
@@ -277,7 +277,7 @@ def reaper() -> Iterator[Reaper]:
         (Child(name="child", command=("false",), longest_pause_s=3), [1, 2, 3, 3, 3, 3, 3]),
     ],
 )
-def test_pauses_double_up_to_the_childs_longest(
+def test_restart_delays_double_up_to_the_maximum(
     reaper: Reaper, child: Child, expected: list[int]
 ) -> None:
     process = Process(child, reaper)
@@ -292,7 +292,7 @@ def test_pauses_double_up_to_the_childs_longest(
     assert pauses == expected
 
 
-def test_a_process_that_ran_for_long_starts_again_soon(reaper: Reaper) -> None:
+def test_a_long_running_process_restarts_without_a_long_delay(reaper: Reaper) -> None:
     process = Process(Child(name="child", command=("false",)), reaper)
     for age_s in (0, 0, 61):
         process.start()
@@ -303,7 +303,7 @@ def test_a_process_that_ran_for_long_starts_again_soon(reaper: Reaper) -> None:
     assert round(process.start_at - time.monotonic()) == 1
 
 
-def test_a_command_that_cannot_be_started_is_tried_again(reaper: Reaper) -> None:
+def test_a_command_that_fails_to_start_is_retried(reaper: Reaper) -> None:
     process = Process(Child(name="child", command=("true",), folder=Path("/nowhere")), reaper)
 
     process.start()

@@ -68,14 +68,14 @@ def runs(pid: int) -> bool:
 
 
 @pytest.mark.usefixtures("server")
-def test_a_process_that_beats_is_left_alone(folder: Path) -> None:
+def test_a_process_with_heartbeats_is_not_killed(folder: Path) -> None:
     pid = of(folder)
     look(WebWatch(), 2 * MAX_CHECKS)
     assert runs(pid)
 
 
 @pytest.mark.usefixtures("server")
-def test_a_process_that_stands_still_is_killed_not_before_many_looks(folder: Path) -> None:
+def test_a_frozen_process_is_killed_after_several_checks(folder: Path) -> None:
     pid, watch = of(folder), WebWatch()
     os.kill(pid, signal.SIGSTOP)
     look(watch, MAX_CHECKS)
@@ -87,7 +87,7 @@ def test_a_process_that_stands_still_is_killed_not_before_many_looks(folder: Pat
 
 
 @pytest.mark.usefixtures("server")
-def test_a_pause_shorter_than_that_begins_a_new_count(folder: Path) -> None:
+def test_a_short_pause_resets_the_count_of_missed_heartbeats(folder: Path) -> None:
     pid, watch = of(folder), WebWatch()
     for _ in range(3):
         os.kill(pid, signal.SIGSTOP)
@@ -99,7 +99,7 @@ def test_a_pause_shorter_than_that_begins_a_new_count(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_a_folder_that_nobody_can_write_kills_nobody(
+def test_an_unwritable_heartbeat_folder_kills_no_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a read-only disk all heartbeats stop, and no process is killed."""
@@ -129,11 +129,11 @@ def test_the_processes_of_others_and_other_files_are_left_alone(folder: Path) ->
     assert (folder / "README.md").exists()
 
 
-def test_the_supervisor_asks_the_watch() -> None:
+def test_the_supervisor_uses_the_heartbeat_watch() -> None:
     assert isinstance(children.web(Bind.parse("127.0.0.1:8000")).is_alive, WebWatch)
 
 
-def test_folders_of_hosts_that_are_gone_are_removed_and_no_others(
+def test_only_folders_of_departed_hosts_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_watch, "folder", lambda: tmp_path / "here")
@@ -251,7 +251,7 @@ def test_a_web_process_that_is_stuck_is_replaced_while_the_other_answers(broker:
 
 
 @pytest.mark.e2e
-def test_a_host_that_lives_makes_its_folder_anew(broker: Broker) -> None:
+def test_a_live_host_recreates_its_folder(broker: Broker) -> None:
     before = two_beat(broker)
     # A web process may be writing there at this moment.
     shutil.rmtree(broker.folder / "web", ignore_errors=True)

@@ -57,7 +57,7 @@ def broker(installed: Path, tmp_path: Path) -> Iterator[Broker]:
     made.end()
 
 
-def test_it_holds_what_is_needed_and_one_name_at_the_top(wheel: Path) -> None:
+def test_wheel_contains_the_package_under_one_top_level_name(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
     info = f"hookstation-{__version__}.dist-info"
@@ -68,6 +68,7 @@ def test_it_holds_what_is_needed_and_one_name_at_the_top(wheel: Path) -> None:
         ("static/hookstation", ".css"),
         ("delivery/migrations", ".py"),
         ("channels_app/migrations", ".py"),
+        ("pipeline/contract", ".py"),
         ("pipeline/jobs", ".py"),
     ):
         kept = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob(f"*{ending}")}
@@ -77,9 +78,7 @@ def test_it_holds_what_is_needed_and_one_name_at_the_top(wheel: Path) -> None:
     assert [name for name in inside if name.startswith(("tests", "bench", "data"))] == []
 
 
-def test_in_an_empty_folder_it_delivers_what_was_published(
-    broker: Broker, receiver: Receiver
-) -> None:
+def test_installed_wheel_delivers_in_an_empty_folder(broker: Broker, receiver: Receiver) -> None:
     assert broker.manage("--version").strip() == __version__
     assert "delete_channel" in broker.manage()
     assert list(broker.workplace.iterdir()) == [], "who only asks for help makes nothing"
@@ -107,7 +106,7 @@ def test_in_an_empty_folder_it_delivers_what_was_published(
     assert [path.name for path in broker.workplace.iterdir()] == ["data"]
 
 
-def test_its_web_server_names_the_command_that_people_type(broker: Broker) -> None:
+def test_installed_wheel_names_its_command(broker: Broker) -> None:
     broker.manage("migrate", "--verbosity", "0")
     assert broker.process is None
     log = (broker.folder / "broker.log").open("ab")

@@ -74,8 +74,8 @@ def house(tmp_path: Path, receiver: Receiver) -> Iterator[House]:
 
 @pytest.mark.smoke
 @pytest.mark.trap("secrets in the log")
-@pytest.mark.trap("a sweep that nobody scheduled")
-def test_it_runs_every_sweep_and_keeps_secrets_and_bodies_out_of_its_log(
+@pytest.mark.trap("a sweep that is not scheduled")
+def test_whole_broker_runs_every_sweep_and_logs_no_secrets_or_bodies(
     house: House, receiver: Receiver
 ) -> None:
     """One start checks both. A sweep that is tested but never scheduled would go unnoticed."""

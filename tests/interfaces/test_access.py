@@ -176,8 +176,8 @@ def portal_addresses(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 # -- The table -------------------------------------------------------------------------------------
 
 
-@pytest.mark.trap("a permission that opens the others")
-def test_who_may_what(same: Same) -> None:
+@pytest.mark.trap("privilege escalation")
+def test_access_matrix_matches_the_golden_file(same: Same) -> None:
     people = staff()
     console.fill()
     visitors: Callers = {"stranger": browser(None)}

@@ -146,7 +146,7 @@ def _mysql_table(table: str) -> str:
 @pytest.mark.slow("opens every page twice")
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="a server is asked for its settings too")
 @pytest.mark.django_db
-def test_queries_of_each_page(same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_counts_of_each_page(same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that starts to query once for each of its rows shows up here."""
     # A slow machine must not read the keys again between two requests of a page.
     monkeypatch.setattr(data_encryption, "FRESH_S", float("inf"))

@@ -140,7 +140,7 @@ def new_schedule(client: Client) -> tuple[str, dict[str, Any]]:
     return url, untouched(client, url) | own
 
 
-@pytest.mark.trap("a form that fails without its key")
+@pytest.mark.trap("a form without the encryption key")
 @pytest.mark.parametrize("form", [new_consumer, new_headers, new_acknowledgement, new_schedule])
 def test_a_form_of_the_console_says_which_key_is_missing(
     form: Callable[[Client], tuple[str, dict[str, Any]]],
@@ -162,7 +162,7 @@ def test_a_form_of_the_console_says_which_key_is_missing(
         assert _rows() != before
 
 
-@pytest.mark.trap("a form that fails without its key")
+@pytest.mark.trap("a form without the encryption key")
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
@@ -189,7 +189,7 @@ def test_a_button_of_the_console_says_which_key_is_missing(name: str, keys: list
 # -- the portal and the accounts ---------------------------------------------------------------
 
 
-@pytest.mark.trap("a form that fails without its key")
+@pytest.mark.trap("a form without the encryption key")
 @pytest.mark.parametrize(
     ("path", "values", "keys"),
     [
@@ -208,9 +208,9 @@ def test_a_page_of_the_portal_says_which_key_is_missing(
     assert f"does not have the encryption key {other(keys)}. Nothing was saved." in said(answer)
 
 
-@pytest.mark.trap("a form that fails without its key")
+@pytest.mark.trap("a form without the encryption key")
 @pytest.mark.usefixtures("_lasting_codes")
-def test_a_second_factor_is_neither_made_nor_asked_for_without_its_key() -> None:
+def test_without_the_key_second_factors_are_unavailable() -> None:
     """Its forms are not the broker's own: a middleware responds for them."""
     mia = User.objects.create_user("mia", "mia@example.com", PASSWORD)
     client, door = Client(), Client()
@@ -239,7 +239,7 @@ def assert_page_says(answer: Any, key_id: str) -> None:
 # -- the API -----------------------------------------------------------------------------------
 
 
-@pytest.mark.trap("a form that fails without its key")
+@pytest.mark.trap("a form without the encryption key")
 @pytest.mark.parametrize(
     ("method", "path", "body", "keys"),
     [
@@ -279,8 +279,8 @@ def test_settings_that_need_no_key_can_be_changed_without_it() -> None:
         assert consumers.static_headers(crm()) == {"X-Token": "t0ken"}
 
 
-@pytest.mark.trap("a form that fails without its key")
-def test_a_provider_is_told_to_come_again() -> None:
+@pytest.mark.trap("a form without the encryption key")
+def test_a_provider_gets_503_with_retry_after() -> None:
     """403 would be final, and the acknowledgement lost."""
     with host(OLD):
         address = consumers.address(crm())

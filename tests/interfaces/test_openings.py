@@ -98,8 +98,8 @@ def portal_page(made: Made) -> str:
     return f"/portal/acme/webhooks/{channel}/{name}/deliveries/{made.dead}/"
 
 
-@pytest.mark.trap("an opening that nobody wrote down")
-def test_an_opening_in_the_console_is_written_down(made: Made) -> None:
+@pytest.mark.trap("unaudited reading")
+def test_viewing_content_in_the_console_is_audited(made: Made) -> None:
     client = console.operator()
     shown = {name: client.get(page).content.decode() for name, page in console_pages(made).items()}
 
@@ -119,7 +119,7 @@ def test_an_opening_in_the_console_is_written_down(made: Made) -> None:
     )
 
 
-def test_an_opening_in_the_portal_is_written_down(made: Made) -> None:
+def test_viewing_content_in_the_portal_is_audited(made: Made) -> None:
     team = made.consumer.team
     shown = people.person("vera", team, "viewer").get(portal_page(made)).content.decode()
 
@@ -130,7 +130,7 @@ def test_an_opening_in_the_portal_is_written_down(made: Made) -> None:
     ]  # fmt: skip
 
 
-def test_an_opening_over_the_api_is_written_down(made: Made) -> None:
+def test_reading_content_over_the_api_is_audited(made: Made) -> None:
     key = ApiKeyFactory.create(team=made.consumer.team, scopes=["read"])
     api = Api(key)
     paths = (
@@ -155,14 +155,14 @@ def test_an_opening_over_the_api_is_written_down(made: Made) -> None:
     assert openings()[-1][1::2] == (f"schedule:{schedule}", ["body", "headers"])
 
 
-def test_a_secret_that_is_shown_says_whence_it_was_asked_for(made: Made) -> None:
+def test_showing_a_secret_is_audited_with_the_address(made: Made) -> None:
     path = f"/channels/{made.consumer.channel.slug}/consumers/{made.consumer.client_id}/secrets"
     assert Api(admin=True).post(path).json()["secret"]
 
     assert AuditEntry.objects.latest("id").source == "api 127.0.0.1"
 
 
-def test_what_a_trusted_proxy_says_of_the_caller_is_written_down(made: Made, settings: Any) -> None:
+def test_the_audited_address_comes_from_a_trusted_proxy(made: Made, settings: Any) -> None:
     api, path = Api(admin=True), f"/messages/{made.message}/body"
     forged = {"x_forwarded_for": "9.9.9.9, 203.0.113.7"}
     api.get(path, **forged)
@@ -173,7 +173,7 @@ def test_what_a_trusted_proxy_says_of_the_caller_is_written_down(made: Made, set
 
 
 @pytest.mark.parametrize("is_sensitive", [False, True])
-def test_receiving_is_no_opening(is_sensitive: bool) -> None:
+def test_receiving_messages_is_not_audited(is_sensitive: bool) -> None:
     consumer = waiting(b"once")
     Channel.objects.filter(pk=consumer.channel_id).update(sensitive=is_sensitive)
     worker = Worker(consumer)
@@ -190,9 +190,9 @@ def test_receiving_is_no_opening(is_sensitive: bool) -> None:
     assert len(openings()) == (0 if is_sensitive else 1)
 
 
-@pytest.mark.trap("a body that everybody may look at")
+@pytest.mark.trap("sensitive bodies for every viewer")
 @pytest.mark.parametrize("may", [False, True])
-def test_a_sensitive_body_is_shown_in_the_console_to_few(made: Made, may: bool) -> None:
+def test_a_sensitive_body_needs_an_extra_permission_in_the_console(made: Made, may: bool) -> None:
     sensitive(made)
     user = person("vera", *VIEW, *((access.SENSITIVE,) if may else ()))
     client = client_of(user)
@@ -207,7 +207,7 @@ def test_a_sensitive_body_is_shown_in_the_console_to_few(made: Made, may: bool) 
 
 
 @pytest.mark.parametrize("role", ["viewer", "editor", "owner"])
-def test_a_sensitive_body_is_shown_in_the_portal_to_owners(made: Made, role: str) -> None:
+def test_a_sensitive_body_is_shown_only_to_owners_in_the_portal(made: Made, role: str) -> None:
     sensitive(made)
     client = people.person("vera", made.consumer.team, role)
     text = client.get(portal_page(made)).content.decode()
@@ -217,7 +217,7 @@ def test_a_sensitive_body_is_shown_in_the_portal_to_owners(made: Made, role: str
 
 
 @pytest.mark.parametrize("scopes", [["read"], ["read", "sensitive"]])
-def test_a_sensitive_body_is_read_with_a_scope_of_its_own(made: Made, scopes: list[str]) -> None:
+def test_a_sensitive_body_needs_its_own_scope_in_the_api(made: Made, scopes: list[str]) -> None:
     sensitive(made)
     may = "sensitive" in scopes
     api = Api(ApiKeyFactory.create(team=made.consumer.team, scopes=scopes))
@@ -237,7 +237,7 @@ def test_a_sensitive_body_is_read_with_a_scope_of_its_own(made: Made, scopes: li
     assert (producer.get(schedule).json()["body"] is not None) is may
 
 
-def test_no_list_shows_what_a_sensitive_channel_was_answered(made: Made) -> None:
+def test_no_list_shows_responses_of_a_sensitive_channel(made: Made) -> None:
     DeadCluster.objects.create(
         place=1, signature="s", outcome="server_error", shape=ANSWER, kind="fix", run_id=1,
         dead_count=1, consumer_count=1,

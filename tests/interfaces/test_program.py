@@ -41,7 +41,7 @@ def check(text: str, started: str, *commands: str) -> None:
         assert "python -m pipeline" not in text
 
 
-def test_pages_of_a_new_house(started: str) -> None:
+def test_pages_of_a_new_installation_name_the_program(started: str) -> None:
     client = console.operator()
     texts = {name: console.look(client, reverse(f"admin:{name}")) for name in PAGES}
     for model in (Erasure, LakeAudit, PipelineRun, Restore, Segment):
@@ -55,33 +55,33 @@ def test_pages_of_a_new_house(started: str) -> None:
     assert f"{job} triage" in texts["delivery_deadcluster_triage"]
 
 
-def test_advice_that_the_pipeline_wrote(started: str) -> None:
+def test_pipeline_advice_names_the_program(started: str) -> None:
     console.fill()
     DeadCluster.objects.filter(place=1).update(advice="Ask `manage.py doctor`.")
     text = console.look(console.operator(), reverse("admin:delivery_deadcluster_triage"))
     assert f"Ask `{started} doctor`." in text
 
 
-def test_hints_of_readiness(started: str) -> None:
+def test_readiness_hints_name_the_program(started: str) -> None:
     hints: dict[str, Any] = Client().get("/readyz").json()["checks"]
     check(hints["pumps"]["hint"], started, "broker", "worker")
 
 
-def test_hints_of_the_doctor(started: str) -> None:
+def test_doctor_hints_name_the_program(started: str) -> None:
     out = io.StringIO()
     with pytest.raises(SystemExit):
         call_command("doctor", stdout=out)
     check(" ".join(out.getvalue().split()), started, "broker")
 
 
-def test_ways_out_of_what_a_reconciliation_finds(started: str) -> None:
+def test_reconciliation_remedies_name_the_program(started: str) -> None:
     texts = [remedy(found, "", "") for found in Check]
     for text in texts:
         check(text, started)
     check(remedy(Check.COUNTERS, "", ""), started, "repair_counters")
 
 
-def test_errors_of_commands_and_of_the_api(started: str) -> None:
+def test_errors_name_the_program(started: str) -> None:
     with pytest.raises(CommandError) as refused:
         call_command("publish", "hooks.jsonl", channel="orders")
     check(str(refused.value), started, "create_api_key PRODUCER")

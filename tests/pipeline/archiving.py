@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from channels_app.models import Message, MessageBody
-from delivery.models import Attempt, Counter, Delivery, Pruned, Segment
-from delivery.models.accounting import EVERY_CHANNEL
+from delivery.models import Attempt, Counter, Delivery, RetentionMark, Segment
 from delivery.models.counter import MADE
+from delivery.models.reconciliation import EVERY_CHANNEL
 from pipeline.broker import tables
 from pipeline.broker.database import Database, instant
 from pipeline.settings import Settings
@@ -35,7 +35,7 @@ def archive(settings: Settings, until: datetime, spoil: Spoil | None = None) -> 
     ]
     _segment("deliveries", ids, files)
     for row in gone:
-        Pruned.note(row.channel_id, row.message_id)
+        RetentionMark.note(row.channel_id, row.message_id)
         Counter.add({(row.consumer_id, row.state): -1, (row.consumer_id, MADE): -1}, 0)
     Attempt.objects.filter(delivery_id__in=ids).delete()
     Delivery.objects.filter(id__in=ids).delete()
@@ -43,9 +43,9 @@ def archive(settings: Settings, until: datetime, spoil: Spoil | None = None) -> 
     ids = list(messages.order_by("id").values_list("id", flat=True))
     if not ids:
         return
-    files = [_write(settings, tables.WHOLE_MESSAGES, f"m.id IN ({listed(ids)})", spoil)]
+    files = [_write(settings, tables.MESSAGES_WITH_BODIES, f"m.id IN ({listed(ids)})", spoil)]
     _segment("messages", ids, files)
-    Pruned.note(EVERY_CHANNEL, max(ids))
+    RetentionMark.note(EVERY_CHANNEL, max(ids))
     MessageBody.objects.filter(message_id__in=ids).delete()
     Message.objects.filter(id__in=ids)._raw_delete("default")
 
@@ -79,7 +79,7 @@ def _segment(kind: str, ids: list[int], files: list[dict[str, Any]]) -> None:
     now = datetime.now(UTC)
     Segment.objects.create(
         kind=kind,
-        day=tables.made_at(ids[0]).date(),
+        day=tables.created_at(ids[0]).date(),
         low=ids[0],
         high=ids[-1] + 1,
         state="pruned",
@@ -100,7 +100,7 @@ def _write(
     rows = spoil(table.name, rows) if spoil else rows
     keys = rows.column("id").to_pylist()
     number = Segment.objects.count() + 1
-    path = f"{table.name}/day={tables.made_at(min(keys)).date()}/{number:012d}.parquet"
+    path = f"{table.name}/day={tables.created_at(min(keys)).date()}/{number:012d}.parquet"
     file = settings.lake / path
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows, file, compression="zstd")

@@ -17,12 +17,12 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
 
 from pyspark.sql import SparkSession
 
-from pipeline import commandline
+from pipeline import cli
 from pipeline.broker import high_watermark, runs
+from pipeline.core import encryption
 from pipeline.execution import session
 from pipeline.execution.job import Context
 from pipeline.jobs import JOBS
-from pipeline.rules import sealed
 from pipeline.settings import Settings
 from pipeline.transforms import segments
 from tests.pipeline.elsewhere import Elsewhere
@@ -98,7 +98,7 @@ def archive_job(
     chosen: Settings, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> RunArchive:
     """Run the job `archive` without Spark, whose start takes most of a test's time."""
-    monkeypatch.setattr(segments, "_ask", elsewhere.ask)
+    monkeypatch.setattr(segments, "_call_executor", elsewhere.ask)
 
     def run(**options: Any) -> dict[str, Any]:
         return run_with(chosen, None, "archive", **options)
@@ -115,12 +115,12 @@ def run_with(chosen: Settings, spark: Any, name: str, **options: Any) -> dict[st
     """Run a job as on the command line; ``spark`` is None to run without Spark."""
     if connection.vendor == "mysql":
         time.sleep(
-            high_watermark.CACHED.total_seconds()
+            high_watermark.LIST_REFRESH.total_seconds()
         )  # wait until rows made just now may be read
     job = JOBS[name]
     parser = argparse.ArgumentParser()
-    job.arguments(parser)
-    wanted = parser.parse_args(commandline.as_words(options))
+    job.add_options(parser)
+    wanted = parser.parse_args(cli.to_arguments(options))
     mine = runs.begin(
         *(chosen.database_url, name, options),
         run_id=None,
@@ -143,7 +143,7 @@ def run_with(chosen: Settings, spark: Any, name: str, **options: Any) -> dict[st
 def _settings(address: str, folder: Path) -> Settings:
     return Settings(
         database_url=address,
-        bulk_url=address,
+        read_url=address,
         lake=folder / "the lake",  # Spark writes a space as %20
         master="local[2]",
         memory="1g",
@@ -154,5 +154,5 @@ def _settings(address: str, folder: Path) -> Settings:
         dead_retention_days=90,
         folder=folder,
         python=sys.executable,
-        encryption_keys=sealed.derived(django_settings.SECRET_KEY),
+        encryption_keys=encryption.derived_key(django_settings.SECRET_KEY),
     )

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-from pipeline.lake import export
+from pipeline.lake import writer
 
 
 class Elsewhere:
@@ -48,5 +48,5 @@ def _end_with_parent() -> None:
 
 
 def _work(name: str, task: str) -> str:
-    answer: str = getattr(export, name)(task)
+    answer: str = getattr(writer, name)(task)
     return answer

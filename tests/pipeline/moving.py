@@ -61,7 +61,7 @@ def _file(chosen: Settings, table: Table, found: QuerySet[Any]) -> dict[str, Any
     both.
     """
     assert chosen.lake is not None
-    joined = [column.name for column in tables.WHOSE] if table is tables.ATTEMPTS else []
+    joined = [column.name for column in tables.OWNER_COLUMNS] if table is tables.ATTEMPTS else []
     whose = {name: F(f"delivery__{name}") for name in joined}
     own = [name for name in table.schema.names if name not in whose]
     rows = [

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from delivery.models import PipelineLock
-from pipeline import failpoints
+from pipeline.broker import runs
 from pipeline.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ class Process:
             "HOOKSTATION_LAKE": str(chosen.lake),
             "HOOKSTATION_DATA_DIR": str(folder),
             "HOOKSTATION_SPARK_MASTER": "local[2]",
-            failpoints.VARIABLE: str(self.point),
+            runs.FAILPOINT: str(self.point),
         }
 
     @contextmanager

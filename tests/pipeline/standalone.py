@@ -39,7 +39,7 @@ class Cluster:
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     """Run a cluster inside the block; end all its processes afterwards."""
-    session.ensure(folder)
+    session.ensure_java(folder)
     environment = {
         # Not our whole environment: executors must get their settings from the job.
         **{name: os.environ[name] for name in INHERITED if name in os.environ},

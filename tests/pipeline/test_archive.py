@@ -22,14 +22,14 @@ from delivery.maintenance import archived, counters, sweeps
 from delivery.models import Attempt, Delivery, PipelineRun, RestoredMessage, Segment
 from pipeline import settings
 from pipeline.broker.database import Database
-from pipeline.broker.runs import Cancelled
+from pipeline.broker.runs import RunCancelled
 from pipeline.execution.job import Context
 from pipeline.lake import layout, planning
-from pipeline.lake.datasets import Frames
-from pipeline.lake.ledger import Ledger, Range
+from pipeline.lake.datasets import Datasets
+from pipeline.lake.ledger import Ledger, PlannedRange
 from pipeline.settings import Settings
 from pipeline.transforms import segments
-from pipeline.transforms.segments import Mover
+from pipeline.transforms.segments import Archiver
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive, RunJob
 from tests.pipeline.month import Month
@@ -45,7 +45,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     """Make many segments and parts of few rows."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 60)
     monkeypatch.setattr(segments, "PART_ROWS", 7)
-    monkeypatch.setenv(settings.BULK, address)
+    monkeypatch.setenv(settings.READ_URL, address)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_lake_and_tables_together_are_the_month_at_every_stage(
     before = in_tables()
 
     def check() -> None:
-        frames = Frames(spark, Database(chosen.database_url), chosen)
+        frames = Datasets(spark, Database(chosen.database_url), chosen)
         until = month.until + DAY
         # One query for all tables: starting a query takes longest.
         of_all = [
@@ -196,7 +196,7 @@ def test_spark_starts_while_the_plan_is_made_if_there_is_something_to_do(
     def begin(context: Context) -> None:
         begun.append((context.run.stage, Segment.objects.count()))
 
-    monkeypatch.setattr(Context, "begin_workers", begin)
+    monkeypatch.setattr(Context, "start_workers", begin)
     archive_job(dry_run=True)
     assert begun == []
     archive_job()
@@ -215,14 +215,14 @@ def test_spark_starts_while_the_plan_is_made_if_there_is_something_to_do(
 def test_a_segment_goes_all_its_way_while_others_are_planned_and_written(
     archive_job: RunArchive, month: Month, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "AHEAD", 2)
-    seen, verified = [], Ledger.verified
+    monkeypatch.setattr(segments, "MAX_WAITING_PER_EXECUTOR", 2)
+    seen, verified = [], Ledger.record_verification
 
     def look(ledger: Ledger, segment: Any) -> bool:
         seen.append(states())
         return verified(ledger, segment)
 
-    monkeypatch.setattr(Ledger, "verified", look)
+    monkeypatch.setattr(Ledger, "record_verification", look)
     archive_job()
     assert max(each["exported"] for each in seen) <= 4, "what is written waits for others"
     total = sum(states().values())
@@ -248,20 +248,20 @@ def test_messages_go_before_the_deliveries_that_the_broker_deletes_meanwhile(
 def test_a_stop_does_not_wait_until_a_day_is_counted(
     archive_job: RunArchive, month: Month, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def endless(_: Any, kind: str, day: date, limits: Any, __: Any) -> Iterator[Range]:
+    def endless(_: Any, kind: str, day: date, limits: Any, __: Any) -> Iterator[PlannedRange]:
         for key in itertools.count():
             time.sleep(0.01)
-            yield Range(kind, day, key, key + 1, limits, 1)
+            yield PlannedRange(kind, day, key, key + 1, limits, 1)
 
-    begin = Mover.__init__
+    begin = Archiver.__init__
 
-    def begin_and_stop(self: Mover, context: Context, ledger: Ledger) -> None:
+    def begin_and_stop(self: Archiver, context: Context, ledger: Ledger) -> None:
         begin(self, context, ledger)
         threading.Timer(0.2, context.run.stop).start()
 
-    monkeypatch.setattr(planning, "of_day", endless)
-    monkeypatch.setattr(Mover, "__init__", begin_and_stop)
-    with pytest.raises(Cancelled):
+    monkeypatch.setattr(planning, "segments_of_day", endless)
+    monkeypatch.setattr(Archiver, "__init__", begin_and_stop)
+    with pytest.raises(RunCancelled):
         archive_job()
     assert not Segment.objects.exists()
 
@@ -310,7 +310,7 @@ def test_a_file_on_its_way_is_in_no_tables_folder(
     assert early == []
 
 
-@pytest.mark.trap("an erasure that stops half way")
+@pytest.mark.trap("an erasure that fails half way")
 @pytest.mark.mysql
 def test_an_amended_file_that_is_older_than_a_column_keeps_the_columns_it_has(
     archive_job: RunArchive, month: Month, files: Lake
@@ -523,10 +523,10 @@ def test_a_lake_that_cannot_be_used_is_named_and_nothing_is_lost(
     archive_job()
     aside = files.folder.with_name("elsewhere")
     files.folder.rename(aside)
-    with pytest.raises(layout.Unusable, match="Is the disk mounted"):
+    with pytest.raises(layout.LakeError, match="Is the disk mounted"):
         archive_job()
     files.folder.mkdir()
-    with pytest.raises(layout.Unusable, match="Is the disk mounted"):
+    with pytest.raises(layout.LakeError, match="Is the disk mounted"):
         archive_job()
     files.folder.rmdir()
     aside.rename(files.folder)
@@ -539,7 +539,7 @@ def test_files_of_another_archive_are_not_written_over(
 ) -> None:
     archive_job()
     Segment.objects.all().delete()
-    with pytest.raises(layout.Unusable, match="another archive"):
+    with pytest.raises(layout.LakeError, match="another archive"):
         archive_job()
 
 
@@ -549,7 +549,7 @@ def test_a_full_disk_ends_the_run_with_a_reason(
     before = in_tables()
     files.folder.mkdir()
     (files.folder / "attempts").symlink_to("/dev/full")
-    with pytest.raises(layout.Unusable, match="attempts"):
+    with pytest.raises(layout.LakeError, match="attempts"):
         archive_job()
     (files.folder / "attempts").unlink()
     finish(archive_job)
@@ -590,7 +590,7 @@ def test_a_file_that_is_not_what_was_written_is_written_again(
 
     with monkeypatch.context() as patched:
         # As if the run had ended before it could verify.
-        patched.setattr(Ledger, "verified", lambda *_: False)
+        patched.setattr(Ledger, "record_verification", lambda *_: False)
         archive_job()
     spoil()
     result = archive_job()

@@ -12,7 +12,7 @@ from delivery.models import Attempt, Delivery, Segment
 from pipeline import settings
 from pipeline.broker import tables
 from pipeline.lake import attempts
-from pipeline.lake.attempts import Owners
+from pipeline.lake.attempts import SegmentDeliveries
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive
 from tests.pipeline.test_archive_kills import finish
@@ -25,7 +25,7 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture(autouse=True)
 def _month(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setenv(settings.BULK, address)
+    monkeypatch.setenv(settings.READ_URL, address)
     month_module.make_few_days(150)
 
 
@@ -61,7 +61,7 @@ def test_attempts_long_after_their_delivery_and_by_a_clock_behind_go_with_it(
 ) -> None:
     first, *_, other, last = eligible()
     for delivery, at in (
-        (first, tables.made_at(first.id) - 5 * SECOND),
+        (first, tables.created_at(first.id) - 5 * SECOND),
         (other, datetime.now(UTC) - timedelta(hours=1)),
         (last, datetime.now(UTC) - timedelta(hours=1, seconds=1)),
     ):
@@ -113,7 +113,7 @@ def test_a_delivery_that_counts_its_attempts_wrong_takes_a_second_look(
 
 def test_attempts_without_a_delivery_hold_nothing_up(archive_job: RunArchive, files: Lake) -> None:
     row = eligible()[5]
-    attempt(row.id + 1, 1, tables.made_at(row.id) + SECOND).save()
+    attempt(row.id + 1, 1, tables.created_at(row.id) + SECOND).save()
     assert not Delivery.objects.filter(id=row.id + 1).exists()
     before = in_tables()
     assert archive_job()["to_do_again"] == 0
@@ -121,9 +121,9 @@ def test_attempts_without_a_delivery_hold_nothing_up(archive_job: RunArchive, fi
     assert_once(before, files)
 
 
-def owners(*rows: tuple[int, int, int]) -> Owners:
+def deliveries_of(*rows: tuple[int, int, int]) -> SegmentDeliveries:
     """Deliveries from tuples: seconds after BEGIN, duration in seconds, number of attempts."""
-    made = Owners()
+    made = SegmentDeliveries()
     schema = pa.schema([tables.DELIVERIES.schema.field(name) for name in attempts.COLUMNS])
     for at, took, count in rows:
         when = BEGIN + at * SECOND
@@ -134,32 +134,33 @@ def owners(*rows: tuple[int, int, int]) -> Owners:
 
 def seconds(span: tuple[int, int]) -> tuple[float, float]:
     """A span of keys in seconds after BEGIN."""
-    low, high = ((tables.made_at(key) - BEGIN).total_seconds() for key in span)
+    low, high = ((tables.created_at(key) - BEGIN).total_seconds() for key in span)
     return low, high
 
 
 def test_reading_ends_when_nearly_all_have_ended_or_sooner() -> None:
-    assert seconds(owners((10, 0, 1)).span) == (10, 11)
-    assert seconds(owners(*[(at, 3, 1) for at in range(101)]).span) == (0, 104)
+    assert seconds(deliveries_of((10, 0, 1)).key_range) == (10, 11)
+    assert seconds(deliveries_of(*[(at, 3, 1) for at in range(101)]).key_range) == (0, 104)
     # A delivery that took a week is looked up by key.
-    assert seconds(owners(*[(at, 3, 1) for at in range(200)], (200, 600_000, 2)).span) == (0, 204)
+    long = deliveries_of(*[(at, 3, 1) for at in range(200)], (200, 600_000, 2))
+    assert seconds(long.key_range) == (0, 204)
     # So is each one where all took long: at most a quarter of the rows read are not needed.
-    assert seconds(owners(*[(at, 600_000, 2) for at in range(101)]).span) == (0, 126)
+    assert seconds(deliveries_of(*[(at, 600_000, 2) for at in range(101)]).key_range) == (0, 126)
     # Attempts by a clock that is 30 s behind.
-    assert seconds(owners((0, -30, 1), (8, -30, 1)).span) == (0, 9)
+    assert seconds(deliveries_of((0, -30, 1), (8, -30, 1)).key_range) == (0, 9)
 
 
 def test_those_that_did_not_come_by_are_named() -> None:
-    some = owners((0, 1, 1), (1, 1, 2), (2, 1, 0), (3, 1, 1))
-    schema = tables.ATTEMPTS_ALONE.schema
+    some = deliveries_of((0, 1, 1), (1, 1, 2), (2, 1, 0), (3, 1, 1))
+    schema = tables.ATTEMPTS_ONLY.schema
     keys = [tables.first_key(BEGIN + at * SECOND) for at in range(5)]
     rows = [
         dict.fromkeys(schema.names) | {"id": number, "delivery_id": key}
         for number, key in enumerate([keys[4], keys[0], keys[1] + 1, keys[1], keys[0] - 1])
     ]
-    own = some.theirs(pa.RecordBatch.from_pylist(rows, schema))
+    own = some.match(pa.RecordBatch.from_pylist(rows, schema))
     assert [(row["id"], row["message_id"], row["channel_id"]) for row in own.to_pylist()] == [
         (1, 0, 2),
         (3, 1, 3),
     ]
-    assert [*some.waiting()] == [[keys[1], keys[3]]]
+    assert [*some.incomplete()] == [[keys[1], keys[3]]]

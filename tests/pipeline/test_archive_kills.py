@@ -15,10 +15,10 @@ from django.db import connection
 
 from delivery.maintenance import archived, counters
 from delivery.models import Delivery, PipelineLock, Segment
-from pipeline import failpoints, settings
+from pipeline import settings
 from pipeline.broker import runs
 from pipeline.lake import planning
-from pipeline.lake.layout import Unusable
+from pipeline.lake.layout import LakeError
 from pipeline.settings import Settings
 from pipeline.transforms import segments
 from tests.pipeline import month as month_module
@@ -31,7 +31,7 @@ from tests.support.counts import assert_counters_are_true
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).resolve().parents[2]
-REACHED = re.compile(r'failpoints\.reach\("(\w+)"\)')
+REACHED = re.compile(r'runs\.failpoint\("(\w+)"\)')
 WHILE_EXPORTING = (
     "after_plan",
     "before_export_commit",
@@ -52,14 +52,14 @@ KILLED_WITH_SPARK = ("after_plan", "in_export", "after_publish")
 
 
 class Died(BaseException):
-    """Ends a run like a kill: no handler catches it."""
+    """Cutoff a run like a kill: no handler catches it."""
 
 
 @pytest.fixture(autouse=True)
 def _small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 100)
     monkeypatch.setattr(segments, "PART_ROWS", 20)
-    monkeypatch.setenv(settings.BULK, address)
+    monkeypatch.setenv(settings.READ_URL, address)
     if request.node.get_closest_marker("e2e"):
         month_module.make(messages=150)
     else:
@@ -87,7 +87,7 @@ def reaching(
                 act()
 
     with monkeypatch.context() as patched:
-        patched.setattr(failpoints, "reach", reach)
+        patched.setattr(runs, "failpoint", reach)
         yield seen
 
 
@@ -153,7 +153,7 @@ def test_a_run_that_was_stalled_for_too_long_changes_nothing_more(
         PipelineLock.objects.update(until=datetime.now(UTC) - timedelta(seconds=1))
         finish(archive_job)
 
-    with suppress(runs.Lost), reaching(monkeypatch, name, meanwhile):
+    with suppress(runs.LockLost), reaching(monkeypatch, name, meanwhile):
         # The stalled run may have nothing left to do.
         assert set(archive_job().values()) <= {0, 1}
     assert_once(before, files)
@@ -171,18 +171,18 @@ def test_who_was_replaced_blames_nobody_for_a_file_that_is_gone(
         connection.close()
         return {"error": "No such file"}
 
-    monkeypatch.setattr(segments, "_ask", lambda *_: {"error": "No such file"})
-    with pytest.raises(Unusable):
+    monkeypatch.setattr(segments, "_call_executor", lambda *_: {"error": "No such file"})
+    with pytest.raises(LakeError):
         archive_job()
-    monkeypatch.setattr(segments, "_ask", replaced)
-    with pytest.raises(runs.Lost):
+    monkeypatch.setattr(segments, "_call_executor", replaced)
+    with pytest.raises(runs.LockLost):
         archive_job()
 
 
 def test_two_runs_do_not_work_at_once(chosen: Settings, archive_job: RunArchive) -> None:
     first = runs.begin(chosen.database_url, "archive", {}, run_id=None, requested_by="tests")
     try:
-        with pytest.raises(runs.Busy):
+        with pytest.raises(runs.AlreadyRunning):
             archive_job()
     finally:
         first.end("finished", {})

@@ -20,14 +20,15 @@ from django.db.models import F
 from channels_app.core import ids
 from channels_app.models import (
     Channel,
+    ConfigVersion,
     Consumer,
-    DirectoryVersion,
     IdempotencyRecord,
     Message,
     MessageBody,
 )
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding, Restore
 from pipeline.broker import tables
+from pipeline.contract.results import CHECKS
 from pipeline.jobs import audit as job
 from pipeline.settings import Settings
 from tests.pipeline import archiving, month
@@ -37,7 +38,7 @@ from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ASKED = set(job.CHECKS)
+ASKED = set(CHECKS)
 Findings = dict[str, tuple[int, set[str]]]
 
 
@@ -48,7 +49,7 @@ def made() -> Month:
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
     Channel.objects.update(updated_at=found.since)
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     return found
 
 
@@ -257,7 +258,7 @@ def test_filters_and_late_registrations_are_known(made: Month, run_job: RunJob) 
         )
         Consumer.objects.filter(id=row.id).update(updated_at=made.since)
         wanted[row.id], since[row.id] = wants, made.since
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     Delivery.objects.filter(consumer=late).delete()
 
     run_job("audit")
@@ -388,4 +389,4 @@ def test_what_only_moves_while_it_is_read_is_not_off(
 
 def test_a_key_is_written_as_the_broker_writes_it() -> None:
     for key in (0, 1, 123_456_789_012_345_678, (1 << 63) - 1):
-        assert tables.public("msg", key) == ids.to_public(ids.MESSAGE, key)
+        assert tables.public_id("msg", key) == ids.to_public(ids.MESSAGE, key)

@@ -77,7 +77,7 @@ def test_spark_submit_as_it_is_documented_counts_the_same(address: str, tmp_path
     lines = lines.replace("/opt/hookstation", str(tmp_path))
     lines = lines.replace("spark://spark1.internal:7077", "local[2]")
     lines = f"{lines.rstrip()} --since={made.since.isoformat()}"
-    session.ensure(tmp_path)
+    session.ensure_java(tmp_path)
     known = {name: os.environ[name] for name in INHERITED if name in os.environ}
 
     done = subprocess.run(
@@ -106,7 +106,7 @@ def test_nobody_on_the_drivers_machine_reads_the_address_of_the_database(chosen:
     chosen = replace(
         chosen,
         master="spark://somewhere:7077",
-        bulk_url=secret,
+        read_url=secret,
         database_url=secret,
         encryption_keys=keys,
     )

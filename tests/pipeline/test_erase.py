@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from channels_app.core import ids
-from channels_app.models import Channel, Consumer, DirectoryVersion, Message
+from channels_app.models import Channel, ConfigVersion, Consumer, Message
 from delivery.models import Erasure, PipelineRun, Segment
-from pipeline.execution.job import Refused
+from pipeline.execution.job import JobError
 from pipeline.settings import Settings
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
@@ -28,7 +28,7 @@ def made(chosen: Settings) -> Month:
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
     Channel.objects.update(updated_at=found.since)
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     for days in (25, 15, 5):
         archiving.archive(chosen, found.until - timedelta(days=days))
     return found
@@ -58,7 +58,7 @@ def plans(spark: SparkSession) -> str:
     return "\n".join(found)
 
 
-@pytest.mark.trap("an erasure that stops half way")
+@pytest.mark.trap("an erasure that fails half way")
 def test_a_person_is_gone_and_nobody_else(
     made: Month, run_job: RunJob, chosen: Settings, spark: SparkSession
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_person_is_gone_and_nobody_else(
     assert rows(chosen) == after
 
 
-@pytest.mark.trap("an erasure that stops half way")
+@pytest.mark.trap("an erasure that fails half way")
 def test_a_file_that_is_older_than_a_column_keeps_the_columns_it_has(
     run_job: RunJob, chosen: Settings
 ) -> None:
@@ -140,5 +140,5 @@ def test_by_id_and_idempotency_key(made: Month, run_job: RunJob, chosen: Setting
 
 
 def test_somebody_has_to_be_named(made: Month, run_job: RunJob) -> None:
-    with pytest.raises(Refused, match="at least one of --ordering-key"):
+    with pytest.raises(JobError, match="at least one of --ordering-key"):
         run_job("erase", dry_run=True)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from delivery.models import Erasure, PipelineRun, Segment
-from pipeline import failpoints, settings
+from pipeline import settings
+from pipeline.broker import runs
 from pipeline.lake import planning
 from pipeline.settings import Settings
 from pipeline.transforms import segments
@@ -28,7 +29,7 @@ WHILE_ERASING = (
 
 
 class Died(BaseException):
-    """Ends a run like a kill: no handler catches it."""
+    """Cutoff a run like a kill: no handler catches it."""
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def before(
     """All rows; the old ones are in the lake."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 60)
     monkeypatch.setattr(segments, "PART_ROWS", 20)
-    monkeypatch.setenv(settings.BULK, address)
+    monkeypatch.setenv(settings.READ_URL, address)
     month_module.make_few_days(300)
     rows = in_tables()
     for _ in range(4):
@@ -125,7 +126,7 @@ def test_an_erasure_that_ends_anywhere_is_finished_by_the_next(
     lake = Lake(chosen.lake)
     in_lake, files = lake.rows(), _files(lake)
     with monkeypatch.context() as patched:
-        patched.setattr(failpoints, "reach", dying(name))
+        patched.setattr(runs, "failpoint", dying(name))
         with pytest.raises(Died):
             run_job("erase", ordering_key=[WHO])
     assert Erasure.objects.get().finished_at is None

@@ -9,9 +9,10 @@ import pytest
 
 from channels_app.models import Consumer
 from delivery.models import Attempt, HealthDay
-from pipeline.execution.job import Refused
-from pipeline.rules import health, hours
-from pipeline.rules.health import Measures
+from pipeline.contract import histogram
+from pipeline.core import health, hours
+from pipeline.core.health import Measures
+from pipeline.execution.job import JobError
 from pipeline.settings import Settings
 from pipeline.transforms import endpoints
 from tests.pipeline import month, moving
@@ -21,7 +22,7 @@ from tests.pipeline.month import Month
 pytestmark = pytest.mark.django_db(transaction=True)
 
 HOST = "shared.example"
-WEEK = endpoints.BEFORE
+WEEK = endpoints.WEEK_BEFORE
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class Judged:
                 continue
             evening = min(hours.midnight(row.started_at) + hours.DAY, self.end)
             weight = health.recency((evening - hours.floor(row.started_at)) // hours.HOUR - 1)
-            bucket = health.bucket(row.total_ms)
+            bucket = histogram.bucket(row.total_ms)
             found.add(row.outcome, bucket, 1, int(row.number > 1), weight, weight**2)
         return found
 
@@ -146,9 +147,13 @@ def compare(made: Month, row: HealthDay, first: datetime, end: datetime) -> None
             assert told[name] == close, (str(row), name)
     assert row.down_since == judged.down_since(high)
     spans = {"budget_used": high - WEEK, "burn_day": low}
-    spans |= {f"burn_{name}": high - span * hours.HOUR for name, span in endpoints.BURNS.items()}
+    spans |= {
+        f"burn_{name}": high - span * hours.HOUR for name, span in endpoints.BURN_WINDOWS.items()
+    }
     for name, since in spans.items():
-        assert getattr(row, name) == health.burn(judged.measures(since, high), row.objective), name
+        assert getattr(row, name) == health.burn_rate(
+            judged.measures(since, high), row.objective
+        ), name
 
 
 def rows() -> list[dict[str, Any]]:
@@ -221,7 +226,7 @@ def test_what_is_in_the_lake_counts_once(made: Month, run_job: RunJob, chosen: S
 
 
 def test_a_day_to_come_is_refused(run_job: RunJob) -> None:
-    with pytest.raises(Refused, match="no whole hour yet"):
+    with pytest.raises(JobError, match="no whole hour yet"):
         run_job("health", day="2100-01-01")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from pipeline.execution import session
 from pyspark.sql import SparkSession
 folder = Path(sys.argv[1])
-print(session.ensure(folder))
+print(session.ensure_java(folder))
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 rows = spark.range(1000).selectExpr("id % 7 AS k", "id").groupBy("k").count().orderBy("k").collect()
 print([row["count"] for row in rows])
@@ -99,7 +99,7 @@ def test_the_systems_is_taken_when_spark_can_run_on_it(
     system = fake(tmp_path / "system", version)
     monkeypatch.setattr(shutil, "which", lambda name: str(system))
 
-    words = session.ensure(tmp_path)
+    words = session.ensure_java(tmp_path)
 
     assert ("of the system" in words) == fits
     launcher = Path(exported["JAVA_HOME"]) / "bin" / "java"
@@ -110,7 +110,7 @@ def test_a_chosen_one_is_taken_without_the_module_that_prints_a_warning(
     exported: dict[str, str], tmp_path: Path
 ) -> None:
     exported["JAVA_HOME"] = str(fake(tmp_path / "mine", "99").parent.parent)
-    session.ensure(tmp_path)
+    session.ensure_java(tmp_path)
     launcher = Path(exported["JAVA_HOME"]) / "bin" / "java"
     assert launcher.is_relative_to(tmp_path / "java")
 
@@ -119,11 +119,11 @@ def test_a_chosen_one_is_taken_without_the_module_that_prints_a_warning(
     assert done.stdout == "-Da=b c  --add-modules=java.sql x\n"
 
     # A child process finds the launcher and does not wrap it again.
-    session.ensure(tmp_path / "elsewhere")
+    session.ensure_java(tmp_path / "elsewhere")
     assert Path(exported["JAVA_HOME"]) == launcher.parent.parent
 
 
 def test_a_chosen_one_that_is_not_there_is_named(exported: dict[str, str], tmp_path: Path) -> None:
     exported["JAVA_HOME"] = str(tmp_path / "nowhere")
-    with pytest.raises(session.Unusable, match=r"nowhere has no bin/java"):
-        session.ensure(tmp_path)
+    with pytest.raises(session.JavaError, match=r"nowhere has no bin/java"):
+        session.ensure_java(tmp_path)

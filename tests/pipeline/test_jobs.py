@@ -1,13 +1,13 @@
-"""The broker's list of the pipeline's jobs and options equals the jobs themselves."""
+"""The jobs that broker and pipeline share have the options of the command line."""
 
 import argparse
 from typing import Any
 
 import pytest
 
-from delivery.core.pipeline_jobs import JOBS as OFFERED
-from delivery.core.pipeline_jobs import Kind
-from pipeline import commandline
+from pipeline import cli
+from pipeline.contract.jobs import JOBS as OFFERED
+from pipeline.contract.jobs import Kind
 from pipeline.execution.job import Job
 from pipeline.jobs import JOBS, erase
 
@@ -17,13 +17,13 @@ NOT_OFFERED = {"help", "csv"}
 
 def actions_of(job: Job) -> dict[str, argparse.Action]:
     parser = argparse.ArgumentParser()
-    job.arguments(parser)
+    job.add_options(parser)
     return {action.dest: action for action in parser._actions if action.dest not in NOT_OFFERED}
 
 
 def test_who_is_erased_stays_out_of_the_books() -> None:
     private = {option.name for option in OFFERED["erase"].options if option.is_private}
-    assert private == set(erase.SUBJECT)
+    assert private == set(erase.SUBJECT_OPTIONS)
 
 
 def test_the_console_offers_the_jobs_that_there_are() -> None:
@@ -38,6 +38,7 @@ def test_every_job_is_offered_with_its_options(name: str) -> None:
 
     assert set(offered) == set(known)
     assert OFFERED[name].private == set(JOBS[name].private)
+    assert OFFERED[name].summary == JOBS[name].summary
     for option in offered.values():
         action = known[option.name]
         assert (option.kind is Kind.FLAG) == (action.nargs == 0), option.name
@@ -59,7 +60,7 @@ def test_stored_options_are_read_back_as_they_were(options: dict[str, Any]) -> N
     parser.add_argument("--steps", type=int)
     parser.add_argument("--name", action="append")
     parser.add_argument("--fail")
-    read = vars(parser.parse_args(commandline.as_words(options)))
+    read = vars(parser.parse_args(cli.to_arguments(options)))
 
     kept = {name: value for name, value in options.items() if value is not None}
     assert {name: value for name, value in read.items() if value not in (None, False)} == kept

@@ -36,7 +36,7 @@ def test_the_broker_rests_for_a_run_whatever_its_own_clock_says(
 ) -> None:
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 100)
     monkeypatch.setattr(segments, "PART_ROWS", 20)
-    monkeypatch.setenv(settings.BULK, address)
+    monkeypatch.setenv(settings.READ_URL, address)
     month_module.make_few_days(100)
     archive_job()
     reader = PipelineRun.objects.create(

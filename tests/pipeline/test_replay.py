@@ -15,8 +15,8 @@ from channels_app.database import clock
 from channels_app.models import (
     AuditEntry,
     Channel,
+    ConfigVersion,
     Consumer,
-    DirectoryVersion,
     Message,
     MessageBody,
 )
@@ -32,10 +32,10 @@ from delivery.models import (
 )
 from delivery.replay import restore
 from pipeline.broker import runs
-from pipeline.execution.job import Refused
+from pipeline.execution.job import JobError
 from pipeline.jobs import replay as job
 from pipeline.settings import Settings
-from pipeline.transforms import staging
+from pipeline.transforms import selection
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
@@ -51,7 +51,7 @@ def made(chosen: Settings, spark: Any) -> Month:
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
     Channel.objects.update(updated_at=found.since)
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     archiving.archive(chosen, found.until - timedelta(days=5))
     return found
 
@@ -59,7 +59,7 @@ def made(chosen: Settings, spark: Any) -> Month:
 @pytest.fixture(autouse=True)
 def _a_broker_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the sweep whenever the job waits."""
-    monkeypatch.setattr(job, "_nap", admit)
+    monkeypatch.setattr(job, "_pause", admit)
 
 
 def admit() -> int:
@@ -218,8 +218,8 @@ def test_the_same_again_sends_it_again(made: Month, run_job: RunJob) -> None:
 def test_a_run_that_was_killed_is_gone_on_with(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "BATCH", 7)
-    bring, brought = staging.Staging.bring, []
+    monkeypatch.setattr(selection, "BATCH_ROWS", 7)
+    bring, brought = selection.Restore.stage, []
 
     def die(self: Any, context: Any, rows: Any) -> None:
         bring(self, context, rows)
@@ -230,7 +230,7 @@ def test_a_run_that_was_killed_is_gone_on_with(
     asked = {"consumer": "orders/late", "only_missing": True}
     missed = {it.id for it in wanted_by(made, "late") if it.accepted_at < made.joined_at}
     with monkeypatch.context() as patch:
-        patch.setattr(staging.Staging, "bring", die)
+        patch.setattr(selection.Restore, "stage", die)
         with pytest.raises(KeyboardInterrupt):
             run_job("replay", **asked)
     assert admit() == 35
@@ -263,8 +263,8 @@ def test_a_run_that_was_killed_before_it_heard_of_the_end_sends_nothing_again(
 def test_what_is_cancelled_is_not_sent(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "BATCH", 10)
-    bring, brought = staging.Staging.bring, []
+    monkeypatch.setattr(selection, "BATCH_ROWS", 10)
+    bring, brought = selection.Restore.stage, []
 
     def stop(self: Any, context: Any, rows: Any) -> None:
         bring(self, context, rows)
@@ -274,8 +274,8 @@ def test_what_is_cancelled_is_not_sent(
         if len(brought) == 4:
             context.run.stop()
 
-    monkeypatch.setattr(staging.Staging, "bring", stop)
-    with pytest.raises(runs.Cancelled):
+    monkeypatch.setattr(selection.Restore, "stage", stop)
+    with pytest.raises(runs.RunCancelled):
         run_job("replay", consumer="orders/steady")
     (row,) = Restore.objects.all()
     assert (row.state, row.staged_count, row.queued_count) == ("cancelled", 40, 20)
@@ -292,8 +292,8 @@ def test_what_is_stopped_on_the_console_ends_the_run(
         row = Restore.objects.get()
         restore.cancel(row.id, Principal("user:olga", "enough"), now=clock.now())
 
-    monkeypatch.setattr(job, "_nap", stop)
-    with pytest.raises(Refused, match="stopped on the console"):
+    monkeypatch.setattr(job, "_pause", stop)
+    with pytest.raises(JobError, match="stopped on the console"):
         run_job("replay", consumer="orders/steady")
     assert not Restored.objects.exists()
     assert not Delivery.objects.filter(reason="replayed").exists()
@@ -306,7 +306,7 @@ def test_a_rate_spreads_them(made: Month, run_job: RunJob, monkeypatch: pytest.M
         at[0] += timedelta(seconds=1)
         sum(restore.run_each(at[0], 0))
 
-    monkeypatch.setattr(job, "_nap", later)
+    monkeypatch.setattr(job, "_pause", later)
     found = run_job("replay", consumer="orders/steady", rate="10/s")
     due = sorted(row.due_at for row in Delivery.objects.filter(reason="replayed") if row.due_at)
     assert len(due) == found["queued"] > 60
@@ -329,7 +329,7 @@ def test_bodies_that_nobody_can_open_are_refused(
     consumer = Consumer.objects.filter(channel_id=message.channel_id).first()
     assert consumer is not None
     who = f"{consumer.channel.slug}/{consumer.client_id}"
-    with pytest.raises(Refused, match="0badc0de"):
+    with pytest.raises(JobError, match="0badc0de"):
         run_job("replay", consumer=who, message=[name])
     assert Restore.objects.get().state == "refused"
     assert not Delivery.objects.filter(reason="replayed").exists()
@@ -349,7 +349,7 @@ def test_what_cannot_be_done_is_refused(
     made: Month, run_job: RunJob, options: dict[str, Any], why: str
 ) -> None:
     Consumer.objects.filter(client_id="late").update(client_id="gone", state="retired")
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(JobError, match=why):
         run_job("replay", **options)
 
 

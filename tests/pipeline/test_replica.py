@@ -88,7 +88,7 @@ def lagging(
     """A month of which a part has moved to the lake, and a replica from before that."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 200)
     monkeypatch.setattr(segments, "PART_ROWS", 50)
-    monkeypatch.setenv(settings.BULK, address)
+    monkeypatch.setenv(settings.READ_URL, address)
     made = month_module.make_few_days(200)
     archive_job()
     behind = Replica(address, chosen.folder)
@@ -100,13 +100,13 @@ def test_the_archive_takes_nothing_twice_from_a_replica_that_lags(
     lagging: tuple[Month, Replica], chosen: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, behind = lagging
-    monkeypatch.setenv(settings.BULK, behind.url)
+    monkeypatch.setenv(settings.READ_URL, behind.url)
     executors = Elsewhere()  # its own, as processes keep the URL that they started with
-    monkeypatch.setattr(segments, "_ask", executors.ask)
+    monkeypatch.setattr(segments, "_call_executor", executors.ask)
     assert chosen.lake is not None
     lake = Lake(chosen.lake)
     before = {name: in_tables()[name] | rows for name, rows in lake.rows().items()}
-    there = replace(chosen, bulk_url=behind.url)
+    there = replace(chosen, read_url=behind.url)
 
     try:
         with behind.following():
@@ -128,9 +128,9 @@ def test_a_replica_that_stays_behind_is_refused(
 ) -> None:
     made, behind = lagging
     monkeypatch.setattr(replica, "CATCH_UP_TIMEOUT_S", 1.5)
-    there = replace(chosen, bulk_url=behind.url)
+    there = replace(chosen, read_url=behind.url)
 
-    with pytest.raises(replica.Behind, match="HOOKSTATION_LAKE_READ_URL is more than this run"):
+    with pytest.raises(replica.ReplicaLag, match="HOOKSTATION_LAKE_READ_URL is more than this run"):
         run_with(there, spark, "usage", since=made.since.isoformat())
 
     assert stored() == {}

@@ -15,7 +15,7 @@ from delivery.models import Attempt, Delivery
 from pipeline import settings
 from pipeline.broker import executor, high_watermark, source, tables
 from pipeline.broker.database import Database
-from pipeline.lake.datasets import Frames
+from pipeline.lake.datasets import Datasets
 from pipeline.settings import Settings
 from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
@@ -54,14 +54,14 @@ def test_rows_come_as_the_broker_sees_them(spark: SparkSession, name: str) -> No
 
 
 def test_a_body_is_read_as_it_is_stored(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(settings.BULK, address)
+    monkeypatch.setenv(settings.READ_URL, address)
     fill()
     message = Message.objects.first()
     assert message is not None
     MessageBody.objects.create(message=message, data=b"\x00\xff sealed", key_id="k1")
 
-    sql = tables.WHOLE_MESSAGES.select(f"m.id = {message.id:d}")
-    (batch,) = executor.read(sql, tables.WHOLE_MESSAGES.schema)
+    sql = tables.MESSAGES_WITH_BODIES.select(f"m.id = {message.id:d}")
+    (batch,) = executor.read(sql, tables.MESSAGES_WITH_BODIES.schema)
 
     (row,) = batch.to_pylist()
     assert (row["body"], row["body_key_id"]) == (b"\x00\xff sealed", "k1")
@@ -70,9 +70,9 @@ def test_a_body_is_read_as_it_is_stored(address: str, monkeypatch: pytest.Monkey
 def test_only_the_wanted_columns_and_keys_are_read(spark: SparkSession, chosen: Settings) -> None:
     deliveries = fill()
     keys = sorted(row.id for row in deliveries)
-    frames = Frames(spark, Database(chosen.database_url), chosen)
+    frames = Datasets(spark, Database(chosen.database_url), chosen)
 
-    rows = frames.live(tables.DELIVERIES, keys[1], keys[3], ["state", "id"]).collect()
+    rows = frames.table_rows(tables.DELIVERIES, keys[1], keys[3], ["state", "id"]).collect()
 
     assert sorted(row["id"] for row in rows) == keys[1:3]
     assert rows[0].asDict().keys() == {"state", "id"}
@@ -81,8 +81,8 @@ def test_only_the_wanted_columns_and_keys_are_read(spark: SparkSession, chosen: 
 def test_a_key_is_cut_by_time_as_the_broker_makes_it() -> None:
     at = datetime(2026, 11, 22, 4, 20, 34, 235_000, tzinfo=UTC)
     key = tables.first_key(at)
-    assert tables.made_at(key) == at
-    assert tables.made_at(key - 1) < at
+    assert tables.created_at(key) == at
+    assert tables.created_at(key - 1) < at
 
 
 @pytest.mark.mariadb
@@ -92,17 +92,17 @@ def test_the_fence_stands_before_a_transaction_that_is_open(chosen: Settings) ->
     lag = timedelta(seconds=2)
     with writer.transaction():
         began = reader.now()
-        writer.execute("UPDATE channels_app_directoryversion SET number = number + 1")
-        held = high_watermark.bound(reader, lag)
+        writer.execute("UPDATE channels_app_configversion SET number = number + 1")
+        held = high_watermark.readable_until(reader, lag)
     assert held <= began - lag
 
     # InnoDB refreshes its list of transactions every 0.1 s at most, and other tests have short
     # transactions on the same server.
     end = time.monotonic() + 120
-    while (free := high_watermark.bound(reader, lag)) <= began - lag:
+    while (free := high_watermark.readable_until(reader, lag)) <= began - lag:
         assert time.monotonic() < end
         time.sleep(0.3)
-    assert free <= reader.now() - lag - high_watermark.CACHED
+    assert free <= reader.now() - lag - high_watermark.LIST_REFRESH
 
 
 def test_a_stream_never_skips_a_row_that_commits_late(spark: SparkSession, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def test_a_start_that_fails_is_told_when_spark_is_wanted(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    context.begin_workers()
-    with pytest.raises(session.Unusable, match="/nowhere"):
+    context.start_workers()
+    with pytest.raises(session.JavaError, match="/nowhere"):
         _ = context.workers
     context.close()
 
@@ -39,7 +39,7 @@ def test_a_start_that_fails_unseen_does_not_hold_the_end_up(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    context.begin_workers()
+    context.start_workers()
     context.close()
 
 
@@ -57,8 +57,8 @@ def test_who_ends_early_ends_a_spark_that_is_still_starting(
         told.append("ended")
 
     monkeypatch.setattr(session, "workers", start)
-    context.begin_workers()
-    context.begin_workers()
+    context.start_workers()
+    context.start_workers()
     Timer(0.2, may_start.set).start()
     context.close()
     assert told == ["begun", "ended"]

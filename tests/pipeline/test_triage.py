@@ -14,12 +14,12 @@ from delivery.admin import triage
 from delivery.admin.triage import Part
 from delivery.models import Attempt, DeadCluster, Delivery
 from pipeline.broker import tables
-from pipeline.execution.job import Refused
+from pipeline.core import triage as rules
+from pipeline.core.triage import duration
+from pipeline.execution.job import JobError
 from pipeline.jobs.triage import host
-from pipeline.rules import signature
-from pipeline.rules.onset import span
 from pipeline.settings import Settings
-from pipeline.transforms import shapes
+from pipeline.transforms import dead_letters
 from tests.pipeline import month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
@@ -45,8 +45,8 @@ def by_hand(made: Month) -> dict[str, list[Delivery]]:
         if row.state != "dead":
             continue
         last = max(attempts[row.id], key=lambda attempt: attempt.number)
-        shape = signature.shape(signature.answer(last.error, bytes(last.answer_excerpt)))
-        key = signature.signature(row.outcome, row.status_code, hosts[row.consumer_id], shape)
+        shape = rules.shape(rules.response_text(last.error, bytes(last.answer_excerpt)))
+        key = rules.signature(row.outcome, row.status_code, hosts[row.consumer_id], shape)
         found[key].append(row)
     return found
 
@@ -88,9 +88,9 @@ def test_clusters_of_a_month_are_those_of_plain_python(run_job: RunJob) -> None:
         and attempt.started_at < began
     ]
     assert {attempt.outcome for attempt in arrived} == {"delivered"}
-    known = span(began - min(attempt.started_at for attempt in arrived))
+    known = duration(began - min(attempt.started_at for attempt in arrived))
     assert broken.story == (
-        f"That was {span(began - moved_at)} after user:mia changed url of orders/broken. "
+        f"That was {duration(began - moved_at)} after user:mia changed url of orders/broken. "
         f"Before, orders/broken took {len(arrived):,} in {known}, without a dead letter; "
         "its last attempt ended in delivered (200)."
     )
@@ -101,7 +101,7 @@ def test_clusters_of_a_month_are_those_of_plain_python(run_job: RunJob) -> None:
     assert list(places) == list(range(1, len(wanted) + 1))
 
 
-@pytest.mark.trap("an answer that repeats the body")
+@pytest.mark.trap("a response that repeats the body")
 def test_sealed_answers_are_told_apart_and_not_written_in_clear(run_job: RunJob) -> None:
     consumer = ConsumerFactory.create()
     now = datetime.now(UTC)
@@ -125,8 +125,8 @@ def test_sealed_answers_are_told_apart_and_not_written_in_clear(run_job: RunJob)
 
     clusters = DeadCluster.objects.order_by("-dead_count")
     assert [row.dead_count for row in clusters] == [2, 1]
-    assert {row.shape for row in clusters} == {shapes.HIDDEN}
-    unkeyed = signature.signature(
+    assert {row.shape for row in clusters} == {dead_letters.ENCRYPTED_SHAPE}
+    unkeyed = rules.signature(
         "client_error", None, urlsplit(consumer.url).netloc, "account # is closed"
     )
     assert unkeyed not in {row.signature for row in clusters}
@@ -230,7 +230,7 @@ def test_only_what_was_made_in_the_time_counts_in_place_of_the_last_run(run_job:
 
 
 def test_a_time_that_ends_before_it_begins_is_refused(run_job: RunJob) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(JobError):
         run_job("triage", since="2026-11-02", until="2026-11-01")
 
 

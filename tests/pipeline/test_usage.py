@@ -14,11 +14,11 @@ from pyspark.sql import functions as f
 from channels_app.models import Channel, Consumer
 from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery, LatencyHour, UsageHour
-from pipeline.execution.job import Refused
+from pipeline.contract import histogram
+from pipeline.execution.job import JobError
 from pipeline.jobs.usage import COUNTED, KEYS
-from pipeline.rules import health
 from pipeline.settings import Settings
-from pipeline.transforms import buckets
+from pipeline.transforms import endpoints
 from tests.pipeline import month, moving
 from tests.pipeline.conftest import RunJob, count_until
 from tests.pipeline.month import Month
@@ -61,7 +61,7 @@ def counted(made: Month) -> dict[Key, Tally[str]]:
 def timed(made: Month) -> Tally[tuple[datetime, int, int]]:
     """The month's latencies."""
     return Tally(
-        (hour(row.started_at), row.delivery.consumer_id, health.bucket(row.total_ms))
+        (hour(row.started_at), row.delivery.consumer_id, histogram.bucket(row.total_ms))
         for row in made.attempts
         if Outcome(row.outcome).is_success
     )
@@ -186,7 +186,7 @@ def test_a_delivery_counts_where_it_ended_however_old_it_is(made: Month, run_job
 
 def test_a_window_without_an_hour_is_refused(run_job: RunJob) -> None:
     now = datetime.now(UTC)
-    with pytest.raises(Refused, match="No whole hour"):
+    with pytest.raises(JobError, match="No whole hour"):
         run_job("usage", since=now.isoformat(), until=now.isoformat())
 
 
@@ -220,13 +220,13 @@ def test_spark_sorts_into_the_same_buckets(spark: SparkSession) -> None:
     edges = {
         number + off
         for place in range(124)
-        for number in [int(health.bounds(place)[0])]
+        for number in [int(histogram.bounds(place)[0])]
         for off in (-1, 0, 1, 2)
     }
     values = sorted(value for value in edges if 0 <= value < 2**31)
     rows = spark.createDataFrame([(value,) for value in values], "ms int")
-    rows = rows.select("ms", buckets.bucket(f.col("ms")).alias("place"))
+    rows = rows.select("ms", endpoints.bucket(f.col("ms")).alias("place"))
 
     assert [tuple(row) for row in rows.collect()] == [
-        (value, health.bucket(value)) for value in values
+        (value, histogram.bucket(value)) for value in values
     ]

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any
 
-from pipeline import commandline
-from pipeline.execution.job import Context, Job, Refused
+from pipeline import cli
+from pipeline.execution.job import Context, Job, JobError
 from pipeline.jobs import JOBS
 
 
@@ -27,7 +27,7 @@ def work(context: Context) -> dict[str, Any]:
     """Do what the options say."""
     options = context.options
     if options.fail == "refused":
-        raise Refused(" ".join(["Not today.", *(options.who or [])]))
+        raise JobError(" ".join(["Not today.", *(options.who or [])]))
     if options.fail == "error":
         raise ValueError(" ".join(["it broke", *map(repr, options.who or [])]))
     if options.fail == "lake":
@@ -51,4 +51,4 @@ JOB = Job("toy", "Do what it is told.", arguments, work, finding="wrong", privat
 
 if __name__ == "__main__":
     JOBS[JOB.name] = JOB
-    sys.exit(commandline.main(sys.argv[1:]))
+    sys.exit(cli.main(sys.argv[1:]))

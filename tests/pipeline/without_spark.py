@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from pipeline import commandline
+from pipeline import cli
 from pipeline.execution.job import Context
 from pipeline.transforms import segments
 from tests.pipeline.elsewhere import Elsewhere
@@ -17,7 +17,7 @@ def main() -> None:
     """Run a job as the archive tests run it in their own process."""
     executors = Elsewhere()
     patch = pytest.MonkeyPatch()
-    patch.setattr(segments, "_ask", executors.ask)
-    patch.setattr(Context, "begin_workers", lambda context: None)
+    patch.setattr(segments, "_call_executor", executors.ask)
+    patch.setattr(Context, "start_workers", lambda context: None)
     patch.setattr(Context, "workers", None)
-    sys.exit(commandline.main(sys.argv[1:]))
+    sys.exit(cli.main(sys.argv[1:]))

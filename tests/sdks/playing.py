@@ -289,8 +289,8 @@ def page(suite: Suite, matrix: Mapping[str, Mapping[str, Result]]) -> str:
         "# Conformance of SQS clients",
         "",
         "Unmodified clients of Amazon SQS against a real broker. Each SDK plays every check of",
-        "[`tests/sdks/checks.json`](../../tests/sdks/checks.json); programs that stand on an SDK",
-        "make checks of their own. `make test-sdks` installs them, plays all and writes this page.",
+        "[`tests/sdks/checks.json`](../../tests/sdks/checks.json); programs that use an SDK",
+        "have their own checks. `make test-sdks` installs them, runs all and writes this page.",
         "",
         "| Client | Version | What it is |",
         "|---|---|---|",
@@ -301,8 +301,8 @@ def page(suite: Suite, matrix: Mapping[str, Mapping[str, Result]]) -> str:
         "",
         "## Operations",
         "",
-        "Of an SDK: how many of the checks that call the operation pass. Of a program: whether it",
-        "called the operation in its checks and was answered with 200.",
+        "For an SDK: how many of the checks that call the operation pass. For a program: whether",
+        "it called the operation in its checks and got a 200.",
         "",
         _row("Operation", names),
         f"|---|{'---|' * len(names)}",
@@ -310,13 +310,13 @@ def page(suite: Suite, matrix: Mapping[str, Mapping[str, Result]]) -> str:
         "",
         "## Checks of the SDKs",
         "",
-        _row("Check", ["What has to hold", *(name for name in names if name in SDKS)]),
+        _row("Check", ["Expected behaviour", *(name for name in names if name in SDKS)]),
         f"|---|---|{'---|' * len(SDKS.keys() & matrix.keys())}",
     ]
     for check in CHECKS:
         results = [str(matrix[name][check["name"]]) for name in names if name in SDKS]
         lines.append(_row(check["name"], [check["about"], *results]))
-    lines += ["", "## Checks of programs", "", "| Client | What has to hold | |", "|---|---|---|"]
+    lines += ["", "## Checks of programs", "", "| Client | Expected behaviour | |", "|---|---|---|"]
     lines += [
         f"| {name} | {PROGRAMS[name]['checks'][check]} | {result} |"
         for name in names

@@ -499,7 +499,7 @@ def page(matrix: Mapping[str, Mapping[str, Result]]) -> str:
         "",
         *(f"- `{name}`: {DRIVERS[name]['about']}." for name in matrix),
         "",
-        f"| Scenario | What has to hold | {' | '.join(f'`{name}`' for name in matrix)} |",
+        f"| Scenario | Expected behaviour | {' | '.join(f'`{name}`' for name in matrix)} |",
         f"|---|---|{'---|' * len(matrix)}",
     ]
     for scenario in SCENARIOS:

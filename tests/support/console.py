@@ -15,53 +15,53 @@ from channels_app.conf import keyring
 from channels_app.core import ids, recurrence
 from channels_app.models import (
     AuditEntry,
-    DirectoryVersion,
-    EarlyNumber,
+    ConfigVersion,
     IdempotencyRecord,
     Membership,
+    PendingSequenceNumber,
     ProducerRate,
     Sequence,
     new_id,
 )
 from channels_app.registry import teams
-from delivery.core.lake import MEANINGS
-from delivery.core.ordering import lane_id
+from delivery.core.ordering import key_number
 from delivery.core.reconciliation import Check
 from delivery.core.timing import BUCKETS
 from delivery.models import (
-    AccountingReport,
     ConsumerHealth,
     Correlation,
     DeadCluster,
     DeadLetter,
     Delivery,
-    EarlyAck,
     Erasure,
     ForecastFrame,
     HealthDay,
+    HealthStatus,
     LakeAudit,
     LakeFinding,
-    Lane,
-    LaneWaiter,
     LatencyHour,
-    Notice,
+    Notification,
+    OrderingKey,
+    OrderingWaiter,
+    PendingAck,
     PipelineLock,
     PipelineRun,
     PipelineSchedule,
-    Pruned,
     PullWorker,
     PumpSlot,
+    ReconciliationReport,
     Replay,
     Restore,
     Restored,
     RestoredMessage,
+    RetentionMark,
     Segment,
-    Standing,
     SweepRun,
     Traffic,
     TrafficMark,
     UsageHour,
 )
+from pipeline.contract.results import CHECKS
 from tests.support.factories import (
     ApiKeyFactory,
     AttemptFactory,
@@ -126,7 +126,7 @@ def fill() -> None:
     Membership.objects.create(team=team, user=User.objects.create_user("mia"), role="owner")
     teams.invite(team.slug, {"email": "nora@example.com"}, actor="user:mia", inviter="mia")
     AuditEntry.record("user:mia", "channel.create", f"channel:{channel.slug}", after={"a": 1})
-    DirectoryVersion.objects.get_or_create(id=1)
+    ConfigVersion.objects.get_or_create(id=1)
     dead = DeliveryFactory.create(consumer=consumer, dead=True)
     DeliveryFactory.create(consumer=consumer, in_flight=True)
     AttemptFactory.create(
@@ -135,8 +135,8 @@ def fill() -> None:
         answer_headers="HTTP/1.1 500 Oh no",
         answer_excerpt=b"<script>alert(1)</script>",
     )
-    key = lane_id(consumer.id, "room-7")
-    Lane.objects.create(
+    key = key_number(consumer.id, "room-7")
+    OrderingKey.objects.create(
         id=key,
         consumer=consumer,
         ordering_key="room-7",
@@ -146,14 +146,16 @@ def fill() -> None:
         waiting_count=1,
         blocked_at=now,
     )
-    LaneWaiter.objects.create(delivery_id=1, lane_id=key, place=1, due_at=now)
+    OrderingWaiter.objects.create(delivery_id=1, key_number=key, place=1, due_at=now)
     row = Sequence.objects.create(
         **{"id": 1, "channel": channel, "producer": producer, "ordering_key": "room-7"},
         **{"expected": 4, "skipped_count": 2, "skipped_from": 2, "skipped_to": 3},
         **{"skipped_at": now, "touched_at": now},
     )
-    EarlyNumber.objects.create(id=1, sequence_id=row.id, number=6, until=now + timedelta(minutes=1))
-    EarlyAck.objects.create(delivery_id=1, ok=True, said_at=now)
+    PendingSequenceNumber.objects.create(
+        id=1, sequence_id=row.id, number=6, until=now + timedelta(minutes=1)
+    )
+    PendingAck.objects.create(delivery_id=1, ok=True, said_at=now)
     DeadLetter.objects.create(delivery_id=dead.id, due_at=now)
     Correlation.objects.create(id=1, delivery_id=dead.id, noted_at=now)
     fired = ids.to_public(ids.MESSAGE, dead.message_id)
@@ -173,10 +175,10 @@ def fill() -> None:
     )
     ConsumerHealth.objects.create(consumer=consumer, circuit="open", consecutive_failures=3)
     SweepRun.objects.create(name="orphans", next_at=now)
-    Pruned.objects.create(channel_id=channel.id, message_id=1)
+    RetentionMark.objects.create(channel_id=channel.id, message_id=1)
     accounted = {"until": now, "started_at": now, "finished_at": now}
-    AccountingReport.objects.create(span="recent", since=now, **accounted)
-    AccountingReport.objects.create(
+    ReconciliationReport.objects.create(span="recent", since=now, **accounted)
+    ReconciliationReport.objects.create(
         **{"span": "everything", **accounted, "gap": len(Check), "delivery_count": 2},
         checks=dict.fromkeys(Check, 1),
         findings=[
@@ -195,11 +197,11 @@ def fill() -> None:
     audited = LakeAudit.objects.create(
         **accounted,
         run_id=1,
-        gap=2 * len(MEANINGS),
-        checks=dict.fromkeys(MEANINGS, 2),
+        gap=2 * len(CHECKS),
+        checks=dict.fromkeys(CHECKS, 2),
         spans=[[now.replace(microsecond=0).isoformat(), 3, 2]],
     )
-    for name in MEANINGS:
+    for name in CHECKS:
         LakeFinding.objects.create(
             audit=audited,
             check_name=name,
@@ -256,8 +258,8 @@ def fill() -> None:
         **dict.fromkeys(("planned_at", "exported_at", "verified_at"), now),
         files=[file | {"tmp": "", "rows": 8, "bytes": 4096, "sha256": "a" * 64, "first": 1}],
     )
-    Standing.objects.create(consumer=consumer, since=now, looked_at=now)
-    Notice.objects.create(consumer=consumer, kind="failing", at=now)
+    HealthStatus.objects.create(consumer=consumer, since=now, looked_at=now)
+    Notification.objects.create(consumer=consumer, kind="failing", at=now)
     TrafficMark.objects.create(message_id=1, attempt_id=1)
     Traffic.objects.create(
         span_s=60,

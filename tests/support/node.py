@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from tests.support.toolchains import BUILD_S, ROOT, Missing, need, once
 
 SOURCE = ROOT / "clients/node"
+BULLMQ = ROOT / "clients/node-bullmq"
+BULL = ROOT / "clients/node-bull"
 EXAMPLES = ROOT / "clients/examples"
 OLDEST = 18
 """The oldest version of Node.js that the client supports."""
@@ -30,16 +33,46 @@ def build_client() -> Path:
     return once("node", _sources(SOURCE), _build_client)
 
 
+def build_bullmq() -> Path:
+    """Return the folder of the backend of BullMQ, as `build_client` does."""
+    build_client()
+    return _build_beside("node-bullmq", BULLMQ, SOURCE)
+
+
+def build_bull() -> Path:
+    """Return the folder of the package with Bull's API, as `build_client` does."""
+    build_bullmq()
+    return _build_beside("node-bull", BULL, BULLMQ, SOURCE)
+
+
+def _build_beside(name: str, source: Path, *others: Path) -> Path:
+    """Build a package whose development dependencies are the folders beside it.
+
+    In `BUILT` they have the same names as in ``clients``.
+    """
+
+    def build(folder: Path) -> None:
+        _copy(source, folder)
+        npm(folder, "ci")
+        npm(folder, "pack")
+
+    return once(name, [path for one in (source, *others) for path in _sources(one)], build)
+
+
 def build_example(name: str) -> Path:
     """Return a copy of an example's folder with its packages and the client installed."""
-    package = packed(build_client())
+    packages = [packed(build_client())]
+    sources = [*_sources(EXAMPLES / name), *_sources(SOURCE)]
+    if name == "bullmq":
+        packages.append(packed(build_bullmq()))
+        sources += _sources(BULLMQ)
 
     def build(folder: Path) -> None:
         _copy(EXAMPLES / name, folder)
         npm(folder, "ci")
-        npm(folder, "install", "--no-save", "--no-package-lock", str(package))
+        npm(folder, "install", "--no-save", "--no-package-lock", *map(str, packages))
 
-    return once(f"node-{name}", [*_sources(EXAMPLES / name), *_sources(SOURCE)], build)
+    return once(f"node-example-{name}", sources, build)
 
 
 def packed(client: Path) -> Path:
@@ -50,8 +83,13 @@ def packed(client: Path) -> Path:
 
 def require(example: str = "") -> Path:
     """Return `build_client` or `build_example`; skips the test if it cannot be built."""
+    return built(lambda: build_example(example)) if example else built(build_client)
+
+
+def built(build: Callable[[], Path]) -> Path:
+    """Return what a function of this module builds; skips the test if it cannot."""
     try:
-        return build_example(example) if example else build_client()
+        return build()
     except Missing as missing:
         pytest.skip(str(missing))
 

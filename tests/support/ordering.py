@@ -5,9 +5,9 @@ from datetime import datetime
 
 from channels_app.models import Consumer
 from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, Reason, Transition
-from delivery.core.ordering import BEHIND, lane_id
+from delivery.core.ordering import BEHIND, key_number
 from delivery.core.outcome import Outcome
-from delivery.models import Counter, Delivery, Lane, LaneWaiter
+from delivery.models import Counter, Delivery, OrderingKey, OrderingWaiter
 from delivery.queue import claim, settle
 from delivery.queue.claim import ClaimRequest
 from delivery.queue.settle import Result
@@ -54,28 +54,30 @@ def words(rows: Iterable[ClaimedDelivery]) -> str:
     return " ".join(sorted(row.event_type for row in rows))
 
 
-def lane_of(consumer: Consumer, key: str) -> Lane:
+def key_number_of(consumer: Consumer, key: str) -> OrderingKey:
     """Return the row of an ordering key, which must exist."""
-    return Lane.objects.get(id=lane_id(consumer.id, key))
+    return OrderingKey.objects.get(id=key_number(consumer.id, key))
 
 
 def check(*, is_quiet: bool = True) -> None:
     """Check the invariants of ordering keys. ``is_quiet``: no sweep has work left."""
-    for lane in Lane.objects.all():
-        waiters = LaneWaiter.objects.filter(lane_id=lane.id)
+    for key_row in OrderingKey.objects.all():
+        waiters = OrderingWaiter.objects.filter(key_number=key_row.id)
         behind = set(waiters.values_list("delivery_id", flat=True))
-        assert lane.head_id not in behind
-        rows = Delivery.objects.filter(consumer_id=lane.consumer_id, ordering_key=lane.ordering_key)
+        assert key_row.head_id not in behind
+        rows = Delivery.objects.filter(
+            consumer_id=key_row.consumer_id, ordering_key=key_row.ordering_key
+        )
         free = {row.id for row in rows.filter(state__in=OPEN) if not row.is_behind}
         if is_quiet:
-            assert lane.waiting_count == len(behind)
-            assert free <= {lane.head_id}, "two of one key may go"
+            assert key_row.waiting_count == len(behind)
+            assert free <= {key_row.head_id}, "two of one key may go"
             assert set(rows.filter(due_at=BEHIND).values_list("id", flat=True)) == behind
-            assert free or lane.paused_at or lane.blocked_at, "it stands without reason"
-    lanes = set(Lane.objects.values_list("id", flat=True))
-    assert set(LaneWaiter.objects.values_list("lane_id", flat=True)) <= lanes
+            assert free or key_row.paused_at or key_row.blocked_at, "it stands without reason"
+    key_rows = set(OrderingKey.objects.values_list("id", flat=True))
+    assert set(OrderingWaiter.objects.values_list("key_number", flat=True)) <= key_rows
     stranded = Delivery.objects.filter(due_at=BEHIND).exclude(
-        id__in=LaneWaiter.objects.values_list("delivery_id", flat=True)
+        id__in=OrderingWaiter.objects.values_list("delivery_id", flat=True)
     )
     assert not stranded.exists()
     assert Counter.totals() == pumping.recounted()

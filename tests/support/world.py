@@ -8,9 +8,9 @@ from channels_app.database import clock
 from channels_app.models import ApiKey, Consumer, Producer, Team
 from delivery import replay
 from delivery.core.leases import Lease
-from delivery.core.ordering import lane_id
+from delivery.core.ordering import key_number
 from delivery.core.principal import Principal
-from delivery.models import Delivery, Lane, Replay
+from delivery.models import Delivery, OrderingKey, Replay
 from delivery.pull import leasing
 from tests.support import factories
 
@@ -60,8 +60,8 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
     wanted = replay.parse({"channel": channel.slug, "consumer": consumer.client_id})
     principal = Principal(f"key:{key.key_id}", "test", producer.id, team.id if team else None)
     asked = replay.create(wanted, [consumer], principal, now=clock.now())
-    lane = Lane.objects.create(
-        id=lane_id(consumer.id, "room-7"),
+    key_row = OrderingKey.objects.create(
+        id=key_number(consumer.id, "room-7"),
         consumer=consumer,
         ordering_key="room-7",
         head_id=dead.id,
@@ -79,7 +79,7 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
         "message_id": ids.to_public(ids.MESSAGE, message.id),
         "delivery_id": ids.to_public(ids.DELIVERY, dead.id),
         "replay_id": ids.to_public(ids.REPLAY, asked.id),
-        "ordering_key_id": ids.to_public(ids.ORDERING_KEY, lane.id),
+        "ordering_key_id": ids.to_public(ids.ORDERING_KEY, key_row.id),
     }
     return World(
         *(consumer, producer, key, dead, queued, asked, pull, leasing.token(lease), parameters)

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,19 @@ def test_imports_point_one_way(folder: Path, config: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_the_picture_of_the_rooms_is_that_of_the_code() -> None:
+    drawn = subprocess.run(
+        [sys.executable, ROOT / "tools" / "architecture"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert drawn == (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8"), (
+        "tools/architecture > docs/images/architecture.svg"
+    )
+
+
 def test_modules_have_one_subject() -> None:
     long = {}
     for name in sources(*CODE):
@@ -92,7 +106,38 @@ def test_functions_stay_short() -> None:
     assert {name: length for name, length in long.items() if length > MAX_FUNCTION} == {}
 
 
-def test_whoever_overrules_the_type_checker_says_why() -> None:
+def constants(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield each upper-case name that these statements assign, once for each assignment."""
+    for node in body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        for target in targets:
+            for name in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(name, ast.Name) and name.id.isupper():
+                    yield name.id
+
+
+def test_constants_that_are_assigned_twice_are_found() -> None:
+    body = ast.parse("A, B = 1, 2\nif X:\n    B = 3\nA: int = 4\nc = 5\nc = 6").body
+    assert Counter(constants(body)) == {"A": 2, "B": 1}
+
+
+@pytest.mark.slow("parses every module")
+def test_constants_are_assigned_once() -> None:
+    twice = [
+        f"{name}: {constant}"
+        for name in sources(*CODE)
+        for constant, count in Counter(
+            constants(ast.parse((ROOT / name).read_bytes()).body)
+        ).items()
+        if count > 1
+    ]
+
+    assert twice == []
+
+
+def test_every_type_ignore_has_a_reason() -> None:
     """The reason stands behind the marker or in a comment above it."""
     silent = []
     for name in sources(*CODE, "tests", "manage.py"):
@@ -106,7 +151,7 @@ def test_whoever_overrules_the_type_checker_says_why() -> None:
     assert silent == []
 
 
-def test_packages_with_code_say_what_they_are() -> None:
+def test_packages_with_code_have_docstrings() -> None:
     """The linter checks all other modules."""
     silent = []
     for name in sources(*CODE, "tests"):

@@ -44,7 +44,7 @@ def names(side: ast.expr) -> Iterator[str]:
             yield node.value  # the key of a mapping
 
 
-@pytest.mark.trap("a comparison that tells")
+@pytest.mark.trap("timing attacks")
 @pytest.mark.parametrize("app", ["broker_site", "channels_app", "delivery"])
 def test_no_secret_is_compared_by_equality(app: str) -> None:
     found = {
@@ -66,10 +66,10 @@ def test_no_secret_is_compared_by_equality(app: str) -> None:
         "a == setting['secret']",
     ],
 )
-def test_such_comparisons_are_seen(text: str) -> None:
+def test_secret_comparisons_are_detected(text: str) -> None:
     assert list(comparisons(f"if {text}:\n    pass")) == [text]
 
 
-def test_the_harmless_ones_are_still_there() -> None:
+def test_exempted_comparisons_still_exist() -> None:
     sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("*_app/**/*.py")]
     assert set(HARMLESS) <= {text for source in sources for text in comparisons(source)}

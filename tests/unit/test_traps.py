@@ -36,12 +36,12 @@ def marked() -> dict[str, set[str]]:
 
 
 @pytest.mark.slow("reads every test of the suite")
-def test_every_trap_has_its_tests_and_every_such_test_its_trap() -> None:
+def test_traps_and_their_tests_agree() -> None:
     assert len(documented()) > 40
     assert documented() == marked()
 
 
-def test_every_trap_says_what_happens_elsewhere_and_here() -> None:
+def test_every_trap_describes_elsewhere_and_here() -> None:
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if ROW.match(line):
             _, name, elsewhere, here, *_ = (cell.strip() for cell in line.split("|"))

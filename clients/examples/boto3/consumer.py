@@ -1,4 +1,4 @@
-"""Pack orders until it is stopped, and print each that is packed."""
+"""Pack orders until stopped, and print each packed order."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The shop's queues. The environment alone decides which service they are on."""
+"""The shop's queues. The environment determines the service."""
 
 import json
 import os
@@ -7,11 +7,11 @@ from typing import Any
 import boto3
 
 VISIBILITY_S = os.environ.get("VISIBILITY_S", "30")
-"""Seconds a consumer may take for an order before another one receives it."""
+"""Seconds in which a consumer must handle an order, or another one receives it."""
 
 
 def open_orders() -> Any:
-    """Make the queue of orders; after 20 receives a message goes to its dead-letter queue."""
+    """Create the queue of orders; after 20 receives a message goes to the dead-letter queue."""
     sqs, name = boto3.resource("sqs"), os.environ.get("QUEUE", "shop-orders")
     failed = sqs.create_queue(QueueName=f"{name}-failed")
     redrive = {"deadLetterTargetArn": failed.attributes["QueueArn"], "maxReceiveCount": 20}

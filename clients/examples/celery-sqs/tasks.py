@@ -1,4 +1,4 @@
-"""A shop's tasks, for Celery over Amazon SQS. The environment alone decides where the queue is."""
+"""A shop's tasks, for Celery over Amazon SQS. The environment determines the service."""
 
 import os
 from pathlib import Path
@@ -12,10 +12,10 @@ app.conf.update(
     broker_transport_options={
         "region": "us-east-1",
         "wait_time_seconds": 5,
-        # Seconds a task may take before another worker receives it.
+        # Seconds in which a task must end, or another worker receives it.
         "visibility_timeout": int(os.environ.get("VISIBILITY_S", "300")),
     },
-    # Acknowledge after the task: a killed worker's task is run again.
+    # Acknowledge after the task, so that a killed worker's task runs again.
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,

@@ -1,9 +1,11 @@
-/** The addresses of a broker: which one to try next, and which ones were away lately. */
+/**
+ * Choose the address of the broker for the next request, and avoid addresses that failed recently.
+ */
 
-/** Seconds for which an address that failed is tried last. */
+/** Seconds for which the client prefers all other addresses to one that failed. */
 export const AWAY_S = 10;
 
-/** Keeps to the address that works. */
+/** The addresses of one client. Prefers the one that works. */
 export class Addresses {
   private readonly awayUntil = new Map<string, number>();
   private preferred = "";
@@ -14,8 +16,8 @@ export class Addresses {
   ) {}
 
   /**
-   * All addresses in the order in which to try them: the one that worked last, the others, and
-   * those that failed lately, the one that failed first before the others.
+   * Return all addresses in the order in which to try them: the one that worked last, the others,
+   * and those that failed recently, oldest failure first.
    */
   ordered(): string[] {
     const start = Math.max(0, this.urls.indexOf(this.preferred));
@@ -25,13 +27,13 @@ export class Addresses {
     return rotated.sort((one, other) => away(one) - away(other));
   }
 
-  /** Remember that an address answered. */
+  /** Record that an address responded. */
   works(url: string): void {
     this.preferred = url;
     this.awayUntil.delete(url);
   }
 
-  /** Remember that an address failed. */
+  /** Record that an address failed. */
   failed(url: string): void {
     this.awayUntil.set(url, this.clock() + AWAY_S);
   }

@@ -1,25 +1,27 @@
-/** A call of the REST API as a value, and the rules of repeating it. */
+/** Describe a call of the REST API as a value, and decide whether to retry it. */
 
 import type { HookstationError } from "./errors.js";
 
 const FIRST_BACKOFF_S = 0.2;
 const MAX_BACKOFF_S = 20;
-/** A longer `Retry-After` is the caller's to wait for: the error is thrown at once. */
+/**
+ * Longest `Retry-After` that the client waits for, in seconds; else it throws the error at once.
+ */
 const MAX_RETRY_AFTER_S = 60;
 
-/** The code of a failure before the request left this process. */
+/** The code of a failure before the request was sent. */
 export const NOT_SENT = "not_sent";
-/** The code of a failure after which the request may have had its effect. */
+/** The code of a failure after which the request may have taken effect. */
 export const NO_RESPONSE = "no_response";
 
-/** Statuses with which the broker says, with a `code`, that it did nothing. */
+/** Statuses that, with a `code`, mean that the broker did nothing. */
 const NOTHING_DONE = new Set([429, 503, 507]);
-/** Statuses after which the request may have had its effect. */
+/** Statuses after which the request may have taken effect. */
 const AMBIGUOUS = new Set([408, 500, 502, 504]);
-/** Statuses after which another address may answer. */
+/** Statuses after which the client tries another address. */
 const ADDRESS_AWAY = new Set([502, 503, 504]);
 
-/** A value of a query: left out where it is undefined. */
+/** A value of a query; undefined ones are omitted. */
 export type Parameter = string | number | boolean | Date | undefined;
 
 /** One request. */
@@ -30,31 +32,32 @@ export interface Call {
   params?: Record<string, Parameter>;
   headers?: Record<string, string>;
   content?: Uint8Array | string;
-  /** Whether sending it twice has the effect of sending it once; true unless given. */
+  /** Whether the call is idempotent; by default true. */
   isRepeatable?: boolean;
-  /** Seconds for which the broker may hold the response back. */
+  /** Seconds for which the broker may delay the response (long poll). */
   wait?: number;
 }
 
-/** Whether a failed call may be sent again. */
+/** Return whether a failed call may be retried. */
 export function mayRepeat(call: Call, error: HookstationError): boolean {
   const isUndone = NOTHING_DONE.has(error.status);
-  // A proxy answers such a status without a code, and may have passed the request on before.
+  // Without a code the status comes from a proxy, which may have forwarded the request before.
   if (error.code === NOT_SENT || (isUndone && error.code)) return true;
   const isAmbiguous = isUndone || error.code === NO_RESPONSE || AMBIGUOUS.has(error.status);
   return isAmbiguous && call.isRepeatable !== false;
 }
 
-/** Whether an error says that this address is away; another one may answer. */
+/** Return whether the address is unavailable, so that another one should be tried. */
 export function isAway(error: HookstationError): boolean {
   return error.code === NOT_SENT || error.code === NO_RESPONSE || ADDRESS_AWAY.has(error.status);
 }
 
 /**
- * Seconds to wait before retry number `retry` (from 0), undefined when the error is final.
+ * Return the seconds to wait before retry number `retry` (from 0), or undefined if the error is
+ * final.
  *
- * The waits double from 0.2 s to 20 s, with up to half of each by chance, so that clients that
- * failed together do not return together.
+ * The waits double from 0.2 s to 20 s. Half of each is random, so that clients that failed at the
+ * same time do not retry at the same time.
  */
 export function waitBeforeRetry(
   call: Call,
@@ -69,23 +72,23 @@ export function waitBeforeRetry(
   return Math.max(asked, backoff / 2) + (Math.random() * backoff) / 2;
 }
 
-/** The path of an object, each part percent-encoded. */
+/** Return the path of an object, with each part percent-encoded. */
 export function pathOf(...parts: string[]): string {
   return parts.map((part) => `/${encodeURIComponent(part)}`).join("");
 }
 
-/** The members that are neither undefined nor null. */
+/** Return the members that are neither undefined nor null. */
 export function given<T extends object>(values: T): Partial<T> {
   const kept = Object.entries(values).filter(([, value]) => value !== undefined && value !== null);
   return Object.fromEntries(kept) as Partial<T>;
 }
 
-/** Seconds of the client are milliseconds of the API. */
+/** Convert seconds to milliseconds, which the API uses. */
 export function milliseconds(seconds: number | undefined): number | undefined {
   return seconds === undefined ? undefined : Math.round(seconds * 1000);
 }
 
-/** A call with a JSON body. */
+/** Return a call with a JSON body. */
 export function jsonCall(
   method: string,
   path: string,

@@ -24,63 +24,68 @@ import {
 import { Schedules } from "./schedules.js";
 import { Transport } from "./transport.js";
 
-/** Leases in one call. */
+/** Most leases in one call. */
 export const MAX_LEASES = 100;
 
+/** Characters of an error that the broker keeps with an attempt. */
+const MAX_ERROR = 300;
 const TIMEOUT_S = 30;
 const RETRIES = 6;
-/** Seconds for which the broker may wait for the answer of a consumer that is tested. */
+/** Seconds for which the broker may wait for the response of a tested consumer. */
 const TEST_WAIT_S = 30;
-/** HTTP servers differ on other bytes in headers, and drop spaces at either end. JSON does not. */
+/**
+ * HTTP servers treat other bytes in headers differently, and strip spaces. JSON has no such
+ * problem.
+ */
 const HEADER_VALUE = /^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?$/;
 
-/** How a client is made. */
+/** Options of a client. */
 export interface ClientOptions {
-  /** The API key; `HOOKSTATION_KEY` unless given. */
+  /** The API key; by default `HOOKSTATION_KEY`. */
   key?: string;
-  /** Seconds for one request; 30 unless given. A long poll waits longer by its own time. */
+  /** Timeout of one request in seconds; by default 30. A long poll adds its own time. */
   timeout?: number;
-  /** How often a failed request is repeated where that is safe; 6 unless given. */
+  /** Maximum number of retries of a request, if retrying is safe; by default 6. */
   retries?: number;
-  /** Used in place of the global `fetch`, for certificates, proxies and the like. */
+  /** Replaces the global `fetch`, for example for certificates or proxies. */
   fetch?: typeof fetch;
 }
 
-/** A lease, or the message that holds it. */
+/** A lease, or the message with the lease. */
 export type Lease = string | { readonly lease: string };
 
-/** What `receiveBatch` takes. */
+/** Options of `receiveBatch`. */
 export interface ReceiveOptions {
-  /** Messages at most; 10 unless given. */
+  /** Maximum number of messages; by default 10. */
   max?: number;
-  /** Seconds to wait while there is nothing, 0 to 20. */
+  /** Seconds to wait for a message, 0 to 20. */
   wait?: number;
-  /** Seconds for which the messages are yours; 30 unless given. */
+  /** Seconds until another worker may receive the messages; by default 30. */
   lease?: number;
   workerId?: string;
   /** `sticky`: messages of an ordering key go to the same worker. */
   keys?: "sticky";
-  /** Whether to begin with what a former worker of this `workerId` held. */
+  /** Whether to first receive the messages that this `workerId` has already leased. */
   resume?: boolean;
-  /** Whether the messages are acknowledged as they are received. */
+  /** Whether the broker acknowledges the messages when it returns them. */
   autoAck?: boolean;
 }
 
-/** Which messages `messages` lists. */
+/** Conditions of `messages`. */
 export interface MessageFilter {
   state?: string;
   eventType?: string;
-  /** The idempotency key with which this producer published it. */
+  /** The idempotency key of a message of this producer. */
   id?: string;
-  /** Accepted at this instant or later. */
+  /** Accepted at this time or later. */
   from?: Date;
-  /** Accepted before this instant. */
+  /** Accepted before this time. */
   to?: Date;
 }
 
-/** Which deliveries `deliveries` and `deadLetters` list. */
+/** Conditions of `deliveries` and `deadLetters`. */
 export interface DeliveryFilter {
-  /** Of `deliveries` alone. */
+  /** Only for `deliveries`. */
   state?: string;
   outcome?: string;
   eventType?: string;
@@ -88,44 +93,45 @@ export interface DeliveryFilter {
   to?: Date;
 }
 
-/** What `move` changes. */
+/** Changes of `move`. */
 export interface MoveOptions {
   deliverAt?: Date;
   /** Seconds. */
   deliverIn?: number;
   priority?: number;
-  /** For people, in the audit log. */
+  /** Written to the audit log. */
   reason?: string;
-  /** Only if the message still has this version; throws `Conflict` else. */
+  /** Throw `Conflict` if the message has another version. */
   version?: number;
 }
 
-/** Fields of a consumer, by the names of docs/api.md, and two shorter ones. */
+/** Fields of a consumer: those of docs/api.md, and these two. */
 export interface ConsumerSettings extends Settings {
-  /** Where messages are sent to. A consumer without it pulls. */
+  /** The URL that the broker delivers to. A consumer without it is a pull consumer. */
   url?: string;
-  /** Event types and patterns such as `order.*`, the API's `event_types`; none means all. */
+  /** Event types and patterns such as `order.*` (`event_types` of the API); none means all. */
   events?: string[];
 }
 
-/** What `request` sends. */
+/** Options of `request`. */
 export interface RequestOptions {
   /** Sent as JSON. */
   json?: unknown;
   params?: Record<string, Parameter>;
   headers?: Record<string, string>;
-  /** Whether sending it twice has the effect of sending it once; else true for all but POST. */
+  /** Whether the call is idempotent; by default true for all methods except POST. */
   isRepeatable?: boolean;
 }
 
 /**
  * The client of a broker.
  *
- * `url` is its address, or several of one broker: the first is used as long as it answers, then
- * the next one. `HOOKSTATION_URL` unless given, which may name several with commas between.
+ * `url` is the broker's address, or several of one broker: the client uses the first one until it
+ * fails, then the next one. The default is `HOOKSTATION_URL`, which may have several, separated by
+ * commas.
  */
 export class Hookstation {
-  /** The addresses, without a slash at the end. */
+  /** The addresses, without a trailing slash. */
   readonly urls: readonly string[];
   private readonly transport: Transport;
 
@@ -143,7 +149,7 @@ export class Hookstation {
     this.urls = [...new Set(trimmed)];
     if (!this.urls.length) throw new Error("Pass the broker's address, or set HOOKSTATION_URL.");
     for (const url of this.urls) {
-      if (!/^https?:$/.test(new URL(url).protocol)) throw new Error(`${url} is no address.`);
+      if (!/^https?:$/.test(new URL(url).protocol)) throw new Error(`${url} is not an http or https URL.`);
     }
     const key = options.key ?? process.env.HOOKSTATION_KEY;
     if (!key) throw new Error("Pass the key, or set HOOKSTATION_KEY.");
@@ -161,14 +167,14 @@ export class Hookstation {
   /**
    * Publish one message. When it returns, the broker has stored the message.
    *
-   * `body` is sent as it is when it is a string or bytes, anything else as JSON.
+   * The client sends strings and bytes as they are, and any other `body` as JSON.
    */
   async publish(channel: string, body: unknown, options: PublishOptions = {}): Promise<Message> {
     const said = { ...options, id: options.id ?? randomUUID() };
     const headers = headersOf(said);
     if (!Object.values(headers).every((value) => HEADER_VALUE.test(value))) {
       const [result] = await this.publishBatch(channel, [{ ...said, body }]);
-      if (!result?.message) throw result?.error ?? new Error("The broker answered no result.");
+      if (!result?.message) throw result?.error ?? new Error("The broker returned no result.");
       return result.message;
     }
     const [content, kind] = contentOf(body, options.contentType);
@@ -180,8 +186,8 @@ export class Hookstation {
   /**
    * Publish up to 1,000 messages and 16 MiB in one request.
    *
-   * All that are valid are stored in one transaction. The results are in the order of `messages`;
-   * one that was refused holds its error.
+   * The broker stores all valid messages in one transaction. The results are in the order of
+   * `messages`; the result for a refused message has its error.
    */
   async publishBatch(channel: string, messages: Iterable<Outgoing>): Promise<BatchResult[]> {
     const path = pathOf("channels", channel, "messages", "batch");
@@ -191,25 +197,25 @@ export class Hookstation {
 
   // -- Messages ----------------------------------------------------------------------------------
 
-  /** A message with its deliveries. */
+  /** Return a message with its deliveries. */
   message(id: string): Promise<Resource> {
     return this.json({ method: "GET", path: pathOf("messages", id) });
   }
 
-  /** The exact bytes of a message's body. */
+  /** Return the exact bytes of a message's body. */
   async body(id: string): Promise<Buffer> {
     const call = { method: "GET", path: pathOf("messages", id, "body") };
     return (await this.transport.send(call)).body;
   }
 
-  /** The messages of a channel, newest first. */
+  /** List the messages of a channel, newest first. */
   messages(channel: string, filter: MessageFilter = {}): AsyncGenerator<Resource, void> {
     const { eventType: event_type, id: idempotency_key, ...params } = filter;
     const path = pathOf("channels", channel, "messages");
     return this.pages(path, { ...params, event_type, idempotency_key });
   }
 
-  /** Move a waiting message to another instant or priority. */
+  /** Change the due time or priority of a waiting message. */
   move(id: string, options: MoveOptions): Promise<Resource> {
     const { deliverAt, deliverIn, priority, reason, version } = options;
     const delay_ms = milliseconds(deliverIn);
@@ -217,7 +223,7 @@ export class Hookstation {
     return this.json(jsonCall("PATCH", pathOf("messages", id), said, ifMatch(version)));
   }
 
-  /** Cancel what is still queued of a message. Twice is harmless. */
+  /** Cancel the queued deliveries of a message. Idempotent. */
   cancel(id: string, options: { reason?: string; version?: number } = {}): Promise<Resource> {
     const { reason, version } = options;
     const path = pathOf("messages", id);
@@ -226,25 +232,25 @@ export class Hookstation {
 
   // -- Channels and consumers --------------------------------------------------------------------
 
-  /** Create a channel or replace its settings. The same call twice changes nothing. */
+  /** Create a channel or replace its settings. Idempotent. */
   createChannel(channel: string, settings: Settings = {}): Promise<Resource> {
     return this.json(jsonCall("PUT", pathOf("channels", channel), settings));
   }
 
-  /** A channel. */
+  /** Return a channel. */
   channel(channel: string): Promise<Resource> {
     return this.json({ method: "GET", path: pathOf("channels", channel) });
   }
 
-  /** The channels that the key may use. */
+  /** List the channels that the key may use. */
   channels(): AsyncGenerator<Resource, void> {
     return this.pages(pathOf("channels"));
   }
 
   /**
-   * Register a consumer, or replace its settings. Safe at each start of a service.
+   * Register a consumer or replace its settings. Idempotent: call it when a service starts.
    *
-   * The result holds the signing secret as `secret` once: when the consumer is new.
+   * Only the result that creates the consumer contains the signing secret, as `secret`.
    */
   register(channel: string, consumer: string, settings: ConsumerSettings = {}): Promise<Resource> {
     const { events = [], ...fields } = settings;
@@ -259,41 +265,41 @@ export class Hookstation {
     return this.json(jsonCall("PATCH", path, fields));
   }
 
-  /** A consumer. */
+  /** Return a consumer. */
   consumer(channel: string, consumer: string): Promise<Resource> {
     return this.json({ method: "GET", path: pathOf("channels", channel, "consumers", consumer) });
   }
 
-  /** The consumers of a channel; without `state` all but the retired ones. */
+  /** List the consumers of a channel; without `state` all except retired ones. */
   consumers(channel: string, filter: { state?: string } = {}): AsyncGenerator<Resource, void> {
     return this.pages(pathOf("channels", channel, "consumers"), { ...filter });
   }
 
-  /** Remove a consumer: what is queued for it is cancelled, its history stays. */
+  /** Retire a consumer: cancel its queued deliveries and keep its history. */
   async retireConsumer(channel: string, consumer: string): Promise<void> {
     const path = pathOf("channels", channel, "consumers", consumer);
     await this.transport.send({ method: "DELETE", path });
   }
 
-  /** Hold deliveries back. When it returns, no request begins any more. */
+  /** Stop deliveries to a consumer. After it returns, no new request begins. */
   pauseConsumer(channel: string, consumer: string): Promise<Resource> {
     const path = pathOf("channels", channel, "consumers", consumer, "pause");
     return this.json({ method: "POST", path });
   }
 
-  /** Send what waits, after a pause or after the broker disabled the consumer. */
+  /** Resume deliveries after a pause, or after the broker disabled the consumer. */
   resumeConsumer(channel: string, consumer: string): Promise<Resource> {
     const path = pathOf("channels", channel, "consumers", consumer, "resume");
     return this.json({ method: "POST", path });
   }
 
-  /** A new signing secret, as `secret`; the old ones sign for `overlap` seconds more. */
+  /** Create a signing secret (`secret`). Old ones keep signing for `overlap` seconds. */
   rotateSecret(channel: string, consumer: string, overlap = 86_400): Promise<Resource> {
     const path = pathOf("channels", channel, "consumers", consumer, "secrets");
     return this.json(jsonCall("POST", path, { overlap_s: overlap }, { isRepeatable: false }));
   }
 
-  /** Send one signed sample now; the result says what came back. */
+  /** Send one signed sample now, and return the consumer's response. */
   testConsumer(channel: string, consumer: string): Promise<Resource> {
     const path = pathOf("channels", channel, "consumers", consumer, "test");
     return this.json(jsonCall("POST", path, {}, { wait: TEST_WAIT_S }));
@@ -323,7 +329,7 @@ export class Hookstation {
     try {
       return await Promise.all(messages.map((one) => this.deliveryOf(one)));
     } catch (error) {
-      // Nobody has them: let them come again at once. With autoAck there are no leases.
+      // The caller does not get them, so release them. With autoAck there are no leases.
       const leases = messages.map(({ lease }) => lease).filter(Boolean);
       if (leases.length) await this.release(leases).catch(() => undefined);
       throw error;
@@ -331,10 +337,10 @@ export class Hookstation {
   }
 
   /**
-   * Iterate over the messages of a pull consumer, without end.
+   * Iterate endlessly over the messages of a pull consumer.
    *
    * Each call waits up to 20 seconds; with `wait: 0` the iterator ends when there is nothing to
-   * receive. Settle each message before the next one: `ack`, `nack` or `release`.
+   * receive. Settle each message before you take the next one, with `ack`, `nack` or `release`.
    */
   async *receive(
     channel: string,
@@ -349,36 +355,36 @@ export class Hookstation {
     }
   }
 
-  /** Acknowledge up to 100 messages by their leases: they are delivered. */
+  /** Acknowledge up to 100 messages by their leases, as delivered. */
   ack(leases: Lease | Iterable<Lease>): Promise<Settled> {
     return this.settle("ack", leases);
   }
 
-  /** Report failed attempts: the messages come again, or are dead. */
+  /** Report failed attempts: the broker retries the messages, or they are dead. */
   nack(leases: Lease | Iterable<Lease>, options: NackOptions = {}): Promise<Settled> {
     const { delay, error, final } = options;
-    const said = { delay_s: delay, error: error?.slice(0, 300), final: final || undefined };
+    const said = { delay_s: delay, error: error && lineOf(error), final: final || undefined };
     return this.settle("nack", leases, said);
   }
 
-  /** Let leases end `lease` seconds from now. */
+  /** Make leases end `lease` seconds from now. */
   extend(leases: Lease | Iterable<Lease>, lease: number): Promise<Settled> {
     return this.settle("extend", leases, { lease_s: lease });
   }
 
-  /** Give messages back, to come again at once or after `delay` seconds, uncharged. */
+  /** Return messages without counting a failure, due at once or after `delay` seconds. */
   release(leases: Lease | Iterable<Lease>, options: ReleaseOptions = {}): Promise<Settled> {
     return this.settle("release", leases, { delay_s: options.delay });
   }
 
   // -- Deliveries --------------------------------------------------------------------------------
 
-  /** A delivery with its attempts. */
+  /** Return a delivery with its attempts. */
   delivery(id: string): Promise<Resource> {
     return this.json({ method: "GET", path: pathOf("deliveries", id) });
   }
 
-  /** The deliveries of a consumer, newest first. */
+  /** List the deliveries of a consumer, newest first. */
   deliveries(
     channel: string,
     consumer: string,
@@ -389,7 +395,7 @@ export class Hookstation {
     return this.pages(path, { ...params, event_type });
   }
 
-  /** The dead deliveries of a consumer, newest first. */
+  /** List the dead letters of a consumer, newest first. */
   deadLetters(
     channel: string,
     consumer: string,
@@ -400,30 +406,30 @@ export class Hookstation {
     return this.pages(path, { ...params, event_type });
   }
 
-  /** Send a finished delivery again, now and with all its attempts. */
+  /** Send a finished delivery again now, with a new budget of attempts. */
   replayDelivery(id: string, options: { reason?: string } = {}): Promise<Resource> {
     const path = pathOf("deliveries", id, "replay");
     return this.json(jsonCall("POST", path, given(options), { isRepeatable: false }));
   }
 
-  /** Take a queued delivery back. */
+  /** Cancel a queued delivery. */
   cancelDelivery(id: string, options: { reason?: string } = {}): Promise<Resource> {
     const path = pathOf("deliveries", id, "cancel");
     return this.json(jsonCall("POST", path, given(options), { isRepeatable: false }));
   }
 
-  // -- Everything else ---------------------------------------------------------------------------
+  // -- Other calls -------------------------------------------------------------------------------
 
-  /** The schedules of a channel. */
+  /** Return the schedules of a channel. */
   schedules(channel: string): Schedules {
     return new Schedules(this, channel);
   }
 
   /**
-   * Any other call of the REST API, with the same repeats and errors.
+   * Make any other call of the REST API, with the same retries and errors.
    *
-   * `path` is below `/api/v1`, as docs/api.md writes it. Returns the JSON of the answer, null where
-   * there is none.
+   * `path` is below `/api/v1`, as in docs/api.md. Returns the JSON of the response, or null if it
+   * has no body.
    */
   async request(method: string, path: string, options: RequestOptions = {}): Promise<Resource> {
     const { json, isRepeatable = method.toUpperCase() !== "POST", ...rest } = options;
@@ -434,7 +440,7 @@ export class Hookstation {
     return this.json(call);
   }
 
-  /** The items of a list of the API, read page by page. */
+  /** Iterate over a list of the API, reading page by page. */
   async *pages(
     path: string,
     params: Record<string, Parameter> = {},
@@ -449,7 +455,7 @@ export class Hookstation {
 
   private async deliveryOf(one: Resource): Promise<Delivery> {
     const received = receivedOf(one);
-    // A large body does not come along.
+    // The response does not contain large bodies.
     if (one.body_url) received.body = await this.body(received.id);
     return new Delivery(this, received);
   }
@@ -468,15 +474,20 @@ export class Hookstation {
       typeof leases === "string" || !(Symbol.iterator in leases) ? [leases] : [...leases];
     const names = listed.map((one) => (typeof one === "string" ? one : one.lease));
     if (names.length > MAX_LEASES) {
-      throw new RangeError(`${names.length} leases in one call; ${MAX_LEASES} are allowed.`);
+      throw new RangeError(`${names.length} leases in one call; the limit is ${MAX_LEASES}.`);
     }
     const said = { leases: names, ...given(fields) };
     return settledOf(await this.json(jsonCall("POST", pathOf("leases", what), said)));
   }
 }
 
+/** An error's text as the broker takes it: 300 characters, no control characters or half pairs. */
+function lineOf(error: string): string {
+  return [...error.replace(/[\p{Cc}\p{Cs}]+/gu, " ")].slice(0, MAX_ERROR).join("");
+}
+
 function ifMatch(version: number | undefined): Partial<Call> {
   if (version === undefined) return {};
-  // The repeat of a write that had its effect would meet the version that it made.
+  // If the write took effect, a retry would conflict with the new version.
   return { headers: { "If-Match": `"${version}"` }, isRepeatable: false };
 }

@@ -1,4 +1,4 @@
-/** A received message together with the client that settles it. */
+/** A received message, with methods that settle it. */
 
 import type { Hookstation } from "./client.js";
 import { LeaseLost } from "./errors.js";
@@ -7,7 +7,7 @@ import type { ReceivedMessage, Settled } from "./models.js";
 /** The fields of a received message. */
 export interface Delivery extends ReceivedMessage {}
 
-/** A message that a pull consumer has received. Settle it: `ack`, `nack` or `release`. */
+/** A message that a pull consumer received. Settle it with `ack`, `nack` or `release`. */
 // The fields are those of `ReceivedMessage`, which the constructor copies.
 export class Delivery {
   readonly #client: Hookstation;
@@ -17,33 +17,33 @@ export class Delivery {
     Object.assign(this, received);
   }
 
-  /** The body, read as JSON. */
-  // Whoever calls it knows the type of the body.
+  /** Parse the body as JSON. */
+  // The caller knows the type of the body.
   json<T = any>(): T {
     return JSON.parse(this.body.toString()) as T;
   }
 
-  /** The body as text. */
+  /** Return the body as text. */
   text(): string {
     return this.body.toString();
   }
 
-  /** Acknowledge it: it is delivered. Throws `LeaseLost` when the lease ended before. */
+  /** Acknowledge the message: it is delivered. Throws `LeaseLost` if the lease has ended. */
   async ack(): Promise<void> {
     this.check(await this.#client.ack(this.lease));
   }
 
-  /** Report a failed attempt, as `Hookstation.nack`. */
+  /** Report a failed attempt, see `Hookstation.nack`. */
   async nack(options: NackOptions = {}): Promise<void> {
     this.check(await this.#client.nack(this.lease, options));
   }
 
-  /** Let the lease end `lease` seconds from now. */
+  /** Make the lease end `lease` seconds from now. */
   async extend(lease: number): Promise<void> {
     this.check(await this.#client.extend(this.lease, lease));
   }
 
-  /** Give it back, to come again at once or after `delay` seconds, uncharged. */
+  /** Return the message without counting a failure, due at once or after `delay` seconds. */
   async release(options: ReleaseOptions = {}): Promise<void> {
     this.check(await this.#client.release(this.lease, options));
   }
@@ -54,18 +54,18 @@ export class Delivery {
   }
 }
 
-/** What `nack` takes. */
+/** Options of `nack`. */
 export interface NackOptions {
-  /** Whole seconds; without it the consumer's retry policy decides. */
+  /** Seconds until the retry, a whole number; by default the consumer's retry policy sets it. */
   delay?: number;
-  /** For people; 300 characters are kept. */
+  /** Shown to people; the first 300 characters are kept. */
   error?: string;
-  /** Whether it is dead at once. */
+  /** Whether the delivery is dead at once. */
   final?: boolean;
 }
 
-/** What `release` takes. */
+/** Options of `release`. */
 export interface ReleaseOptions {
-  /** Whole seconds; at once unless given. */
+  /** Seconds until the message is due again, a whole number; by default 0. */
   delay?: number;
 }

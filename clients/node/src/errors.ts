@@ -1,35 +1,35 @@
-/** The errors of the client: one class for each kind of refusal, all with the broker's `code`. */
+/** The errors of the client: one class for each kind, all with the broker's `code`. */
 
-/** What an error carries beside its detail. */
+/** The properties of an error besides its detail. */
 export interface ErrorFields {
-  /** The broker's stable name of the error: the table in docs/api.md. */
+  /** The broker's stable name of the error, see the table in docs/api.md. */
   code?: string;
-  /** The HTTP status, 0 where there was no response. */
+  /** The HTTP status, 0 without a response. */
   status?: number;
-  /** The fields or headers at fault, each with what is wrong with it. */
+  /** The invalid fields or headers, each with what is wrong with it. */
   fields?: Record<string, string>;
-  /** Seconds to wait before the next try, where the broker names them. */
+  /** Seconds to wait before the next try, if the broker sent `Retry-After`. */
   retryAfter?: number;
-  /** The error that led to this one. */
+  /** The error that caused this one. */
   cause?: unknown;
 }
 
-/** A request that the broker refused, or that did not reach it. */
+/** A request failed: the broker refused it, or did not respond. */
 export class HookstationError extends Error {
   /** A sentence for people. */
   readonly detail: string;
-  /** The broker's stable name of the error: the table in docs/api.md. */
+  /** The broker's stable name of the error, see the table in docs/api.md. */
   readonly code: string;
-  /** The HTTP status, 0 where there was no response. */
+  /** The HTTP status, 0 without a response. */
   readonly status: number;
-  /** The fields or headers at fault, each with what is wrong with it. */
+  /** The invalid fields or headers, each with what is wrong with it. */
   readonly fields: Record<string, string>;
-  /** Seconds to wait before the next try, where the broker names them. */
+  /** Seconds to wait before the next try, if the broker sent `Retry-After`. */
   readonly retryAfter: number | undefined;
 
   constructor(detail: string, fields: ErrorFields = {}) {
     const names = Object.keys(fields.fields ?? {});
-    // The detail of several faults names their fields, that of a single one does not.
+    // The detail names the fields only if several are invalid.
     const parts = [fields.code, names.length === 1 ? names[0] : "", detail];
     super(
       parts.filter(Boolean).join(": "),
@@ -44,34 +44,34 @@ export class HookstationError extends Error {
   }
 }
 
-/** The request cannot be used as it is (400, 405, 411, 413, 415, 422). */
+/** The request is invalid (400, 405, 411, 413, 415, 422). */
 export class BadRequest extends HookstationError {}
 
-/** There is no valid key (401). */
+/** The API key is missing or invalid (401). */
 export class Unauthorized extends HookstationError {}
 
-/** The key is valid and may not do this (403). */
+/** The API key does not permit this (403). */
 export class Forbidden extends HookstationError {}
 
-/** There is no such object for this key (404). */
+/** The object does not exist, or the API key may not see it (404). */
 export class NotFound extends HookstationError {}
 
-/** The state of the object forbids it, or another client changed it first (409, 412). */
+/** The object's state does not allow it, or the object was changed meanwhile (409, 412). */
 export class Conflict extends HookstationError {}
 
-/** A rate or a quota is used up (429); `retryAfter` says for how many seconds. */
+/** A rate limit or quota is exceeded (429); `retryAfter` has the seconds to wait. */
 export class RateLimited extends HookstationError {}
 
-/** The broker cannot do it now (5xx). Nothing was stored where `status` is 503 or 507. */
+/** The broker cannot do it now (5xx). If `status` is 503 or 507, nothing was stored. */
 export class Unavailable extends HookstationError {}
 
-/** There was no response: no connection, or it broke, or it took too long. */
+/** There was no response: connecting failed, the connection broke, or a timeout ended. */
 export class ConnectionFailed extends HookstationError {}
 
-/** A lease ended before the call: another worker may have the message by now. */
+/** The lease ended before the call; another worker may have received the message. */
 export class LeaseLost extends Conflict {}
 
-/** A webhook that is not signed with the secret, or whose timestamp is too old or too new. */
+/** The webhook is not signed with the secret, or its timestamp is too old or too new. */
 export class SignatureError extends Error {
   constructor(detail: string) {
     super(detail);
@@ -79,29 +79,29 @@ export class SignatureError extends Error {
   }
 }
 
-/** What `new Retry` takes. */
+/** Options of `new Retry`. */
 export interface RetryOptions {
-  /** Seconds to wait at least; 0 unless given. */
+  /** Minimum seconds to wait; by default 0. */
   after?: number;
-  /** For people, beside the attempt. */
+  /** Shown to people with the attempt. */
   reason?: string;
   /**
-   * Of `Hooks`: the broker sends this consumer nothing else meanwhile, up to a minute. For a
-   * handler whose own database is down.
+   * For `Hooks`: the broker sends this consumer nothing else until then, for up to a minute. Use it
+   * if the handler's own database is down.
    */
   pause?: boolean;
 }
 
 /**
- * Thrown by a handler: the message is to come again, after so many seconds at least.
+ * Throw it in a handler to have the message delivered again, after this time at the earliest.
  *
- * A push consumer's own retry policy may wait longer. A worker's messages come again after exactly
- * that time.
+ * For a push consumer, its retry policy may set a longer time. A worker receives the message again
+ * after exactly this time.
  */
 export class Retry extends Error {
-  /** Seconds to wait at least. */
+  /** Minimum seconds to wait. */
   readonly after: number;
-  /** Whether the broker is to pause the whole consumer meanwhile. */
+  /** Whether the broker pauses the whole consumer until then. */
   readonly pause: boolean;
 
   constructor({ after = 0, reason, pause = false }: RetryOptions = {}) {
@@ -112,7 +112,7 @@ export class Retry extends Error {
   }
 }
 
-/** Thrown by a handler: it can never handle this message, which is a dead letter at once. */
+/** Throw it in a handler that can never handle the message: it becomes a dead letter at once. */
 export class Reject extends Error {
   constructor(reason = "rejected") {
     super(reason);
@@ -134,7 +134,7 @@ interface Fault {
   detail?: unknown;
 }
 
-/** The error that a response stands for: an RFC 9457 problem, or what a proxy answered. */
+/** Return the error for a response: an RFC 9457 problem, or any response of a proxy. */
 export function errorOf(status: number, retryAfter: string | null, body: string): HookstationError {
   const problem = problemOf(body);
   const faults = Array.isArray(problem.errors) ? (problem.errors as Fault[]) : [problem as Fault];
@@ -151,7 +151,7 @@ export function errorOf(status: number, retryAfter: string | null, body: string)
   });
 }
 
-/** Seconds that a `Retry-After` header names, as a number or a date (RFC 9110, 10.2.3). */
+/** Return the seconds in a `Retry-After` header, a number or a date (RFC 9110, 10.2.3). */
 export function secondsOf(retryAfter: string | null | undefined): number | undefined {
   if (retryAfter === null || retryAfter === undefined || !retryAfter.trim()) return undefined;
   const seconds = Number(retryAfter);

@@ -1,4 +1,7 @@
-/** The client of Hookstation, the webhook broker: publish, receive, work, verify. */
+/**
+ * The client of Hookstation, the webhook broker: publish and receive messages, run workers, verify
+ * webhooks.
+ */
 
 export {
   BadRequest,

@@ -1,9 +1,9 @@
-/** Where workers and receivers report what they do not throw. */
+/** The logger of workers and receivers, for errors that they do not throw. */
 
-/** What `console` and the usual logging libraries have. */
+/** The methods that `console` and the usual logging libraries have. */
 export interface Logger {
-  /** What passes by itself, or is the sender's fault. */
+  /** Log a temporary failure or an invalid request. */
   warn(message: string): void;
-  /** A handler that failed, with its error. */
+  /** Log a failed handler, with its error. */
   error(message: string, error: unknown): void;
 }

@@ -1,23 +1,23 @@
-/** What the client takes and returns: plain values that know no connection. */
+/** The values that the client takes and returns. */
 
 import { randomUUID } from "node:crypto";
 
 import { given, milliseconds } from "./calls.js";
 import { errorOf, type HookstationError } from "./errors.js";
 
-/** An object of the API as it is answered; docs/api.md has its fields. */
-// Each resource has other fields, which docs/api.md and the OpenAPI document say.
+/** An object in a response of the API; docs/api.md describes its fields. */
+// Each resource has other fields; docs/api.md and the OpenAPI document describe them.
 export type Resource = Record<string, any>;
 
-/** Fields of the API, by the names that they have in docs/api.md. */
+/** Fields of the API, by their names in docs/api.md. */
 export type Settings = Record<string, unknown>;
 
-/** What a message may have beside its body. */
+/** Options of a message. */
 export interface PublishOptions {
   eventType?: string;
   /**
-   * The idempotency key: a second message with the same one is not stored. Without it the client
-   * makes one up, so that its own repeats store nothing twice.
+   * The idempotency key: the broker does not store a second message with the same one. Without it
+   * the client generates one, so that its own retries store nothing twice.
    */
   id?: string;
   orderingKey?: string;
@@ -30,14 +30,14 @@ export interface PublishOptions {
   spread?: number;
   expiresAt?: Date;
   producerSeq?: number;
-  /** Forwarded to the consumers. */
+  /** The broker forwards these headers to the consumers. */
   headers?: Record<string, string>;
   contentType?: string;
 }
 
 /** One message of `publishBatch`. */
 export interface Outgoing extends PublishOptions {
-  /** Sent as it is when it is a string or bytes, anything else as JSON. */
+  /** The client sends strings and bytes as they are, anything else as JSON. */
   body: unknown;
 }
 
@@ -51,25 +51,25 @@ export interface Message {
   url: string;
 }
 
-/** The result of one message of a batch: it is stored, or `error` says why not. */
+/** The result for one message of a batch: the stored message, or the error. */
 export interface BatchResult {
   message?: Message;
   error?: HookstationError;
 }
 
-/** The leases that a call settled, and those that it did not, each with the reason. */
+/** The leases that a call settled, and those that it did not settle, with the reasons. */
 export interface Settled {
   done: string[];
   /** By lease: `expired`, `unknown` or `too_long` (docs/api.md, "Pull consumers"). */
   failed: Record<string, string>;
 }
 
-/** A message that a pull consumer has received, without the means to settle it. */
+/** A message that a pull consumer received, without the methods that settle it. */
 export interface ReceivedMessage {
-  /** The same each time the message is received: deduplicate by it. */
+  /** The id of the message, the same each time it is received. Deduplicate by it. */
   id: string;
   deliveryId: string;
-  /** Names this receipt in `ack`, `nack`, `extend` and `release`. Empty with `autoAck`. */
+  /** Identifies the lease in `ack`, `nack`, `extend` and `release`. Empty with `autoAck`. */
   lease: string;
   leaseExpiresAt: Date | undefined;
   attempt: number;
@@ -84,7 +84,7 @@ export interface ReceivedMessage {
   body: Buffer;
 }
 
-/** The bytes of a body and their content type. */
+/** Return the bytes of a body and their content type. */
 export function contentOf(body: unknown, contentType?: string): [Uint8Array | string, string] {
   if (body instanceof Uint8Array) return [body, contentType ?? "application/octet-stream"];
   if (typeof body === "string") return [body, contentType ?? "text/plain; charset=utf-8"];
@@ -93,13 +93,13 @@ export function contentOf(body: unknown, contentType?: string): [Uint8Array | st
   return [text, contentType ?? "application/json"];
 }
 
-/** `body` or `body_base64`, and `content_type`, of an item of a batch or a schedule. */
+/** Return `body` or `body_base64`, and `content_type`, for an item of a batch or a schedule. */
 export function bodyFields(body: unknown, contentType?: string): Settings {
   const [content, kind] = contentOf(body, contentType);
   return { ...encoded(content), content_type: kind };
 }
 
-/** The headers of a single publish (docs/api.md, "Publish"). */
+/** Return the headers of a single publish (docs/api.md, "Publish"). */
 export function headersOf(options: PublishOptions): Record<string, string> {
   const said = given({
     "Idempotency-Key": options.id,
@@ -120,7 +120,7 @@ export function headersOf(options: PublishOptions): Record<string, string> {
   return headers;
 }
 
-/** The item of a batch (docs/api.md, "Publish many at once"). */
+/** Return the item for a batch (docs/api.md, "Publish many at once"). */
 export function itemOf({ body, ...options }: Outgoing): Settings {
   return given({
     ...bodyFields(body, options.contentType),
@@ -137,7 +137,7 @@ export function itemOf({ body, ...options }: Outgoing): Settings {
   });
 }
 
-/** Read the broker's answer to a publish. */
+/** Parse the broker's response to a publish. */
 export function messageOf(found: Resource): Message {
   return {
     id: found.id,
@@ -148,20 +148,20 @@ export function messageOf(found: Resource): Message {
   };
 }
 
-/** Read one item of the broker's answer to a batch. */
+/** Parse one item of the broker's response to a batch. */
 export function batchResultOf(found: Resource): BatchResult {
   if (found.status >= 300) return { error: errorOf(found.status, null, JSON.stringify(found)) };
   return { message: messageOf(found) };
 }
 
-/** Read the broker's answer to an `ack`, `nack`, `extend` or `release`. */
+/** Parse the broker's response to an `ack`, `nack`, `extend` or `release`. */
 export function settledOf(found: Resource): Settled {
   const failed: Record<string, string> = {};
   for (const { lease, error } of found.failed) failed[lease] = error;
   return { done: found.done, failed };
 }
 
-/** Read one message of the broker's answer to a receive. */
+/** Parse one message of the broker's response to a receive call. */
 export function receivedOf(found: Resource): ReceivedMessage {
   return {
     id: found.id,
@@ -184,7 +184,7 @@ export function receivedOf(found: Resource): ReceivedMessage {
   };
 }
 
-/** An instant as the API answers it. */
+/** Parse an instant from a response. */
 export function dateOf(value: string | null | undefined): Date | undefined {
   return value ? new Date(value) : undefined;
 }

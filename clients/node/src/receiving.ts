@@ -1,7 +1,8 @@
 /**
  * Receive webhooks in a web application: verify, deduplicate, call the handler of the event type.
  *
- * The methods that are named after frameworks return what these take; none of them is imported.
+ * The methods that are named after frameworks return handlers or plugins for them; this module
+ * imports none of them.
  */
 
 import type { IncomingMessage, ServerResponse } from "node:http";
@@ -13,15 +14,15 @@ import { type HeadersLike, lowerCased, TOLERANCE_S, verify } from "./signing.js"
 import { onceFor, type Store } from "./stores.js";
 
 const MAX_BODY_BYTES = 16 * 1024 * 1024;
-/** Tells the broker that another attempt is of no use (docs/api.md, "What your answer means"). */
+/** Tells the broker not to retry (docs/api.md, "What your answer means"). */
 const NEVER = { "Hookstation-Retry": "never" };
 
-/** One signing secret, or several while one replaces another. */
+/** One signing secret, or several during a rotation. */
 export type Secrets = string | readonly string[];
 
-/** A message as it was delivered. Its fields are those of docs/api.md. */
+/** A delivered message. docs/api.md describes its fields. */
 export interface HookEvent {
-  /** The same at every attempt and replay. */
+  /** The id of the message, the same in every attempt and replay. */
   readonly id: string;
   readonly eventType: string;
   readonly channel: string;
@@ -33,47 +34,52 @@ export interface HookEvent {
   readonly acceptedAt: Date | undefined;
   readonly isReplay: boolean;
   readonly isTest: boolean;
-  /** Where to acknowledge later; empty unless the consumer is registered with `ack`. */
+  /** The URL for a later acknowledgement; empty unless the consumer has `ack` on. */
   readonly ackUrl: string;
   readonly contentType: string;
-  /** The headers of the request, their names in lower case. */
+  /** The headers of the request, with lower-case names. */
   readonly headers: Readonly<Record<string, string>>;
   /** The exact bytes of the body. */
   readonly body: Buffer;
 }
 
-/** What to answer the broker. */
+/** A response to the broker. */
 export interface HookResponse {
   status: number;
   headers: Record<string, string>;
   body: string;
 }
 
-/** How `Hooks` receives. */
+/** Options of `Hooks`. */
 export interface HooksOptions {
-  /** The consumer's signing secret, or a function that finds it; else `HOOKSTATION_SECRET`. */
+  /**
+   * The consumer's signing secret, or a function that returns it; by default `HOOKSTATION_SECRET`.
+   */
   secret?: Secrets | (() => Secrets | Promise<Secrets>);
-  /** Remembers handled messages: a repeat is acknowledged and not handled. None unless given. */
+  /**
+   * Stores handled messages, so that a repeat is acknowledged but not handled again. By default
+   * none.
+   */
   store?: Store;
-  /** Seconds that a timestamp may be off; 300 unless given. */
+  /** Largest difference of a timestamp in seconds; by default 300. */
   tolerance?: number;
-  /** Bytes of a body at most; 16 MiB unless given. */
+  /** Maximum size of a body in bytes; by default 16 MiB. */
   maxBodyBytes?: number;
-  /** Whether handlers get the samples that the broker sends for a test; false unless given. */
+  /** Whether handlers receive test samples of the broker; by default false. */
   handleTests?: boolean;
-  /** Where failures are reported; `console` unless given. */
+  /** The logger; by default `console`. */
   logger?: Logger;
 }
 
-/** How `Hooks.on` calls a handler. */
+/** Options of `Hooks.on`. */
 export interface HandlerOptions<T> {
-  /** Makes the handler's first argument of the body. A body for which it throws is rejected. */
+  /** Converts the body to the handler's first argument. If it throws, the message is rejected. */
   parse?: (body: unknown) => T;
-  /** Tells handlers apart that share a store; the patterns unless given. */
+  /** Distinguishes handlers that share a store; by default the patterns. */
   name?: string;
 }
 
-/** Called for each message. `body` is parsed JSON, else text, else bytes, by its content type. */
+/** Called for each message. `body` is parsed JSON, text or bytes, by its content type. */
 export type HookHandler<T> = (body: T, event: HookEvent) => unknown;
 
 interface Registered {
@@ -85,7 +91,7 @@ interface Registered {
 /** A request of Express or of `node:http`. */
 type NodeRequest = IncomingMessage & { body?: unknown };
 
-/** What `Hooks.fastify` needs of an instance of Fastify. */
+/** The methods of a Fastify instance that `Hooks.fastify` needs. */
 interface FastifyLike {
   removeAllContentTypeParsers(): unknown;
   addContentTypeParser(
@@ -118,7 +124,7 @@ interface FastifyFault {
   message: string;
 }
 
-/** The handlers of one application, and the ways into it. */
+/** The webhook handlers of one application, and its routes for web frameworks. */
 export class Hooks {
   private readonly options: HooksOptions;
   private readonly maxBodyBytes: number;
@@ -132,12 +138,12 @@ export class Hooks {
   }
 
   /**
-   * Register a handler for event types: a name, `order.*` for all below, `*` for all.
+   * Register a handler for event types: a name, a pattern such as `order.*`, or `*`.
    *
-   * Handlers are asked in the order of their registration, and the first that matches is called.
-   * What no handler matches is rejected: register `*` to accept it.
+   * The first registered handler that matches is called. If none matches, the message is rejected;
+   * register `*` to accept all others.
    */
-  // `any`: `unknown` would refuse every handler that names the type of its body.
+  // `any`, because `unknown` would not accept handlers that declare the type of their body.
   on<T = any>(
     patterns: string | readonly string[],
     handler: HookHandler<T>,
@@ -149,7 +155,7 @@ export class Hooks {
     return this;
   }
 
-  /** The response to a request; `body` is its exact bytes. */
+  /** Handle a request and return the response; `body` is its exact bytes. */
   async handle(headers: HeadersLike, body: Uint8Array): Promise<HookResponse> {
     if (body.length > this.maxBodyBytes) return this.tooLong();
     try {
@@ -167,9 +173,9 @@ export class Hooks {
   }
 
   /**
-   * The response to a request of the Fetch API: Bun, Deno, Remix, SvelteKit and the like.
+   * Handle a request of the Fetch API and return the response, for Bun, Deno, Remix or SvelteKit.
    *
-   * The body of the request must not have been read.
+   * The body of the request must be unread.
    */
   async fetch(request: Request): Promise<Response> {
     const { status, headers, body } = await this.readAndHandle(
@@ -192,7 +198,7 @@ export class Hooks {
   /**
    * Express: `app.post("/hooks", hooks.express())`; also a listener of `node:http`.
    *
-   * Register it before `express.json()`: the signature is of the exact bytes, which that drops.
+   * Register it before `express.json()`, which drops the exact bytes that the signature covers.
    * `express.raw({ type: () => true })` keeps them.
    */
   express(): (request: NodeRequest, response: ServerResponse) => Promise<void> {
@@ -205,7 +211,7 @@ export class Hooks {
 
   /** Fastify: `app.register(hooks.fastify("/hooks"))`. Other routes keep their parsers. */
   fastify(path = "/hooks"): (instance: any) => Promise<void> {
-    // `any`: the parameter's type is Fastify's own, which this package does not depend on.
+    // `any`, because the type is Fastify's, and this package does not depend on Fastify.
     return async (instance: FastifyLike) => {
       instance.removeAllContentTypeParsers();
       const limit = { parseAs: "buffer", bodyLimit: this.maxBodyBytes } as const;
@@ -235,7 +241,8 @@ export class Hooks {
     headers: HeadersLike,
     chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
   ): Promise<HookResponse> {
-    // Whoever stops reading a request of Node.js closes its connection: look at the length first.
+    // If a server stops reading a request, Node.js closes the connection, so check the length
+    // first.
     if (Number(allOf(headers)["content-length"] ?? 0) > this.maxBodyBytes) return this.tooLong();
     const read: Uint8Array[] = [];
     let length = 0;
@@ -261,30 +268,30 @@ export class Hooks {
   }
 
   private tooLong(): HookResponse {
-    return problem(413, `${this.maxBodyBytes} bytes are allowed.`, NEVER);
+    return problem(413, `The body is larger than ${this.maxBodyBytes} bytes.`, NEVER);
   }
 
-  /** What to answer after an error, so that the broker does what it means. */
+  /** Return the response to an error, so that the broker retries or rejects accordingly. */
   private responseTo(error: unknown): HookResponse {
     if (error instanceof SignatureError) {
-      this.logger.warn(`a request was refused: ${error.message}`);
+      this.logger.warn(`request refused: ${error.message}`);
       return problem(401, error.message);
     }
     if (error instanceof Reject) {
-      this.logger.warn(`a message was rejected: ${error.message}`);
+      this.logger.warn(`message rejected: ${error.message}`);
       return problem(422, error.message, NEVER);
     }
     if (error instanceof Retry) {
       const wait = { "Retry-After": String(Math.ceil(error.after)) };
-      // After a 503 the broker pauses the whole consumer, after a 409 this delivery alone.
+      // After a 503 the broker pauses the whole consumer, after a 409 only this delivery.
       return problem(error.pause ? 503 : 409, error.message, wait);
     }
-    this.logger.error("a handler failed:", error);
+    this.logger.error("handler failed:", error);
     return problem(500, error instanceof Error ? error.name : "Error");
   }
 }
 
-/** `detail` is shown to people beside the attempt. */
+/** Return an error response; the console shows `detail` with the attempt. */
 function problem(
   status: number,
   detail: string,
@@ -294,7 +301,7 @@ function problem(
   return { status, headers: said, body: JSON.stringify({ detail }) };
 }
 
-/** Whether a pattern means an event type, by the broker's own rule. */
+/** Return whether a pattern matches an event type, by the broker's rule. */
 function matches(pattern: string, { eventType }: HookEvent): boolean {
   if (pattern.endsWith(".*")) return eventType.startsWith(pattern.slice(0, -1));
   return pattern === "*" || (pattern === eventType && eventType !== "");
@@ -308,7 +315,7 @@ function bodyOf<T>(event: HookEvent, parse: ((body: unknown) => T) | undefined):
     else if (/^text\//i.test(contentType)) found = body.toString();
     return parse === undefined ? (found as T) : parse(found);
   } catch (error) {
-    throw new Reject(`The body cannot be used: ${(error as Error).message}`);
+    throw new Reject(`The body is invalid: ${(error as Error).message}`);
   }
 }
 
@@ -338,7 +345,7 @@ function allOf(headers: HeadersLike): Record<string, string> {
   return lowerCased(headers, []);
 }
 
-/** The chunks of a stream; Node.js 18 has no iterator of its type. */
+/** Iterate over the chunks of a stream; the type of Node.js 18 has no iterator. */
 async function* chunksOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array> {
   const reader = stream.getReader();
   try {
@@ -348,7 +355,7 @@ async function* chunksOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<Uin
       yield value;
     }
   } finally {
-    // Nothing happens where it was read to its end.
+    // This has no effect if the stream was read to its end.
     await reader.cancel().catch(() => undefined);
   }
 }

@@ -4,24 +4,24 @@ import { given, milliseconds, pathOf } from "./calls.js";
 import type { Hookstation } from "./client.js";
 import { bodyFields, type Message, messageOf, type Resource, type Settings } from "./models.js";
 
-/** Fields of a schedule: those of docs/api.md, "Schedules", and two in the client's words. */
+/** Fields of a schedule: those of docs/api.md, "Schedules", and these. */
 export interface ScheduleSettings extends Settings {
-  /** What is published: as it is when it is a string or bytes, anything else as JSON. */
+  /** The body of each message: strings and bytes as they are, anything else as JSON. */
   body?: unknown;
-  /** When, as `0 9 * * 1-5`; or `every`. */
+  /** A cron expression such as `0 9 * * 1-5`; or set `every`. */
   cron?: string;
-  /** Seconds, the API's `every_ms`. */
+  /** The interval in seconds (`every_ms` of the API). */
   every?: number;
 }
 
-/** Messages that are published again and again. */
+/** The schedules of one channel. */
 export class Schedules {
   constructor(
     private readonly client: Hookstation,
     readonly channel: string,
   ) {}
 
-  /** Create a schedule, or replace it. The same call twice changes nothing. */
+  /** Create or replace a schedule. Idempotent. */
   put(name: string, settings: ScheduleSettings): Promise<Resource> {
     return this.client.request("PUT", this.path(name), { json: fieldsOf(settings) });
   }
@@ -31,32 +31,32 @@ export class Schedules {
     return this.client.request("PATCH", this.path(name), { json: fieldsOf(settings) });
   }
 
-  /** A schedule, with its next occurrences and the results of the last ones. */
+  /** Return a schedule, with its next occurrences and the results of the last ones. */
   get(name: string): Promise<Resource> {
     return this.client.request("GET", this.path(name));
   }
 
-  /** The schedules of the channel, newest first, without their bodies. */
+  /** List the schedules of the channel, newest first, without their bodies. */
   list(filter: { state?: string } = {}): AsyncGenerator<Resource, void> {
     return this.client.pages(this.path(), { ...filter });
   }
 
-  /** Delete a schedule; its messages stay. */
+  /** Delete a schedule. Its messages are kept. */
   async delete(name: string): Promise<void> {
     await this.client.request("DELETE", this.path(name));
   }
 
-  /** Publish nothing until `resume`. */
+  /** Pause a schedule: publish nothing until `resume`. */
   pause(name: string): Promise<Resource> {
     return this.client.request("POST", this.path(name, "pause"), { isRepeatable: true });
   }
 
-  /** Go on; what was due meanwhile is not published. */
+  /** Resume a schedule. Occurrences during the pause are not published. */
   resume(name: string): Promise<Resource> {
     return this.client.request("POST", this.path(name, "resume"), { isRepeatable: true });
   }
 
-  /** Publish the schedule's message once more, now. */
+  /** Publish the schedule's message now, in addition to its occurrences. */
   async run(name: string): Promise<Message> {
     return messageOf(await this.client.request("POST", this.path(name, "run")));
   }

@@ -4,28 +4,28 @@ import { createHmac, timingSafeEqual } from "node:crypto";
 
 import { SignatureError } from "./errors.js";
 
-/** How far a timestamp may be off, in seconds, as Standard Webhooks recommends. */
+/** Largest difference of a timestamp in seconds, as Standard Webhooks recommends. */
 export const TOLERANCE_S = 300;
 
 const PREFIX = "whsec_";
 
-/** Headers as Node.js, `fetch` or a plain object holds them. */
+/** Headers of Node.js, of `fetch`, or in a plain object. */
 export type HeadersLike =
   | { readonly get: (name: string) => string | null }
   | { readonly [name: string]: string | readonly string[] | undefined };
 
-/** What `verify` takes beside the request. */
+/** Options of `verify`. */
 export interface VerifyOptions {
-  /** Seconds that the timestamp may be off; 300 unless given. */
+  /** Largest difference of the timestamp in seconds; by default 300. */
   tolerance?: number;
-  /** Unix seconds to compare the timestamp with; the clock's unless given. */
+  /** Unix seconds to compare the timestamp with; by default the current time. */
   now?: number;
 }
 
 /**
- * The signature of a body, as it stands in `webhook-signature`: `v1,` and base64.
+ * Return the signature of a body for `webhook-signature`: `v1,` and base64.
  *
- * `secret` is `whsec_` and base64, `timestamp` is Unix seconds.
+ * `secret` is `whsec_` and base64, `timestamp` is in Unix seconds.
  */
 export function sign(
   secret: string,
@@ -37,10 +37,10 @@ export function sign(
 }
 
 /**
- * Check that a webhook was signed with the secret, lately; returns its `webhook-id`.
+ * Check the signature and the timestamp of a webhook; return its `webhook-id`.
  *
- * `secret` may be several, while one replaces another. `body` is the exact bytes of the request.
- * Throws `SignatureError` when no signature matches, or the timestamp is too far off.
+ * `secret` may be several secrets, during a rotation. `body` is the exact bytes of the request.
+ * Throws `SignatureError` if no signature matches, or if the timestamp differs too much.
  */
 export function verify(
   secret: string | readonly string[],
@@ -55,12 +55,12 @@ export function verify(
     return value;
   }) as [string, string, string];
   if (!/^[0-9]{1,15}$/.test(timestamp)) {
-    throw new SignatureError("webhook-timestamp is no whole number of seconds.");
+    throw new SignatureError("webhook-timestamp is not a whole number of seconds.");
   }
   const distance = now - Number(timestamp);
   if (Math.abs(distance) > tolerance) {
     throw new SignatureError(
-      `The timestamp is ${distance.toFixed(0)} s off; ${tolerance} s are allowed.`,
+      `The timestamp is ${distance.toFixed(0)} s off; the limit is ${tolerance} s.`,
     );
   }
   const signatures = given.split(" ").map((one) => Buffer.from(one));
@@ -73,7 +73,7 @@ export function verify(
   throw new SignatureError("No signature matches.");
 }
 
-/** Headers as an object with lower-case names; of a `Headers` object only those that are asked. */
+/** Return headers as an object with lower-case names; from a `Headers` object only `names`. */
 export function lowerCased(headers: HeadersLike, names: readonly string[]): Record<string, string> {
   const found: Record<string, string> = {};
   if (typeof headers.get === "function") {
@@ -101,10 +101,10 @@ function signature(
 
 function keyOf(secret: string): Buffer {
   const encoded = secret.startsWith(PREFIX) ? secret.slice(PREFIX.length) : secret;
-  // `Buffer.from` skips what is no base64; anybody could sign with an empty key.
+  // `Buffer.from` ignores invalid base64, and anybody could sign with an empty key.
   if (!/^[A-Za-z0-9+/]+={0,2}$/.test(encoded)) {
     throw new Error(
-      encoded ? "The secret is no base64 behind `whsec_`." : "The secret is empty.",
+      encoded ? "The secret is not base64 after `whsec_`." : "The secret is empty.",
     );
   }
   return Buffer.from(encoded, "base64");

@@ -1,8 +1,8 @@
 /**
- * Handle each message once: `once`, and the stores that remember what was handled.
+ * Handle each message once: `once`, and stores of handled message ids.
  *
- * Delivery is at least once, so a message may arrive again with the same id. A store remembers ids
- * for a week unless told otherwise: longer than the broker tries.
+ * Delivery is at least once, so a message may arrive again with the same id. By default a store
+ * keeps ids for a week, which is longer than the broker retries.
  */
 
 import { randomUUID } from "node:crypto";
@@ -12,44 +12,44 @@ import { Retry } from "./errors.js";
 
 const KEEP_S = 7 * 86_400;
 const CLAIM_S = 120;
-/** This process: its id, its host, and a mark that a later process of the same id does not have. */
+/** The process id, the host, and a random mark, because process ids are reused. */
 const OWNER = `${process.pid}:${hostname()}:${randomUUID()}`;
 
-/** What a store knows about a key. */
+/** The state of a key in a store. */
 export type Claim =
-  /** It is yours now: handle the message, then call `done` or `forget`. */
+  /** The caller has the claim: handle the message, then call `done` or `forget`. */
   | { state: "new" }
   /** It was handled before. */
   | { state: "done" }
-  /** Another call handles it right now, for `seconds` more at most. */
+  /** Another call is handling it, for at most `seconds` more. */
   | { state: "running"; seconds: number };
 
-/** Remembers which messages were handled. Write your own where the effect is stored. */
+/** Stores which messages were handled. Implement your own to store it with the effect. */
 export interface Store {
-  /** Claim a key. Of two calls at the same time one gets `new`. */
+  /** Claim a key. If two calls happen at the same time, only one gets `new`. */
   claim(key: string): Claim | Promise<Claim>;
-  /** Remember the key as handled. */
+  /** Store the key as handled. */
   done(key: string): void | Promise<void>;
-  /** Give the claim up: the handler failed. */
+  /** Remove the claim, because the handler failed. */
   forget(key: string): void | Promise<void>;
 }
 
-/** How long a store remembers. */
+/** Options of a store. */
 export interface StoreOptions {
-  /** Seconds for which it remembers what was handled; a week unless given. */
+  /** Seconds for which it keeps handled messages; by default a week. */
   keep?: number;
   /**
-   * Seconds after which a message whose process died is handled by another one; 120 unless given.
-   * Longer than a handler takes: after that time a repeat would run beside it.
+   * Seconds until another process may handle a message whose process died; by default 120. Must be
+   * longer than a handler runs: after this time a repeat runs at the same time.
    */
   claim?: number;
 }
 
 /**
- * A handler that is called once for each message, as far as `store` remembers.
+ * Return a handler that is called once for each message in `store`.
  *
  * For handlers of a worker; `Hooks` does the same with its option `store`. A repeat is acknowledged
- * without a call. `name` tells the handlers apart that share a store.
+ * without a call. `name` distinguishes handlers that share a store.
  */
 export function once<T extends { readonly id: string }>(
   store: Store,
@@ -59,7 +59,7 @@ export function once<T extends { readonly id: string }>(
   return (message) => onceFor(store, `${name}:${message.id}`, () => handler(message));
 }
 
-/** Call `handle` unless the store knows the key; throws `Retry` while another call does. */
+/** Call `handle` unless the store has the key; throw `Retry` while another call handles it. */
 export async function onceFor(
   store: Store,
   key: string,
@@ -68,9 +68,9 @@ export async function onceFor(
   const claim = await store.claim(key);
   if (claim.state === "done") return;
   if (claim.state === "running") {
-    // A repeat before the claim ends would use up attempts for nothing.
+    // A retry before the claim ends would only use up attempts.
     const after = Math.max(1, claim.seconds);
-    throw new Retry({ after, reason: "the same message is being handled right now" });
+    throw new Retry({ after, reason: "the same message is being handled" });
   }
   try {
     await handle();
@@ -81,7 +81,7 @@ export async function onceFor(
   await store.done(key);
 }
 
-/** Remembers in this process alone: for tests, and for one process that may forget. */
+/** Stores handled messages in memory: for tests, or a single process that may lose them. */
 export class MemoryStore implements Store {
   private readonly keep: number;
   private readonly claimFor: number;
@@ -95,7 +95,7 @@ export class MemoryStore implements Store {
   /** Claim a key. */
   claim(key: string): Claim {
     const now = seconds();
-    // The oldest stand first, as an entry is put at the end each time that it is set.
+    // The oldest come first: setting an entry moves it to the end.
     for (const [old, { until }] of [...this.entries].slice(0, 100)) {
       if (until < now) this.entries.delete(old);
     }
@@ -107,12 +107,12 @@ export class MemoryStore implements Store {
     return { state: "new" };
   }
 
-  /** Remember the key as handled. */
+  /** Store the key as handled. */
   done(key: string): void {
     this.set(key, true, seconds() + this.keep);
   }
 
-  /** Give the claim up. */
+  /** Remove the claim. */
   forget(key: string): void {
     if (!this.entries.get(key)?.isDone) this.entries.delete(key);
   }
@@ -123,11 +123,11 @@ export class MemoryStore implements Store {
   }
 }
 
-/** A database as `node:sqlite`, better-sqlite3 and libsql have it. */
+/** The interface of databases of `node:sqlite`, better-sqlite3 and libsql. */
 export interface SQLiteDatabase {
-  /** Run statements without values. */
+  /** Run statements without parameters. */
   exec(sql: string): unknown;
-  /** A statement with `?` for its values. */
+  /** Prepare a statement with `?` as parameters. */
   prepare(sql: string): {
     run(...values: (string | number)[]): { changes: number | bigint };
     get(...values: (string | number)[]): unknown;
@@ -135,10 +135,10 @@ export interface SQLiteDatabase {
 }
 
 /**
- * Remembers in an SQLite database, which the processes of one host share.
+ * Stores handled messages in an SQLite database, which the processes of one host share.
  *
- * `database` is a connection of `node:sqlite`, better-sqlite3 or libsql. The claim of a process
- * that died is free at once.
+ * `database` is a connection of `node:sqlite`, better-sqlite3 or libsql. When a process dies, its
+ * claims end at once.
  */
 export class SQLiteStore implements Store {
   private readonly keep: number;
@@ -172,22 +172,22 @@ export class SQLiteStore implements Store {
     if (found === undefined) return { state: "running", seconds: 1 };
     if (!found.owner) return { state: "done" };
     if (!this.isAlive(found.owner)) {
-      // Only where the dead process still holds it: two may have found it at the same time.
+      // Only if the dead process still has the claim: two processes may find it at the same time.
       const take = "UPDATE hookstation_handled SET owner = ?, until = ? WHERE key = ? AND owner = ?";
       if (this.run(take, OWNER, until, key, found.owner)) return { state: "new" };
     }
     return { state: "running", seconds: found.until - now };
   }
 
-  /** Remember the key as handled. */
+  /** Store the key as handled. */
   done(key: string): void {
     const sql = "REPLACE INTO hookstation_handled VALUES (?, '', ?)";
     this.run(sql, key, seconds() + this.keep);
   }
 
-  /** Give the claim up. */
+  /** Remove the claim. */
   forget(key: string): void {
-    // Only one's own: after a lapse another process may have claimed or handled it.
+    // Only its own claim: after the claim ends, another process may have claimed or handled it.
     this.run("DELETE FROM hookstation_handled WHERE key = ? AND owner = ?", key, OWNER);
   }
 
@@ -195,7 +195,7 @@ export class SQLiteStore implements Store {
     return Number(this.database.prepare(sql).run(...values).changes);
   }
 
-  /** Whether the process of a claim still exists; true where that is not known. */
+  /** Return whether the process of a claim still exists; true if that is unknown. */
   private isAlive(owner: string): boolean {
     const [id, host] = owner.split(":");
     if (host !== hostname()) return true;

@@ -1,4 +1,4 @@
-/** Sends calls: the only module that uses `fetch`. Repeats them, and changes the address. */
+/** Send calls, retry them, and change the address. The only module that uses `fetch`. */
 
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -6,17 +6,17 @@ import type { Addresses } from "./addresses.js";
 import { type Call, isAway, mayRepeat, NO_RESPONSE, NOT_SENT, waitBeforeRetry } from "./calls.js";
 import { ConnectionFailed, errorOf, HookstationError } from "./errors.js";
 
-/** A response that was read to its end. */
+/** A complete response. */
 export interface Reply {
   status: number;
   body: Buffer;
 }
 
-/** What a `Transport` needs. */
+/** Options of a `Transport`. */
 export interface TransportSettings {
   addresses: Addresses;
   key: string;
-  /** Seconds for one request, beside the time for which the broker may hold it back. */
+  /** Timeout of one request in seconds, without the time of a long poll. */
   timeout: number;
   retries: number;
   fetch: typeof fetch;
@@ -27,9 +27,9 @@ export class Transport {
   constructor(private readonly settings: TransportSettings) {}
 
   /**
-   * The reply to a call. Throws what a refusal stands for.
+   * Send a call and return the response; throw the error for a refusal.
    *
-   * Each address is tried once before a wait, as long as the call may be repeated.
+   * If the call may be retried, it tries each address once before it waits.
    */
   async send(call: Call): Promise<Reply> {
     for (let retry = 0; ; retry += 1) {
@@ -75,7 +75,7 @@ export class Transport {
         method: call.method,
         headers,
         body: call.content ?? null,
-        // The key is for the addresses that were given, and for no other.
+        // A redirect would send the key to another address.
         redirect: "manual",
         signal: abort.signal,
       });
@@ -102,12 +102,12 @@ interface SystemError {
   errors?: SystemError[];
 }
 
-/** Whether the request may have reached the broker, by what `fetch` says about the failure. */
+/** Return whether the request may have reached the broker, by the error of `fetch`. */
 function wasSent(error: unknown): boolean {
   const { cause } = error as { cause?: SystemError };
   if (cause === undefined || cause === null) return true;
   if (cause.code === "UND_ERR_CONNECT_TIMEOUT") return false;
-  // Several records of a name: all of them failed while it connected.
+  // The host name has several records, and connecting to each of them failed.
   const causes = cause.errors?.length ? cause.errors : [cause];
   return !causes.every(({ syscall }) => syscall === "connect" || syscall === "getaddrinfo");
 }

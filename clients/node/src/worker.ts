@@ -1,4 +1,4 @@
-/** A worker of a pull consumer: receives, calls a handler, settles; extends leases meanwhile. */
+/** A worker of a pull consumer: receive, call a handler, extend leases, settle. */
 
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -18,31 +18,31 @@ const CONCURRENCY = 8;
 const LEASE_S = 30;
 const WAIT_S = 5;
 const SHUTDOWN_TIMEOUT_S = 30;
-/** Characters that the broker allows. */
+/** Maximum length in characters. */
 const MAX_WORKER_ID = 64;
-/** Pause after a call that failed in spite of its repeats. */
+/** Pause after a receive call whose retries failed. */
 const AFTER_FAILURE_S = 2;
 const SIGNALS = ["SIGTERM", "SIGINT"] as const;
 
-/** How a worker works. */
+/** Options of a worker. */
 export interface WorkerOptions {
-  /** Messages that are handled at a time; 8 unless given. */
+  /** Maximum number of messages at a time; by default 8. */
   concurrency?: number;
-  /** Seconds of a lease, extended as long as the handler runs; 30 unless given. */
+  /** Duration of a lease in seconds, extended while the handler runs; by default 30. */
   lease?: number;
-  /** Seconds that one call waits for messages; 5 unless given. `stop` takes as long. */
+  /** Seconds for which one call waits for messages; by default 5. Stopping may take as long. */
   wait?: number;
-  /** Seconds to wait at the end for handlers that run; 30 unless given. */
+  /** Seconds to wait for running handlers when it stops; by default 30. */
   shutdownTimeout?: number;
-  /** Names the worker in console and API; host and process id unless given. */
+  /** Identifies the worker in console and API; by default host and process id. */
   workerId?: string;
-  /** Whether to begin with what a former worker of this `workerId` held when it died. */
+  /** Whether to first receive the messages that a killed worker with this `workerId` had leased. */
   resume?: boolean;
   /** Whether messages of an ordering key go to the same worker. */
   sticky?: boolean;
-  /** Whether SIGTERM and SIGINT stop the worker; true unless given. */
+  /** Whether SIGTERM and SIGINT stop the worker; by default true. */
   handleSignals?: boolean;
-  /** Where failures are reported; `console` unless given. */
+  /** The logger; by default `console`. */
   logger?: Logger;
 }
 
@@ -52,18 +52,19 @@ export type Handler = (delivery: Delivery) => unknown;
 /**
  * Runs `handler(delivery)` for each message of a pull consumer.
  *
- * When the handler returns, or what it returned resolves, the message is acknowledged. `Retry` lets
- * it come again after its time, `Reject` makes it a dead letter at once, any other error is a
- * failed attempt. A handler that blocks the event loop for longer than a lease loses it.
+ * When the handler returns, or the promise that it returned resolves, the worker acknowledges the
+ * message. After `Retry` it is delivered again after that time; after `Reject` it is a dead letter
+ * at once; any other error is a failed attempt. A handler that blocks the event loop for longer
+ * than a lease loses the lease.
  */
 export class Worker {
-  /** The name by which the broker knows this worker. */
+  /** The id of this worker at the broker. */
   readonly workerId: string;
   private readonly options: Required<Omit<WorkerOptions, "workerId">>;
   private readonly held = new Map<string, Delivery>();
   private readonly running = new Set<Promise<void>>();
   private readonly stopping = new AbortController();
-  /** Ends the wait of a worker that is full. */
+  /** Wakes a worker that waits for a free place. */
   private wake = (): void => undefined;
 
   constructor(
@@ -87,11 +88,10 @@ export class Worker {
   }
 
   /**
-   * Work until `stop`, SIGTERM or SIGINT. Rejects with an error that does not end by itself.
+   * Run until `stop`, SIGTERM or SIGINT. Rejects with an error that is not temporary.
    *
-   * At the end it receives no more, and waits for the handlers that run. The messages of those that
-   * do not end in time come back when their leases end. A second signal acts as if there were no
-   * worker.
+   * Then it receives no more, and waits for running handlers. Messages of handlers that do not end
+   * in time are delivered again when their leases end. A second signal has its default effect.
    */
   async run(): Promise<void> {
     const restore = this.options.handleSignals ? this.listen() : () => undefined;
@@ -105,7 +105,7 @@ export class Worker {
     }
   }
 
-  /** Receive no more; `run` ends when the handlers have ended. */
+  /** Stop receiving; `run` ends when the handlers have ended. */
   stop(): void {
     this.stopping.abort();
     this.wake();
@@ -175,8 +175,8 @@ export class Worker {
     try {
       await call();
     } catch (error) {
-      // Whatever it is: the message comes again, and the worker goes on.
-      this.options.logger.warn(`cannot settle, the message comes again: ${error}`);
+      // After any error the broker delivers the message again, and the worker continues.
+      this.options.logger.warn(`cannot settle, the message will be delivered again: ${error}`);
     }
   }
 
@@ -209,7 +209,7 @@ export class Worker {
     timeout.abort();
   }
 
-  /** Stop at the first signal; a second one does what it does without a worker. */
+  /** Stop at the first signal; a second one has its default effect. */
   private listen(): () => void {
     const restore = (): void => {
       for (const name of SIGNALS) process.removeListener(name, stop);
@@ -226,12 +226,12 @@ export class Worker {
     try {
       await sleep(seconds * 1000, undefined, { signal: this.stopping.signal });
     } catch {
-      // The worker is told to end.
+      // The worker is stopping.
     }
   }
 }
 
-/** Whether an error ends by itself; any other ends the worker. */
+/** Return whether an error is temporary; any other error ends the worker. */
 function isPassing(error: unknown): boolean {
   return (
     error instanceof ConnectionFailed ||

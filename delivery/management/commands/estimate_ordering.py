@@ -13,7 +13,7 @@ from delivery.core.ordering import BETWEEN_MS, Cost, Load
 from delivery.maintenance import traffic
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error
-from delivery.models import Lane
+from delivery.models import OrderingKey
 from delivery.ordering import keys
 
 HOUR_S = 3600
@@ -111,7 +111,7 @@ def _own(view: ConsumerConfig) -> dict[str, Any]:
     most = keys.most_per_second(view.id)
     spans = traffic.series(clock.now(), hours=2, step_s=HOUR_S, consumer_id=view.id)
     return {
-        "keys": Lane.objects.filter(consumer_id=view.id).count(),
+        "keys": OrderingKey.objects.filter(consumer_id=view.id).count(),
         "max_in_flight": view.max_in_flight,
         "per_second": max(span.delivered for span in spans) / HOUR_S,
         **({"answer_ms": 1000 / most} if most else {}),

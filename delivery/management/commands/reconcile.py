@@ -18,9 +18,9 @@ from delivery.maintenance import reconciliations
 from delivery.maintenance.reconciler import Reconciler, Wanted
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted
-from delivery.models import AccountingReport
+from delivery.models import ReconciliationReport
 
-Span = AccountingReport.Span
+Span = ReconciliationReport.Span
 WIDTH = 76
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 LENGTH = re.compile(r"(\d+)([smhd])")

@@ -9,8 +9,8 @@ from django.db.models import F
 from delivery.core.lifecycle import DeliveryState
 from delivery.management.demo.stage import Stage
 from delivery.models import ConsumerHealth, Counter, Delivery
+from delivery.models.counter import OPEN
 
-OPEN = (DeliveryState.QUEUED, DeliveryState.IN_FLIGHT, DeliveryState.AWAITING_ACK)
 SAMPLE = 5000
 
 
@@ -52,7 +52,7 @@ class Numbers:
         return {
             name: Counts(
                 delivered=read[id][DeliveryState.DELIVERED.value],
-                waiting=sum(read[id][state.value] for state in OPEN),
+                waiting=sum(read[id][state] for state in OPEN),
                 dead=read[id][DeliveryState.DEAD.value],
             )
             for name, id in self.stage.consumers.items()

@@ -15,7 +15,7 @@ from channels_app.portal.access import TeamRequest, actor
 from channels_app.portal.forms import complaint, tried
 from channels_app.registry import api_keys, consumers, secrets
 from delivery.core import timing
-from delivery.models import Counter, Delivery, Notice
+from delivery.models import Counter, Delivery, Notification
 from delivery.portal import charts, pages, policy, presenters
 from delivery.portal.forms import RotateForm, SwitchForm, WebhookForm, initial
 from delivery.portal.pages import Wanted
@@ -130,7 +130,7 @@ class HealthView(WebhookView):
                 (f"p{n}", timing.percentile(whole.answers, n / 100)) for n in (50, 95, 99)
             ],
             "sample": charts.SAMPLE,
-            "notices": Notice.objects.filter(consumer=webhook).order_by("-id")[:NOTICES],
+            "notices": Notification.objects.filter(consumer=webhook).order_by("-id")[:NOTICES],
         }
         return self.page("portal/webhooks/health.html", tab(webhook, "health", context))
 

@@ -10,7 +10,7 @@ from tests.browser.standing import GATEWAY, ROOMS, SENDER
 from tests.browser.tours import House, Stops
 
 CONSUMER = "/admin/channels_app/consumer/"
-LANE = "/admin/delivery/lane/"
+LANE = "/admin/delivery/orderingkey/"
 RUNS = "/admin/delivery/pipelinerun/"
 REPORTS = (
     "/admin/usage/",

@@ -58,7 +58,7 @@ def installation(
 
 
 @pytest.mark.seed("S4-19")
-def test_a_full_disk_stops_the_acknowledgements_and_nothing_else(
+def test_a_full_disk_stops_only_acknowledgements(
     installation: Installation,
 ) -> None:
     broker, consumer, disk, _ = installation
@@ -78,7 +78,7 @@ def test_a_full_disk_stops_the_acknowledgements_and_nothing_else(
 
 
 @pytest.mark.trap("a full disk")
-def test_before_the_disk_is_full_publishing_ends_and_replays_still_arrive(
+def test_low_disk_space_stops_publishing_but_not_replays(
     installation: Installation,
 ) -> None:
     broker, consumer, disk, _ = installation
@@ -113,7 +113,7 @@ def test_before_the_disk_is_full_publishing_ends_and_replays_still_arrive(
     broker.call("DELETE", "/channels/orders/consumers/reserve", 204)
 
 
-def test_a_name_that_does_not_resolve_holds_up_its_own_consumer_alone(
+def test_an_unresolvable_host_name_delays_only_its_consumer(
     installation: Installation,
 ) -> None:
     broker, consumer, _, names = installation
@@ -139,7 +139,7 @@ def test_a_name_that_does_not_resolve_holds_up_its_own_consumer_alone(
     broker.call("DELETE", "/channels/orders/consumers/named", 204)
 
 
-def test_without_wake_ups_and_announcements_everything_is_found_by_looking(
+def test_without_wakeups_and_change_markers_polling_finds_everything(
     installation: Installation,
 ) -> None:
     broker, consumer, disk, _ = installation

@@ -57,10 +57,10 @@ def _is_ready_to_accept(broker: Broker) -> bool:
 
 
 @pytest.mark.seed("S4-19", "S4-29")
-@pytest.mark.trap("ready, and nothing can be stored")
-@pytest.mark.trap("connected at the start and never again")
+@pytest.mark.trap("ready, but cannot store")
+@pytest.mark.trap("no reconnection")
 @pytest.mark.parametrize("fault", ["stopped", "killed", "read_only", "crowded"])
-def test_nothing_is_acknowledged_that_is_not_stored_and_all_comes_back_by_itself(
+def test_a_database_outage_acknowledges_nothing_unstored_and_recovers(
     installation: Installation, fault: str
 ) -> None:
     broker, consumer, server = installation
@@ -82,7 +82,7 @@ def test_nothing_is_acknowledged_that_is_not_stored_and_all_comes_back_by_itself
     assert processes(broker) == before
 
 
-def test_a_server_that_says_nothing_for_a_while_costs_only_time(
+def test_a_frozen_database_server_costs_only_time(
     installation: Installation,
 ) -> None:
     broker, consumer, server = installation
@@ -101,8 +101,8 @@ def test_a_server_that_says_nothing_for_a_while_costs_only_time(
     assert processes(broker) == before
 
 
-@pytest.mark.trap("connected at the start and never again")
-def test_outages_leave_no_connection_and_no_file_open(installation: Installation) -> None:
+@pytest.mark.trap("no reconnection")
+def test_outages_leak_no_connections_and_no_files(installation: Installation) -> None:
     broker, consumer, server = installation
 
     def outage(number: int) -> None:
@@ -127,7 +127,7 @@ def test_outages_leave_no_connection_and_no_file_open(installation: Installation
     assert " hangs; killing" not in broker.log()
 
 
-def test_on_a_slow_way_that_is_cut_again_and_again_nothing_is_lost_and_nothing_stored_twice(
+def test_a_slow_interrupted_connection_loses_and_duplicates_nothing(
     tmp_path: Path, installation: Installation
 ) -> None:
     _, consumer, server = installation

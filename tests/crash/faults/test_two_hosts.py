@@ -144,8 +144,8 @@ def settled(hosts: Hosts, channel: str) -> None:
     wait_until(lambda: not Counts(hosts.one).number(open_count), PATIENCE_S, "not settled", more)
 
 
-@pytest.mark.trap("a pause that is answered before it is true")
-def test_after_a_pause_was_answered_no_request_begins(hosts: Hosts) -> None:
+@pytest.mark.trap("a pause confirmed too early")
+def test_no_request_begins_after_a_pause_is_confirmed(hosts: Hosts) -> None:
     names = register(hosts, "paused")
     paused: dict[str, datetime] = {}
     with load(hosts.one, "paused") as accepted:
@@ -163,8 +163,8 @@ def test_after_a_pause_was_answered_no_request_begins(hosts: Hosts) -> None:
     )
 
 
-@pytest.mark.trap("a pause that is answered before it is true")
-def test_after_a_new_address_was_answered_none_begins_to_the_old_one(hosts: Hosts) -> None:
+@pytest.mark.trap("a pause confirmed too early")
+def test_no_request_to_the_old_url_begins_after_a_change_is_confirmed(hosts: Hosts) -> None:
     names = register(hosts, "moved")
     moved: dict[str, datetime] = {}
     with load(hosts.one, "moved") as accepted:
@@ -183,29 +183,29 @@ def test_after_a_new_address_was_answered_none_begins_to_the_old_one(hosts: Host
         assert len(hosts.consumer.requests(f"/{name}")) <= begun(hosts, name, "<=", at)
 
 
-def pause(hosts: Hosts, lanes: str, key: str) -> None:
+def pause(hosts: Hosts, key_rows: str, key: str) -> None:
     """Pause the key as soon as it has an open delivery."""
 
     def is_paused() -> bool:
-        for lane in hosts.one.call("GET", f"{lanes}?ordering_key={key}", 200)["items"]:
-            url = f"{hosts.other.base}{lanes}/{lane['id']}/pause"
+        for key_row in hosts.one.call("GET", f"{key_rows}?ordering_key={key}", 200)["items"]:
+            url = f"{hosts.other.base}{key_rows}/{key_row['id']}/pause"
             return hosts.other.http.post(url, timeout=ANSWER_TIMEOUT_S).ok
         return False
 
     wait_until(is_paused, PATIENCE_S, f"nothing of {key} is open")
 
 
-@pytest.mark.trap("a pause that is answered before it is true")
-def test_after_a_key_was_paused_nothing_of_it_begins(hosts: Hosts) -> None:
+@pytest.mark.trap("a pause confirmed too early")
+def test_no_request_of_a_paused_ordering_key_begins(hosts: Hosts) -> None:
     names = register(hosts, "keyed", ordering=True)
     paused: dict[str, datetime] = {}
     with load(hosts.one, "keyed") as accepted:
         flows(accepted, hosts.one)
         for name in names:
-            lanes = f"/channels/keyed/consumers/{name}/ordering-keys"
+            key_rows = f"/channels/keyed/consumers/{name}/ordering-keys"
             wait_until(partial(has_begun, hosts, name), PATIENCE_S, f"nothing went to {name}")
             for number in range(4):
-                pause(hosts, lanes, f"key-{number}")
+                pause(hosts, key_rows, f"key-{number}")
             paused[name] = datetime.now(UTC)
             flows(accepted, hosts.one, 2)
     settled(hosts, "keyed")
@@ -213,8 +213,8 @@ def test_after_a_key_was_paused_nothing_of_it_begins(hosts: Hosts) -> None:
     assert not any(begun(hosts, name, ">", at) for name, at in paused.items())
 
 
-@pytest.mark.trap("a pause that is answered before it is true")
-def test_a_frozen_pump_begins_nothing_when_it_wakes(hosts: Hosts) -> None:
+@pytest.mark.trap("a pause confirmed too early")
+def test_a_frozen_pump_begins_no_request_when_it_continues(hosts: Hosts) -> None:
     names = register(hosts, "frozen")
     with load(hosts.one, "frozen") as accepted:
         flows(accepted, hosts.one)
@@ -233,8 +233,8 @@ def test_a_frozen_pump_begins_nothing_when_it_wakes(hosts: Hosts) -> None:
     assert not any(begun(hosts, name, ">", at) for name in names)
 
 
-@pytest.mark.trap("a 404 for what was just made")
-def test_what_one_host_has_made_the_other_knows(hosts: Hosts) -> None:
+@pytest.mark.trap("a 404 for a new object")
+def test_objects_created_on_one_host_are_known_on_the_other(hosts: Hosts) -> None:
     statuses = []
     for number in range(30):
         channel = f"/channels/fresh-{number}"
@@ -266,7 +266,7 @@ def most_at_once(hosts: Hosts, consumer: str) -> int:
     return most
 
 
-@pytest.mark.trap("a cap that two owners share")
+@pytest.mark.trap("a limit that applies twice")
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_caps_hold_while_a_host_leaves_and_joins(hosts: Hosts, end: signal.Signals) -> None:
     channel = f"capped-{end.name.lower()}"

@@ -77,7 +77,7 @@ def test_bodies_too_large_for_one_response_are_fetched(hooks: Hookstation, chann
     assert any(m.body_url for m in received)
 
 
-def test_receiver_rejects_gives_back_and_extends(hooks: Hookstation, channel: str) -> None:
+def test_receiver_can_reject_release_and_extend(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish(channel, "x")
 
@@ -95,7 +95,7 @@ def test_receiver_rejects_gives_back_and_extends(hooks: Hookstation, channel: st
     assert lost.value.code == "expired"
 
 
-def test_batch_says_what_was_refused(hooks: Hookstation, channel: str) -> None:
+def test_batch_result_has_the_errors_of_refused_messages(hooks: Hookstation, channel: str) -> None:
     good, bad = hooks.publish_batch(channel, [Outgoing("a"), Outgoing("b", priority=12)])
 
     assert good.message is not None

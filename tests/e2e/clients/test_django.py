@@ -116,7 +116,9 @@ def placing(module: str, code: str = "") -> str:
     )
 
 
-def test_what_is_committed_is_published(project: Project, hooks: Hookstation, orders: str) -> None:
+def test_committed_messages_are_published(
+    project: Project, hooks: Hookstation, orders: str
+) -> None:
     """The process that committed the row publishes it in the background."""
     process = "from hookstation_client.django.models import OutboxMessage\nimport time\n"
     until_empty = "while OutboxMessage.objects.exists(): time.sleep(0.05)\n"
@@ -128,7 +130,9 @@ def test_what_is_committed_is_published(project: Project, hooks: Hookstation, or
     assert (message.event_type, message.ordering_key) == ("order.created", "blue")
 
 
-def test_what_is_rolled_back_is_not(project: Project, hooks: Hookstation, orders: str) -> None:
+def test_rolled_back_messages_are_not_published(
+    project: Project, hooks: Hookstation, orders: str
+) -> None:
     project.run(placing("after", "raise ValueError"), expect=1)
 
     assert project.waiting() == 0
@@ -184,7 +188,7 @@ def test_a_killed_relay_loses_nothing_and_keeps_the_order(
         assert of_room == sorted(of_room)
 
 
-def test_a_message_that_is_refused_holds_up_no_other(
+def test_a_refused_message_does_not_block_others(
     project: Project, hooks: Hookstation, orders: str
 ) -> None:
     project.run(
@@ -212,7 +216,7 @@ def test_a_message_that_is_refused_holds_up_no_other(
     assert waiting.strip() == "nowhere"
 
 
-def test_a_mirrored_model_tells_what_happens_to_it(project: Project, hooks: Hookstation) -> None:
+def test_a_mirrored_model_publishes_its_changes(project: Project, hooks: Hookstation) -> None:
     hooks.create_channel("customers")
     hooks.register("customers", "crm", ordering=True)
     project.run(

@@ -11,7 +11,7 @@ from tests.support.toolchains import GO, GO_ENVIRONMENT
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
 
 
-def test_workers_do_what_their_handlers_say(broker: Broker, key: str) -> None:
+def test_workers_settle_by_the_results_of_their_handlers(broker: Broker, key: str) -> None:
     toolchains.need_or_skip("go")
 
     said = toolchains.run(

@@ -30,7 +30,9 @@ def environment(broker: Broker, key: str) -> dict[str, str]:
     return {"HOOKSTATION_URL": url, "HOOKSTATION_KEY": key}
 
 
-def test_workers_do_what_their_handlers_say(broker: Broker, key: str, java: list[str]) -> None:
+def test_workers_settle_by_the_results_of_their_handlers(
+    broker: Broker, key: str, java: list[str]
+) -> None:
     said = toolchains.run(java, JAVA, environment(broker, key))
 
     assert "FAIL" not in said

@@ -11,7 +11,7 @@ FILES = sorted(path.name for path in (node.SOURCE / "test/broker").glob("*.test.
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_client_does_with_a_broker_what_its_tests_say(hooks: Hookstation, name: str) -> None:
+def test_client_passes_its_tests_with_a_broker(hooks: Hookstation, name: str) -> None:
     environment = {"HOOKSTATION_URL": hooks.url, "HOOKSTATION_KEY": hooks.key}
 
     node.run_tests(node.require(), "broker", name.partition(".")[0], **environment)

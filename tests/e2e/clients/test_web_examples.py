@@ -41,7 +41,7 @@ def opened(folder: Path, framework: str, version: str) -> Iterator[WebShop]:
 @pytest.mark.parametrize(
     "framework", ["fastapi", "flask", "django-receiving", "express", "hono", *COMPILED]
 )
-def test_shop_takes_orders_once_and_rejects_for_good(
+def test_shop_stores_orders_once_and_rejects_invalid_ones(
     framework: str, version: str, hooks: Hookstation, channel: str, tmp_path: Path
 ) -> None:
     with opened(tmp_path, framework, version) as shop:

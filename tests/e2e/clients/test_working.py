@@ -177,7 +177,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_worker_that_is_told_to_end_finishes_what_it_does(hooks: Hookstation, channel: str) -> None:
+def test_a_stopped_worker_finishes_running_handlers(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing("one"), Outgoing("two")])
 
@@ -247,7 +247,9 @@ def test_killed_process_leaves_its_messages_in_the_spool(
         assert database.execute("SELECT count(*) FROM waiting").fetchone() == (0,)
 
 
-def test_buffer_keeps_the_order_and_says_what_is_refused(hooks: Hookstation, channel: str) -> None:
+def test_buffer_keeps_the_order_and_lists_refused_messages(
+    hooks: Hookstation, channel: str
+) -> None:
     hooks.register(channel, "all", ordering=True)
     refused: list[Refused] = []
 
@@ -281,7 +283,7 @@ def test_asyncio_buffer_sends_in_the_background(hooks: Hookstation, channel: str
     assert len(list(hooks.messages(channel))) == 1
 
 
-def test_what_the_consumer_has_not_seen_is_sent_again(
+def test_reconcile_replays_messages_that_the_consumer_has_not_seen(
     hooks: Hookstation, channel: str, receiver: Receiver
 ) -> None:
     hooks.register(channel, "shop", url=receiver.url("/shop"))

@@ -21,7 +21,7 @@ EXAMPLES = examples(few=2, many=6)
 NOBODY_LISTENS = "http://127.0.0.1:9/hook"
 
 
-@pytest.mark.trap("what a fuzzer makes up")
+@pytest.mark.trap("fuzzing")
 def test_no_request_breaks_an_operation_over_sockets(web: Web) -> None:
     """Every response is documented and complete."""
     before = len(web.log())

@@ -12,7 +12,7 @@ LONGEST = 300
 """Bytes."""
 
 
-@pytest.mark.trap("what a fuzzer makes up")
+@pytest.mark.trap("fuzzing")
 def test_no_input_breaks_a_parser(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris has wheels for x86 alone")
     done = subprocess.run(

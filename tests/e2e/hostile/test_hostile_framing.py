@@ -31,7 +31,7 @@ ALIVE = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         ("²", 400),
     ],
 )
-def test_a_length_that_cannot_be(door: Door, announced: str, status: int) -> None:
+def test_invalid_content_lengths_are_refused(door: Door, announced: str, status: int) -> None:
     """The response comes before the whole body was sent."""
     answer = door.web.send(
         f"{door.path}/messages", f"Content-Length: {announced}", method="POST", body=SECRET
@@ -48,7 +48,7 @@ def test_a_body_over_the_channels_own_limit(door: Door) -> None:
     door.stored.append(b"x" * 10)
 
 
-def test_two_lengths(door: Door) -> None:
+def test_two_content_lengths_are_refused(door: Door) -> None:
     assert door.publish("Content-Length: 5").status == 400
 
 
@@ -64,7 +64,7 @@ def test_a_body_that_ends_early(door: Door) -> None:
     [CHUNKED, CHUNKED[:-5], b"200000\r\n" + b"x" * 0x200000 + b"\r\n0\r\n\r\n", b"zz\r\n", b""],
     ids=["whole", "unfinished", "too large", "garbage", "nothing"],
 )
-def test_a_body_in_chunks_is_asked_for_its_length(door: Door, body: bytes) -> None:
+def test_a_chunked_body_gets_411(door: Door, body: bytes) -> None:
     """The server cannot tell us whether the last chunk came; half a message is never stored."""
     with Wire(door.web.port) as wire:
         wire.send(head(door, "Transfer-Encoding: chunked"))
@@ -76,13 +76,13 @@ def test_a_body_in_chunks_is_asked_for_its_length(door: Door, body: bytes) -> No
 
 
 @pytest.mark.parametrize("coding", ["gzip", "identity", "xchunked", "chunked, gzip", "\x0bchunked"])
-def test_codings_that_are_not_spoken(door: Door, coding: str) -> None:
+def test_unsupported_transfer_codings_are_refused(door: Door, coding: str) -> None:
     assert door.publish(f"Transfer-Encoding: {coding}").status == 400
 
 
-@pytest.mark.trap("requests inside requests")
+@pytest.mark.trap("request smuggling")
 @pytest.mark.parametrize("body", [CHUNKED, b"0\r\n\r\n"], ids=["chunks", "no chunks"])
-def test_nothing_is_smuggled_behind_two_framings(door: Door, body: bytes) -> None:
+def test_two_framings_do_not_smuggle_a_request(door: Door, body: bytes) -> None:
     """With both framings the server closes the connection, so that no proxy misreads the rest."""
     length = f"Content-Length: {len(body) + len(ALIVE)}"
     with Wire(door.web.port) as wire:
@@ -92,7 +92,9 @@ def test_nothing_is_smuggled_behind_two_framings(door: Door, body: bytes) -> Non
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.3])
-def test_a_refused_body_is_not_taken_for_a_request(door: Door, pause_s: float) -> None:
+def test_the_body_of_a_refused_request_is_not_parsed_as_a_request(
+    door: Door, pause_s: float
+) -> None:
     """The server reads and drops a short body, even if it comes late."""
     with Wire(door.web.port) as wire:
         wire.send(head(door, f"Content-Length: {len(ALIVE)}", "Content-Encoding: gzip"))
@@ -106,7 +108,7 @@ def test_a_refused_body_is_not_taken_for_a_request(door: Door, pause_s: float) -
 
 @pytest.mark.parametrize("size", [len(ALIVE), 100_000, 2_000_000])
 @pytest.mark.parametrize("pause_s", [0.0, 0.3])
-def test_a_connection_that_ends_with_a_refusal_says_so(
+def test_a_refusal_that_closes_the_connection_announces_it(
     door: Door, size: int, pause_s: float
 ) -> None:
     """The server closes the connection after a long body, or one without a valid key."""
@@ -130,7 +132,7 @@ def test_a_connection_that_ends_with_a_refusal_says_so(
 
 
 @pytest.mark.trap("senders that never end")
-def test_headers_that_never_end_cost_nobody_else_anything(door: Door) -> None:
+def test_endless_headers_do_not_delay_other_callers(door: Door) -> None:
     """The server closes such connections after a time, and serves others meanwhile."""
     begun = time.monotonic()
     with ExitStack() as stack:
@@ -148,14 +150,14 @@ def test_headers_that_never_end_cost_nobody_else_anything(door: Door) -> None:
     [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET /livez\r\n\r\n", b"\x00" * 64],
     ids=["TLS", "HTTP/0.9", "zeros"],
 )
-def test_what_is_no_http(door: Door, garbage: bytes) -> None:
+def test_non_http_input_is_refused(door: Door, garbage: bytes) -> None:
     with Wire(door.web.port) as wire:
         wire.send(garbage)
         assert wire.read().status == 400
         assert wire.is_closed()
 
 
-def test_who_asks_first_is_told_first(door: Door) -> None:
+def test_expect_continue_gets_a_refusal_before_the_body(door: Door) -> None:
     """``Expect: 100-continue`` saves the upload of a body that is refused."""
     answer = door.web.send(
         f"{door.path}/messages",

@@ -50,14 +50,14 @@ DEEP = 100_000
     ],
     ids=lambda part: ascii(part)[:40],
 )
-def test_settings_that_cannot_be_read(door: Door, body: bytes, status: int, code: str) -> None:
+def test_malformed_settings_are_refused(door: Door, body: bytes, status: int, code: str) -> None:
     before = door.web.send(door.path).body
     answer = door.put(body)
     assert (answer.status, answer.code) == (status, code)
     assert door.web.send(door.path).body == before
 
 
-def test_a_field_twice_means_its_last_value(door: Door) -> None:
+def test_a_repeated_json_field_uses_its_last_value(door: Door) -> None:
     """Almost every parser reads it so: the validated value is also the stored one."""
     answer = door.put(b'{"description":"first","description":"last"}')
     assert json.loads(answer.body)["description"] == "last"
@@ -67,7 +67,7 @@ def test_a_field_twice_means_its_last_value(door: Door) -> None:
 @pytest.mark.parametrize(
     "text", ["😀 \U0001d4b3 \U0010ffff", "e\u0301 é", "\u202e", "ß ẞ \u0131", "\ufeff"]
 )
-def test_text_of_all_planes_comes_back_as_it_was(door: Door, text: str) -> None:
+def test_unicode_text_round_trips(door: Door, text: str) -> None:
     assert door.put(json.dumps({"description": text}).encode()).status == 200
     assert json.loads(door.web.send(door.path).body)["description"] == text
     assert door.put(json.dumps({"description": text}, ensure_ascii=False).encode()).status == 200
@@ -76,7 +76,7 @@ def test_text_of_all_planes_comes_back_as_it_was(door: Door, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["%F0%9F%98%80", "a%00b", "A", "a%20", "-a", "a" * 101, "%ff"])
 @pytest.mark.parametrize("below", ["channels", "producers", "channels/{}/consumers"])
-def test_names_that_cannot_be(door: Door, below: str, name: str) -> None:
+def test_invalid_names_are_refused(door: Door, below: str, name: str) -> None:
     body = b'{"url":"http://127.0.0.1:9/"}' if "consumers" in below else b"{}"
     answer = door.web.send(
         f"/api/v1/{below.format(door.channel)}/{name}",
@@ -113,7 +113,7 @@ def batch(door: Door, body: bytes, kind: str = "application/json") -> tuple[int,
     ],
     ids=lambda part: ascii(part)[:30],
 )
-def test_a_batch_that_cannot_be_read_stores_nothing(door: Door, body: bytes) -> None:
+def test_a_malformed_batch_stores_nothing(door: Door, body: bytes) -> None:
     assert batch(door, body) == (400, "malformed_body", [])
 
 
@@ -177,7 +177,7 @@ def test_hostile_lines_are_refused_one_by_one(door: Door) -> None:
     ],
     ids=str,
 )
-def test_schemas_that_cannot_be_held_against_anything(door: Door, schema: object) -> None:
+def test_invalid_schemas_are_refused(door: Door, schema: object) -> None:
     answer = door.put(json.dumps({"schema": schema}).encode(), path="/event-types/order.made")
     assert (answer.status, answer.code) == (422, "invalid_fields")
 
@@ -196,7 +196,7 @@ def test_schemas_that_cannot_be_held_against_anything(door: Door, schema: object
     ],
     ids=lambda part: ascii(part)[:30],
 )
-def test_bodies_that_break_a_schemas_check_are_refused(door: Door, body: bytes) -> None:
+def test_bodies_that_exceed_schema_limits_are_refused(door: Door, body: bytes) -> None:
     tree = {
         "anyOf": [
             {"type": "array", "items": {"$ref": "#/$defs/tree"}},

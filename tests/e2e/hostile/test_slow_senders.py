@@ -41,7 +41,7 @@ def test_forms_that_never_end_do_not_stop_publishing(door: Door) -> None:
     wait_until(lambda: sign_in(door).status == 403, 5, "people are still turned away")
 
 
-@pytest.mark.trap("half a form")
+@pytest.mark.trap("an incomplete form")
 def test_a_form_that_breaks_off_is_refused(door: Door) -> None:
     with Wire(door.web.port) as wire:
         slow_form(wire)
@@ -52,7 +52,7 @@ def test_a_form_that_breaks_off_is_refused(door: Door) -> None:
 
 
 @pytest.mark.trap("senders that never end")
-def test_a_caller_that_vanished_is_noticed(door: Door) -> None:
+def test_a_disconnected_caller_is_noticed(door: Door) -> None:
     """Also in the middle of a body, while the server sends nothing."""
     with Wire(door.web.port) as wire:
         slow_form(wire)
@@ -69,7 +69,7 @@ def test_a_caller_that_vanished_is_noticed(door: Door) -> None:
     ],
     ids=["message", "batch", "refused"],
 )
-def test_bodies_of_one_key_that_never_end_stop_nobody_else(
+def test_endless_bodies_of_one_key_do_not_block_others(
     door: Door, other: str, place: str, line: str
 ) -> None:
     """More bodies than the server has threads; the server reads a refused body to drop it."""
@@ -99,7 +99,7 @@ def test_many_connections_of_one_key_are_served(door: Door) -> None:
     door.stored.extend([b"x" * 1024] * len(wires))
 
 
-def test_large_bodies_that_take_their_time_may_have_a_quarter_of_the_threads(door: Door) -> None:
+def test_slow_large_bodies_use_at_most_a_quarter_of_the_threads(door: Door) -> None:
     """All are half sent at the same time, perhaps in one process, and none is refused."""
     half = b"y" * 2**19
     with ExitStack() as stack:

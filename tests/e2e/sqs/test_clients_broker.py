@@ -84,7 +84,7 @@ def wait_for_letters(folder: Path, worker: Program) -> None:
     )
 
 
-def test_boto3_places_and_packs_orders(program: Start) -> None:
+def test_boto3_example_sends_and_receives_orders(program: Start) -> None:
     producer = program("boto3", "producer", "producer.py", "1", f"{LAST}")
     consumer = program("boto3", "consumer", "consumer.py")
     assert producer.run().split() == NUMBERS
@@ -97,7 +97,7 @@ def test_boto3_places_and_packs_orders(program: Start) -> None:
         consumer.kill()
 
 
-def test_celery_worker_does_its_tasks(program: Start, tmp_path: Path) -> None:
+def test_celery_worker_runs_its_tasks(program: Start, tmp_path: Path) -> None:
     """The letters include one whose task is retried."""
     command = ("-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "-l", "info")
     worker = program("celery-sqs", "worker", *command)
@@ -107,7 +107,7 @@ def test_celery_worker_does_its_tasks(program: Start, tmp_path: Path) -> None:
         wait_for_letters(tmp_path, worker)
 
 
-def test_django_q2_cluster_does_its_tasks(program: Start, tmp_path: Path) -> None:
+def test_django_q2_cluster_runs_its_tasks(program: Start, tmp_path: Path) -> None:
     program("django-q2", "migrate", "manage.py", "migrate", "-v", "0").run()
     cluster = program("django-q2", "cluster", "manage.py", "qcluster")
     arguments = ("manage.py", "send_letters", "1", f"{LAST}", str(tmp_path))

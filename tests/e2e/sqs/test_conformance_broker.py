@@ -100,7 +100,7 @@ def test_the_same_name_with_other_attributes_is_refused(sqs: Any, name: str) -> 
 
 
 @pytest.mark.parametrize("wrong", ["", "a b", "a" * 81, "queue.", "a.fifo.fifo"])
-def test_names_that_cannot_be(sqs: Any, wrong: str) -> None:
+def test_invalid_names_are_refused(sqs: Any, wrong: str) -> None:
     code = refusal(lambda: sqs.create_queue(QueueName=wrong))
     assert code in {"InvalidParameterValue", "MissingParameter"}
 
@@ -152,7 +152,7 @@ def test_attributes_have_defaults_and_are_set(sqs: Any, name: str) -> None:
         ("ContentBasedDeduplication", "true", "InvalidAttributeName"),
     ],
 )
-def test_attributes_that_cannot_be(
+def test_invalid_queue_attributes_are_refused(
     boto: Any, name: str, attribute: str, value: str, code: str
 ) -> None:
     # API Reference, SetQueueAttributes: Errors. moto stores most of these.
@@ -179,7 +179,7 @@ def test_tags(sqs: Any, name: str) -> None:
     assert not sqs.list_queue_tags(QueueUrl=url).get("Tags")
 
 
-def test_a_queue_has_fifty_tags_at_most(sqs: Any, name: str) -> None:
+def test_a_queue_has_at_most_fifty_tags(sqs: Any, name: str) -> None:
     url = made(sqs, name)
     tags = {str(number): "" for number in range(51)}
     code = refusal(lambda: sqs.tag_queue(QueueUrl=url, Tags=tags))
@@ -187,7 +187,7 @@ def test_a_queue_has_fifty_tags_at_most(sqs: Any, name: str) -> None:
     assert code in {"OverLimit", "InvalidParameterValue"}
 
 
-def test_permissions_are_said_to_be_keys(boto: Any, name: str) -> None:
+def test_permissions_and_policies_are_unsupported(boto: Any, name: str) -> None:
     url = made(boto, name)
     entry = {"AWSAccountIds": ["123456789012"], "Actions": ["SendMessage"]}
     for call in (
@@ -223,7 +223,7 @@ def test_a_message_is_sent_received_and_deleted(sqs: Any, name: str) -> None:
     assert is_empty(sqs, url)
 
 
-def test_what_was_sent_is_received_at_once(boto: Any, name: str) -> None:
+def test_a_sent_message_is_received_at_once(boto: Any, name: str) -> None:
     # Developer Guide, short and long polling: a short poll of a queue with few messages may return
     # none. The broker always returns a message that was sent before.
     url = made(boto, name)
@@ -234,7 +234,7 @@ def test_what_was_sent_is_received_at_once(boto: Any, name: str) -> None:
         boto.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
 
 
-def test_a_long_poll_is_answered_when_something_comes(sqs: Any, name: str) -> None:
+def test_a_long_poll_ends_when_a_message_arrives(sqs: Any, name: str) -> None:
     url = made(sqs, name, ReceiveMessageWaitTimeSeconds="20")
     got: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: got.extend(receive(sqs, url, WaitTimeSeconds=20)))
@@ -263,7 +263,7 @@ def test_attributes_of_each_type_come_back_with_their_checksum(sqs: Any, name: s
     assert "MessageAttributes" not in got
 
 
-def test_the_checksum_of_attributes_is_awss(sqs: Any, name: str) -> None:
+def test_attribute_checksums_equal_those_of_aws(sqs: Any, name: str) -> None:
     # Developer Guide, "Calculating the MD5 message digest for message attributes".
     given = {
         "b": {"DataType": "Binary", "BinaryValue": b"\x01"},
@@ -323,7 +323,7 @@ def test_a_trace_header_comes_back(sqs: Any, name: str) -> None:
         ),
     ],
 )
-def test_messages_that_cannot_be_sent(
+def test_invalid_messages_are_refused(
     boto: Any, name: str, options: dict[str, Any], code: str
 ) -> None:
     # API Reference, SendMessage: Request Parameters and Errors.
@@ -371,7 +371,7 @@ def test_batches_of_each_operation(sqs: Any, name: str) -> None:
     assert is_empty(sqs, url)
 
 
-def test_a_batch_stores_what_it_can(boto: Any, name: str) -> None:
+def test_a_batch_stores_its_valid_messages(boto: Any, name: str) -> None:
     # API Reference, SendMessageBatch: each entry has its own result.
     url = made(boto, name)
     entries = [
@@ -389,7 +389,7 @@ def test_a_batch_stores_what_it_can(boto: Any, name: str) -> None:
     assert bodies(receive(boto, url)) == ["good"]
 
 
-def test_batches_that_cannot_be(sqs: Any, name: str) -> None:
+def test_invalid_batches_are_refused(sqs: Any, name: str) -> None:
     url = made(sqs, name)
 
     def send(*ids: str) -> str:
@@ -403,7 +403,7 @@ def test_batches_that_cannot_be(sqs: Any, name: str) -> None:
     assert is_empty(sqs, url)
 
 
-def test_a_batch_has_a_megabyte_at_most(boto: Any, name: str) -> None:
+def test_a_batch_has_at_most_one_megabyte(boto: Any, name: str) -> None:
     # Developer Guide, message quotas; moto still has 256 KiB.
     url = made(boto, name)
     entries = [{"Id": str(number), "MessageBody": "x" * 262_144} for number in range(5)]
@@ -424,7 +424,7 @@ def test_a_batch_has_a_megabyte_at_most(boto: Any, name: str) -> None:
         {"ReceiveRequestAttemptId": "x"},
     ],
 )
-def test_receives_that_cannot_be(boto: Any, name: str, options: dict[str, Any]) -> None:
+def test_invalid_receive_calls_are_refused(boto: Any, name: str, options: dict[str, Any]) -> None:
     # API Reference, ReceiveMessage: Request Parameters.
     url = made(boto, name)
     assert refusal(lambda: boto.receive_message(QueueUrl=url, **options)) == "InvalidParameterValue"
@@ -433,7 +433,7 @@ def test_receives_that_cannot_be(boto: Any, name: str, options: dict[str, Any]) 
 # Visibility and time
 
 
-def test_a_message_that_is_given_back_returns_and_counts(sqs: Any, name: str) -> None:
+def test_visibility_zero_returns_a_message_and_counts_the_receive(sqs: Any, name: str) -> None:
     url = made(sqs, name)
     sqs.send_message(QueueUrl=url, MessageBody="again")
     (first,) = receive(sqs, url)
@@ -448,7 +448,7 @@ def test_a_message_that_is_given_back_returns_and_counts(sqs: Any, name: str) ->
     assert second["Attributes"][received] == first["Attributes"][received]
 
 
-def test_an_event_type_can_have_a_receive_count_of_its_own(door: Door, name: str) -> None:
+def test_retry_overrides_set_the_receive_count_of_an_event_type(door: Door, name: str) -> None:
     """For the broker alone, as AWS has no event types. It overrides the queue's maxReceiveCount."""
     sqs, name = client(door.environment), name.lower()
     dead = made(sqs, f"{name}-dead")
@@ -473,7 +473,7 @@ def test_an_event_type_can_have_a_receive_count_of_its_own(door: Door, name: str
     assert (found["max_attempts"], found["retry_overrides"][0]["max_attempts"]) == (9, 1)
 
 
-def test_a_message_whose_time_is_over_returns(sqs: Any, name: str) -> None:
+def test_a_message_returns_after_its_visibility_timeout(sqs: Any, name: str) -> None:
     url = made(sqs, name, VisibilityTimeout="1")
     sqs.send_message(QueueUrl=url, MessageBody="slow")
     (first,) = receive(sqs, url)
@@ -482,7 +482,7 @@ def test_a_message_whose_time_is_over_returns(sqs: Any, name: str) -> None:
     assert second["Attributes"]["ApproximateReceiveCount"] == "2"
 
 
-def test_an_extended_message_stays_away(sqs: Any, name: str) -> None:
+def test_an_extended_message_stays_invisible(sqs: Any, name: str) -> None:
     url = made(sqs, name, VisibilityTimeout="1")
     sqs.send_message(QueueUrl=url, MessageBody="kept")
     (got,) = receive(sqs, url, VisibilityTimeout=60)
@@ -492,7 +492,7 @@ def test_an_extended_message_stays_away(sqs: Any, name: str) -> None:
     sqs.delete_message(QueueUrl=url, ReceiptHandle=handle)
 
 
-def test_the_visibility_of_what_is_not_held(boto: Any, name: str) -> None:
+def test_changing_the_visibility_of_an_unleased_message_is_refused(boto: Any, name: str) -> None:
     # API Reference, ChangeMessageVisibility: Errors.
     url, other = made(boto, name), made(boto, f"{name}-other")
     boto.send_message(QueueUrl=url, MessageBody="x")
@@ -516,7 +516,7 @@ def test_the_visibility_of_what_is_not_held(boto: Any, name: str) -> None:
     assert change(handle=got["ReceiptHandle"]) == "InvalidParameterValue"
 
 
-def test_a_handle_that_is_none_deletes_nothing(sqs: Any, name: str) -> None:
+def test_an_invalid_receipt_handle_deletes_nothing(sqs: Any, name: str) -> None:
     url = made(sqs, name)
     assert (
         refusal(lambda: sqs.delete_message(QueueUrl=url, ReceiptHandle="x"))
@@ -524,7 +524,7 @@ def test_a_handle_that_is_none_deletes_nothing(sqs: Any, name: str) -> None:
     )
 
 
-def test_a_delayed_message_comes_later(sqs: Any, name: str) -> None:
+def test_a_delayed_message_is_received_later(sqs: Any, name: str) -> None:
     url = made(sqs, name)
     began = time.time()
     sqs.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=2)
@@ -534,7 +534,7 @@ def test_a_delayed_message_comes_later(sqs: Any, name: str) -> None:
     assert time.time() - began >= 1.9
 
 
-def test_a_queue_delays_what_does_not_say_otherwise(sqs: Any, name: str) -> None:
+def test_queue_delay_applies_to_messages_without_their_own(sqs: Any, name: str) -> None:
     url = made(sqs, name, DelaySeconds="900")
     sqs.send_message(QueueUrl=url, MessageBody="later")
     sqs.send_message(QueueUrl=url, MessageBody="now", DelaySeconds=0)
@@ -578,7 +578,7 @@ def test_a_purged_queue_is_empty(sqs: Any, name: str) -> None:
     assert bodies(receive(sqs, url)) == ["new"]
 
 
-def test_a_queue_that_is_made_again_is_empty(sqs: Any, name: str) -> None:
+def test_a_recreated_queue_is_empty(sqs: Any, name: str) -> None:
     url = made(sqs, name, VisibilityTimeout="5")
     sqs.send_message(QueueUrl=url, MessageBody="old")
     sqs.delete_queue(QueueUrl=url)
@@ -597,7 +597,7 @@ def fifo(sqs: Any, name: str, **attributes: str) -> str:
     return made(sqs, f"{name}.fifo", FifoQueue="true", **attributes)
 
 
-def test_a_group_is_received_in_order_and_others_beside_it(sqs: Any, name: str) -> None:
+def test_a_group_is_received_in_order_and_other_groups_in_parallel(sqs: Any, name: str) -> None:
     url = fifo(sqs, name)
     for number in range(3):
         for group in ("a", "b"):
@@ -630,7 +630,7 @@ def test_sequence_numbers_rise(boto: Any, name: str) -> None:
     assert int(got["Attributes"]["SequenceNumber"]) == sent[0]
 
 
-def test_a_group_waits_for_the_message_that_is_held(sqs: Any, name: str) -> None:
+def test_a_group_waits_for_its_leased_message(sqs: Any, name: str) -> None:
     url = fifo(sqs, name, ContentBasedDeduplication="true")
     for body in ("a1", "a2", "b1"):
         sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId=body[0])
@@ -643,7 +643,7 @@ def test_a_group_waits_for_the_message_that_is_held(sqs: Any, name: str) -> None
     assert bodies(receive(sqs, url)) == ["a2"]
 
 
-def test_a_message_given_back_keeps_its_place(sqs: Any, name: str) -> None:
+def test_a_released_message_keeps_its_position(sqs: Any, name: str) -> None:
     url = fifo(sqs, name, ContentBasedDeduplication="true")
     for body in ("1", "2"):
         sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId="g")
@@ -666,7 +666,7 @@ def test_a_repeated_deduplication_id_is_one_message(sqs: Any, name: str) -> None
     assert is_empty(sqs, url)
 
 
-def test_the_content_is_the_deduplication_id_where_a_queue_says_so(sqs: Any, name: str) -> None:
+def test_content_based_deduplication_uses_the_body(sqs: Any, name: str) -> None:
     url = fifo(sqs, name, ContentBasedDeduplication="true")
     for body in ("x", "x", "y"):
         sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId="g")
@@ -690,7 +690,7 @@ def test_deduplication_may_count_within_a_group(boto: Any, name: str) -> None:
     assert [one["Attributes"]["MessageDeduplicationId"] for one in got] == ["1", "1"]
 
 
-def test_what_a_fifo_queue_needs(sqs: Any, name: str) -> None:
+def test_fifo_requests_without_required_fields_are_refused(sqs: Any, name: str) -> None:
     url = fifo(sqs, name)
 
     def send(**options: Any) -> str:
@@ -757,7 +757,7 @@ def test_a_message_received_too_often_goes_to_the_dead_letter_queue(sqs: Any, na
     assert json.loads(found["RedrivePolicy"]) == json.loads(redrive(sqs, target))
 
 
-def test_a_lapsed_receive_counts_towards_the_dead_letter_queue(sqs: Any, name: str) -> None:
+def test_an_expired_receive_counts_towards_the_dead_letter_queue(sqs: Any, name: str) -> None:
     target = made(sqs, f"{name}-dead")
     url = made(sqs, name, RedrivePolicy=redrive(sqs, target, 1), VisibilityTimeout="1")
     sqs.send_message(QueueUrl=url, MessageBody="poison")
@@ -769,7 +769,7 @@ def test_a_lapsed_receive_counts_towards_the_dead_letter_queue(sqs: Any, name: s
     assert bodies(got) == ["poison"]
 
 
-def test_the_dead_letter_queue_knows_the_source(boto: Any, name: str) -> None:
+def test_a_dead_letter_names_its_source_queue(boto: Any, name: str) -> None:
     # API Reference, ReceiveMessage: DeadLetterQueueSourceArn.
     target = made(boto, f"{name}-dead")
     url = made(boto, name, RedrivePolicy=redrive(boto, target, 1))
@@ -791,12 +791,12 @@ def test_the_dead_letter_queue_knows_the_source(boto: Any, name: str) -> None:
         '{"deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:x", "maxReceiveCount": 1001}',
     ],
 )
-def test_redrive_policies_that_cannot_be(boto: Any, name: str, policy: str) -> None:
+def test_invalid_redrive_policies_are_refused(boto: Any, name: str, policy: str) -> None:
     # Developer Guide, dead-letter queues: the queue exists, maxReceiveCount is 1 to 1,000.
     assert refusal(lambda: made(boto, name, RedrivePolicy=policy)) == "InvalidParameterValue"
 
 
-def test_a_dead_letter_queue_says_whose_it_is(boto: Any, name: str) -> None:
+def test_a_dead_letter_queue_lists_its_source_queues(boto: Any, name: str) -> None:
     # API Reference, SetQueueAttributes: RedriveAllowPolicy.
     denying = made(boto, f"{name}-no", RedriveAllowPolicy='{"redrivePermission": "denyAll"}')
     policy = redrive(boto, denying)
@@ -863,7 +863,7 @@ def test_messages_are_moved_to_another_queue_and_a_task_is_cancelled(boto: Any, 
     assert is_empty(boto, target)
 
 
-def test_what_did_not_die_in_a_queue_is_not_moved_without_a_destination(
+def test_a_message_without_a_source_queue_is_not_moved_without_a_destination(
     boto: Any, name: str
 ) -> None:
     # API Reference, StartMessageMoveTask: messages go to the queues that they came from.
@@ -876,7 +876,7 @@ def test_what_did_not_die_in_a_queue_is_not_moved_without_a_destination(
     assert bodies(receive(boto, target)) == ["direct"]
 
 
-def test_moves_that_cannot_be(boto: Any, name: str) -> None:
+def test_invalid_message_move_tasks_are_refused(boto: Any, name: str) -> None:
     # API Reference, StartMessageMoveTask: Errors.
     def start(**options: Any) -> str:
         return refusal(lambda: boto.start_message_move_task(**options))

@@ -86,7 +86,7 @@ def url(boto: Any, name: str) -> str:
 # The Query protocol
 
 
-def test_a_queue_by_the_query_protocol(door: Door, name: str) -> None:
+def test_query_protocol_manages_queues(door: Door, name: str) -> None:
     created = query(
         door,
         "CreateQueue",
@@ -111,7 +111,7 @@ def test_a_queue_by_the_query_protocol(door: Door, name: str) -> None:
     assert len(texts(tags, "ResponseMetadata/RequestId")) == 1
 
 
-def test_messages_by_the_query_protocol(door: Door, url: str) -> None:
+def test_query_protocol_sends_and_receives_messages(door: Door, url: str) -> None:
     entry = "SendMessageBatchRequestEntry"
     batch = query(
         door,
@@ -166,7 +166,7 @@ def test_messages_by_the_query_protocol(door: Door, url: str) -> None:
     assert texts(done, "DeleteMessageBatchResult/DeleteMessageBatchResultEntry/Id") == ["x"]
 
 
-def test_errors_of_the_query_protocol(door: Door, url: str) -> None:
+def test_query_protocol_returns_errors(door: Door, url: str) -> None:
     gone = query(door, "GetQueueUrl", QueueName="not-there")
     assert refused(gone) == (400, "AWS.SimpleQueueService.NonExistentQueue")
     handle = query(door, "DeleteMessage", QueueUrl=url, ReceiptHandle="x")
@@ -181,7 +181,7 @@ def test_errors_of_the_query_protocol(door: Door, url: str) -> None:
         assert refused(answer) == (400, "MalformedInput")
 
 
-def test_what_is_no_request_is_refused(door: Door) -> None:
+def test_malformed_requests_are_refused(door: Door) -> None:
     for body in ("", "[]", "nonsense", "\ud800", "[" * 100_000):
         request = json_request(door, "SendMessage", {})
         request.data = body.encode("utf-8", "surrogatepass")
@@ -201,7 +201,7 @@ def test_what_is_no_request_is_refused(door: Door) -> None:
 # Signatures and keys
 
 
-def test_a_request_without_a_right_signature_is_refused(door: Door) -> None:
+def test_a_request_without_a_valid_signature_is_refused(door: Door) -> None:
     def answer(door: Door, changed: Mapping[str, str] | None = None) -> tuple[int, str]:
         request = signed(door, json_request(door, "ListQueues", {}))
         return refused(sent(request, **(changed or {})))
@@ -218,7 +218,7 @@ def test_a_request_without_a_right_signature_is_refused(door: Door) -> None:
     assert answer(door, changed) == (403, "SignatureDoesNotMatch")
 
 
-def test_a_body_that_is_not_the_signed_one_is_refused(door: Door) -> None:
+def test_a_body_that_differs_from_the_signed_one_is_refused(door: Door) -> None:
     request = signed(door, json_request(door, "ListQueues", {}))
     made = request.prepare()
     answer = requests.post(
@@ -227,7 +227,7 @@ def test_a_body_that_is_not_the_signed_one_is_refused(door: Door) -> None:
     assert refused(answer) == (403, "SignatureDoesNotMatch")
 
 
-def test_a_presigned_address_is_good_by_itself(door: Door, url: str) -> None:
+def test_a_presigned_url_needs_no_other_credentials(door: Door, url: str) -> None:
     params = {"Action": "GetQueueAttributes", "QueueUrl": url, "AttributeName.1": "QueueArn"}
     request = AWSRequest("GET", f"{door.url}/", params=params)
     answer = sent(signed(door, request, SigV4QueryAuth))
@@ -235,12 +235,12 @@ def test_a_presigned_address_is_good_by_itself(door: Door, url: str) -> None:
     assert arn.endswith(url.rpartition("/")[2])
 
 
-def test_the_console_stays_at_the_address(door: Door) -> None:
+def test_sqs_requests_do_not_hide_the_console(door: Door) -> None:
     answer = requests.get(f"{door.url}/", timeout=ANSWER_TIMEOUT_S, allow_redirects=False)
     assert (answer.status_code, answer.headers["Location"]) == (302, "/admin/")
 
 
-def test_a_key_does_what_its_scopes_and_channels_say(door: Door, boto: Any, name: str) -> None:
+def test_a_key_is_limited_to_its_scopes_and_channels(door: Door, boto: Any, name: str) -> None:
     name = name.lower()
     url = boto.create_queue(QueueName=name)["QueueUrl"]
     other = boto.create_queue(QueueName=f"{name}-other")["QueueUrl"]
@@ -265,7 +265,7 @@ def test_a_key_does_what_its_scopes_and_channels_say(door: Door, boto: Any, name
     worker.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
 
 
-def test_deduplication_ids_of_a_fifo_queue_count_for_all_senders(
+def test_deduplication_ids_of_a_fifo_queue_apply_to_all_senders(
     door: Door, boto: Any, name: str
 ) -> None:
     name = f"{name.lower()}.fifo"
@@ -311,7 +311,9 @@ def channel(boto: Any, name: str) -> str:
     return name.lower()
 
 
-def test_what_the_rest_api_publishes_is_received(door: Door, boto: Any, channel: str) -> None:
+def test_messages_published_over_the_rest_api_are_received_over_sqs(
+    door: Door, boto: Any, channel: str
+) -> None:
     url = boto.get_queue_url(QueueName=channel)["QueueUrl"]
     published = door.broker.call(
         "POST",
@@ -345,7 +347,7 @@ def test_what_the_rest_api_publishes_is_received(door: Door, boto: Any, channel:
     }
 
 
-def test_a_body_that_is_no_text_is_received_in_base64(door: Door, boto: Any, channel: str) -> None:
+def test_a_binary_body_is_received_in_base64(door: Door, boto: Any, channel: str) -> None:
     url = boto.get_queue_url(QueueName=channel)["QueueUrl"]
     door.broker.call("POST", f"/channels/{channel}/messages", 202, data=b"\xff\x00")
     (got,) = boto.receive_message(
@@ -355,7 +357,7 @@ def test_a_body_that_is_no_text_is_received_in_base64(door: Door, boto: Any, cha
     assert got["MessageAttributes"]["Content-Transfer-Encoding"]["StringValue"] == "base64"
 
 
-def test_what_the_door_sends_is_received_through_the_rest_api(
+def test_messages_sent_over_sqs_are_received_over_the_rest_api(
     door: Door, boto: Any, channel: str
 ) -> None:
     url = boto.get_queue_url(QueueName=channel)["QueueUrl"]

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from django.db.models import Count, F
 
-from bench.bodies import number_in
-from bench.inside import batches, claims, statements
-from bench.inside.history import History
+from bench.adapters import no_progress, number_in
+from bench.internal import rows, statements
+from bench.internal.history import History
 from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import Message, MessageBody
@@ -22,20 +22,16 @@ pytestmark = pytest.mark.django_db(transaction=True)
 URL = "http://127.0.0.1:9/take/1"
 
 
-def quietly(done: int, of: int) -> None:
-    """Ignore the progress report."""
-
-
 @pytest.fixture
 def history(monkeypatch: pytest.MonkeyPatch) -> History:
-    monkeypatch.setattr(batches, "CHUNK", 7)
-    return History(URL, most=60)
+    monkeypatch.setattr(rows, "CHUNK", 7)
+    return History(URL, longest=60)
 
 
-def test_the_books_add_up_to_the_rows(history: History) -> None:
-    history.finish(50, quietly)
-    history.wait(40, quietly)
-    history.fail(20, quietly)
+def test_counters_add_up_to_the_rows(history: History) -> None:
+    history.finish(50, no_progress)
+    history.wait(40, no_progress)
+    history.fail(20, no_progress)
 
     assert Counter.totals() == recounted()
     assert counters.gap() == 0
@@ -46,8 +42,8 @@ def test_the_books_add_up_to_the_rows(history: History) -> None:
 
 
 def test_keys_are_time_ordered_and_carry_the_instant(history: History) -> None:
-    history.finish(50, quietly)
-    history.wait(10, quietly)
+    history.finish(50, no_progress)
+    history.wait(10, no_progress)
 
     for model in (Message, Delivery):
         rows = model.objects.order_by("id").values_list("id", "accepted_at")
@@ -58,13 +54,13 @@ def test_keys_are_time_ordered_and_carry_the_instant(history: History) -> None:
             assert 0 <= ids.created_ms(number) - unix_ms <= 2
             assert ids.from_public("dlv", ids.to_public("dlv", number)) == number
     newest = Message.objects.latest("id")
-    assert ids.created_ms(newest.id) < history.made_ms
+    assert ids.created_ms(newest.id) < history.created_ms
 
 
 def test_every_message_has_the_deliveries_and_attempts_that_it_says(history: History) -> None:
-    history.finish(20, quietly)
-    history.wait(10, quietly)
-    history.fail(10, quietly)
+    history.finish(20, no_progress)
+    history.wait(10, no_progress)
+    history.fail(10, no_progress)
 
     counted = Message.objects.annotate(found=Count("deliveries"))
     assert not counted.exclude(found=F("consumer_count")).exists()
@@ -76,8 +72,8 @@ def test_every_message_has_the_deliveries_and_attempts_that_it_says(history: His
 
 
 def test_what_is_scheduled_is_counted_and_not_taken(history: History) -> None:
-    history.wait(10, quietly)
-    history.schedule(30, quietly)
+    history.wait(10, no_progress)
+    history.schedule(30, no_progress)
 
     now = clock.now()
     assert history.steady.deliveries.filter(due_at__gt=now + timedelta(hours=12)).count() == 30
@@ -88,22 +84,22 @@ def test_what_is_scheduled_is_counted_and_not_taken(history: History) -> None:
 
 
 def test_it_grows_and_is_found_again(history: History) -> None:
-    history.finish(10, quietly)
-    told: list[tuple[int, int]] = []
-    again = History(URL, most=60)
-    again.finish(60, lambda done, of: told.append((done, of)))
-    again.finish(60, quietly)
-    again.wait(5, quietly)
-    again.wait(5, quietly)
+    history.finish(10, no_progress)
+    steps: list[tuple[int, int]] = []
+    again = History(URL, longest=60)
+    again.finish(60, lambda done, total: steps.append((done, total)))
+    again.finish(60, no_progress)
+    again.wait(5, no_progress)
+    again.wait(5, no_progress)
 
     assert Counter.totals() == recounted()
     assert Message.objects.count() == 65
-    assert told[-1] == (60, 60)
+    assert steps[-1] == (60, 60)
 
 
 def test_the_pumps_statements_find_their_work_in_it(history: History) -> None:
-    history.wait(700, quietly)
-    found = claims.main(["1"], quietly)
+    history.wait(700, no_progress)
+    found = statements.measure_pump(no_progress, samples=1)
 
     assert found["claim_ms"] > 0
     assert Counter.totals() == recounted()
@@ -111,9 +107,9 @@ def test_the_pumps_statements_find_their_work_in_it(history: History) -> None:
 
 
 @pytest.mark.mariadb
-def test_bare_statements_leave_the_books_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minimal_statements_leave_the_counters_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statements, "MESSAGES", 250)
-    found = statements.main(["4", "5", "50"], quietly)
+    found = statements.measure_minimum(no_progress, group=4, paced=5, rate=50, pids=[])
 
     costs = {"commit_one", "commit_group", "claim", "settle"}
     assert found.keys() == costs | {"commit_p50", "commit_p99"}

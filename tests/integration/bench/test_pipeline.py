@@ -6,14 +6,13 @@ import pytest
 from django.db import connection
 from django.db.models import Count, F
 
-from bench.adapters import BenchError
-from bench.inside import batches
-from bench.inside.month import Month
+from bench.adapters import BenchError, no_progress
+from bench.internal import rows
+from bench.internal.history import Month
 from bench.machine import Machine
-from bench.pipeline import page
-from bench.pipeline.delivering import Spell
-from bench.pipeline.findings import Answer, Findings
-from bench.pipeline.questions import QUESTIONS
+from bench.pipeline.__main__ import markdown
+from bench.pipeline.queries import QUESTIONS
+from bench.pipeline.session import Answer, Cost, Findings, Latency
 from channels_app.models import Message, MessageBody
 from delivery.maintenance import counters
 from delivery.models import Attempt, Counter, Delivery
@@ -22,17 +21,13 @@ from tests.support.pumping import recounted
 MACHINE = Machine("A processor", 2, 8.0, "Linux 6", "3.11.7", 35.0, 0.1)
 
 
-def quietly(done: int, of: int) -> None:
-    """Ignore the progress report."""
-
-
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif("connection.vendor != 'mysql'", reason="the month is made by MariaDB")
 def test_the_month_is_what_the_broker_would_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "CHUNK", 70)
+    monkeypatch.setattr(rows, "CHUNK", 70)
     month = Month.of(400)
-    batches.in_chunks(month.make, 0, 100, quietly)
-    batches.in_chunks(Month.of(400).make, 100, 400, quietly)
+    rows.in_chunks(month.insert, 0, 100, no_progress)
+    rows.in_chunks(Month.of(400).insert, 100, 400, no_progress)
 
     assert Message.objects.count() == MessageBody.objects.count() == 400
     assert (Delivery.objects.count(), Attempt.objects.count()) == (800, 1000)
@@ -48,16 +43,20 @@ def test_the_month_is_what_the_broker_would_have_left(monkeypatch: pytest.Monkey
 
 
 def findings() -> Findings:
-    one = Answer("usage", 1_000_000, 2_200_000, 20.0, 4.0, 100 << 20, 900 << 20, 800 << 20)
-    other = Answer("usage", 5_000_000, 11_000_000, 80.0, 18.0, 100 << 20, 1000 << 20, 800 << 20)
-    other.mariadb_s, other.mariadb_cpu_s, other.duckdb_s = 240.0, 230.0, 9.0
-    spells = [Spell("nothing else", 5.0, 9.0, 20.0), Spell("pruning", 6.0, 12.0, 100.0, 500_000)]
+    small = Cost(20.0, 4.0, 100 << 20, 900 << 20, 800 << 20)
+    large = Cost(80.0, 18.0, 100 << 20, 1000 << 20, 800 << 20)
+    one = Answer("usage", 1_000_000, 2_200_000, small)
+    other = Answer("usage", 5_000_000, 11_000_000, large, 240.0, 230.0, Cost(9.0))
+    latencies = [
+        Latency("nothing else", 5.0, 9.0, 20.0),
+        Latency("pruning", 6.0, 12.0, 100.0, 500_000),
+    ]
     at = "2026-01-01T00:00:00+00:00"
-    return Findings(at, MACHINE, "MariaDB settings", [one, other], spells, 1_000_000)
+    return Findings(at, MACHINE, "MariaDB settings", [one, other], latencies, 1_000_000)
 
 
 def test_the_page_shows_what_was_found() -> None:
-    text = page.markdown(findings())
+    text = markdown(findings())
 
     assert "With 5,000,000 attempts:" in text
     usage = "| usage of 30 days, with latencies | 11,000,000 | 80.0 s | 137,500 | 240.0 s | 3.00 |"
@@ -73,7 +72,7 @@ def test_a_failure_stands_in_its_place() -> None:
     found = findings()
     found.answers[1].failures.append("usage ended with 1: no")
     found.failures.append("The broker did not start.")
-    text = page.markdown(found)
+    text = markdown(found)
     assert "**failed:** usage ended with 1: no" in text
     assert "**failed:** The broker did not start." in text
 

@@ -41,7 +41,7 @@ def test_values_are_kept_and_counted() -> None:
     assert cache.get_many([]) == {}
 
 
-def test_what_has_expired_is_absent() -> None:
+def test_expired_values_are_absent() -> None:
     cache.set("tries", 1)
     change("expires", connection.ops.adapt_datetimefield_value(timezone.now() - timedelta(hours=1)))
 
@@ -61,7 +61,7 @@ def test_a_row_that_would_run_code_is_absent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stored", ["", "?", "AAAA"])
-def test_a_row_that_cannot_be_read_is_absent(stored: str) -> None:
+def test_an_unreadable_row_is_absent(stored: str) -> None:
     cache.set("tries", 1)
     change("value", stored)
 

@@ -38,13 +38,13 @@ def ids(found: list[django_checks.CheckMessage]) -> list[str | None]:
 
 
 @pytest.mark.parametrize("key", ["", "short", "x" * 49])
-def test_a_secret_key_that_can_be_guessed(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weak_secret_key_is_an_error(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "SECRET_KEY", key)
 
     assert ids(checks.secret_key()) == ["hookstation.E001"]
 
 
-def test_a_secret_key_of_good_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_secret_key_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "SECRET_KEY", "x" * 50)
 
     assert checks.secret_key() == []
@@ -105,20 +105,20 @@ def test_grpc_without_tls(address: str, certificate: str, bad: int, environment:
 
 
 @pytest.mark.trap("a lease shorter than the timeout")
-def test_a_lease_that_ends_with_its_timeout(environment: Any) -> None:
+def test_a_lease_grace_that_is_too_short_is_an_error(environment: Any) -> None:
     environment(lease_grace_ms=checks.MIN_LEASE_GRACE_MS - 1)
 
     assert ids(checks.times()) == ["hookstation.E005"]
 
 
 @pytest.mark.parametrize("values", [{"timeout_ms": 300_001}, {"connect_timeout_ms": 15_001}])
-def test_timeouts_that_do_not_fit(values: dict[str, int], environment: Any) -> None:
+def test_inconsistent_timeouts_are_errors(values: dict[str, int], environment: Any) -> None:
     environment(**values)
 
     assert ids(checks.times()) == ["hookstation.E006"]
 
 
-def test_certificates_that_are_not_there(environment: Any, tmp_path: Any) -> None:
+def test_a_missing_ca_file_is_an_error(environment: Any, tmp_path: Any) -> None:
     environment(ca_file=str(tmp_path / "none.pem"))
 
     assert ids(checks.ca_file()) == ["hookstation.E007"]
@@ -132,7 +132,7 @@ def test_debug_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.trap("a database with a known fault")
 @pytest.mark.parametrize(("version", "bad"), [((3, 51, 2), 1), ((3, 51, 3), 0), ((3, 52, 0), 0)])
-def test_sqlite_with_the_fault(
+def test_a_faulty_sqlite_version_is_a_warning(
     version: tuple[int, int, int], bad: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
@@ -165,7 +165,7 @@ def test_another_charset_than_utf8mb4() -> None:
 
 
 @pytest.mark.django_db
-def test_a_server_that_does_not_answer() -> None:
+def test_an_unreachable_database_server_is_reported() -> None:
     def gone(*args: Any) -> Any:
         raise OperationalError("no route")
 
@@ -175,12 +175,12 @@ def test_a_server_that_does_not_answer() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.mariadb
-def test_the_tests_own_server_is_a_good_one() -> None:
+def test_the_test_server_passes_all_checks() -> None:
     assert checks.database(databases=["default"]) == []
 
 
 @pytest.mark.django_db
-def test_they_are_run_by_django(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_django_runs_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "SECRET_KEY", "short")
 
     with pytest.raises(SystemCheckError, match=r"hookstation\.E001"):
@@ -195,7 +195,7 @@ def test_they_are_run_by_django(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("open", "", ["hookstation.W003"], id="without mail"),
     ],
 )
-def test_strangers_who_could_not_verify_their_address(
+def test_open_signup_without_mail_is_an_error(
     signup: str, email_url: str, found: list[str], environment: Any
 ) -> None:
     environment(signup=signup, email_url=email_url)
@@ -203,7 +203,7 @@ def test_strangers_who_could_not_verify_their_address(
     assert ids(checks.sign_up()) == found
 
 
-def test_a_variable_that_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("HOOKSTATION_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOOKSTATION_RETENTION_DAYS", "30")
@@ -218,7 +218,7 @@ def test_a_variable_that_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert misspelt.hint == "Did you mean HOOKSTATION_RETENTION_DAYS?"
 
 
-def test_every_check_of_what_an_operator_sets_runs_before_a_command() -> None:
+def test_checks_of_settings_run_before_each_command() -> None:
     ours = [one for one in registry.registered_checks if one.__module__ == checks.__name__]
     assert len(ours) > 5
     assert [one for one in ours if not {INSTALLATION, Tags.database} & set(one.tags)] == []

@@ -51,13 +51,13 @@ def found(look: Callable[[], Iterable[Finding]]) -> list[tuple[str, str]]:
     return [(finding.level, finding.id) for finding in findings]
 
 
-def test_a_healthy_installation_has_nothing_to_tell() -> None:
+def test_a_healthy_installation_has_no_findings() -> None:
     DeliveryFactory.create(delivered=True)
 
     assert diagnosis.find() == []
 
 
-def test_tables_that_are_older_than_the_code_are_all_there_is_to_say() -> None:
+def test_missing_migrations_are_the_only_finding() -> None:
     PumpSlot.objects.all().delete()
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_migrations WHERE app = 'delivery'")
@@ -65,19 +65,19 @@ def test_tables_that_are_older_than_the_code_are_all_there_is_to_say() -> None:
     assert found(diagnosis.find) == [("error", "migrations")]
 
 
-def test_no_living_pump() -> None:
+def test_a_missing_pump_is_a_finding() -> None:
     PumpSlot.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=1))
 
     assert found(diagnosis.find) == [("error", "pumps")]
 
 
-def test_a_delivery_that_is_late() -> None:
+def test_a_late_delivery_is_a_finding() -> None:
     DeliveryFactory.create(due_at=timezone.now() - timedelta(minutes=5))
 
     assert found(diagnosis.find) == [("warning", "oldest_due")]
 
 
-def test_a_schedule_that_nobody_fires() -> None:
+def test_a_schedule_that_is_not_fired_is_a_finding() -> None:
     now = timezone.now()
     ScheduleFactory.create(next_at=now - timedelta(seconds=30))
     assert found(diagnosis.find) == []
@@ -85,14 +85,14 @@ def test_a_schedule_that_nobody_fires() -> None:
     assert found(diagnosis.find) == [("error", "schedules_overdue")]
 
 
-def test_dead_letters_and_books_that_do_not_add_up() -> None:
+def test_dead_letters_and_wrong_counters_are_findings() -> None:
     delivery = DeliveryFactory.create(dead=True)
     Counter.add({(delivery.consumer_id, "delivered"): 1}, 0)
 
     assert found(diagnosis.find) == [("warning", "reconciliation_gap"), ("info", "dead_letters")]
 
 
-def test_consumers_that_get_nothing() -> None:
+def test_consumers_without_deliveries_are_findings() -> None:
     ConsumerFactory.create(disabled=True)
     ConsumerHealth.objects.create(consumer=ConsumerFactory.create(), circuit="open")
     ConsumerHealth.objects.create(consumer=ConsumerFactory.create(retired=True), circuit="open")
@@ -103,7 +103,7 @@ def test_consumers_that_get_nothing() -> None:
     assert findings[1].sentence.startswith("1 consumers")
 
 
-def test_a_schema_that_is_refused_today() -> None:
+def test_a_schema_that_is_now_refused_is_a_finding() -> None:
     channel = ChannelFactory.create(slug="orders")
     fine = {"pattern": "^a+$"}
     EventType.objects.create(channel=channel, name="fine", schema=fine)
@@ -115,7 +115,7 @@ def test_a_schema_that_is_refused_today() -> None:
     assert "orders/paid" in next(iter(diagnosis.event_types())).sentence
 
 
-def test_people_whom_no_mail_reaches(settings: Any) -> None:
+def test_unreachable_mail_addresses_are_findings(settings: Any) -> None:
     settings.CAN_MAIL = False
     assert found(diagnosis.mail) == []
     user = User.objects.create_user("mia")
@@ -126,7 +126,7 @@ def test_people_whom_no_mail_reaches(settings: Any) -> None:
     assert found(diagnosis.mail) == []
 
 
-def test_a_rotation_that_is_not_finished() -> None:
+def test_an_unfinished_key_rotation_is_a_finding() -> None:
     ConsumerFactory.create()
     assert found(diagnosis.encryption) == []
 
@@ -135,7 +135,7 @@ def test_a_rotation_that_is_not_finished() -> None:
     assert found(diagnosis.encryption) == [("warning", "key_rotation")]
 
 
-@pytest.mark.trap("a key that only one host knows")
+@pytest.mark.trap("an encryption key that only one host has")
 def test_a_process_that_lacks_a_key_is_named() -> None:
     PumpSlot.objects.update(missing_key_ids="0badcafe")
     assert found(diagnosis.encryption) == [("error", "process_keys")]
@@ -147,7 +147,7 @@ def test_a_process_that_lacks_a_key_is_named() -> None:
     assert f"({data_encryption.encrypting_key_id()})" in finding.sentence
 
 
-def test_a_new_key_that_does_not_seal_yet_and_one_that_opens_nothing() -> None:
+def test_an_inactive_and_an_unusable_key_are_findings() -> None:
     old, new = generate_key(), generate_key()
     with host(old):
         PumpSlot.objects.all().delete()
@@ -158,7 +158,7 @@ def test_a_new_key_that_does_not_seal_yet_and_one_that_opens_nothing() -> None:
         assert found(diagnosis.encryption) == [("error", "encryption_key")]
 
 
-def test_a_rotation_that_left_out_a_consumer_s_headers() -> None:
+def test_a_rotation_that_skipped_consumer_headers_is_a_finding() -> None:
     consumer = ConsumerFactory.create()
     former = Keyring.from_texts([generate_key()])
     Consumer.objects.filter(pk=consumer.pk).update(headers_sealed=former.encrypt(b"{}", b"x"))
@@ -172,12 +172,14 @@ def test_a_rotation_that_left_out_a_consumer_s_headers() -> None:
 @pytest.mark.parametrize(
     ("free", "level"), [(2 * 1024**3, None), (500 * 1024**2, "warning"), (1024, "error")]
 )
-def test_a_disk_that_fills(free: int, level: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_disk_space_is_a_finding(
+    free: int, level: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(free * 2, free, free))
     assert set(found(diagnosis.disk)) == ({(level, "disk")} if level else set())
 
 
-def test_a_data_folder_that_cannot_be_written(
+def test_an_unwritable_data_folder_is_a_finding(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert found(diagnosis.data_dir) == []
@@ -187,7 +189,7 @@ def test_a_data_folder_that_cannot_be_written(
     assert found(diagnosis.data_dir) == [("error", "data_dir")]
 
 
-def test_a_database_that_is_away() -> None:
+def test_an_unavailable_database_is_a_finding() -> None:
     def gone(*args: Any) -> Any:
         raise OperationalError("no route")
 
@@ -196,7 +198,7 @@ def test_a_database_that_is_away() -> None:
 
 
 @pytest.mark.mariadb
-def test_a_server_that_may_lose_commits() -> None:
+def test_a_server_without_durable_commits_is_a_finding() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@innodb_flush_log_at_trx_commit")
         (before,) = cursor.fetchone()
@@ -207,7 +209,7 @@ def test_a_server_that_may_lose_commits() -> None:
 
 
 @pytest.mark.mariadb
-def test_a_server_that_refuses_the_largest_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_too_small_max_allowed_packet_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@max_allowed_packet")
         (most,) = cursor.fetchone()
@@ -221,7 +223,7 @@ def test_a_server_that_refuses_the_largest_bodies(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.mariadb
-def test_clocks_that_disagree() -> None:
+def test_different_clocks_are_a_finding() -> None:
     assert found(diagnosis.clocks) == []
 
     with connection.cursor() as cursor:
@@ -231,7 +233,7 @@ def test_clocks_that_disagree() -> None:
         cursor.execute("SET timestamp = DEFAULT")
 
 
-def test_clocks_are_compared_within_an_error_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_comparison_considers_the_measurement_error(monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.offset()
     assert abs(now.seconds) <= now.error_s + 0.05
 
@@ -244,7 +246,7 @@ def test_clocks_are_compared_within_an_error_bar(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("ahead_s", "expected"), [(0.01, []), (0.3, ["info"]), (-5.0, ["warning"])]
 )
-def test_a_drift_is_told_by_how_far_it_is(
+def test_the_severity_of_a_clock_offset_depends_on_its_size(
     ahead_s: float, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "offset", lambda: clock.Offset(ahead_s, 0.001))

@@ -98,7 +98,7 @@ def call(
 @pytest.mark.django_db
 @pytest.mark.seed("S4-31")
 @pytest.mark.parametrize("name", REQUESTS)
-def test_both_ways_give_the_same_answer(name: str, authorization: str) -> None:
+def test_fast_path_and_django_give_the_same_response(name: str, authorization: str) -> None:
     status, method, path, has_key = REQUESTS[name]
     key = authorization if has_key else ""
 
@@ -124,7 +124,7 @@ def test_both_ways_give_the_same_answer(name: str, authorization: str) -> None:
 
 
 @pytest.mark.django_db
-def test_the_address_alone_chooses_the_way(
+def test_only_the_url_selects_the_fast_path(
     authorization: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[str] = []
@@ -162,7 +162,7 @@ def test_publishing_reads_no_session(authorization: str) -> None:
 @pytest.mark.slow("collects garbage after each request")
 @pytest.mark.django_db
 @pytest.mark.parametrize("status", [202, 409])
-def test_an_answered_request_is_forgotten_with_its_body(status: int, authorization: str) -> None:
+def test_a_finished_request_and_its_body_are_freed(status: int, authorization: str) -> None:
     def publish(number: int) -> str:
         """With 409, the second request reuses the key with a different body and is refused after
         its body was read."""
@@ -206,7 +206,7 @@ def port() -> Iterator[int]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_real_server_publishes_and_lets_people_in(port: int, authorization: str) -> None:
+def test_a_real_server_publishes_and_serves_sign_in(port: int, authorization: str) -> None:
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     headers = {"Authorization": authorization, "Content-Type": "application/json"}
 

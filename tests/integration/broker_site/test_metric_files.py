@@ -40,7 +40,7 @@ def shown(folder: Path, *others: Path) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def test_processes_add_up_under_one_name(tmp_path: Path) -> None:
+def test_metrics_of_processes_are_summed(tmp_path: Path) -> None:
     count(tmp_path, 2)
     count(tmp_path, 3)
 
@@ -52,7 +52,7 @@ def test_processes_add_up_under_one_name(tmp_path: Path) -> None:
     assert found["t_seconds_sum"] == 5
 
 
-@pytest.mark.trap("a restart forgets how often a consumer failed")
+@pytest.mark.trap("a restart resets the failure count")
 def test_dead_processes_stay_in_the_sum_however_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +69,7 @@ def test_dead_processes_stay_in_the_sum_however_many(
     assert shown(tmp_path)["t_seconds_count"] == 4
 
 
-def test_a_living_process_keeps_its_file(tmp_path: Path) -> None:
+def test_a_running_process_keeps_its_metrics_file(tmp_path: Path) -> None:
     mine = tmp_path / f"counter_{count(tmp_path, 1)}.db"
     own = tmp_path / f"counter_{os.getpid()}.db"
     mine.rename(own)
@@ -79,7 +79,7 @@ def test_a_living_process_keeps_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", range(1, 9))
-def test_a_merge_that_breaks_off_neither_loses_nor_doubles(
+def test_an_interrupted_merge_neither_loses_nor_doubles_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     monkeypatch.setattr(metric_files, "KEEP", 1)

@@ -74,7 +74,7 @@ def test_a_transaction_begins_with_its_first_statement(monkeypatch: pytest.Monke
     assert Team.objects.get().name == "There"
 
 
-def test_a_transaction_without_statements_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_without_statements_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     store()
     with listening(monkeypatch) as sent:
         with transaction.atomic():
@@ -120,7 +120,7 @@ def test_last_statements_inside_another_transaction_leave_that_open() -> None:
     assert Team.objects.get().name == "Here"
 
 
-def test_a_first_statement_is_what_it_is_alone() -> None:
+def test_a_first_statement_has_the_same_result_as_alone() -> None:
     store()
     with transaction.atomic():
         assert Team.objects.filter(name__contains="%").count() == 0
@@ -138,7 +138,7 @@ def test_a_first_statement_is_what_it_is_alone() -> None:
     assert [(team.slug, team.name) for team in Team.objects.all()] == [("here", "B")]
 
 
-def test_a_first_statement_that_cannot_be_quoted_has_not_begun_anything() -> None:
+def test_a_first_statement_that_cannot_be_quoted_begins_no_transaction() -> None:
     with suppress(ZeroDivisionError), transaction.atomic(), connection.cursor() as cursor:
         with pytest.raises(ProgrammingError):
             cursor.execute("SELECT %s", ("one", "too many"))
@@ -147,7 +147,7 @@ def test_a_first_statement_that_cannot_be_quoted_has_not_begun_anything() -> Non
     assert not Team.objects.exists()
 
 
-def test_what_the_first_statement_wrote_is_undone_with_the_rest() -> None:
+def test_a_rollback_includes_the_first_statement() -> None:
     with suppress(ZeroDivisionError), transaction.atomic():
         Team.objects.create(slug="gone")
         raise ZeroDivisionError
@@ -155,7 +155,7 @@ def test_what_the_first_statement_wrote_is_undone_with_the_rest() -> None:
     assert not connection.in_atomic_block
 
 
-def test_what_fails_inside_is_undone_and_the_connection_goes_on() -> None:
+def test_a_failed_transaction_rolls_back_and_the_connection_stays_usable() -> None:
     with suppress(ZeroDivisionError), transaction.atomic():
         store()
         raise ZeroDivisionError
@@ -178,7 +178,7 @@ def test_savepoints_work() -> None:
     assert [team.slug for team in Team.objects.all()] == ["here"]
 
 
-def test_a_healthy_connection_is_not_asked_whether_it_is() -> None:
+def test_a_healthy_connection_is_not_pinged() -> None:
     connection.ensure_connection()
     assert asked(connection.is_usable) == 0
     assert connection.is_usable()
@@ -194,7 +194,7 @@ def kill() -> None:
     time.sleep(0.1)
 
 
-@pytest.mark.trap("connected at the start and never again")
+@pytest.mark.trap("no reconnection")
 def test_a_connection_that_the_server_closed_is_replaced_before_the_next_statement() -> None:
     connection.ensure_connection()
     kill()
@@ -204,7 +204,7 @@ def test_a_connection_that_the_server_closed_is_replaced_before_the_next_stateme
     assert Team.objects.count() == 1
 
 
-def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
+def test_a_connection_that_broke_in_use_is_replaced() -> None:
     connection.close_if_unusable_or_obsolete()
     assert Team.objects.count() == 0  # checks the connection's health, once for each request
     broken = connection.connection
@@ -223,15 +223,15 @@ def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
     [
         "import broker_site.wsgi",
         # Up to the first query, which fails because something that it needs is missing.
-        "django.setup(); from delivery.runtime import cluster; del cluster.task_queue\n"
-        "with contextlib.suppress(NameError): cluster.run()",
+        "django.setup(); from delivery.cluster import qcluster; del qcluster.task_queue\n"
+        "with contextlib.suppress(NameError): qcluster.run()",
         "django.setup(); from delivery.management.commands import broker; del broker.Supervisor\n"
         "with contextlib.suppress(NameError): "
         "broker.Command().handle(bind='127.0.0.1:0', role='worker')",
     ],
     ids=["web", "worker", "supervisor"],
 )
-def test_a_process_that_lives_long_does_not_wait_for_ever(start: str) -> None:
+def test_read_timeout_depends_on_the_process(start: str) -> None:
     script = (
         f"import contextlib, django\n{start}\nfrom django.db import connection\n"
         "print(connection.get_connection_params()['read_timeout'])"
@@ -247,7 +247,7 @@ def test_a_process_that_lives_long_does_not_wait_for_ever(start: str) -> None:
     assert int(printed.split()[-1]) == longest
 
 
-def test_an_answer_that_does_not_come_is_a_lost_connection(
+def test_a_missing_response_is_a_lost_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connection.close()

@@ -113,7 +113,7 @@ def defaults(model: type[models.Model], *, but: set[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("microsecond", [0, 1, 250_000])
-def test_every_column_is_what_the_model_would_have_stored(
+def test_raw_insert_stores_the_same_columns_as_the_model(
     microsecond: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime(2026, 3, 1, 12, 30, 15, microsecond, tzinfo=UTC)
@@ -190,7 +190,7 @@ def test_callers_who_share_a_commit_get_their_own_results(
     }
 
 
-def test_a_key_that_is_twice_in_a_group_stands_for_one_message(
+def test_a_key_repeated_within_a_group_stores_one_message(
     monkeypatch: pytest.MonkeyPatch, groups: list[int]
 ) -> None:
     view, other = view_of(make_channel()), view_of(make_channel())
@@ -223,7 +223,7 @@ def test_producers_share_their_keys_where_the_channel_says_so(scope: str, stored
     assert accept.known(view, 2, publication) == second._replace(duplicate=True)
 
 
-def test_one_that_cannot_be_stored_fails_nobody_else(
+def test_a_failed_message_does_not_fail_others_in_its_group(
     monkeypatch: pytest.MonkeyPatch, groups: list[int]
 ) -> None:
     view = view_of(make_channel())
@@ -238,7 +238,7 @@ def test_one_that_cannot_be_stored_fails_nobody_else(
     assert IdempotencyRecord.objects.count() == 3
 
 
-def test_a_key_that_another_process_takes_in_between_fails_nobody(
+def test_a_key_stored_by_another_process_meanwhile_fails_no_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel = make_channel()
@@ -286,7 +286,7 @@ def test_a_database_that_is_away_fails_all_at_once(
     ("deadlocks", "tried"),
     [(transactions.ATTEMPTS - 1, [1, 4]), (transactions.ATTEMPTS, [1, 4, 1, 1, 1, 1])],
 )
-def test_a_deadlock_is_tried_again_for_the_whole_group_then_for_each_alone(
+def test_a_deadlock_is_retried_for_the_group_then_for_each_request(
     deadlocks: int, tried: list[int], monkeypatch: pytest.MonkeyPatch, groups: list[int]
 ) -> None:
     view = view_of(make_channel())
@@ -307,7 +307,9 @@ def test_a_deadlock_is_tried_again_for_the_whole_group_then_for_each_alone(
 
 
 @pytest.mark.mariadb
-def test_what_is_large_waits_for_nobody(monkeypatch: pytest.MonkeyPatch, groups: list[int]) -> None:
+def test_large_bodies_do_not_wait_for_a_group(
+    monkeypatch: pytest.MonkeyPatch, groups: list[int]
+) -> None:
     view = view_of(make_channel())
     many = [Publication(b"%d" % n) for n in range(accept.SHARED_MESSAGES + 1)]
     large = [Publication(b"x" * (accept.SHARED_BYTES + 1))]
@@ -319,7 +321,7 @@ def test_what_is_large_waits_for_nobody(monkeypatch: pytest.MonkeyPatch, groups:
     assert groups == [1]
 
 
-def test_real_threads_mix_nothing_up() -> None:
+def test_concurrent_threads_get_their_own_results() -> None:
     views = [view_of(make_channel()) for _ in range(3)]
     accept.accept(views[0], None, [Publication(b"taken", idempotency_key="taken")])
     wrong: list[object] = []
@@ -350,20 +352,20 @@ def test_real_threads_mix_nothing_up() -> None:
 
 
 def test_a_failed_write_leaves_no_transaction_open() -> None:
-    good: raw.Statement = ("INSERT INTO channels_app_directoryversion VALUES (7, 0)", [])
+    good: raw.Statement = ("INSERT INTO channels_app_configversion VALUES (7, 0)", [])
     bad: raw.Statement = ("INSERT INTO nowhere VALUES (1)", [])
     for statements in ([bad, good], [good, bad]):
         with pytest.raises(Exception, match="nowhere"):
             transactions.write(statements)
-        assert raw.read("SELECT id FROM channels_app_directoryversion WHERE id = 7") == []
+        assert raw.read("SELECT id FROM channels_app_configversion WHERE id = 7") == []
     transactions.write([good])
     connection.close()
-    assert raw.read("SELECT id FROM channels_app_directoryversion WHERE id = 7") == [(7,)]
+    assert raw.read("SELECT id FROM channels_app_configversion WHERE id = 7") == [(7,)]
 
 
-@pytest.mark.trap("a yes without a stored row")
+@pytest.mark.trap("acknowledged but not stored")
 @pytest.mark.mariadb
-def test_nothing_counts_as_stored_before_the_commit_was_answered(
+def test_nothing_is_acknowledged_before_the_commit_is_confirmed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     view = view_of(make_channel())

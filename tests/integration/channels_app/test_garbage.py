@@ -28,14 +28,14 @@ def counts(module: str) -> tuple[int, int]:
 
 
 @pytest.mark.slow("starts a process")
-def test_a_web_process_spares_what_it_has_loaded() -> None:
+def test_a_web_process_freezes_loaded_objects_for_the_garbage_collector() -> None:
     spared, looked_at = counts("broker_site.web")
     assert spared > LOADED
     assert looked_at < LOADED / 10
 
 
 @pytest.mark.slow("starts a process")
-def test_what_nobody_spared_is_looked_at() -> None:
+def test_objects_that_are_not_frozen_are_collected() -> None:
     spared, looked_at = counts("broker_site.wsgi")
     assert spared < LOADED / 10
     assert looked_at > LOADED

@@ -91,7 +91,7 @@ def queue(
     return calls
 
 
-def test_nobody_waits_for_company(storage: Storage) -> None:
+def test_a_single_request_does_not_wait_for_a_group(storage: Storage) -> None:
     group = make(storage)
 
     assert group.run("a", 1) == "stored a"
@@ -99,7 +99,7 @@ def test_nobody_waits_for_company(storage: Storage) -> None:
     assert storage.groups == [["a"], ["b"]]
 
 
-def test_who_comes_meanwhile_is_the_next_group(storage: Storage) -> None:
+def test_requests_during_a_commit_form_the_next_group(storage: Storage) -> None:
     calls = queue(make(storage), storage, "abcde")
     storage.open.set()
 
@@ -124,7 +124,7 @@ def test_groups_have_a_largest_number(storage: Storage) -> None:
     assert [len(some) for some in storage.groups] == [1, 3, 3, 1]
 
 
-def test_groups_have_a_largest_size_and_one_alone_may_have_more(storage: Storage) -> None:
+def test_groups_have_a_maximum_size_but_one_request_may_exceed_it(storage: Storage) -> None:
     calls = queue(make(storage, max_size=25), storage, "abcdef", size=10)
     storage.open.set()
     for call in calls:
@@ -134,7 +134,7 @@ def test_groups_have_a_largest_size_and_one_alone_may_have_more(storage: Storage
     assert make(storage, max_size=25).run("z", 26) == "stored z"
 
 
-def test_one_that_cannot_be_stored_fails_nobody_else(storage: Storage) -> None:
+def test_a_failed_message_does_not_fail_others_in_its_group(storage: Storage) -> None:
     calls = queue(make(storage), storage, ["a", "b", "bad", "c"])
     storage.open.set()
     outcomes = [call.outcome() for call in calls]
@@ -146,7 +146,7 @@ def test_one_that_cannot_be_stored_fails_nobody_else(storage: Storage) -> None:
     assert set(storage.threads[2:]) == {call.thread for call in calls[1:]}
 
 
-def test_an_error_that_is_everybodys_is_not_tried_again(storage: Storage) -> None:
+def test_an_error_of_the_whole_group_is_not_retried(storage: Storage) -> None:
     calls = queue(make(storage), storage, "abcd")
     storage.failure = OperationalError(raw.LOST, "away")
     storage.open.set()
@@ -158,8 +158,8 @@ def test_an_error_that_is_everybodys_is_not_tried_again(storage: Storage) -> Non
     assert storage.groups == [["a"], ["b", "c", "d"]]
 
 
-@pytest.mark.trap("a minute before the minute")
-def test_nobody_waits_long_for_a_commit_that_does_not_come(storage: Storage) -> None:
+@pytest.mark.trap("two timeouts in a row")
+def test_waiting_for_a_stuck_commit_is_bounded(storage: Storage) -> None:
     """Later callers would otherwise wait for the stuck commit and then for their own."""
     group = make(storage, max_wait_s=0.5)
     first, *behind = queue(group, storage, "abc")
@@ -173,7 +173,7 @@ def test_nobody_waits_long_for_a_commit_that_does_not_come(storage: Storage) -> 
     assert storage.groups == [["a"], ["d"]]
 
 
-def test_an_interrupted_leader_leaves_nobody_waiting(storage: Storage) -> None:
+def test_an_interrupted_leader_leaves_no_request_waiting(storage: Storage) -> None:
     group = make(storage, max_orders=3)
     calls = queue(group, storage, "abcde")
     storage.failure = SystemExit()

@@ -25,7 +25,7 @@ def made_earlier(by: timedelta) -> None:
     data_encryption.forget()
 
 
-def test_a_new_key_seals_nothing_until_it_is_let() -> None:
+def test_a_new_key_encrypts_nothing_until_it_is_active() -> None:
     with host(OLD) as old:
         assert data_encryption.encrypt_body(1, b"first", encrypt=True)[1] == old.primary_id
     with host(NEW, OLD) as both:
@@ -38,7 +38,7 @@ def test_a_new_key_seals_nothing_until_it_is_let() -> None:
         assert data_encryption.decrypt_body(1, data) == b"body"
 
 
-def test_a_key_that_does_not_open_the_canary_is_refused_and_seals_nothing() -> None:
+def test_a_key_that_cannot_decrypt_the_canary_is_refused() -> None:
     with host(OLD) as old:
         data_encryption.encrypt_body(1, b"body", encrypt=True)
     with host(NEW) as wrong:
@@ -52,7 +52,7 @@ def test_a_key_that_does_not_open_the_canary_is_refused_and_seals_nothing() -> N
         assert data_encryption.refusal()
 
 
-def test_asking_whether_keys_fit_writes_nothing() -> None:
+def test_checking_keys_writes_nothing() -> None:
     with host(OLD) as old:
         assert not data_encryption.refusal()
         assert data_encryption.encrypting_key_id() == old.primary_id
@@ -63,7 +63,7 @@ class Undone(Exception):
     """Raised to roll a transaction back."""
 
 
-def test_a_key_that_was_undone_with_its_transaction_is_forgotten() -> None:
+def test_a_rolled_back_key_is_not_cached() -> None:
     with host(OLD):
         with suppress(Undone), transaction.atomic():
             undone = data_encryption.signing_key(b"")
@@ -74,15 +74,15 @@ def test_a_key_that_was_undone_with_its_transaction_is_forgotten() -> None:
         assert SigningKey.objects.exists()
 
 
-@pytest.mark.trap("a request that costs by the row")
-def test_a_transaction_that_makes_the_first_key_reads_it_once() -> None:
+@pytest.mark.trap("statements per row")
+def test_a_transaction_that_creates_the_first_key_reads_it_once() -> None:
     with host(OLD), transaction.atomic(), CaptureQueriesContext(connection) as queries:
         for number in range(20):
             data_encryption.encrypt_body(number, b"body", encrypt=True)
     assert len(queries) < 10
 
 
-def test_keys_of_ones_own_take_over_from_the_derived_one() -> None:
+def test_configured_keys_replace_the_derived_one() -> None:
     with host() as derived:
         data, key_id = data_encryption.encrypt_body(1, b"body", encrypt=True)
         assert key_id == derived.primary_id
@@ -93,8 +93,8 @@ def test_keys_of_ones_own_take_over_from_the_derived_one() -> None:
         assert not data_encryption.refusal()
 
 
-@pytest.mark.trap("addresses that end with a secret")
-def test_an_acknowledgement_address_outlives_a_change_of_secret_and_encryption_keys() -> None:
+@pytest.mark.trap("URLs invalidated by a new secret")
+def test_acknowledgement_urls_survive_a_change_of_secret_and_encryption_keys() -> None:
     with host(OLD):
         token = callbacks.token(7)
     with host(OLD, secret="another secret " * 4):
@@ -106,7 +106,7 @@ def test_an_acknowledgement_address_outlives_a_change_of_secret_and_encryption_k
         assert callbacks.opened(token) == 7
 
 
-def test_without_keys_of_ones_own_a_former_secret_still_opens() -> None:
+def test_without_configured_keys_a_previous_secret_key_still_decrypts() -> None:
     with host(secret="first secret " * 5):
         token = callbacks.token(7)
     with host(secret="second secret " * 5):
@@ -118,7 +118,7 @@ def test_without_keys_of_ones_own_a_former_secret_still_opens() -> None:
         assert callbacks.opened(token) == 7
 
 
-def test_a_new_signing_key_signs_when_all_processes_have_read_it() -> None:
+def test_a_new_signing_key_is_used_once_all_processes_have_read_it() -> None:
     with host(OLD):
         first = callbacks.token(7)
         made_earlier(timedelta(days=100))
@@ -131,7 +131,7 @@ def test_a_new_signing_key_signs_when_all_processes_have_read_it() -> None:
         assert callbacks.opened(first) == callbacks.opened(second) == 7
 
 
-def test_a_former_signing_key_ends_with_its_overlap() -> None:
+def test_a_previous_signing_key_ends_with_its_overlap() -> None:
     with host(OLD):
         first = callbacks.token(7)
     with host(NEW, OLD) as both:
@@ -146,7 +146,7 @@ def test_a_former_signing_key_ends_with_its_overlap() -> None:
         assert SigningKey.objects.count() == 2
 
 
-def test_what_a_process_knows_is_young() -> None:
+def test_cached_keys_are_refreshed() -> None:
     with host(NEW, OLD) as both, pytest.MonkeyPatch.context() as patched:
         data_encryption.signing_key(b"")
         assert data_encryption.encrypting_key_id() == both.primary_id

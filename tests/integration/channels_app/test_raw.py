@@ -17,7 +17,7 @@ INSERT = raw.Insert(
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("microsecond", [0, 120, 999_999])
-def test_a_column_that_is_not_named_gets_its_fields_default(microsecond: int) -> None:
+def test_an_unnamed_column_gets_the_fields_default(microsecond: int) -> None:
     channel = ChannelFactory.create()
     now = datetime(2026, 3, 1, 12, 0, 0, microsecond, tzinfo=UTC)
     by_orm = Message.objects.create(
@@ -39,7 +39,7 @@ def test_a_column_without_a_default_must_be_named() -> None:
         raw.Insert(MessageBody, numbers=(), values=("key_id",), same={"message_id": "x' OR 'x"})
 
 
-def test_a_statement_has_so_many_rows_and_bytes_at_most() -> None:
+def test_statements_are_split_by_rows_and_bytes() -> None:
     insert = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_id"))
     half = b"x" * (raw.MAX_BYTES // 2)
     rows = [((number,), (half, "k")) for number in range(5)]
@@ -56,7 +56,7 @@ def test_long_headers_are_split_too() -> None:
 
 
 @pytest.mark.django_db
-def test_bytes_are_stored_as_they_are() -> None:
+def test_binary_values_are_stored_unchanged() -> None:
     bodies = {new_id(): body for body in (b"", b"'\\%s\0", bytes(range(256)))}
     insert = raw.Insert(MessageBody, numbers=("message_id",), values=("key_id", "data"))
     insert.write([((number,), ("it's", body)) for number, body in bodies.items()])
@@ -65,7 +65,7 @@ def test_bytes_are_stored_as_they_are() -> None:
     assert {row.key_id for row in rows.values()} == {"it's"}
 
 
-def test_what_needs_no_quoting_is_not_left_to_the_driver() -> None:
+def test_simple_values_are_inlined_in_the_statement() -> None:
     insert = raw.Insert(
         Attempt, numbers=("id", "delivery_id", "number"), values=("error", "status_code", "worker")
     )
@@ -77,14 +77,14 @@ def test_what_needs_no_quoting_is_not_left_to_the_driver() -> None:
     assert values == ["%s", "'", "w"]
 
 
-def test_what_is_not_a_whole_number_cannot_stand_in_a_statement() -> None:
+def test_non_integers_are_refused_in_raw_statements() -> None:
     with pytest.raises(TypeError):
         raw.listed(["1"])  # type: ignore[list-item]  # the fault that is meant
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("length", [1, raw.MAX_BYTES])
-def test_several_statements_tell_how_many_rows_each_found(length: int) -> None:
+def test_several_statements_return_a_row_count_each(length: int) -> None:
     channel = ChannelFactory.create()
     messages = [MessageFactory.create(channel=channel) for _ in range(3)]
     table = Message._meta.db_table
@@ -113,7 +113,7 @@ def test_a_later_statement_that_fails_undoes_the_earlier_ones() -> None:
 
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_statements_that_the_server_left_out_are_not_committed_without(
+def test_skipped_statements_prevent_the_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel = ChannelFactory.create()

@@ -12,7 +12,7 @@ from channels_app.core.access import Tenant
 from channels_app.core.encryption import decode_secret, new_secret
 from channels_app.core.errors import BrokerError, Conflict, Invalid, NotFound, PreconditionFailed
 from channels_app.core.http import Precondition
-from channels_app.models import ApiKey, AuditEntry, Consumer, ConsumerSecret, DirectoryVersion
+from channels_app.models import ApiKey, AuditEntry, ConfigVersion, Consumer, ConsumerSecret
 from channels_app.registry import (
     api_keys,
     channels,
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 HOOK = "http://127.0.0.1:9/hook"
 
 
-def test_the_same_values_twice_change_nothing_anywhere() -> None:
+def test_registering_the_same_values_twice_changes_nothing() -> None:
     def apply() -> list[bool]:
         done: list[WriteResult[Any]] = [
             channels.put("orders", {"default_retry": [1, 2.5]}, actor="command"),
@@ -51,10 +51,10 @@ def test_the_same_values_twice_change_nothing_anywhere() -> None:
         return [one.changed for one in done]
 
     assert apply() == [True] * 4
-    number = DirectoryVersion.objects.get().number
+    number = ConfigVersion.objects.get().number
     entries = AuditEntry.objects.count()
     assert apply() == [False] * 4
-    assert DirectoryVersion.objects.get().number == number
+    assert ConfigVersion.objects.get().number == number
     assert AuditEntry.objects.count() == entries == 4
 
 
@@ -71,7 +71,7 @@ def test_a_change_is_audited_with_what_differs_and_why() -> None:
     assert (entry.before, entry.after) == ({"paused": False}, {"paused": True})
 
 
-def test_what_moves_to_another_team_is_in_the_books_of_both() -> None:
+def test_a_move_to_another_team_is_in_both_audit_logs() -> None:
     former, new = TeamFactory.create(slug="former"), TeamFactory.create(slug="new")
     channels.put("orders", {}, actor="user:alice")
 
@@ -98,7 +98,7 @@ def test_what_moves_to_another_team_is_in_the_books_of_both() -> None:
     assert moved.get(team_id=None).after == {"team": None}
 
 
-@pytest.mark.trap("a request that costs by the row")
+@pytest.mark.trap("statements per row")
 @pytest.mark.parametrize("tells_keys", [True, False], ids=["keys told", "as MySQL"])
 def test_many_consumers_are_written_in_a_few_statements(
     tells_keys: bool, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +109,7 @@ def test_many_consumers_are_written_in_a_few_statements(
     channels = ChannelFactory.create_batch(2)
     former = ConsumerFactory.create(channel=channels[0], client_id="c0", retired=True)
     ConsumerFactory.create(channel=channels[1], client_id="c1")
-    number = DirectoryVersion.objects.get().number
+    number = ConfigVersion.objects.get().number
 
     def put(path: str) -> list[WriteResult[Consumer]]:
         values = {"url": f"{HOOK}/{path}"}
@@ -137,10 +137,10 @@ def test_many_consumers_are_written_in_a_few_statements(
     assert [one.changed for one in put("b")] == [False] * 200
     assert set(Consumer.objects.values_list("url", flat=True)) == {f"{HOOK}/b"}
     assert AuditEntry.objects.filter(target__endswith="/c7").count() == 2 * len(channels)
-    assert DirectoryVersion.objects.get().number == number + 2
+    assert ConfigVersion.objects.get().number == number + 2
 
 
-def test_each_consumer_signs_with_the_secret_that_was_chosen_for_it() -> None:
+def test_each_consumer_signs_with_its_chosen_secret() -> None:
     consumers = ConsumerFactory.create_batch(2)
     names = [(it.channel.slug, it.client_id) for it in consumers]
     new, same = (decode_secret(it) for it in (new_secret(), secret_of(consumers[1])))
@@ -186,8 +186,8 @@ def register_consumer_put() -> int:
     return consumers.put("orders", "billing", {"url": HOOK}, actor="x").row.version
 
 
-@pytest.mark.trap("the second of two writers wins unnoticed")
-def test_conditions_are_judged_under_the_lock() -> None:
+@pytest.mark.trap("lost updates")
+def test_preconditions_are_checked_under_the_lock() -> None:
     register_consumer_put()
     stale = Precondition(frozenset({7}), must_exist=True)
     with pytest.raises(PreconditionFailed):
@@ -199,7 +199,7 @@ def test_conditions_are_judged_under_the_lock() -> None:
     assert Consumer.objects.get().version == 1
 
 
-def test_the_tenant_is_judged_by_the_step_too() -> None:
+def test_the_step_checks_the_tenant_too() -> None:
     ours, theirs = TeamFactory.create(), TeamFactory.create()
     consumer = ConsumerFactory.create(channel__slug="orders", team=ours, client_id="billing")
     stranger = Tenant(theirs.id)
@@ -218,7 +218,7 @@ def test_the_tenant_is_judged_by_the_step_too() -> None:
     assert consumer.version == 1
 
 
-def test_headers_whose_key_is_lost_are_kept_until_they_are_written_again() -> None:
+def test_headers_that_cannot_be_decrypted_are_kept_until_replaced() -> None:
     register_consumer_put()
     Consumer.objects.update(headers_sealed=b"\x01 sealed with a key that is gone, long enough")
     consumer = Consumer.objects.get()
@@ -231,7 +231,7 @@ def test_headers_whose_key_is_lost_are_kept_until_they_are_written_again() -> No
     assert consumers.static_headers(consumer) == {"X-A": "1"}
 
 
-def test_pausing_what_is_disabled_is_a_conflict() -> None:
+def test_pausing_a_disabled_consumer_is_a_conflict() -> None:
     ConsumerFactory.create(channel__slug="orders", client_id="billing", disabled=True)
     with pytest.raises(Conflict):
         consumers.pause("orders", "billing", actor="x")
@@ -261,7 +261,7 @@ def test_keys_of_a_team_and_of_the_installation() -> None:
 @pytest.mark.parametrize(
     "values", [None, [], "text", {"paused": 1}, {"nonsense": 1}, {"max_body_bytes": float("nan")}]
 )
-def test_values_that_are_none_are_invalid(values: object) -> None:
+def test_invalid_channel_settings_are_refused(values: object) -> None:
     with pytest.raises(Invalid) as refusal:
         channels.put("orders", values, actor="x")  # type: ignore[arg-type]  # the fault that is meant
     assert refusal.value.code == "invalid_fields"

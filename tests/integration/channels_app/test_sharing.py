@@ -12,7 +12,7 @@ from django.db import connection
 from channels_app.change_marker import change_marker
 from channels_app.database import clock as clock_module
 from channels_app.database.clock import DatabaseClock
-from channels_app.models import DirectoryVersion
+from channels_app.models import ConfigVersion
 from channels_app.registry import cache as config_cache_module
 from channels_app.registry.cache import ConfigCache, config_cache
 from delivery.processes import registration
@@ -55,7 +55,7 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> Slow:
     """The version numbers of the configuration, slow to arrive."""
     slow = Slow(1)
     monkeypatch.setattr(config_cache_module, "CHECK_S", 0.4)
-    monkeypatch.setattr(DirectoryVersion, "current", slow)
+    monkeypatch.setattr(ConfigVersion, "current", slow)
     return slow
 
 
@@ -71,12 +71,12 @@ def known(numbers: Slow, *, age_s: float) -> ConfigCache:
     return config_cache
 
 
-def test_what_is_young_is_not_asked_for(numbers: Slow) -> None:
+def test_recent_configuration_is_not_reloaded(numbers: Slow) -> None:
     assert known(numbers, age_s=0.2).refresh() == 1
     assert numbers.asked == 0
 
 
-def test_while_one_asks_for_changes_the_others_go_on(numbers: Slow) -> None:
+def test_only_one_thread_checks_for_changes(numbers: Slow) -> None:
     config_cache = known(numbers, age_s=0.5)
     select_payloads = numbers.asked_by(config_cache.refresh)
 
@@ -88,7 +88,7 @@ def test_while_one_asks_for_changes_the_others_go_on(numbers: Slow) -> None:
 
 
 @pytest.mark.django_db
-def test_consumers_are_put_together_once_for_all_who_ask_until_something_changes() -> None:
+def test_consumer_configuration_is_built_once_until_it_changes() -> None:
     consumer = ConsumerFactory.create(client_id="one")
     known = config_cache.consumers()
     assert config_cache.consumers() is known
@@ -110,9 +110,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> ConfigCache:
     return other
 
 
-@pytest.mark.trap("a 404 for what was just made")
+@pytest.mark.trap("a 404 for a new object")
 @pytest.mark.django_db
-def test_what_was_made_on_another_host_is_known_at_once(elsewhere: ConfigCache) -> None:
+def test_objects_created_on_another_host_are_found_at_once(elsewhere: ConfigCache) -> None:
     consumer = ConsumerFactory.create(client_id="one")
     channel = consumer.channel.slug
     assert elsewhere.channel(channel) is not None
@@ -122,19 +122,19 @@ def test_what_was_made_on_another_host_is_known_at_once(elsewhere: ConfigCache) 
     assert third.id in elsewhere.consumers({consumer.id, other.id, third.id})
 
 
-@pytest.mark.trap("a 404 for what was just made")
+@pytest.mark.trap("a 404 for a new object")
 @pytest.mark.django_db
-def test_names_that_are_made_up_cost_a_question_now_and_then(
+def test_unknown_names_query_the_database_at_a_bounded_rate(
     elsewhere: ConfigCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    current = DirectoryVersion.current
+    current = ConfigVersion.current
 
     def counted() -> int:
         asked.append(1)
         return current()
 
-    monkeypatch.setattr(DirectoryVersion, "current", counted)
+    monkeypatch.setattr(ConfigVersion, "current", counted)
     began = time.monotonic()
     for number in range(20):
         assert elsewhere.channel(f"made-up-{number}") is None
@@ -142,8 +142,8 @@ def test_names_that_are_made_up_cost_a_question_now_and_then(
     assert len(asked) == 20
 
 
-@pytest.mark.trap("a 404 for what was just made")
-def test_who_asks_for_unknown_names_at_the_same_time_shares_a_question(numbers: Slow) -> None:
+@pytest.mark.trap("a 404 for a new object")
+def test_concurrent_lookups_of_unknown_names_share_a_query(numbers: Slow) -> None:
     config_cache = known(numbers, age_s=0.0)
     select_payloads = [numbers.asked_by(config_cache._reload)]
     for _ in range(5):
@@ -155,8 +155,8 @@ def test_who_asks_for_unknown_names_at_the_same_time_shares_a_question(numbers: 
     assert numbers.asked <= 2
 
 
-@pytest.mark.trap("a revoked key that still works elsewhere")
-def test_nobody_goes_on_with_what_is_a_second_old(numbers: Slow) -> None:
+@pytest.mark.trap("a revoked key still works in other processes")
+def test_configuration_is_at_most_a_second_old(numbers: Slow) -> None:
     config_cache = known(numbers, age_s=0.9)
     first = numbers.asked_by(config_cache.refresh)
     others = [threading.Thread(target=config_cache.refresh, daemon=True) for _ in range(3)]
@@ -173,7 +173,7 @@ def test_nobody_goes_on_with_what_is_a_second_old(numbers: Slow) -> None:
     assert config_cache.refresh() == 2
 
 
-def test_an_announced_change_is_asked_for_by_everybody_at_once(
+def test_a_change_marker_makes_every_process_reload(
     numbers: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config_cache = known(numbers, age_s=0.5)
@@ -186,7 +186,7 @@ def test_an_announced_change_is_asked_for_by_everybody_at_once(
     select_payloads.join(PATIENCE_S)
 
 
-def test_while_one_asks_for_the_time_the_others_carry_it_on(
+def test_while_one_thread_reads_the_database_clock_others_extrapolate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow(datetime(2026, 1, 1, tzinfo=UTC))
@@ -205,7 +205,7 @@ def test_while_one_asks_for_the_time_the_others_carry_it_on(
     select_payloads.join(PATIENCE_S)
 
 
-def test_while_one_reads_the_pumps_the_others_ring_those_that_are_known(
+def test_while_one_thread_reads_the_pumps_others_wake_known_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow([])

@@ -34,7 +34,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 @pytest.mark.django_db
-def test_the_burst_then_the_rate(watch: Watch) -> None:
+def test_throttle_allows_the_burst_then_the_rate(watch: Watch) -> None:
     producer = ProducerFactory.create(rate_per_second=2, rate_burst=3)
     assert [limits.take_from_rate(producer) for _ in range(3)] == [None] * 3
     wait = limits.take_from_rate(producer)
@@ -48,7 +48,7 @@ def test_the_burst_then_the_rate(watch: Watch) -> None:
 
 
 @pytest.mark.django_db
-def test_a_refusal_books_nothing(watch: Watch) -> None:
+def test_a_refused_publish_uses_no_quota(watch: Watch) -> None:
     producer = ProducerFactory.create(rate_per_second=1, rate_burst=1)
     limits.take_from_rate(producer)
     before = ProducerRate.objects.get().arrival_at

@@ -59,7 +59,7 @@ def test_the_setting_has_bounds() -> None:
 
 
 @pytest.mark.seed("S3-30")
-def test_it_is_learnt_from_the_last_ones() -> None:
+def test_acknowledgement_timeout_adapts_to_recent_delays() -> None:
     consumer = make_consumer(make_channel(), "http://127.0.0.1:9/", ack=settings.ack(ADAPTIVE))
     assert timeouts.measured_wait_ms(consumer.id, bounds()) == 60_000
     past(consumer, 25, 200)
@@ -77,7 +77,7 @@ def test_it_is_learnt_from_the_last_ones() -> None:
 
 
 @pytest.mark.seed("S3-30")
-def test_the_pump_waits_so_long(receiver: Receiver) -> None:
+def test_the_pump_waits_for_the_adapted_timeout(receiver: Receiver) -> None:
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/ok"), ack=settings.ack(ADAPTIVE))
     past(consumer, 25, 200)

@@ -17,7 +17,7 @@ from delivery.acks import callbacks
 from delivery.core import acks
 from delivery.core.lifecycle import ClaimedDelivery
 from delivery.core.outcome import Outcome
-from delivery.models import Attempt, Delivery, EarlyAck, Lane
+from delivery.models import Attempt, Delivery, OrderingKey, PendingAck
 from delivery.queue import fanout, release, settle
 from delivery.queue.settle import Result
 from delivery.transport import payloads
@@ -58,7 +58,7 @@ def heard_by(receiver: Receiver) -> list[str]:
 
 
 @pytest.mark.seed("S3-01", "S3-04", "S3-06")
-def test_the_next_of_a_key_goes_when_this_one_was_acknowledged(receiver: Receiver) -> None:
+def test_the_next_delivery_of_a_key_starts_after_the_acknowledgement(receiver: Receiver) -> None:
     consumer = make_consumer(make_channel(), receiver.url("/ok"), ordering=True, ack=LONG)
     with pumping.pumping() as pump:
         say(consumer, "A1 A2 B1")
@@ -74,12 +74,12 @@ def test_the_next_of_a_key_goes_when_this_one_was_acknowledged(receiver: Receive
             if one.body != b"A1":
                 say_it(one, "ok")
     assert set(Delivery.objects.values_list("reason", flat=True)) == {"acknowledged"}
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
     check()
 
 
 @pytest.mark.seed("S3-15")
-def test_the_latency_that_is_measured_ends_with_the_acknowledgement(receiver: Receiver) -> None:
+def test_measured_latency_ends_with_the_acknowledgement(receiver: Receiver) -> None:
     names = [f"hookstation_delivery_latency_seconds_{part}" for part in ("count", "sum")]
     before = [REGISTRY.get_sample_value(name) or 0.0 for name in names]
     consumer = make_consumer(make_channel(), receiver.url("/ok"), ack=LONG)
@@ -100,7 +100,7 @@ def test_the_latency_that_is_measured_ends_with_the_acknowledgement(receiver: Re
     ("on_timeout", "state", "reason"),
     [("proceed", "delivered", "ack_timeout"), ("dead", "dead", "ack_timeout")],
 )
-def test_when_nobody_says_anything(
+def test_a_missing_acknowledgement_follows_the_policy(
     receiver: Receiver, on_timeout: str, state: str, reason: str
 ) -> None:
     consumer = make_consumer(
@@ -118,7 +118,7 @@ def test_when_nobody_says_anything(
 
 
 @pytest.mark.seed("S3-14", "S3-35")
-def test_the_same_again_until_it_is_acknowledged(receiver: Receiver) -> None:
+def test_an_unacknowledged_delivery_is_sent_again(receiver: Receiver) -> None:
     consumer = make_consumer(
         make_channel(), receiver.url("/ok"), ordering=True, ack=short("retry"), max_attempts=20
     )
@@ -133,7 +133,7 @@ def test_the_same_again_until_it_is_acknowledged(receiver: Receiver) -> None:
     check()
 
 
-def test_without_a_word_it_is_dead_in_the_end(receiver: Receiver) -> None:
+def test_an_unacknowledged_delivery_becomes_dead(receiver: Receiver) -> None:
     make_consumer(channel := make_channel(), receiver.url("/ok"), ack=short("retry"))
     with pumping.pumping() as pump:
         publish(channel, b"x")
@@ -144,7 +144,7 @@ def test_without_a_word_it_is_dead_in_the_end(receiver: Receiver) -> None:
     check()
 
 
-def test_a_failure_is_tried_again(receiver: Receiver) -> None:
+def test_a_reported_failure_is_retried(receiver: Receiver) -> None:
     make_consumer(channel := make_channel(), receiver.url("/ok"), ack=LONG)
     with pumping.pumping() as pump:
         publish(channel, b"x")
@@ -206,22 +206,24 @@ def answered(row: ClaimedDelivery, now: datetime) -> None:
 
 
 @pytest.mark.seed("S3-38")
-def test_a_word_before_the_answer_is_kept_until_then(consumer: Consumer, now: datetime) -> None:
+def test_an_acknowledgement_before_the_response_is_kept(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
     word = callbacks.acknowledge(row.id, ok=True, now=now)
-    assert (word.result, EarlyAck.objects.count()) == ("early", 1)
+    assert (word.result, PendingAck.objects.count()) == ("early", 1)
     assert not take(consumer, now)
     twice = callbacks.acknowledge(row.id, ok=False, now=now)
     assert twice.result == "double"
     answered(row, now)
     done = Delivery.objects.get(id=row.id)
     assert (done.state, done.reason, done.due_at) == ("delivered", "acknowledged", None)
-    assert not EarlyAck.objects.exists()
+    assert not PendingAck.objects.exists()
     assert [one.event_type for one in take(consumer, now)] == ["A2"]
     check()
 
 
-def test_a_word_before_a_broken_answer_counts_too(consumer: Consumer, now: datetime) -> None:
+def test_an_acknowledgement_before_a_broken_response_counts(
+    consumer: Consumer, now: datetime
+) -> None:
     row = taken(consumer, now)
     callbacks.acknowledge(row.id, ok=True, now=now)
     end([row], "retry", now)
@@ -230,7 +232,7 @@ def test_a_word_before_a_broken_answer_counts_too(consumer: Consumer, now: datet
     check()
 
 
-def test_a_failure_before_the_answer_goes_before_it(consumer: Consumer, now: datetime) -> None:
+def test_a_failure_reported_before_the_response_wins(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
     callbacks.acknowledge(row.id, ok=False, now=now)
     answered(row, now)
@@ -249,7 +251,7 @@ def killed(row: ClaimedDelivery, how: str, now: datetime) -> datetime:
 
 @pytest.mark.trap("acknowledged, and sent again")
 @pytest.mark.parametrize("how", ["released", "lapsed"])
-def test_a_word_before_a_kill_spares_the_next_try(
+def test_an_acknowledgement_before_a_crash_prevents_a_retry(
     consumer: Consumer, now: datetime, how: str
 ) -> None:
     row = taken(consumer, now)
@@ -262,12 +264,12 @@ def test_a_word_before_a_kill_spares_the_next_try(
     assert (done.state, done.reason, done.attempt_count) == ("delivered", "acknowledged", 1)
     outcome = "interrupted" if how == "released" else "lease_expired"
     assert Attempt.objects.get(delivery_id=row.id).outcome == outcome
-    assert not EarlyAck.objects.exists()
+    assert not PendingAck.objects.exists()
     check()
 
 
 @pytest.mark.parametrize("how", ["released", "lapsed"])
-def test_a_failure_before_a_kill_is_a_failed_try(
+def test_a_failure_reported_before_a_crash_is_a_failed_attempt(
     consumer: Consumer, now: datetime, how: str
 ) -> None:
     row = taken(consumer, now)
@@ -282,7 +284,7 @@ def test_a_failure_before_a_kill_is_a_failed_try(
 
 
 @pytest.mark.parametrize("how", ["released", "lapsed"])
-def test_a_word_after_a_kill_spares_the_next_try(
+def test_an_acknowledgement_after_a_crash_prevents_a_retry(
     consumer: Consumer, now: datetime, how: str
 ) -> None:
     row = taken(consumer, now)
@@ -298,9 +300,9 @@ def test_a_word_after_a_kill_spares_the_next_try(
     check()
 
 
-@pytest.mark.trap("a repeat that says it is the first try")
+@pytest.mark.trap("a repeat numbered as the first attempt")
 @pytest.mark.parametrize("how", ["released", "lapsed"])
-def test_what_may_have_been_sent_goes_out_with_the_next_number(
+def test_a_possibly_sent_attempt_is_followed_by_the_next_number(
     consumer: Consumer, now: datetime, how: str
 ) -> None:
     row = taken(consumer, now)
@@ -309,7 +311,7 @@ def test_what_may_have_been_sent_goes_out_with_the_next_number(
 
 
 @pytest.mark.seed("S3-38")
-def test_a_late_word_about_one_does_not_let_the_one_after_the_next_go(
+def test_a_late_acknowledgement_does_not_release_a_later_delivery(
     consumer: Consumer, now: datetime
 ) -> None:
     say(consumer, "A0")
@@ -324,7 +326,9 @@ def test_a_late_word_about_one_does_not_let_the_one_after_the_next_go(
     check()
 
 
-def test_a_word_that_missed_its_time_spares_the_next_try(consumer: Consumer, now: datetime) -> None:
+def test_an_acknowledgement_after_its_timeout_prevents_a_retry(
+    consumer: Consumer, now: datetime
+) -> None:
     row = taken(consumer, now)
     answered(row, now)
     consumer.retry = [3600]
@@ -339,10 +343,12 @@ def test_a_word_that_missed_its_time_spares_the_next_try(consumer: Consumer, now
 
 
 @pytest.mark.seed("S4-26")
-def test_who_is_at_work_says_so_and_is_waited_for(consumer: Consumer, now: datetime) -> None:
+def test_a_progress_report_extends_the_acknowledgement_timeout(
+    consumer: Consumer, now: datetime
+) -> None:
     row = taken(consumer, now)
     assert callbacks.extend_wait(row.id, now=now).result == "early"
-    assert not EarlyAck.objects.exists()
+    assert not PendingAck.objects.exists()
     answered(row, now)
     for seconds in (50, 100):
         at = now + timedelta(seconds=seconds)
@@ -359,7 +365,7 @@ def test_who_is_at_work_says_so_and_is_waited_for(consumer: Consumer, now: datet
 
 
 @pytest.mark.seed("S4-26")
-def test_a_wait_is_prolonged_over_http(receiver: Receiver) -> None:
+def test_the_acknowledgement_timeout_is_extended_over_http(receiver: Receiver) -> None:
     make_consumer(channel := make_channel(), receiver.url("/accepted"), ack=LONG)
     receiver.script("/accepted", [Reply(202)])
     with pumping.pumping() as pump:
@@ -380,7 +386,9 @@ def test_a_wait_is_prolonged_over_http(receiver: Receiver) -> None:
     check()
 
 
-def test_a_foreign_word_is_not_heard(consumer: Consumer, now: datetime) -> None:
+def test_an_acknowledgement_of_another_consumer_is_ignored(
+    consumer: Consumer, now: datetime
+) -> None:
     row = taken(consumer, now)
     real = callbacks.token(row.id)
     for token in ("x", real[:-1], real[:-1] + ("A" if real[-1] != "A" else "B"), f"{row.id}.x"):
@@ -394,7 +402,7 @@ def test_a_foreign_word_is_not_heard(consumer: Consumer, now: datetime) -> None:
     assert Delivery.objects.get(id=row.id).state == "in_flight"
 
 
-def test_without_the_setting_the_answer_is_enough_again(consumer: Consumer, now: datetime) -> None:
+def test_without_ack_the_response_completes_the_delivery(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
     answered(row, now)
     consumer.ack = None
@@ -406,7 +414,7 @@ def test_without_the_setting_the_answer_is_enough_again(consumer: Consumer, now:
     check()
 
 
-def test_words_that_nothing_followed_are_forgotten(consumer: Consumer, now: datetime) -> None:
+def test_unused_early_acknowledgements_are_deleted(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
     callbacks.acknowledge(row.id, ok=True, now=now)
     later = now + timedelta(hours=2)

@@ -15,8 +15,8 @@ from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import (
     Channel,
+    ConfigVersion,
     Consumer,
-    DirectoryVersion,
     IdempotencyRecord,
     Message,
     MessageBody,
@@ -120,7 +120,7 @@ def lived(receiver: Receiver) -> tuple[Channel, Consumer]:
     return channel, consumer
 
 
-def test_what_the_broker_did_by_itself_is_clean(receiver: Receiver) -> None:
+def test_reconciliation_of_normal_operation_finds_nothing(receiver: Receiver) -> None:
     _, well = lived_in(receiver)
     report = audit()
     assert (report["gap"], report["findings"]) == (0, [])
@@ -132,7 +132,7 @@ def test_what_the_broker_did_by_itself_is_clean(receiver: Receiver) -> None:
     assert report["channels"][0]["fanned_out"] == Delivery.objects.count()
 
 
-def test_what_retention_took_is_not_missed(receiver: Receiver) -> None:
+def test_rows_deleted_by_retention_are_no_mismatch(receiver: Receiver) -> None:
     channel, _ = lived_in(receiver)
     channel.retention_days, channel.dead_retention_days = 1, 90
     channel.save()
@@ -160,7 +160,7 @@ def test_a_lost_delivery_is_found_twice(lived: tuple[Channel, Consumer]) -> None
     assert account["missing"] == 1
 
 
-def test_a_fan_out_that_forgot_a_consumer_is_found(lived: tuple[Channel, Consumer]) -> None:
+def test_a_missing_delivery_of_one_consumer_is_found(lived: tuple[Channel, Consumer]) -> None:
     channel, well = lived
     (message_id,) = publish(channel, b"6")
     # As if the fan-out had not known the consumer: it recorded the number of deliveries it made.
@@ -170,7 +170,7 @@ def test_a_fan_out_that_forgot_a_consumer_is_found(lived: tuple[Channel, Consume
     assert well.client_id in {it["consumer"] for it in findings}
 
 
-def test_a_message_that_nobody_fans_out_is_found(lived: tuple[Channel, Consumer]) -> None:
+def test_a_message_without_fan_out_is_found(lived: tuple[Channel, Consumer]) -> None:
     (message_id,) = publish(lived[0], b"6")
     then = clock.now() - timedelta(minutes=6)
     Message.objects.filter(id=message_id).update(accepted_at=then)
@@ -199,7 +199,7 @@ def lose(message_id: int) -> str:
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000])
-def test_a_message_that_went_with_all_its_rows_is_found_by_its_key(
+def test_a_deleted_message_is_found_by_its_idempotency_key(
     keyed: tuple[Channel, int], monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     assert found() == {}
@@ -209,7 +209,7 @@ def test_a_message_that_went_with_all_its_rows_is_found_by_its_key(
     assert found("--until", "1h") == found("--channel", keyed[0].slug) == {}
 
 
-def test_a_message_that_is_lost_is_told_of_once_whatever_windows_channels_have(
+def test_a_lost_message_is_reported_once_whatever_the_idempotency_window(
     keyed: tuple[Channel, int],
 ) -> None:
     for hours in (1, 2, 7 * 24 + 1):
@@ -230,11 +230,11 @@ def test_the_newest_message_of_all_is_not_too_new_to_be_lost(keyed: tuple[Channe
     assert found() == {"lost": (1, [name])}
 
 
-def test_a_message_that_retention_took_is_not_lost(keyed: tuple[Channel, int]) -> None:
+def test_a_message_deleted_by_retention_is_not_lost(keyed: tuple[Channel, int]) -> None:
     channel, _ = keyed
     (unwanted,) = publish(channel, b"7", idempotency_key="d", event_type="nobody.wants.it")
     Consumer.objects.filter(channel=channel).update(event_types=["order.*"])
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     fanout.fan_out(100, 0)
     assert Message.objects.get(id=unwanted).consumer_count == 0
     channel.retention_days = 1
@@ -246,13 +246,13 @@ def test_a_message_that_retention_took_is_not_lost(keyed: tuple[Channel, int]) -
 
 
 @pytest.mark.parametrize("scope", ["producer", "channel"])
-def test_a_message_that_went_with_its_channel_is_not_lost(
+def test_a_message_deleted_with_its_channel_is_not_lost(
     keyed: tuple[Channel, int], scope: str
 ) -> None:
     channel, _ = keyed
     channel.idempotency_scope = scope
     channel.save()
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     publish(channel, b"7", idempotency_key="in this scope")
     other = make_channel()
     publish(other, b"1", idempotency_key="a")
@@ -287,7 +287,7 @@ def renumber_the_first(row: Delivery) -> None:
 @pytest.mark.parametrize(
     "spoil", [tell_of_one_more, lose_the_first, renumber_the_last, renumber_the_first]
 )
-def test_a_history_with_a_hole_is_found(
+def test_a_gap_in_the_attempts_is_found(
     lived: tuple[Channel, Consumer], spoil: Callable[[Delivery], None]
 ) -> None:
     row = Delivery.objects.filter(attempt_count__gt=1).first()
@@ -309,7 +309,7 @@ def test_the_attempt_in_flight_is_not_in_the_history_yet(
     assert found() == {"attempts": (1, [public(row)])}
 
 
-def test_counters_that_lie_are_found_and_mended(lived: tuple[Channel, Consumer]) -> None:
+def test_wrong_counters_are_found_and_repaired(lived: tuple[Channel, Consumer]) -> None:
     _, well = lived
     # The sum stays correct, so the sweep that checks only the sum does not see it.
     Counter.add({(well.id, "delivered"): 1, (well.id, "queued"): -1}, 3)
@@ -327,7 +327,7 @@ def hold(row: Delivery, until: timedelta) -> None:
 
 
 @pytest.mark.parametrize("minutes", [-6, 60])
-def test_a_lease_that_nobody_ends_is_found(lived: tuple[Channel, Consumer], minutes: int) -> None:
+def test_a_lease_past_its_end_is_found(lived: tuple[Channel, Consumer], minutes: int) -> None:
     row = Delivery.objects.filter(state="queued").first()
     assert row is not None
     hold(row, timedelta(minutes=minutes))
@@ -345,7 +345,7 @@ def long_due(channel: Channel, consumer: Consumer) -> Delivery:
     return row
 
 
-def test_what_is_due_and_nobody_takes_is_found(lived: tuple[Channel, Consumer]) -> None:
+def test_a_due_delivery_that_is_not_claimed_is_found(lived: tuple[Channel, Consumer]) -> None:
     row = long_due(*lived)
     assert found("--grace", "5m") == {"late": (1, [public(row)])}
     assert found("--grace", "15m") == {}
@@ -404,12 +404,12 @@ def is_served(consumer: Consumer) -> None:
         *(is_on_a_paused_channel, is_busy, is_served),
     ],
 )
-def test_what_waits_for_a_reason_is_no_fault(
+def test_deliveries_that_wait_for_a_reason_are_no_mismatch(
     lived: tuple[Channel, Consumer], hold_back: Callable[[Consumer], None]
 ) -> None:
     long_due(*lived)
     hold_back(lived[1])
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     assert found("--grace", "5m") == {}
 
 
@@ -458,7 +458,7 @@ def lose_its_channel(row: Delivery) -> tuple[str, int]:
     first = Message.objects.filter(channel=row.channel_id).earliest("id")
     Consumer.objects.filter(channel=row.channel_id).update(channel_id=make_channel().id)
     Channel.objects.filter(id=row.channel_id)._raw_delete("default")
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     return ids.to_public(ids.MESSAGE, first.id), number
 
 
@@ -476,7 +476,7 @@ def test_a_row_whose_parent_is_gone_is_found(
     assert (count, name in names) == (number, True)
 
 
-def test_a_stretch_of_time_alone_is_looked_at(lived: tuple[Channel, Consumer]) -> None:
+def test_reconciliation_can_be_limited_to_a_time_range(lived: tuple[Channel, Consumer]) -> None:
     row = Delivery.objects.filter(attempt_count__gt=1).first()
     assert row is not None
     lose_the_first(row)
@@ -487,7 +487,7 @@ def test_a_stretch_of_time_alone_is_looked_at(lived: tuple[Channel, Consumer]) -
     assert audit("--since", later)["messages"] == 0
 
 
-def test_one_channel_and_one_consumer_alone_are_looked_at(
+def test_reconciliation_can_be_limited_to_a_channel_and_consumer(
     lived: tuple[Channel, Consumer], receiver: Receiver
 ) -> None:
     channel, well = lived
@@ -503,7 +503,7 @@ def test_one_channel_and_one_consumer_alone_are_looked_at(
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-def test_stretches_of_any_size_come_to_the_same(
+def test_key_ranges_of_any_size_give_the_same_result(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     lived_in(receiver)
@@ -512,7 +512,7 @@ def test_stretches_of_any_size_come_to_the_same(
     assert audit() == whole
 
 
-def test_queues_and_lapsed_leases_of_pull_consumers_are_in_order() -> None:
+def test_reconciliation_of_pull_consumers_finds_nothing() -> None:
     """Each message goes to one consumer, and a consumer may stop receiving."""
     channel = make_channel(kind="queue")
     for _ in range(3):

@@ -46,7 +46,7 @@ def watched(pump: Pump, done: Callable[[], bool]) -> int:
     return most[0]
 
 
-def test_large_bodies_go_a_few_at_a_time_and_all_arrive(receiver: Receiver) -> None:
+def test_large_bodies_are_sent_a_few_at_a_time_and_all_arrive(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/slow?ms=30"))
     publish(channel, *[LARGE + b"%d" % n for n in range(12)])
@@ -60,7 +60,7 @@ def test_large_bodies_go_a_few_at_a_time_and_all_arrive(receiver: Receiver) -> N
     assert set(Attempt.objects.values_list("outcome", "number")) == {("delivered", 1)}
 
 
-def test_of_a_consumer_known_for_large_bodies_no_more_is_claimed_than_fits(
+def test_claims_for_a_consumer_with_large_bodies_fit_the_memory(
     receiver: Receiver,
 ) -> None:
     channel = make_channel()
@@ -86,7 +86,7 @@ def test_many_consumers_together_stay_within_the_pumps_bytes(receiver: Receiver)
     assert len(receiver.requests()) == 60
 
 
-def test_a_body_larger_than_all_that_may_go_still_goes(receiver: Receiver) -> None:
+def test_a_body_above_the_byte_limit_is_still_sent(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/ok"))
     publish(channel, b"y" * (MOST + 1), b"small")
@@ -108,7 +108,9 @@ def test_consumers_that_hang_on_large_bodies_leave_room_for_another(receiver: Re
         assert on_their_way(pump) == 14 * len(LARGE)
 
 
-def test_what_waits_for_room_is_given_back_before_its_lease_ends(receiver: Receiver) -> None:
+def test_a_delivery_that_waits_for_memory_is_released_before_its_lease_ends(
+    receiver: Receiver,
+) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/hang"))
     publish(channel, *[LARGE] * 5)

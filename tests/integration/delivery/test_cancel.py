@@ -40,7 +40,7 @@ def reload(row: Delivery) -> Delivery:
 
 
 @pytest.mark.parametrize("traits", [{}, {"retrying": True}])
-def test_a_queued_delivery_is_taken_back(traits: dict[str, bool]) -> None:
+def test_a_queued_delivery_can_be_cancelled(traits: dict[str, bool]) -> None:
     row = DeliveryFactory.create(**traits)
     now = clock.now()
 
@@ -60,7 +60,7 @@ def test_a_queued_delivery_is_taken_back(traits: dict[str, bool]) -> None:
 
 
 @pytest.mark.parametrize("trait", ["in_flight", "delivered", "dead", "cancelled"])
-def test_nothing_but_a_queued_delivery_is_taken_back(trait: str) -> None:
+def test_only_a_queued_delivery_can_be_cancelled(trait: str) -> None:
     row = DeliveryFactory.create(**{trait: True})
 
     with pytest.raises(Conflict, match="only a queued one"):
@@ -84,7 +84,7 @@ def test_a_cancelled_delivery_is_not_claimed_and_can_be_replayed() -> None:
 # -- one message -------------------------------------------------------------------------------
 
 
-def test_a_message_that_was_not_fanned_out_never_is() -> None:
+def test_a_cancelled_message_is_never_fanned_out() -> None:
     consumer = ConsumerFactory.create()
     message = MessageFactory.create(channel=consumer.channel)
 
@@ -101,7 +101,7 @@ def test_a_message_that_was_not_fanned_out_never_is() -> None:
     assert (entry.before["state"], entry.after["state"]) == ("accepted", "cancelled")
 
 
-def test_only_what_is_queued_of_a_message_is_taken_back() -> None:
+def test_cancelling_a_message_cancels_only_queued_deliveries() -> None:
     message = MessageFactory.create(dispatched=True)
     rows = {
         name: DeliveryFactory.create(
@@ -139,7 +139,7 @@ def test_only_what_is_queued_of_a_message_is_taken_back() -> None:
     assert_counters_are_true()
 
 
-def test_cancelling_twice_is_harmless_and_written_down_once() -> None:
+def test_cancelling_twice_is_idempotent_and_audited_once() -> None:
     row = DeliveryFactory.create()
 
     assert take_back(row.message).cancelled_count == 1
@@ -149,7 +149,7 @@ def test_cancelling_twice_is_harmless_and_written_down_once() -> None:
     assert AuditEntry.objects.count() == 1
 
 
-def test_a_retry_that_comes_back_after_the_cancellation_is_caught_by_the_next() -> None:
+def test_a_retry_queued_after_a_cancellation_is_cancelled_by_the_next() -> None:
     row = DeliveryFactory.create(in_flight=True)
     take_back(row.message)
     Delivery.objects.filter(id=row.id).update(state="queued", lease_owner=None)
@@ -157,7 +157,7 @@ def test_a_retry_that_comes_back_after_the_cancellation_is_caught_by_the_next() 
     assert take_back(row.message).cancelled_count == 1
 
 
-def test_a_cancelled_message_is_not_given_to_a_consumer_that_comes_later() -> None:
+def test_a_cancelled_message_is_not_backfilled() -> None:
     early = DeliveryFactory.create(delivered=True)
     late = ConsumerFactory.create(channel=early.channel)
     (open_one,) = make_messages(late, 1)
@@ -173,7 +173,7 @@ def test_a_cancelled_message_is_not_given_to_a_consumer_that_comes_later() -> No
     ]
 
 
-def test_an_older_version_is_not_cancelled() -> None:
+def test_cancelling_an_outdated_version_is_refused() -> None:
     row = DeliveryFactory.create()
 
     with pytest.raises(PreconditionFailed):
@@ -186,7 +186,7 @@ def test_an_older_version_is_not_cancelled() -> None:
 # -- a removed consumer ------------------------------------------------------------------------
 
 
-def test_a_removed_consumers_pile_is_cancelled_in_batches() -> None:
+def test_the_backlog_of_a_retired_consumer_is_cancelled_in_batches() -> None:
     removed, active = ConsumerFactory.create(retired=True), ConsumerFactory.create()
     make_deliveries(removed, 25, state="queued", reason="accepted", due_at=clock.now())
     make_deliveries(active, 3, state="queued", reason="accepted", due_at=clock.now())
@@ -202,7 +202,7 @@ def test_a_removed_consumers_pile_is_cancelled_in_batches() -> None:
     assert_counters_are_true()
 
 
-def test_what_a_removed_consumers_worker_left_open_comes_to_an_end() -> None:
+def test_leased_deliveries_of_a_retired_consumer_end() -> None:
     removed, active = ConsumerFactory.create(retired=True), ConsumerFactory.create()
     past = clock.now() - timedelta(seconds=1)
     lapsed = DeliveryFactory.create(consumer=removed, in_flight=True, due_at=past)
@@ -228,7 +228,7 @@ def test_what_a_removed_consumers_worker_left_open_comes_to_an_end() -> None:
     assert_counters_are_true()
 
 
-def test_without_removed_consumers_there_is_nothing_to_sweep() -> None:
+def test_without_retired_consumers_the_sweep_does_nothing() -> None:
     DeliveryFactory.create()
 
     assert cancel.cancel_retired(clock.now(), 0, 10) == 0
@@ -241,7 +241,7 @@ def move(message: Message, **changes: Any) -> Message:
     return reschedule.reschedule(message.id, BOB, now=clock.now(), **changes)
 
 
-def test_a_message_and_all_that_waits_of_it_move_together() -> None:
+def test_moving_a_message_moves_its_waiting_deliveries() -> None:
     message = MessageFactory.create(dispatched=True)
     first, retry, done = (
         DeliveryFactory.create(
@@ -264,7 +264,7 @@ def test_a_message_and_all_that_waits_of_it_move_together() -> None:
     assert entry.after["priority"] == 9
 
 
-def test_an_accepted_message_takes_its_new_place_into_the_fan_out() -> None:
+def test_a_moved_message_is_fanned_out_with_its_new_due_time() -> None:
     consumer = ConsumerFactory.create()
     message = MessageFactory.create(channel=consumer.channel)
     later = times.floor_ms(clock.now()) + timedelta(hours=1)
@@ -277,7 +277,7 @@ def test_an_accepted_message_takes_its_new_place_into_the_fan_out() -> None:
     assert (row.priority, row.due_at) == (0, later)
 
 
-def test_the_past_means_now() -> None:
+def test_a_move_into_the_past_means_now() -> None:
     row = DeliveryFactory.create(retrying=True)
     before = clock.now()
 
@@ -297,7 +297,7 @@ def test_the_past_means_now() -> None:
         ({"dead": True}, "nothing_waits"),
     ],
 )
-def test_what_is_in_flight_or_finished_does_not_move(traits: dict[str, Any], code: str) -> None:
+def test_deliveries_in_flight_or_finished_are_not_moved(traits: dict[str, Any], code: str) -> None:
     row = DeliveryFactory.create(**traits)
 
     with pytest.raises(Conflict) as caught:
@@ -306,7 +306,7 @@ def test_what_is_in_flight_or_finished_does_not_move(traits: dict[str, Any], cod
     assert Message.objects.get().version == 1
 
 
-def test_one_delivery_in_flight_holds_the_whole_message() -> None:
+def test_a_delivery_in_flight_prevents_moving_the_message() -> None:
     waiting = DeliveryFactory.create()
     DeliveryFactory.create(
         message=waiting.message,

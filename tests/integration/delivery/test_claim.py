@@ -72,7 +72,7 @@ def test_a_claim_leases_the_row_and_counts_the_attempt(consumer: Consumer) -> No
 
 
 @pytest.mark.trap("a lease shorter than the timeout")
-def test_a_lapsed_lease_is_taken_again_and_the_late_worker_is_fenced_out(
+def test_an_expired_lease_is_reclaimed_and_the_late_result_is_refused(
     consumer: Consumer,
 ) -> None:
     queue(consumer, 1)
@@ -91,7 +91,7 @@ def test_a_lapsed_lease_is_taken_again_and_the_late_worker_is_fenced_out(
     assert Counter.totals() == pumping.recounted()
 
 
-def test_an_overtaken_result_among_others_changes_nothing_and_holds_up_nobody(
+def test_an_outdated_result_changes_nothing_and_does_not_block_others(
     consumer: Consumer,
 ) -> None:
     queue(consumer, 3)
@@ -108,7 +108,7 @@ def test_an_overtaken_result_among_others_changes_nothing_and_holds_up_nobody(
     assert close(again) == 1
 
 
-def test_a_delivery_that_is_gone_leaves_neither_an_attempt_nor_a_count(consumer: Consumer) -> None:
+def test_a_deleted_delivery_leaves_no_attempt_and_no_count(consumer: Consumer) -> None:
     queue(consumer, 2)
     gone, kept = take(consumer).rows
     Delivery.objects.filter(id=gone.id).delete()
@@ -119,8 +119,8 @@ def test_a_delivery_that_is_gone_leaves_neither_an_attempt_nor_a_count(consumer:
     assert Counter.totals() == {**before, "in_flight": 1, "delivered": 1}
 
 
-@pytest.mark.trap("poisoned rows starve the others")
-def test_what_keeps_killing_its_worker_ends_dead(consumer: Consumer) -> None:
+@pytest.mark.trap("poison rows starve others")
+def test_a_delivery_that_keeps_killing_its_worker_becomes_dead(consumer: Consumer) -> None:
     queue(consumer, 1)
     now = clock.now()
     for round_number in range(FREE_ATTEMPTS + 1):
@@ -132,7 +132,7 @@ def test_what_keeps_killing_its_worker_ends_dead(consumer: Consumer) -> None:
     assert Counter.totals() == pumping.recounted()
 
 
-def test_a_dead_owners_rows_come_back_at_once(consumer: Consumer) -> None:
+def test_deliveries_of_a_dead_owner_are_released_at_once(consumer: Consumer) -> None:
     queue(consumer, 5)
     take(consumer, limit=3, owner=7)
     take(consumer, owner=8)
@@ -141,8 +141,8 @@ def test_a_dead_owners_rows_come_back_at_once(consumer: Consumer) -> None:
     assert Counter.totals() == pumping.recounted()
 
 
-@pytest.mark.trap("done before it is written down")
-def test_a_transaction_that_fails_leaves_rows_and_counters_alike(
+@pytest.mark.trap("dequeued before it is recorded")
+def test_a_failed_transaction_changes_neither_rows_nor_counters(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue(consumer, 3)
@@ -156,7 +156,7 @@ def test_a_transaction_that_fails_leaves_rows_and_counters_alike(
     assert not Attempt.objects.exists()
 
 
-def test_a_key_that_another_process_made_too_is_replaced(
+def test_a_delivery_id_collision_is_replaced(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(consumer.channel, b"1", b"2")
@@ -181,7 +181,7 @@ class _Colliding:
         new_id.reseed()
 
 
-@pytest.mark.trap("two workers take the same row")
+@pytest.mark.trap("two workers claim the same row")
 @pytest.mark.mariadb
 def test_two_claimers_share_without_waiting(consumer: Consumer) -> None:
     queue(consumer, 200)
@@ -207,7 +207,7 @@ def test_two_claimers_share_without_waiting(consumer: Consumer) -> None:
     assert Counter.totals() == pumping.recounted()
 
 
-@pytest.mark.trap("two workers take the same row")
+@pytest.mark.trap("two workers claim the same row")
 @pytest.mark.mariadb
 def test_the_database_serves_each_claim_in_index_order(consumer: Consumer) -> None:
     queue(consumer, 300)

@@ -42,7 +42,7 @@ def drift(monkeypatch: pytest.MonkeyPatch) -> Drift:
 
 @pytest.mark.trap("a host whose clock is wrong")
 @pytest.mark.parametrize("seconds", [61.0, -61.0])
-def test_a_pump_takes_nothing_while_its_clock_is_too_far_off(
+def test_a_pump_claims_nothing_while_its_clock_is_too_far_off(
     receiver: Receiver, drift: Drift, caplog: pytest.LogCaptureFixture, seconds: float
 ) -> None:
     channel = make_channel()
@@ -85,7 +85,7 @@ def test_a_pump_goes_on_below_the_limit(receiver: Receiver, drift: Drift) -> Non
 
 @pytest.mark.mariadb
 @pytest.mark.trap("a host whose clock is wrong")
-def test_a_database_whose_clock_is_wrong_is_noticed_at_the_next_look(receiver: Receiver) -> None:
+def test_a_wrong_database_clock_is_noticed_at_the_next_check(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url())
     try:
@@ -109,7 +109,7 @@ def test_a_database_whose_clock_is_wrong_is_noticed_at_the_next_look(receiver: R
 
 
 @pytest.mark.trap("a host whose clock is wrong")
-def test_operators_hear_of_a_drift_once_an_hour(
+def test_operators_are_notified_of_a_clock_offset_once_an_hour(
     drift: Drift, caplog: pytest.LogCaptureFixture
 ) -> None:
     notifications._warned.clear()

@@ -113,7 +113,7 @@ def say_nothing(consumer: Consumer) -> None:
         (say_nothing, "ack_timeout"),
     ],
 )
-def test_each_way_to_die_is_published_once(
+def test_every_kind_of_dead_letter_is_published_once(
     dead: Channel, die: Callable[[Consumer], None], reason: str
 ) -> None:
     consumer = waiting(
@@ -140,7 +140,7 @@ def test_each_way_to_die_is_published_once(
     assert_counters_are_true()
 
 
-def test_what_a_message_carries_goes_along(dead: Channel) -> None:
+def test_a_published_dead_letter_keeps_the_messages_fields(dead: Channel) -> None:
     consumer = waiting(dead_letter_channel=dead, max_attempts=1)
     producer = ProducerFactory.create()
     bring(
@@ -164,14 +164,14 @@ def test_what_a_message_carries_goes_along(dead: Channel) -> None:
     assert headers["X-Tenant"] == "acme"
 
 
-def test_a_consumer_without_one_leaves_its_dead_where_they_are(dead: Channel) -> None:
+def test_without_a_dead_letter_channel_dead_letters_stay(dead: Channel) -> None:
     consumer = waiting(b"x", max_attempts=1)
     waiting(channel=dead, dead_letter_channel=make_channel())
     reject(consumer)
     assert not DeadLetter.objects.exists()
 
 
-def test_a_replay_that_dies_again_is_another_death(dead: Channel) -> None:
+def test_a_replay_that_fails_again_is_published_again(dead: Channel) -> None:
     consumer = waiting(b"x", dead_letter_channel=dead, max_attempts=1)
     reject(consumer)
     forward()
@@ -183,7 +183,7 @@ def test_a_replay_that_dies_again_is_another_death(dead: Channel) -> None:
     assert attempts == ["1", "2"]
 
 
-def test_a_death_that_is_broken_off_while_it_is_published_is_published_once(
+def test_an_interrupted_dead_letter_publish_is_completed_once(
     dead: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = waiting(b"x", dead_letter_channel=dead, max_attempts=1)
@@ -202,7 +202,7 @@ def test_a_death_that_is_broken_off_while_it_is_published_is_published_once(
     assert len(published(dead)) == 1
 
 
-def test_a_body_whose_key_is_missing_is_published_when_it_is_there(dead: Channel) -> None:
+def test_a_dead_letter_waits_for_its_missing_encryption_key(dead: Channel) -> None:
     old, new = generate_key(), generate_key()
     with host(old):
         consumer = waiting(b"x", dead_letter_channel=dead, max_attempts=1)
@@ -216,7 +216,7 @@ def test_a_body_whose_key_is_missing_is_published_when_it_is_there(dead: Channel
         assert [body for body, _ in published(dead)] == [b"x"]
 
 
-def test_what_was_changed_in_the_database_is_not_published(dead: Channel) -> None:
+def test_a_dead_letter_with_a_changed_body_is_not_published(dead: Channel) -> None:
     consumer = waiting(b"x", dead_letter_channel=dead)
     MessageBody.objects.update(data=b"y")
     assert Worker(consumer).receive() == []
@@ -236,7 +236,7 @@ def test_a_message_passes_five_dead_letter_channels(dead: Channel, hops: int) ->
     assert [headers["Hookstation-Dead-Letter-Hops"] for _, headers in published(dead)] == expected
 
 
-def test_a_push_consumer_of_the_channel_is_told_where_it_comes_from(
+def test_a_push_consumer_gets_the_origin_of_a_dead_letter(
     dead: Channel, receiver: Receiver
 ) -> None:
     consumer = waiting(b"x", dead_letter_channel=dead, max_attempts=1)
@@ -263,7 +263,7 @@ def fault(answer: Any) -> str:
     return str(found["detail"])
 
 
-def test_a_channel_behind_which_the_consumer_stands_again_is_refused() -> None:
+def test_a_cycle_of_dead_letter_channels_is_refused() -> None:
     api = Api(scopes=["admin"])
     chain = [ChannelFactory.create() for _ in range(7)]
     first, second, third = chain[:3]
@@ -277,7 +277,7 @@ def test_a_channel_behind_which_the_consumer_stands_again_is_refused() -> None:
     assert "At most 5" in fault(registered(api, ChannelFactory.create(), first.slug))
 
 
-def test_who_registers_must_be_allowed_to_publish_there() -> None:
+def test_a_dead_letter_channel_needs_permission_to_publish() -> None:
     team = TeamFactory.create()
     origin, target = ChannelFactory.create(external=True), ChannelFactory.create(external=True)
     inner = ChannelFactory.create()
@@ -298,7 +298,7 @@ def test_who_registers_must_be_allowed_to_publish_there() -> None:
     assert registered(weaker, origin, None).json()["dead_letter_channel"] is None
 
 
-def test_a_channel_that_is_deleted_takes_no_dead_letters_any_more(dead: Channel) -> None:
+def test_a_deleted_dead_letter_channel_gets_nothing(dead: Channel) -> None:
     consumer = waiting(b"x", dead_letter_channel=dead, max_attempts=1)
     reject(consumer)
     dead.delete()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
 
 
-def test_next_due_says_when_each_consumer_has_something() -> None:
+def test_next_due_returns_the_due_time_of_each_consumer() -> None:
     soon = clock.now() + timedelta(hours=1)
     consumer, other = (make_consumer(make_channel(), NOWHERE) for _ in range(2))
     publish(consumer.channel, b"x", due_at=soon, priority=0)
@@ -27,7 +27,7 @@ def test_next_due_says_when_each_consumer_has_something() -> None:
     assert set(due_times.by_priority([consumer.id, other.id])[consumer.id]) == {0, 9}
 
 
-def test_finished_rows_are_no_horizon_whatever_waits_elsewhere() -> None:
+def test_finished_rows_do_not_affect_the_next_due_time() -> None:
     consumer, other = (make_consumer(make_channel(), NOWHERE) for _ in range(2))
     make_deliveries(consumer, 20)
     make_deliveries(consumer, 20, priority=9, state="delivered")
@@ -38,7 +38,7 @@ def test_finished_rows_are_no_horizon_whatever_waits_elsewhere() -> None:
     assert due_times.next_due([]) == {}
 
 
-def test_a_pump_asks_for_a_few_consumers_at_a_time_and_for_all_of_them(
+def test_a_pump_reads_due_times_in_batches_of_consumers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """New consumers come first, however often the configuration changes."""

@@ -13,7 +13,7 @@ from channels_app import failpoints
 from channels_app.database import clock
 from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
-from channels_app.models import Consumer, DirectoryVersion, Message
+from channels_app.models import ConfigVersion, Consumer, Message
 from channels_app.registry.cache import config_cache
 from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
 from delivery.models import Attempt, Counter, Delivery
@@ -52,7 +52,7 @@ def claimer(limit: int = 100, *, only: int | None = None, **values: Any) -> Dire
     return DirectClaim(owner=7, now=values.get("now") or clock.now(), allow=leave)
 
 
-def test_what_is_taken_at_birth_looks_as_if_it_had_been_queued_and_then_claimed() -> None:
+def test_a_delivery_claimed_in_fan_out_equals_one_claimed_later() -> None:
     rows: list[dict[str, Any]] = []
     claims: list[ClaimedDelivery] = []
     now = clock.now()
@@ -90,7 +90,7 @@ def test_what_is_taken_at_birth_looks_as_if_it_had_been_queued_and_then_claimed(
     assert new_deliveries == claimed
 
 
-def test_the_most_urgent_are_taken_and_the_others_queued(consumer: Consumer) -> None:
+def test_fan_out_claims_the_highest_priority_and_queues_the_rest(consumer: Consumer) -> None:
     for priority in (1, 9, 4, 9):
         publish(consumer.channel, b"x", priority=priority)
     made = fanout.fan_out(10, 0, claimer(limit=3))
@@ -101,7 +101,7 @@ def test_the_most_urgent_are_taken_and_the_others_queued(consumer: Consumer) -> 
     assert Counter.totals() == pumping.recounted()
 
 
-def test_what_is_not_due_or_has_passed_its_last_instant_is_only_queued(consumer: Consumer) -> None:
+def test_deliveries_not_due_or_expired_are_not_claimed_in_fan_out(consumer: Consumer) -> None:
     now = clock.now()
     publish(consumer.channel, b"later", due_at=now + timedelta(minutes=1))
     publish(consumer.channel, b"old", expires_at=now - timedelta(seconds=1))
@@ -110,13 +110,13 @@ def test_what_is_not_due_or_has_passed_its_last_instant_is_only_queued(consumer:
     assert Counter.totals()["queued"] == 2
 
 
-def test_a_message_is_due_when_it_is_accepted_whatever_our_clock_says(consumer: Consumer) -> None:
+def test_a_message_is_due_by_the_database_clock(consumer: Consumer) -> None:
     publish(consumer.channel, b"x")
     behind = clock.now() - timedelta(seconds=5)
     assert len(fanout.fan_out(10, 0, claimer(now=behind)).claimed) == 1
 
 
-def test_only_what_the_taker_may_have_is_taken() -> None:
+def test_fan_out_claims_only_within_the_allowance() -> None:
     channel = make_channel()
     mine, other = make_consumer(channel, NOWHERE), make_consumer(channel, NOWHERE)
     publish(channel, b"1", b"2")
@@ -127,7 +127,7 @@ def test_only_what_the_taker_may_have_is_taken() -> None:
     assert Message.objects.filter(state="dispatched", consumer_count=2).count() == 2
 
 
-def test_of_whom_nobody_told_waits_no_longer_than_of_whom_somebody_did(
+def test_message_without_wakeup_is_found_by_polling(
     consumer: Consumer,
 ) -> None:
     ids = publish(consumer.channel, *[b"x"] * 5)
@@ -136,14 +136,14 @@ def test_of_whom_nobody_told_waits_no_longer_than_of_whom_somebody_did(
     assert not made.more
 
 
-def test_the_oldest_go_first_whoever_was_told_of(consumer: Consumer) -> None:
+def test_oldest_messages_are_fanned_out_first_despite_wakeups(consumer: Consumer) -> None:
     ids = publish(consumer.channel, *[b"x"] * 5)
     made = fanout.fan_out(2, 0, claimer(), notified=[ids[4], ids[1]])
     assert [row.message_id for row in made.claimed] == ids[:2]
     assert made.more
 
 
-def test_what_was_told_of_and_is_done_is_no_reason_to_look_again(consumer: Consumer) -> None:
+def test_a_wakeup_for_a_fanned_out_message_is_ignored(consumer: Consumer) -> None:
     done, later = publish(consumer.channel, b"1", b"2")
     fanout.fan_out(1, 0)
     made = fanout.fan_out(10, 0, claimer(), notified=[done, later])
@@ -152,7 +152,7 @@ def test_what_was_told_of_and_is_done_is_no_reason_to_look_again(consumer: Consu
     assert fanout.fan_out(10, 0, notified=[done, later, 77]) == fanout.FanoutResult()
 
 
-def test_who_registered_before_a_message_gets_it_whatever_a_pump_knew(
+def test_a_consumer_registered_before_a_message_gets_it_despite_a_stale_cache(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fan-out reads the configuration version after locking and refreshes an older cache."""
@@ -161,7 +161,7 @@ def test_who_registered_before_a_message_gets_it_whatever_a_pump_knew(
     view = view_of(consumer.channel)
     # As on another host: changes are not announced, and the last check was a moment ago.
     monkeypatch.setattr(config_cache, "_is_fresh", lambda *_: True)
-    monkeypatch.setattr(DirectoryVersion, "current", lambda: pytest.fail("asked once more"))
+    monkeypatch.setattr(ConfigVersion, "current", lambda: pytest.fail("asked once more"))
     second = make_consumer(consumer.channel, NOWHERE)
     notified = [it.message_id for it in accept.accept(view, None, [Publication(b"2")])]
     made = fanout.fan_out(10, 0, claimer(), notified=notified)
@@ -169,7 +169,7 @@ def test_who_registered_before_a_message_gets_it_whatever_a_pump_knew(
 
 
 @pytest.mark.mariadb
-def test_what_was_told_of_is_locked_found_and_counted_in_one_round_trip(
+def test_messages_of_a_wakeup_are_fanned_out_in_one_round_trip(
     consumer: Consumer, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     publish(consumer.channel, b"1")
@@ -181,7 +181,7 @@ def test_what_was_told_of_is_locked_found_and_counted_in_one_round_trip(
     assert len(made.claimed) == 1
 
 
-def test_of_few_messages_something_is_asked_along(consumer: Consumer) -> None:
+def test_fan_out_of_few_messages_reads_their_payloads_in_the_same_query(consumer: Consumer) -> None:
     notified = publish(consumer.channel, *[b"x"] * (FEW + 1))
     assert not fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads).payload_rows
     notified = publish(consumer.channel, *[b"x"] * FEW)
@@ -215,7 +215,7 @@ class Killed(BaseException):
     """Simulates that the process was killed."""
 
 
-def test_what_a_pump_took_at_birth_before_it_was_killed_is_delivered_by_the_next(
+def test_deliveries_claimed_in_fan_out_survive_a_killed_pump(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()
@@ -223,7 +223,7 @@ def test_what_a_pump_took_at_birth_before_it_was_killed_is_delivered_by_the_next
     publish(channel, *[b"x"] * 5)
 
     def reach(point: str) -> None:
-        if point == "after_birth":
+        if point == "after_claimed_fanout":
             raise Killed
 
     with pumping.pumping() as pump:
@@ -246,7 +246,7 @@ def test_what_a_pump_took_at_birth_before_it_was_killed_is_delivered_by_the_next
     assert set(Delivery.objects.values_list("state", "failure_count")) == {("delivered", 0)}
 
 
-def test_what_is_new_does_not_overtake_what_waits_with_a_higher_priority(
+def test_new_messages_do_not_overtake_waiting_higher_priorities(
     receiver: Receiver,
 ) -> None:
     channel = make_channel()
@@ -262,7 +262,7 @@ def test_what_is_new_does_not_overtake_what_waits_with_a_higher_priority(
     assert [request.body for request in receiver.requests()] == [b"high"] * 3 + [b"low"]
 
 
-def test_new_messages_of_a_consumer_at_rest_are_never_claimed_again(
+def test_new_messages_of_an_idle_consumer_are_claimed_once(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()

@@ -12,10 +12,10 @@ from standardwebhooks import Webhook
 
 from channels_app.change_marker import change_marker
 from channels_app.database import clock
-from channels_app.models import Channel, Consumer, DirectoryVersion
+from channels_app.models import Channel, ConfigVersion, Consumer
 from channels_app.registry import cache as config_cache_module
 from channels_app.registry import channels, consumers, secrets
-from delivery.core.ordering import lane_id
+from delivery.core.ordering import key_number
 from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery, PumpSlot
 from delivery.ordering import keys
@@ -47,7 +47,7 @@ def pause_channel(consumer: Consumer, _: str) -> object:
 
 
 def pause_key(consumer: Consumer, _: str) -> object:
-    return keys.pause(lane_id(consumer.id, "A"), ALICE, now=clock.now())
+    return keys.pause(key_number(consumer.id, "A"), ALICE, now=clock.now())
 
 
 def move(consumer: Consumer, url: str) -> object:
@@ -59,7 +59,7 @@ def move(consumer: Consumer, url: str) -> object:
 def pump(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
     """A pump that learns of each change while the caller waits for confirmation."""
     with pumping.pumping() as made:
-        pump_until(made, lambda: not registration.behind(DirectoryVersion.current()))
+        pump_until(made, lambda: not registration.behind(ConfigVersion.current()))
         monkeypatch.setattr(wakeup_sender, "changed", made._beat)
         yield made
 
@@ -91,10 +91,10 @@ def go_on(pump: Pump) -> None:
         pump._wait(0.02)
 
 
-@pytest.mark.trap("a pause that is answered before it is true")
+@pytest.mark.trap("a pause confirmed too early")
 @pytest.mark.parametrize("change", [pause, retire, pause_channel, pause_key])
 @pytest.mark.parametrize("hears", [True, False])
-def test_nothing_begins_once_it_was_answered(
+def test_no_request_begins_after_the_change_is_confirmed(
     receiver: Receiver, request: pytest.FixtureRequest, change: Change, hears: bool
 ) -> None:
     pump: Pump = request.getfixturevalue("pump" if hears else "frozen")
@@ -110,9 +110,9 @@ def test_nothing_begins_once_it_was_answered(
     assert {(row.state, row.failure_count) for row in Delivery.objects.all()} == {("queued", 0)}
 
 
-@pytest.mark.trap("a pause that is answered before it is true")
+@pytest.mark.trap("a pause confirmed too early")
 @pytest.mark.parametrize("hears", [True, False])
-def test_a_new_address_and_a_new_secret_hold_for_all_that_begins(
+def test_a_new_url_and_secret_apply_to_every_new_request(
     receiver: Receiver, request: pytest.FixtureRequest, hears: bool
 ) -> None:
     pump: Pump = request.getfixturevalue("pump" if hears else "frozen")
@@ -145,7 +145,7 @@ def deaf() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("change", [pause, move])
-def test_what_waits_for_its_connection_has_not_begun(
+def test_a_request_waiting_for_a_connection_has_not_begun(
     pump: Pump, receiver: Receiver, deaf: str, change: Change
 ) -> None:
     consumer = make_consumer(make_channel(), deaf)
@@ -160,7 +160,7 @@ def test_what_waits_for_its_connection_has_not_begun(
         assert [one.path for one in receiver.requests()] == ["/new"]
 
 
-def test_what_is_on_the_wire_ends(pump: Pump, receiver: Receiver) -> None:
+def test_a_request_in_flight_completes(pump: Pump, receiver: Receiver) -> None:
     consumer = make_consumer(make_channel(), receiver.url("/slow"))
     receiver.script("/slow", [Reply(200, delay_ms=300)])
     publish(consumer.channel, b"x")
@@ -176,13 +176,13 @@ def seconds(work: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def test_nobody_waits_for_pumps_that_are_not_there(receiver: Receiver) -> None:
+def test_a_change_does_not_wait_for_absent_pumps(receiver: Receiver) -> None:
     consumer = make_consumer(make_channel(), receiver.url("/ok"))
     assert seconds(lambda: pause(consumer, "")) < confirmation.FENCE_S / 2
 
 
-@pytest.mark.trap("a pause that is answered before it is true")
-def test_a_pump_that_died_or_is_frozen_holds_up_an_answer_for_a_moment(
+@pytest.mark.trap("a pause confirmed too early")
+def test_a_dead_or_frozen_pump_delays_a_change_briefly(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(confirmation, "FENCE_S", 0.3)
@@ -199,14 +199,14 @@ def test_a_pump_that_died_or_is_frozen_holds_up_an_answer_for_a_moment(
     assert seconds(lambda: retire(consumer, "")) < 0.3, "it is dead"
 
 
-def test_what_is_new_is_confirmed_by_nobody(receiver: Receiver) -> None:
+def test_a_new_object_needs_no_confirmation_by_pumps(receiver: Receiver) -> None:
     held = registration.acquire("frozen", "pump", 1, "127.0.0.1 9")
     assert held is not None
     channel = make_channel()
     assert seconds(lambda: make_consumer(channel, receiver.url("/ok"))) < confirmation.FENCE_S
 
 
-def test_a_transaction_that_changes_many_waits_once(
+def test_a_transaction_with_many_changes_waits_once(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()
@@ -231,9 +231,9 @@ def join(first: Pump, second: Pump) -> None:
     assert 0 < len(second.assignment.queues) < 8
 
 
-@pytest.mark.trap("a cap that two owners share")
+@pytest.mark.trap("a limit that applies twice")
 @pytest.mark.parametrize("most", [1, 3])
-def test_a_pump_that_joins_leaves_every_consumer_its_cap(receiver: Receiver, most: int) -> None:
+def test_a_joining_pump_respects_every_max_in_flight(receiver: Receiver, most: int) -> None:
     channels: list[Channel] = []
     for number in range(8):
         path = f"/{number}"
@@ -248,8 +248,8 @@ def test_a_pump_that_joins_leaves_every_consumer_its_cap(receiver: Receiver, mos
             assert {len(receiver.requests(f"/{number}")) for number in range(8)} == {most}
 
 
-@pytest.mark.trap("a cap that two owners share")
-def test_a_pump_that_joins_begins_where_the_rate_stands(receiver: Receiver) -> None:
+@pytest.mark.trap("a limit that applies twice")
+def test_a_joining_pump_respects_the_current_rate(receiver: Receiver) -> None:
     with pumping.pumping() as first:
         pumping.pump_rounds(first, 1)
         for number in range(8):

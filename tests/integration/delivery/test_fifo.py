@@ -9,7 +9,7 @@ import pytest
 from channels_app.core.ordering_key import SHARED
 from channels_app.database import clock
 from channels_app.models import Channel, Message
-from delivery.models import Delivery, Lane
+from delivery.models import Delivery, OrderingKey
 from delivery.queue import fanout
 from tests.support import pumping
 from tests.support.calling import Api, problem
@@ -26,7 +26,7 @@ MANY = 100
 @pytest.mark.slow("pumps one message after the other")
 @pytest.mark.seed("S2-63")
 @pytest.mark.usefixtures("brief_pauses")
-def test_the_oldest_always_goes_first_whatever_fails(receiver: Receiver) -> None:
+def test_fifo_sends_the_oldest_first_despite_failures(receiver: Receiver) -> None:
     channel = make_channel(ordering="fifo")
     values = {"ordering": True, "retry": [0.01], "max_attempts": 100}
     make_consumer(channel, receiver.url("/flaky"), **values)
@@ -41,11 +41,11 @@ def test_the_oldest_always_goes_first_whatever_fails(receiver: Receiver) -> None
     assert heard == sorted(heard), "the same again, or the next one"
     taken = [n for n, status in zip(heard, statuses, strict=False) if status == 200]
     assert taken == list(range(MANY))
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
     check()
 
 
-def test_a_key_of_its_own_stands_beside_the_order_of_all() -> None:
+def test_an_explicit_key_is_independent_of_the_channel_order() -> None:
     channel = make_channel(ordering="fifo")
     consumer = make_consumer(channel, NOWHERE, ordering=True)
     for key in ("", "A", "", "A"):
@@ -94,7 +94,7 @@ def test_a_publisher_without_keys_gets_an_order_for_each_user(receiver: Receiver
     check()
 
 
-def test_what_a_publisher_says_and_what_no_body_holds() -> None:
+def test_explicit_keys_win_and_missing_ones_have_none() -> None:
     api = Api(scopes=["admin"])
     api.call("PUT", "/channels/events", {"ordering_key_path": "user.id"})
     bodies = b'{"user": {"id": "u"}}', b'{"user": 1}', b"no JSON", b""
@@ -109,13 +109,13 @@ def test_what_a_publisher_says_and_what_no_body_holds() -> None:
     assert list(keys.all())[5:] == ["u", SHARED, SHARED, SHARED]
 
 
-def test_a_channel_without_them_looks_into_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_without_key_paths_does_not_parse_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("channels_app.core.ordering_key.Keying.key", None)
     publish(make_channel(), b'{"user": "a"}')
     assert Message.objects.get().ordering_key == ""
 
 
 @pytest.mark.parametrize("path", ["user..id", "nothing(user)", 5, None, "x" * 201])
-def test_what_is_no_path_is_refused(path: object) -> None:
+def test_an_invalid_path_is_refused(path: object) -> None:
     answer = Api(scopes=["admin"]).call("PUT", "/channels/events", {"ordering_key_path": path})
     assert problem(answer) == (422, "invalid_fields", "ordering_key_path")

@@ -38,7 +38,7 @@ def oldest(consumer: Consumer) -> list[int]:
     return list(rows.values_list("id", flat=True))
 
 
-def test_who_asks_together_is_served_one_after_the_other() -> None:
+def test_concurrent_receive_calls_are_served_in_turn() -> None:
     consumer, other = waiting(*[b"x"] * 5), waiting(b"y")
     first = oldest(consumer)
     asked = [*wants(consumer, ANNA, BEN, CLEO), ClaimRequest(other.id, 3, 2 * LEASE_MS, owner=ANNA)]
@@ -63,7 +63,7 @@ def test_who_asks_together_is_served_one_after_the_other() -> None:
 
 
 @pytest.mark.mariadb
-def test_rows_behind_make_up_for_those_that_others_hold() -> None:
+def test_locked_rows_are_skipped_for_later_ones() -> None:
     consumer = waiting(*[b"x"] * 8)
     rows = oldest(consumer)
     held, over = threading.Event(), threading.Event()
@@ -105,7 +105,7 @@ def together(*works: Callable[[], T]) -> list[T]:
         return list(pool.map(run, works))
 
 
-def test_of_two_words_about_one_lease_said_at_once_one_counts() -> None:
+def test_of_two_concurrent_settlements_one_counts() -> None:
     """Calls with the winning outcome get confirmation; the others are told that it failed."""
     consumer = waiting(b"x", b"y")
     worker = Worker(consumer)
@@ -132,7 +132,7 @@ def test_of_two_words_about_one_lease_said_at_once_one_counts() -> None:
     assert_counters_are_true()
 
 
-def test_each_attempt_names_its_own_worker() -> None:
+def test_each_attempt_names_its_worker() -> None:
     consumer = waiting(*[b"x"] * 4)
     worker = Worker(consumer)
     tokens = [worker.receive(max=1, worker_id=name)[0]["lease"] for name in "abcd"]

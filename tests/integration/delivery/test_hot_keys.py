@@ -15,14 +15,14 @@ from channels_app.models import Consumer
 from channels_app.registry import consumers
 from delivery.conf import conf
 from delivery.core.health_status import Kind
-from delivery.core.notifications import Notification, text
+from delivery.core.notifications import NotificationContent, text
 from delivery.core.principal import Principal
-from delivery.models import Delivery, Lane, Notice, Standing
+from delivery.models import Delivery, HealthStatus, Notification, OrderingKey
 from delivery.ordering import hot_keys, keys
 from delivery.queue import fanout
 from tests.support import console
 from tests.support.factories import TeamFactory
-from tests.support.ordering import end, lane_of, say, take, words
+from tests.support.ordering import end, key_number_of, say, take, words
 from tests.support.pumping import make_channel, make_consumer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,9 +61,9 @@ def crowd(consumer: Consumer, text: str) -> None:
 
 def look(now: datetime) -> list[str]:
     """Return the reasons of the notifications that one more check creates."""
-    before = Notice.objects.count()
-    assert sum(hot_keys.scan(now)) == Notice.objects.count() - before
-    return list(Notice.objects.order_by("id").values_list("reason", flat=True)[before:])
+    before = Notification.objects.count()
+    assert sum(hot_keys.scan(now)) == Notification.objects.count() - before
+    return list(Notification.objects.order_by("id").values_list("reason", flat=True)[before:])
 
 
 def drain(consumer: Consumer, now: datetime) -> None:
@@ -72,9 +72,7 @@ def drain(consumer: Consumer, now: datetime) -> None:
 
 
 @pytest.mark.seed("S3-32")
-def test_a_key_with_half_of_the_traffic_is_told_of_by_name(
-    consumer: Consumer, now: datetime
-) -> None:
+def test_a_hot_key_is_reported_by_name(consumer: Consumer, now: datetime) -> None:
     others = [f"{key}1" for key in "BCDEFGH"]
     crowd(consumer, " ".join(f"A{n} {other}" for n, other in enumerate(others)))
     rows = take(consumer, now)
@@ -84,7 +82,7 @@ def test_a_key_with_half_of_the_traffic_is_told_of_by_name(
     assert told.startswith(
         "6 deliveries wait behind the head of the key A, which has not changed since "
     )
-    notice = Notice.objects.get()
+    notice = Notification.objects.get()
     assert notice.kind == "hot_key"
     assert notice.mail_due_at
     (found,) = hot_keys.backlogs()
@@ -92,9 +90,9 @@ def test_a_key_with_half_of_the_traffic_is_told_of_by_name(
 
 
 @pytest.mark.slow("fills keys beyond their limit")
-def test_it_is_told_of_on_the_transition_alone(consumer: Consumer, now: datetime) -> None:
+def test_a_hot_key_is_reported_once_on_the_transition(consumer: Consumer, now: datetime) -> None:
     assert look(now) == []
-    assert not Standing.objects.exists()
+    assert not HealthStatus.objects.exists()
     crowd(consumer, "A0 " * 5)
     assert look(now) == [], "four wait, five would be hot"
     crowd(consumer, "A0 B0 B0 B0 B0 B0 B0 B0")
@@ -113,7 +111,7 @@ def test_it_is_told_of_on_the_transition_alone(consumer: Consumer, now: datetime
 
 
 @pytest.mark.slow("fills keys beyond their limit")
-def test_a_key_that_wavers_is_told_of_once_an_hour(consumer: Consumer, now: datetime) -> None:
+def test_a_fluctuating_key_is_reported_once_an_hour(consumer: Consumer, now: datetime) -> None:
     told = 0
     for minute in range(0, 180, 10):
         crowd(consumer, "A0 " * 9)
@@ -123,9 +121,7 @@ def test_a_key_that_wavers_is_told_of_once_an_hour(consumer: Consumer, now: date
     assert told == 3
 
 
-def test_a_head_that_stands_makes_its_key_hot(
-    consumer: Consumer, now: datetime, allow: Allow
-) -> None:
+def test_a_blocked_head_makes_its_key_hot(consumer: Consumer, now: datetime, allow: Allow) -> None:
     allow(waiting=0, after=30 * MINUTE)
     crowd(consumer, "A0 A1 B0")
     end(take(consumer, now), "retry", now)
@@ -137,25 +133,27 @@ def test_a_head_that_stands_makes_its_key_hot(
     assert hot_keys.backlogs() == []
 
 
-def test_who_was_told_to_wait_is_not_hot(consumer: Consumer, now: datetime, allow: Allow) -> None:
+def test_a_deliberately_waiting_key_is_not_hot(
+    consumer: Consumer, now: datetime, allow: Allow
+) -> None:
     allow(waiting=0, after=30 * MINUTE)
     say(consumer, "A0", due_at=now + timedelta(days=1))
     crowd(consumer, "A1")
     assert look(now + 40 * MINUTE) == [], "a producer wants the head to go tomorrow"
     allow(waiting=1)
-    keys.pause(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
+    keys.pause(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
     assert look(now) == []
-    keys.resume(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
+    keys.resume(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
     consumers.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
     assert look(now) == []
     consumers.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
-    Standing.objects.create(consumer=consumer, state="failing", since=now, looked_at=now)
+    HealthStatus.objects.create(consumer=consumer, state="failing", since=now, looked_at=now)
     assert look(now) == [], "its owners know why it waits"
-    Standing.objects.update(state="healthy")
+    HealthStatus.objects.update(state="healthy")
     assert len(look(now)) == 1
 
 
-def test_every_slice_is_looked_at(
+def test_every_slice_of_keys_is_scanned(
     consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hot_keys, "SLICE", 2)
@@ -165,21 +163,21 @@ def test_every_slice_is_looked_at(
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_of_several_that_look_at_once_one_tells(
+def test_concurrent_scans_notify_once(
     consumer: Consumer, now: datetime, is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_known:
-        Standing.objects.create(consumer=consumer, since=now, looked_at=now)
+        HealthStatus.objects.create(consumer=consumer, since=now, looked_at=now)
     crowd(consumer, "A0 " * 9)
-    gate, errors, of = threading.Barrier(4), list[BaseException](), Standing.of
+    gate, errors, of = threading.Barrier(4), list[BaseException](), HealthStatus.of
 
-    def together(consumer: Consumer) -> Standing:
+    def together(consumer: Consumer) -> HealthStatus:
         """Let nobody write before all have read."""
         known = of(consumer)
         gate.wait(30)
         return known
 
-    monkeypatch.setattr(Standing, "of", together)
+    monkeypatch.setattr(HealthStatus, "of", together)
 
     def race() -> None:
         try:
@@ -195,36 +193,36 @@ def test_of_several_that_look_at_once_one_tells(
     for thread in threads:
         thread.join(60)
     assert errors == []
-    assert Notice.objects.count() == 1
+    assert Notification.objects.count() == 1
 
 
 @pytest.mark.seed("S3-32")
-def test_the_console_and_the_metrics_say_so(consumer: Consumer, now: datetime) -> None:
+def test_console_and_metrics_show_hot_keys(consumer: Consumer, now: datetime) -> None:
     operator, page = console.operator(), reverse("admin:index")
-    assert 'id="hot-keys"' not in console.look(operator, console.list_url(Lane))
+    assert 'id="hot-keys"' not in console.look(operator, console.list_url(OrderingKey))
     crowd(consumer, "A0 " * 9)
     look(now)
     name = f"{consumer.channel.slug}/{consumer.client_id}"
-    assert f"8 wait in A of {name}" in console.look(operator, page)
-    text = console.look(operator, console.list_url(Lane))
+    assert f"8 deliveries wait behind A of {name}" in console.look(operator, page)
+    text = console.look(operator, console.list_url(OrderingKey))
     assert f'href="?q={name}/A"' in text
-    answer = operator.get(f"{console.list_url(Lane)}?q={name}/A")
-    assert list(answer.context["cl"].result_list) == [lane_of(consumer, "A")]
+    answer = operator.get(f"{console.list_url(OrderingKey)}?q={name}/A")
+    assert list(answer.context["cl"].result_list) == [key_number_of(consumer, "A")]
     scrape = Client().get("/metrics").content.decode()
     assert "hookstation_hot_keys 1.0" in scrape
     assert "hookstation_hot_key_waiting 8.0" in scrape
     assert consumer.client_id not in scrape, "no series for a key or its consumer"
     drain(consumer, now)
     look(now + MINUTE)
-    assert "ordering keys with more messages than can be sent" in console.look(operator, page)
+    assert "ordering keys with a large or long-blocked backlog" in console.look(operator, page)
     assert "hookstation_hot_keys 0.0" in Client().get("/metrics").content.decode()
 
 
-def test_owners_read_what_to_do(consumer: Consumer, now: datetime) -> None:
+def test_the_notification_tells_owners_what_to_do(consumer: Consumer, now: datetime) -> None:
     crowd(consumer, "A0 " * 9)
     look(now)
-    reason = Notice.objects.get().reason
-    told = text(Notification(Kind.HOT_KEY, now, "rooms", "sender", "shop", reason, ""))
+    reason = Notification.objects.get().reason
+    told = text(NotificationContent(Kind.HOT_KEY, now, "rooms", "sender", "shop", reason, ""))
     assert "Your webhook sender on the channel rooms has a hot key" in told
     assert reason in told
     assert "over several keys" in told

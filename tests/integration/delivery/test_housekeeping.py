@@ -58,7 +58,7 @@ def ripen(rows: list[Delivery], then: datetime) -> None:
 
 
 @pytest.mark.seed("S4-R7")
-def test_retention_deletes_what_is_finished_and_old_and_nothing_else() -> None:
+def test_retention_deletes_only_old_finished_messages() -> None:
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
     publish(channel, *[b"x"] * 5)
@@ -80,7 +80,7 @@ def test_retention_deletes_what_is_finished_and_old_and_nothing_else() -> None:
     assert counters.gap() == 0
 
 
-def test_a_channels_own_retention_counts() -> None:
+def test_a_channels_own_retention_applies() -> None:
     channel = make_channel(retention_days=3)
     make_consumer(channel, NOWHERE)
     publish(channel, b"x")
@@ -90,8 +90,8 @@ def test_a_channels_own_retention_counts() -> None:
     assert not Message.objects.exists()
 
 
-@pytest.mark.trap("a clean-up that never ends")
-def test_each_old_message_is_looked_at_once() -> None:
+@pytest.mark.trap("a clean-up that never finishes")
+def test_retention_scans_each_old_message_once() -> None:
     """A dead letter's message is deleted with it; until then no run reads the message again."""
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
@@ -123,7 +123,7 @@ def test_a_longer_retention_does_not_keep_messages_for_ever() -> None:
     assert sum(retention.prune(clock.now() + timedelta(days=16), slot=0)) == 2
 
 
-def test_old_replays_go_and_running_ones_stay() -> None:
+def test_old_replays_are_deleted_and_running_ones_kept() -> None:
     then = clock.now() - timedelta(days=100)
     for state in ("finished", "running"):
         Replay.objects.create(
@@ -140,7 +140,7 @@ def test_old_replays_go_and_running_ones_stay() -> None:
     assert Replay.objects.get().state == "running"
 
 
-def test_a_closed_idempotency_window_is_forgotten_and_can_be_used_again() -> None:
+def test_an_idempotency_key_can_be_reused_after_its_window() -> None:
     channel = make_channel()
     (first,) = publish(channel, b"x", idempotency_key="k")
     IdempotencyRecord.objects.update(expires_at=clock.now() - timedelta(seconds=1))
@@ -150,7 +150,7 @@ def test_a_closed_idempotency_window_is_forgotten_and_can_be_used_again() -> Non
     assert not IdempotencyRecord.objects.exists()
 
 
-def test_wrong_books_are_noticed_and_mended() -> None:
+def test_wrong_counters_are_noticed_and_repaired() -> None:
     consumer = make_consumer(make_channel(), NOWHERE)
     publish(consumer.channel, *[b"x"] * 4)
     fanout.fan_out(100, slot=0)
@@ -163,7 +163,7 @@ def test_wrong_books_are_noticed_and_mended() -> None:
 
 
 @pytest.mark.seed("S0-33")
-def test_the_sweep_fans_out_what_nobody_took() -> None:
+def test_the_sweep_fans_out_messages_that_no_pump_handled() -> None:
     channel = make_channel()
     make_consumer(channel, NOWHERE)
     publish(channel, *[b"x"] * 3)
@@ -182,7 +182,7 @@ def test_fanning_out_twice_makes_no_second_delivery() -> None:
     assert Delivery.objects.count() == 1
 
 
-def test_the_orphans_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deliveries_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "QUIET_S", 0.0)
     consumer = make_consumer(make_channel(), NOWHERE)
     publish(consumer.channel, *[b"x"] * 3)
@@ -201,7 +201,7 @@ def test_the_orphans_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyP
     assert not PumpSlot.objects.exists()
 
 
-def test_a_sweep_runs_once_per_rhythm_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_runs_once_per_interval_whoever_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now)  # the shortest interval is half a second
     sweeps.run_due()  # creates the rows that hold the clocks
@@ -213,7 +213,7 @@ def test_a_sweep_runs_once_per_rhythm_whoever_asks(monkeypatch: pytest.MonkeyPat
     assert sweeps.run_due() == 1
 
 
-def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_it_lives(
+def test_a_sweep_with_a_check_runs_for_work_or_as_a_heartbeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[int] = []
@@ -236,7 +236,7 @@ def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_i
     assert mine.turn() == 1
 
 
-def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_sweep_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep that waited longest goes first; a failing one delays no other."""
     done: list[str] = []
 
@@ -285,7 +285,7 @@ def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
     )
 
 
-def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_sweep_is_not_started_by_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock is moved forward for as long as it runs."""
     monkeypatch.setattr(sweeps, "SLICE_S", 0.0)
     endless = sweeps.Sweep("long", 0.2, lambda: itertools.repeat(1))
@@ -302,8 +302,8 @@ def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch)
         time.sleep(0.01)
 
 
-@pytest.mark.trap("a sweep that nobody scheduled")
-def test_the_second_belt_is_scheduled() -> None:
+@pytest.mark.trap("a sweep that is not scheduled")
+def test_the_fallback_run_of_the_sweeps_is_scheduled() -> None:
     task_queue.ensure_schedules()
     task_queue.ensure_schedules()
     assert sorted(Schedule.objects.values_list("func", "minutes")) == [
@@ -312,7 +312,7 @@ def test_the_second_belt_is_scheduled() -> None:
     ]
 
 
-def test_a_place_is_held_by_one_and_taken_over_from_the_dead() -> None:
+def test_a_slot_is_held_by_one_process_and_taken_over_from_a_dead_one() -> None:
     first = registration.acquire("c", "pump", 1)
     assert first is not None
     assert registration.acquire("c", "pump", 1) is None
@@ -325,7 +325,7 @@ def test_a_place_is_held_by_one_and_taken_over_from_the_dead() -> None:
 
 
 @pytest.mark.seed("S0-27")
-def test_without_any_hint_everything_is_still_delivered(receiver: Receiver) -> None:
+def test_without_wakeups_everything_is_delivered(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/ok"))
     with pumping.pumping() as pump:
@@ -335,7 +335,7 @@ def test_without_any_hint_everything_is_still_delivered(receiver: Receiver) -> N
     assert len(receiver.requests()) == 1
 
 
-def test_the_watch_notices_missing_pumps(
+def test_missing_pumps_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = registration.acquire("c", "pump", 1)
@@ -348,7 +348,7 @@ def test_the_watch_notices_missing_pumps(
     assert not watch()
 
 
-def test_the_watch_notices_a_queue_that_runs_no_tasks() -> None:
+def test_a_task_queue_that_runs_no_tasks_is_noticed() -> None:
     held = registration.acquire("c", "pump", 1)
     assert held is not None
     watch = registration.Watch("c", 1)
@@ -359,7 +359,7 @@ def test_the_watch_notices_a_queue_that_runs_no_tasks() -> None:
     assert watch()
 
 
-def test_sessions_that_are_over_are_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_sessions_are_deleted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "BATCH", 2)
     now = clock.now()
     for number in range(4):
@@ -370,7 +370,7 @@ def test_sessions_that_are_over_are_deleted_in_steps(monkeypatch: pytest.MonkeyP
     assert Session.objects.get().session_key == "s3"
 
 
-def test_tries_that_do_not_count_any_more_are_deleted() -> None:
+def test_old_sign_in_failures_are_deleted() -> None:
     cache.clear()
     cache.set("over", 1, timeout=1)
     cache.set("counts", 1, timeout=300)

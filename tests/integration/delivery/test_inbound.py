@@ -102,7 +102,7 @@ def sent(provider_id: str) -> Reply:
 
 
 @pytest.mark.seed("S3-39", "S3-04")
-def test_three_statuses_in_one_callback_let_three_keys_go(receiver: Receiver) -> None:
+def test_three_statuses_in_one_callback_release_three_keys(receiver: Receiver) -> None:
     receiver.script("/messages", [sent(f"wamid.HBgL{n}==") for n in range(1, 7)])
     consumer = register(receiver.url("/messages"), max_in_flight=1)
     with pumping.pumping() as pump:
@@ -165,7 +165,7 @@ def test_a_wrong_signature_is_403_and_changes_nothing(consumer: Consumer, now: d
     assert heard(consumer, ("wamid.1", "delivered")) == {"on_time": 1}
 
 
-def test_without_a_signature_the_address_is_enough() -> None:
+def test_without_signature_settings_the_url_is_enough() -> None:
     plain = WHATSAPP | {"correlation": {"preset": "whatsapp-cloud"}}
     consumer = register(NOWHERE, ack=plain)
     answer = Api().call("POST", path_of(consumer), statuses(("wamid.1", "sent")))
@@ -173,7 +173,7 @@ def test_without_a_signature_the_address_is_enough() -> None:
     assert Api().call("POST", path_of(consumer), b"{}").json == {"results": {}}
 
 
-def test_too_much_is_413(consumer: Consumer) -> None:
+def test_a_too_large_callback_is_413(consumer: Consumer) -> None:
     large = Api().call("POST", path_of(consumer), b"x", Content_Length=str(3 * 1024 * 1024 + 1))
     assert (large.status, large.json["code"]) == (413, "body_too_large")
     many = call_back(consumer, statuses(*[(f"{n}", "sent") for n in range(1001)]))
@@ -182,7 +182,7 @@ def test_too_much_is_413(consumer: Consumer) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_an_address_that_is_not_in_use_is_404(consumer: Consumer, method: str) -> None:
+def test_an_unused_inbound_address_is_404(consumer: Consumer, method: str) -> None:
     known = path_of(consumer)
     for path in ("/inbound/x", known[:-1], known + "x", "/inbound/%C3%A4"):
         answer = Api().call(method, path)
@@ -192,7 +192,7 @@ def test_an_address_that_is_not_in_use_is_404(consumer: Consumer, method: str) -
     assert Api().call(method, known).status == 404
 
 
-def test_a_provider_may_ask_first(consumer: Consumer) -> None:
+def test_a_provider_may_verify_the_address_first(consumer: Consumer) -> None:
     asked = f"{path_of(consumer)}?hub.mode=subscribe&hub.challenge=1158201444"
     good = Api().get(f"{asked}&hub.verify_token=mine")
     assert (good.status, good.body) == (200, b"1158201444")
@@ -247,7 +247,7 @@ def test_another_secret_keeps_the_address(consumer: Consumer) -> None:
     assert call_back(consumer, b"{}", secret="new").status == 200
 
 
-def test_the_console_shows_where_it_is_called_back(consumer: Consumer) -> None:
+def test_the_console_shows_the_inbound_address(consumer: Consumer) -> None:
     page = console.operator().get(console.page_url(consumer)).content.decode()
     assert path_of(consumer) in page
     assert "whatsapp-cloud" in page
@@ -298,7 +298,7 @@ def answered(consumer: Consumer, provider_id: str, now: datetime) -> ClaimedDeli
 
 @pytest.mark.seed("S3-38", "S3-39")
 @pytest.mark.parametrize(("status", "state"), [("delivered", "delivered"), ("failed", "queued")])
-def test_a_callback_before_the_answer_is_kept_until_then(
+def test_a_callback_before_the_response_is_kept(
     consumer: Consumer, now: datetime, status: str, state: str
 ) -> None:
     (row,) = taken(consumer, now)
@@ -315,7 +315,7 @@ def test_a_callback_before_the_answer_is_kept_until_then(
     check()
 
 
-@pytest.mark.trap("a callback that was there before its message")
+@pytest.mark.trap("a callback before its message")
 def test_a_callback_from_before_the_message_is_not_about_it(
     consumer: Consumer, now: datetime
 ) -> None:
@@ -336,10 +336,8 @@ def test_a_callback_from_before_the_message_is_not_about_it(
     assert heard(consumer, ("wamid.1", "sent")) == {"on_time": 1}
 
 
-@pytest.mark.trap("a callback that was there before its message")
-def test_a_callback_counts_when_somebody_knows_what_it_is_about(
-    consumer: Consumer, now: datetime
-) -> None:
+@pytest.mark.trap("a callback before its message")
+def test_a_callback_counts_once_its_delivery_is_known(consumer: Consumer, now: datetime) -> None:
     before = {name: words_heard(name) for name in ("early", "foreign", "double")}
     (row,) = taken(consumer, now)
     heard(consumer, ("wamid.1", "sent"), ("wamid.1", "read"), ("wamid.2", "sent"))
@@ -363,7 +361,7 @@ def test_an_early_failure_counts_once(consumer: Consumer, now: datetime) -> None
 
 
 @pytest.mark.seed("S3-38")
-def test_a_late_callback_lets_nobody_go(consumer: Consumer, now: datetime) -> None:
+def test_a_late_callback_releases_no_delivery(consumer: Consumer, now: datetime) -> None:
     row = answered(consumer, "wamid.1", now)
     assert callbacks.acknowledge(row.id, ok=True, now=now).result == "on_time"
     Delivery.objects.filter(id=row.id).update(reason="ack_timeout")  # as with on_timeout: proceed
@@ -374,20 +372,20 @@ def test_a_late_callback_lets_nobody_go(consumer: Consumer, now: datetime) -> No
     check()
 
 
-def test_ids_of_another_consumer_are_not_heard(consumer: Consumer, now: datetime) -> None:
+def test_ids_of_another_consumer_are_ignored(consumer: Consumer, now: datetime) -> None:
     row = answered(consumer, "wamid.1", now)
     other = register(NOWHERE)
     assert heard(other, ("wamid.1", "sent")) == {"early": 1}
     assert Delivery.objects.get(id=row.id).state == "awaiting_ack"
 
 
-def test_a_word_about_what_was_deleted_is_late(consumer: Consumer, now: datetime) -> None:
+def test_a_callback_about_a_deleted_delivery_is_late(consumer: Consumer, now: datetime) -> None:
     row = answered(consumer, "wamid.1", now)
     Delivery.objects.filter(id=row.id).delete()
     assert heard(consumer, ("wamid.1", "sent")) == {"late": 1}
 
 
-def test_ids_are_forgotten_after_two_days(consumer: Consumer, now: datetime) -> None:
+def test_correlation_ids_are_deleted_after_two_days(consumer: Consumer, now: datetime) -> None:
     answered(consumer, "wamid.1", now)
     heard(consumer, ("wamid.2", "sent"))
     assert sum(callbacks.forget_provider_statuses(now + timedelta(days=1))) == 0
@@ -396,7 +394,7 @@ def test_ids_are_forgotten_after_two_days(consumer: Consumer, now: datetime) -> 
 
 
 @pytest.mark.mariadb
-def test_a_word_that_meets_the_answer_is_about_its_delivery(
+def test_a_callback_concurrent_with_the_response_finds_its_delivery(
     consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The response is recorded between our read and write; SQLite has only one writer at a time."""
@@ -414,7 +412,9 @@ def test_a_word_that_meets_the_answer_is_about_its_delivery(
     assert Delivery.objects.get(id=row.id).state == "delivered"
 
 
-def test_a_consumer_without_it_costs_no_statement_more(consumer: Consumer, now: datetime) -> None:
+def test_a_consumer_without_correlation_costs_no_statement(
+    consumer: Consumer, now: datetime
+) -> None:
     plain = pumping.make_consumer(make_channel(), NOWHERE)
     say(plain, "A1")
     while fanout.fan_out(100, slot=0).message_count:

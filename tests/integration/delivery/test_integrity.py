@@ -87,7 +87,7 @@ def refused_so_far() -> float:
     return REGISTRY.get_sample_value("hookstation_attempts_total", labels) or 0.0
 
 
-@pytest.mark.trap("a changed row goes out with a fresh signature")
+@pytest.mark.trap("a changed row is sent with a valid signature")
 @pytest.mark.parametrize(("encrypt", "change"), CHANGES)
 def test_a_changed_body_is_not_sent(
     receiver: Receiver, encrypt: bool, change: Callable[[MessageBody], None]
@@ -106,8 +106,8 @@ def test_a_changed_body_is_not_sent(
     assert_counters_are_true()
 
 
-@pytest.mark.trap("a changed row goes out with a fresh signature")
-def test_a_changed_body_is_not_handed_out() -> None:
+@pytest.mark.trap("a changed row is sent with a valid signature")
+def test_a_changed_body_is_not_returned_to_receivers() -> None:
     consumer = waiting(channel=make_channel(encrypt_bodies=False))
     bring(consumer, ACCEPTED)
     tamper(one_letter)
@@ -117,7 +117,7 @@ def test_a_changed_body_is_not_handed_out() -> None:
     assert_counters_are_true()
 
 
-@pytest.mark.trap("a changed row goes out with a fresh signature")
+@pytest.mark.trap("a changed row is sent with a valid signature")
 def test_a_delivered_message_that_was_changed_is_not_replayed(receiver: Receiver) -> None:
     channel = make_channel(encrypt_bodies=False)
     make_consumer(channel, receiver.url())
@@ -134,7 +134,7 @@ def test_a_delivered_message_that_was_changed_is_not_replayed(receiver: Receiver
     was_refused(Delivery.objects.get())
 
 
-@pytest.mark.trap("a changed row goes out with a fresh signature")
+@pytest.mark.trap("a changed row is sent with a valid signature")
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_a_body_that_comes_back_from_the_archive_brings_its_digest(
     receiver: Receiver, is_changed: bool
@@ -157,7 +157,7 @@ def test_a_body_that_comes_back_from_the_archive_brings_its_digest(
         was_refused(Delivery.objects.get())
 
 
-@pytest.mark.trap("a changed row goes out with a fresh signature")
+@pytest.mark.trap("a changed row is sent with a valid signature")
 def test_console_and_api_say_that_a_body_was_changed(receiver: Receiver) -> None:
     channel = make_channel(encrypt_bodies=False)
     make_consumer(channel, receiver.url())
@@ -179,7 +179,7 @@ def test_console_and_api_say_that_a_body_was_changed(receiver: Receiver) -> None
     assert EVIL.decode() not in html.unescape(page)
 
 
-def test_rows_from_before_digests_are_sent_unless_that_is_forbidden(
+def test_bodies_without_digests_are_sent_unless_digests_are_required(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel = make_channel(encrypt_bodies=False)
@@ -193,7 +193,7 @@ def test_rows_from_before_digests_are_sent_unless_that_is_forbidden(
     assert (payload.body, payload.outcome.value) == (None, "integrity_error")
 
 
-def test_a_secret_in_clear_that_somebody_wrote_is_not_used() -> None:
+def test_a_plaintext_secret_in_the_database_is_not_used() -> None:
     consumer = make_consumer(make_channel(), "http://127.0.0.1:9/")
     ConsumerSecret.objects.update(sealed=b"\0known to somebody else, 32 bytes")
     with pytest.raises(Changed):

@@ -30,7 +30,7 @@ def _few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "conf", lambda: few)
 
 
-@pytest.mark.trap("one slow consumer holds up all")
+@pytest.mark.trap("one slow consumer delays all")
 def test_consumers_that_hang_do_not_take_the_last_requests(receiver: Receiver) -> None:
     """More consumers hang than a pump has requests; one answers, as a known or a new one."""
     known, broken = make_channel(), make_channel()
@@ -49,7 +49,7 @@ def test_consumers_that_hang_do_not_take_the_last_requests(receiver: Receiver) -
         assert len(pump.open) < REQUESTS
 
 
-def test_one_that_is_new_beside_a_few_that_hang_is_tried(receiver: Receiver) -> None:
+def test_a_new_consumer_is_tried_while_others_hang(receiver: Receiver) -> None:
     broken, new = make_channel(), make_channel()
     for n in range(6):
         make_consumer(broken, receiver.url(f"/hang?n={n}"))
@@ -61,8 +61,8 @@ def test_one_that_is_new_beside_a_few_that_hang_is_tried(receiver: Receiver) -> 
         deliver(pump, new, 20)
 
 
-@pytest.mark.trap("one slow consumer holds up all")
-def test_consumers_that_begin_to_hang_leave_room_before_their_breakers_open(
+@pytest.mark.trap("one slow consumer delays all")
+def test_consumers_that_begin_to_hang_leave_room_before_their_circuits_open(
     receiver: Receiver,
 ) -> None:
     """All of them answered so far: only their open requests show that they hang."""
@@ -83,7 +83,9 @@ def test_consumers_that_begin_to_hang_leave_room_before_their_breakers_open(
         assert {queue.circuit.state for queue in pump.assignment.queues.values()} == {"closed"}
 
 
-def test_a_consumer_that_hangs_alone_may_have_half_of_what_is_for_all(receiver: Receiver) -> None:
+def test_a_single_hanging_consumer_uses_at_most_half_of_the_shared_requests(
+    receiver: Receiver,
+) -> None:
     channel = make_channel()
     half = (REQUESTS - REQUESTS // RESERVED) // 2
     make_consumer(channel, receiver.url("/hang"), max_in_flight=20)

@@ -67,7 +67,7 @@ def another(consumer: Consumer) -> Consumer:
 
 
 @pytest.mark.slow("waits longer than pumps are not told who waits")
-def test_nobody_asks_the_tables_for_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_receivers_cause_no_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     """While fifty receivers wait, no thread queries the database."""
     view = view_of(waiting())
     asked: Tally[str] = Tally()
@@ -90,7 +90,7 @@ def test_nobody_asks_the_tables_for_those_who_wait(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_one_after_the_other_gets_what_comes(is_alone: bool) -> None:
+def test_waiting_receivers_get_messages_in_turn(is_alone: bool) -> None:
     consumer = waiting()
     if not is_alone:
         another(consumer)
@@ -106,7 +106,7 @@ def test_one_after_the_other_gets_what_comes(is_alone: bool) -> None:
     assert {(row.state, row.attempt_count) for row in rows} == {("in_flight", 1)}
 
 
-def test_of_many_messages_each_finds_a_receiver() -> None:
+def test_each_of_many_messages_wakes_a_receiver() -> None:
     consumer = waiting()
     askers = [Principal(view_of(consumer), PATIENCE_S) for _ in range(20)]
     ids = publish(consumer.channel, *[b"x"] * 20)
@@ -116,7 +116,7 @@ def test_of_many_messages_each_finds_a_receiver() -> None:
     assert sorted(one for principal in askers for (one,) in principal.answers) == sorted(ids)
 
 
-def test_what_nobody_takes_goes_to_the_next() -> None:
+def test_a_message_that_one_receiver_leaves_goes_to_the_next() -> None:
     consumer = waiting()
     gone, there = Principal(view_of(consumer), 60, is_there=False), Principal(view_of(consumer), 60)
     ids = publish(consumer.channel, b"x")
@@ -127,7 +127,7 @@ def test_what_nobody_takes_goes_to_the_next() -> None:
     assert not row.attempts.exists()
 
 
-def test_a_message_beside_a_receiver_reaches_all_consumers() -> None:
+def test_a_message_handed_to_a_receiver_reaches_all_other_consumers() -> None:
     """A second consumer registers after the receiver began to wait as the only one."""
     consumer = waiting()
     principal = Principal(view_of(consumer), PATIENCE_S)
@@ -138,7 +138,7 @@ def test_a_message_beside_a_receiver_reaches_all_consumers() -> None:
 
 
 @pytest.mark.slow("waits for a lease of a second")
-def test_a_lease_that_lapses_wakes_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_lease_wakes_a_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_polling, "MIN_SCAN_INTERVAL_S", 1.0)
     monkeypatch.setattr(long_polls, "_scanned_at", float("-inf"))
     consumer = waiting(b"x")
@@ -147,7 +147,7 @@ def test_a_lease_that_lapses_wakes_who_waits(monkeypatch: pytest.MonkeyPatch) ->
     assert (again["id"], again["attempt"]) == (message["id"], 2)
 
 
-def test_a_pump_tells_where_receivers_wait() -> None:
+def test_a_pump_announces_the_process_of_waiting_receivers() -> None:
     consumer = waiting()
     other = another(consumer)
     listener = Listener()
@@ -159,7 +159,7 @@ def test_a_pump_tells_where_receivers_wait() -> None:
     listener.close()
 
 
-def test_a_message_goes_where_a_receiver_takes_it() -> None:
+def test_a_wakeup_goes_to_the_process_of_a_waiting_receiver() -> None:
     """In another web process, and back to a pump where no receiver waits any more."""
     consumer = waiting()
     elsewhere = Listener()
@@ -183,7 +183,7 @@ def test_a_message_goes_where_a_receiver_takes_it() -> None:
     connection.close()
 
 
-def test_a_channel_with_another_consumer_is_left_to_pumps() -> None:
+def test_channels_with_other_consumers_are_fanned_out_by_pumps() -> None:
     consumer = waiting()
     another(consumer)
     principal = Principal(view_of(consumer), 1.0)

@@ -20,7 +20,7 @@ from delivery.cluster import tasks
 from delivery.core.principal import Principal
 from delivery.health import consumer_health, monitor, notifications
 from delivery.maintenance import retention
-from delivery.models import ConsumerHealth, Delivery, Notice, Standing
+from delivery.models import ConsumerHealth, Delivery, HealthStatus, Notification
 from delivery.transport import payloads
 from tests.support.factories import ChannelFactory, DeliveryFactory, TeamFactory
 from tests.support.pumping import (
@@ -90,12 +90,12 @@ def works(consumer: Consumer, at: datetime) -> None:
 
 def look(now: datetime) -> list[str]:
     """Return the kinds of notifications that one more check creates."""
-    before = Notice.objects.count()
-    assert sum(monitor.watch(now)) == Notice.objects.count() - before
-    return list(Notice.objects.order_by("id").values_list("kind", flat=True)[before:])
+    before = Notification.objects.count()
+    assert sum(monitor.watch(now)) == Notification.objects.count() - before
+    return list(Notification.objects.order_by("id").values_list("kind", flat=True)[before:])
 
 
-def test_each_change_is_told_once(consumer: Consumer) -> None:
+def test_each_health_change_is_notified_once(consumer: Consumer) -> None:
     now = clock.now()
     assert look(now) == []
     works(consumer, now)
@@ -113,16 +113,16 @@ def test_each_change_is_told_once(consumer: Consumer) -> None:
     assert look(now + 40 * MINUTE) == ["failing"]
 
 
-def test_few_failures_are_no_news_until_they_last(consumer: Consumer) -> None:
+def test_few_failures_are_notified_only_if_they_last(consumer: Consumer) -> None:
     now = clock.now()
     fails(consumer, now, count=3, circuit="closed")
     assert look(now + 9 * MINUTE) == []
     assert look(now + 10 * MINUTE) == ["failing"]
-    reason = Notice.objects.get().reason
+    reason = Notification.objects.get().reason
     assert reason == "The last 3 attempts failed; the last one ended with timeout."
 
 
-def test_a_consumer_that_answers_gone_is_told_of_as_disabled_only(
+def test_a_consumer_with_410_is_notified_only_as_disabled(
     consumer: Consumer, receiver: Receiver
 ) -> None:
     Consumer.objects.filter(id=consumer.id).update(url=receiver.url("/status/410"))
@@ -134,7 +134,7 @@ def test_a_consumer_that_answers_gone_is_told_of_as_disabled_only(
     now = clock.now() + timedelta(seconds=1)
     assert look(now) == ["disabled"]
     assert look(now + 2 * MINUTE) == []
-    assert Notice.objects.get().reason == "It answered 410 Gone."
+    assert Notification.objects.get().reason == "It answered 410 Gone."
     # Earlier failures are not reported again after somebody resumed the consumer.
     consumers.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
     assert look(clock.now() + MINUTE) == []
@@ -148,7 +148,7 @@ def test_a_consumer_that_a_person_paused_is_left_alone(consumer: Consumer) -> No
     assert look(clock.now() + 2 * MINUTE) == []
 
 
-def test_a_dead_letter_is_told_of_once_a_day(consumer: Consumer) -> None:
+def test_a_dead_letter_is_notified_once_a_day(consumer: Consumer) -> None:
     now = clock.now()
 
     def dies(at: datetime) -> Delivery:
@@ -157,7 +157,7 @@ def test_a_dead_letter_is_told_of_once_a_day(consumer: Consumer) -> None:
 
     first = dies(now)
     assert look(now + MINUTE) == ["dead_letter"]
-    assert str(first) in Notice.objects.get().reason
+    assert str(first) in Notification.objects.get().reason
     dies(now + 2 * MINUTE)
     assert look(now + 5 * MINUTE) == []
     # After a day a new dead letter is reported, but not the existing ones.
@@ -174,7 +174,7 @@ def test_a_dead_letter_is_told_of_once_a_day(consumer: Consumer) -> None:
     assert look(now + day + 10 * MINUTE) == ["dead_letter"]
 
 
-def test_of_several_that_look_at_once_one_tells(consumer: Consumer) -> None:
+def test_concurrent_scans_notify_once(consumer: Consumer) -> None:
     fails(consumer, clock.now())
     now = clock.now() + MINUTE
     barrier, errors = threading.Barrier(4), list[BaseException]()
@@ -198,9 +198,9 @@ def test_of_several_that_look_at_once_one_tells(consumer: Consumer) -> None:
     for thread in threads:
         thread.join(30)
     assert errors == []
-    assert [notice.kind for notice in Notice.objects.all()] == ["failing"]
+    assert [notice.kind for notice in Notification.objects.all()] == ["failing"]
     assert Message.objects.filter(channel=channel).count() == 1
-    assert Standing.objects.get().state == "failing"
+    assert HealthStatus.objects.get().state == "failing"
 
 
 def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> None:
@@ -209,7 +209,7 @@ def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> 
     consumer_health.disable(consumer.id, reason="It answered 410 Gone.", now=now)
     list(notifications.sweep())
     list(notifications.sweep())
-    notice, message = Notice.objects.get(), Message.objects.get(channel=channel)
+    notice, message = Notification.objects.get(), Message.objects.get(channel=channel)
     assert notice.message_id == message.id
     assert message.event_type == "hookstation.consumer.disabled"
     body = payloads.load([message.id])[message.id].body
@@ -223,27 +223,29 @@ def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> 
 
 
 @pytest.mark.parametrize("exposure", ["external", None])
-def test_teams_never_hear_of_each_other(consumer: Consumer, exposure: str | None) -> None:
+def test_teams_get_no_notifications_of_other_teams(
+    consumer: Consumer, exposure: str | None
+) -> None:
     """Nothing is published to an external channel; a missing channel is no error."""
     if exposure:
         ChannelFactory.create(slug=notifications.CHANNEL, exposure=exposure)
     fails(consumer, clock.now())
     list(notifications.sweep())
-    assert Notice.objects.get().published
+    assert Notification.objects.get().published
     assert not Message.objects.exists()
 
 
-def test_a_failing_listener_is_not_told_of_itself() -> None:
+def test_a_failing_consumer_of_events_is_not_notified_about_itself() -> None:
     listener = make_consumer(
         ChannelFactory.create(slug=notifications.CHANNEL), "http://127.0.0.1:9/"
     )
     fails(listener, clock.now())
     list(notifications.sweep())
-    assert Notice.objects.get().kind == "failing"
+    assert Notification.objects.get().kind == "failing"
     assert not Message.objects.exists()
 
 
-def test_owners_and_editors_get_one_mail(consumer: Consumer) -> None:
+def test_owners_and_editors_get_one_mail_each(consumer: Consumer) -> None:
     fails(consumer, clock.now())
     list(notifications.sweep())
     assert OrmQ.objects.count() == 1  # the maintenance process does not wait for a mail server
@@ -254,32 +256,34 @@ def test_owners_and_editors_get_one_mail(consumer: Consumer) -> None:
     assert letter.subject == f"{consumer.channel}/{consumer} is failing"
     assert "The last 20 attempts failed; the last one ended with timeout." in letter.body
     assert f"/portal/shop/webhooks/{consumer.channel}/{consumer}/" in letter.body
-    assert Notice.objects.get().mailed_to == letter.to
+    assert Notification.objects.get().mailed_to == letter.to
     list(notifications.sweep())
     assert OrmQ.objects.count() == 1
 
 
-def test_a_mail_server_that_is_away_is_asked_again(consumer: Consumer, settings: Any) -> None:
+def test_an_unavailable_mail_server_is_retried(consumer: Consumer, settings: Any) -> None:
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 9
     fails(consumer, clock.now())
     list(notifications.sweep())
     assert tasks.mail() == 0
-    notice = Notice.objects.get()
+    notice = Notification.objects.get()
     assert "ConnectionRefusedError" in notice.mail_error
     assert notice.mail_due_at is not None
     assert notice.mail_due_at > clock.now() + timedelta(seconds=30)
     settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
-    Notice.objects.update(mail_due_at=clock.now() - MINUTE)
+    Notification.objects.update(mail_due_at=clock.now() - MINUTE)
     assert tasks.mail() == 1
-    assert Notice.objects.get().mail_error == ""
+    assert Notification.objects.get().mail_error == ""
 
 
-def due(consumer: Consumer, count: int) -> list[Notice]:
+def due(consumer: Consumer, count: int) -> list[Notification]:
     """Create notifications whose e-mail is due."""
     at = clock.now() - MINUTE
-    rows = [Notice(consumer=consumer, kind="failing", at=at, mail_due_at=at) for _ in range(count)]
-    return Notice.objects.bulk_create(rows)
+    rows = [
+        Notification(consumer=consumer, kind="failing", at=at, mail_due_at=at) for _ in range(count)
+    ]
+    return Notification.objects.bulk_create(rows)
 
 
 def test_a_mail_server_that_hangs_costs_one_wait_a_task(
@@ -291,8 +295,8 @@ def test_a_mail_server_that_hangs_costs_one_wait_a_task(
     with socket.create_server(("127.0.0.1", 0)) as mute:
         settings.EMAIL_HOST, settings.EMAIL_PORT = mute.getsockname()
         assert tasks.mail() == 0
-    assert Notice.objects.exclude(mail_error="").count() == 1
-    assert Notice.objects.filter(mail_count=0).count() == 4
+    assert Notification.objects.exclude(mail_error="").count() == 1
+    assert Notification.objects.filter(mail_count=0).count() == 4
 
 
 def test_one_task_mails_at_a_time(consumer: Consumer) -> None:
@@ -305,7 +309,7 @@ def test_one_task_mails_at_a_time(consumer: Consumer) -> None:
     assert OrmQ.objects.count() == 1
 
 
-def test_an_address_that_is_none_is_no_ones_else_trouble(
+def test_an_invalid_mail_address_does_not_affect_others(
     consumer: Consumer, team: Team, settings: Any
 ) -> None:
     theirs = TeamFactory.create()
@@ -322,38 +326,39 @@ def test_an_address_that_is_none_is_no_ones_else_trouble(
     assert fine.mailed_to
 
 
-def test_a_mail_whose_senders_vanish_is_given_up(consumer: Consumer) -> None:
+def test_a_mail_is_dropped_after_repeated_crashes(consumer: Consumer) -> None:
     due(consumer, 1)
     for _ in range(notifications.MAX_MAILS):
         assert notifications.claim(clock.now()) is not None
-        Notice.objects.update(mail_due_at=clock.now() - MINUTE)
+        Notification.objects.update(mail_due_at=clock.now() - MINUTE)
     assert notifications.claim(clock.now()) is None
     assert not notifications.has_mail(clock.now() + timedelta(days=1))
-    assert Notice.objects.get().mail_error
+    assert Notification.objects.get().mail_error
 
 
-def test_what_was_told_long_ago_is_forgotten_in_steps(
+def test_old_notifications_are_deleted_in_batches(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 2)
     long_ago = clock.now() - retention.NOTIFICATION_RETENTION
-    old = Notice.objects.bulk_create(
-        Notice(consumer=consumer, kind="failing", at=long_ago - day * MINUTE) for day in range(1, 4)
+    old = Notification.objects.bulk_create(
+        Notification(consumer=consumer, kind="failing", at=long_ago - day * MINUTE)
+        for day in range(1, 4)
     )
-    kept = Notice.objects.create(consumer=consumer, kind="failing", at=long_ago + MINUTE)
+    kept = Notification.objects.create(consumer=consumer, kind="failing", at=long_ago + MINUTE)
     assert list(retention.delete_notifications(clock.now())) == [2, 1]
     assert len(old) == 3
-    assert Notice.objects.get() == kept
+    assert Notification.objects.get() == kept
 
 
 def test_without_a_team_nobody_is_mailed() -> None:
     fails(make_consumer(make_channel(), "http://127.0.0.1:9/"), clock.now())
     list(notifications.sweep())
-    assert Notice.objects.get().mail_due_at is None
+    assert Notification.objects.get().mail_due_at is None
     assert tasks.mail() == 0
 
 
-def test_a_real_outage_is_told_of_and_its_end(
+def test_an_outage_and_its_end_are_notified(
     consumer: Consumer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Consumer.objects.filter(id=consumer.id).update(url=receiver.url("/hook"), max_attempts=5)
@@ -366,7 +371,7 @@ def test_a_real_outage_is_told_of_and_its_end(
         assert began is not None
         ConsumerHealth.objects.update(consecutive_failures=4)
         assert look(began + 11 * MINUTE) == ["failing"]
-        Standing.objects.update(since=began)
+        HealthStatus.objects.update(since=began)
         pump_until(pump, all_finished)
         pump_until(pump, lambda: ConsumerHealth.objects.get().failing_since is None)
     assert look(clock.now() + 12 * MINUTE) == ["recovered"]

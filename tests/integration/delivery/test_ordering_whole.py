@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from delivery.models import Attempt, Lane
+from delivery.models import Attempt, OrderingKey
 from delivery.processes.registration import PumpRegistration
 from tests.support import pumping
 from tests.support.calling import Api
@@ -42,11 +42,11 @@ def test_an_ordered_chat_sender_is_configuration(receiver: Receiver) -> None:
     for numbers in heard.values():
         assert numbers == sorted(numbers), "a later one went before a repeat"
         assert set(numbers) == set("0123")
-    assert not Lane.objects.exists()
+    assert not OrderingKey.objects.exists()
 
 
 @pytest.mark.seed("S3-10")
-def test_all_of_a_room_is_sent_by_one_pump_while_the_pumps_stay(
+def test_an_ordering_key_stays_with_one_pump(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Both pumps run in this process and would otherwise have the same name.

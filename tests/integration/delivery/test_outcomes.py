@@ -50,7 +50,9 @@ def is_dead_of(delivery: Delivery, attempts: list[Attempt], outcome: str) -> Non
 
 @pytest.mark.seed("S0-13")
 @pytest.mark.parametrize("path", FAILURES)
-def test_a_failure_ends_dead_after_exactly_its_attempts(receiver: Receiver, path: str) -> None:
+def test_a_failing_delivery_is_dead_after_exactly_max_attempts(
+    receiver: Receiver, path: str
+) -> None:
     outcome, status = FAILURES[path]
     # Short where the timeout has to expire, long where a response has to arrive.
     timeout_ms = 400 if outcome == "timeout" else 10_000
@@ -88,7 +90,7 @@ def test_bad_tls() -> None:
         (302, "Hookstation-Retry", "never", "redirect"),
     ],
 )
-def test_an_answer_that_wants_no_other_attempt_is_dead_at_once(
+def test_a_response_with_retry_never_is_dead_at_once(
     receiver: Receiver, status: int, name: str, value: str, outcome: str
 ) -> None:
     receiver.script("/never", [Reply(status, headers=((name, value),))])
@@ -99,7 +101,7 @@ def test_an_answer_that_wants_no_other_attempt_is_dead_at_once(
     assert Consumer.objects.get().state == "active"
 
 
-def test_only_a_failure_that_says_never_is_final(receiver: Receiver) -> None:
+def test_hookstation_retry_never_is_final_only_on_failures(receiver: Receiver) -> None:
     replies = [
         Reply(500, headers=(("Hookstation-Retry", "later"),)),
         Reply(500, headers=(("X-Hookstation-Retry", "never"),), body=b"Hookstation-Retry: never"),
@@ -111,7 +113,7 @@ def test_only_a_failure_that_says_never_is_final(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(429, "throttled"), (503, "unavailable")])
-def test_retry_after_is_obeyed_and_slows_the_consumer(
+def test_retry_after_delays_the_retry_and_slows_the_consumer(
     receiver: Receiver, status: int, outcome: str
 ) -> None:
     receiver.script("/busy", [Reply(status, headers=(("Retry-After", "1"),)), Reply(200)])
@@ -122,7 +124,7 @@ def test_retry_after_is_obeyed_and_slows_the_consumer(
     assert second.at - first.at >= 1.0
 
 
-def test_retry_after_beyond_the_backoff_is_kept_up_to_a_day(receiver: Receiver) -> None:
+def test_retry_after_longer_than_the_backoff_is_obeyed_up_to_a_day(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/status/429?retry_after=100000"))
     publish(channel, b"1", b"2")
@@ -158,7 +160,7 @@ def no_private_targets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_private_targets")
 @pytest.mark.parametrize("host", ["127.0.0.1", "rebound.localhost"])
-def test_a_private_address_is_not_called_whatever_name_led_to_it(
+def test_a_private_address_is_not_called_through_any_host_name(
     receiver: Receiver, host: str
 ) -> None:
     """The name passed registration; what counts is the address when the socket opens."""

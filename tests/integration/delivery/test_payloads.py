@@ -23,7 +23,7 @@ def a_message(body: bytes, consumer_count: int = 1, *, encrypt: bool = False, **
     return message.id
 
 
-def test_content_as_it_was_sent(django_assert_num_queries: Queries) -> None:
+def test_payload_has_the_published_content(django_assert_num_queries: Queries) -> None:
     plain = a_message(bytes(range(256)), content_type="text/x", headers={"X-A": 'caf\xe9 \u2014 "'})
     sealed = a_message(b"secret", encrypt=True)
 
@@ -37,7 +37,7 @@ def test_content_as_it_was_sent(django_assert_num_queries: Queries) -> None:
     assert payloads.load([plain, sealed]) == found
 
 
-def test_what_was_read_already_is_not_read_again(django_assert_num_queries: Queries) -> None:
+def test_a_cached_payload_is_not_read_again(django_assert_num_queries: Queries) -> None:
     once, twice, never = a_message(b"1"), a_message(b"2"), a_message(b"3")
     large = a_message(b"x" * (SMALL_BYTES + 1))
     cache = PayloadCache()
@@ -56,7 +56,7 @@ def test_what_was_read_already_is_not_read_again(django_assert_num_queries: Quer
         assert cache.load([once, twice, never, large])[large].is_left
 
 
-def test_what_cannot_be_had_says_why() -> None:
+def test_an_unavailable_payload_has_a_reason() -> None:
     moved, bare = a_message(b"1", encrypt=True), a_message(b"2")
     MessageBody.objects.filter(message_id=moved).update(
         data=data_encryption.encrypt_body(bare, b"1", encrypt=True)[0]
@@ -72,7 +72,7 @@ def test_what_cannot_be_had_says_why() -> None:
     assert not any(payload.is_left for payload in found.values())
 
 
-def test_large_bodies_are_left_until_they_are_asked_for() -> None:
+def test_large_bodies_are_loaded_on_demand() -> None:
     large, small = a_message(b"x" * (SMALL_BYTES + 1), 5), a_message(b"x" * SMALL_BYTES)
 
     found = PayloadCache().load([large, small])
@@ -82,7 +82,7 @@ def test_large_bodies_are_left_until_they_are_asked_for() -> None:
     assert payloads.load([large])[large].body == b"x" * (SMALL_BYTES + 1)
 
 
-def test_a_message_stays_until_each_of_its_consumers_had_it(
+def test_a_payload_is_cached_until_all_its_consumers_got_it(
     django_assert_num_queries: Queries,
 ) -> None:
     cache, message_id = PayloadCache(), a_message(b"for four", 4)
@@ -99,7 +99,7 @@ def test_a_message_stays_until_each_of_its_consumers_had_it(
     assert first == second == last == again
 
 
-def test_what_is_kept_is_bounded_by_its_bytes(django_assert_num_queries: Queries) -> None:
+def test_the_payload_cache_is_bounded_by_bytes(django_assert_num_queries: Queries) -> None:
     cache = PayloadCache(kept_bytes=100)
     older, newer = a_message(b"x" * 60, 2), a_message(b"y" * 40, 2)
     cache.load([older])

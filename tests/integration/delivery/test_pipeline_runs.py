@@ -14,11 +14,11 @@ from channels_app.core.errors import Refused
 from channels_app.database import clock
 from channels_app.models import AuditEntry
 from delivery.cluster import tasks
-from delivery.core.pipeline_jobs import JOBS
 from delivery.core.principal import Principal
 from delivery.maintenance import pipeline_runs, sweeps
 from delivery.models import PipelineRun, PipelineSchedule
 from delivery.processes import task_queue
+from pipeline.contract.jobs import JOBS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,7 +58,7 @@ def join(watchers: list[threading.Thread]) -> None:
 # -- Requests --------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_for_waits_and_is_in_the_books() -> None:
+def test_a_requested_run_is_queued_and_audited() -> None:
     run = ask("usage", since="2026-11-01")
 
     assert (state_of(run), run.requested_by) == ("queued", "user:olga")
@@ -71,7 +71,7 @@ def test_what_is_asked_for_waits_and_is_in_the_books() -> None:
     assert entry.after == {"run": run.pk, "options": {"since": "2026-11-01"}}
 
 
-def test_a_second_one_of_the_same_job_does_not_wait_behind_it() -> None:
+def test_a_second_request_of_the_same_job_is_refused() -> None:
     run = ask("usage")
     with pytest.raises(Refused, match=f"Run {run.pk} of usage waits"):
         ask("usage")
@@ -82,7 +82,7 @@ def test_a_second_one_of_the_same_job_does_not_wait_behind_it() -> None:
     assert PipelineRun.objects.count() == AuditEntry.objects.count() == 2
 
 
-def test_what_waits_is_stopped_at_once_and_what_works_is_asked_to() -> None:
+def test_stopping_ends_a_queued_run_at_once_and_asks_a_running_one() -> None:
     waiting, working = ask("usage"), ask("health")
     PipelineRun.objects.filter(pk=working.pk).update(state=State.RUNNING)
 
@@ -100,13 +100,13 @@ def test_what_waits_is_stopped_at_once_and_what_works_is_asked_to() -> None:
 # -- Schedules -------------------------------------------------------------------------------------
 
 
-def test_without_a_lake_nothing_runs_by_itself() -> None:
+def test_without_a_lake_no_job_is_scheduled() -> None:
     assert pipeline_runs.ask_due(clock.now(), has_lake=False) == 0
     assert not PipelineRun.objects.exists()
     assert PipelineSchedule.objects.count() == sum(1 for job in JOBS.values() if job.every_minutes)
 
 
-def test_with_a_lake_each_job_runs_in_its_rhythm_and_never_twice_at_once() -> None:
+def test_scheduled_jobs_run_at_their_interval_and_never_concurrently() -> None:
     now = clock.now()
     jobs = {job.name for job in JOBS.values() if job.every_minutes}
     assert pipeline_runs.ask_due(now, has_lake=True) == len(jobs)
@@ -123,7 +123,7 @@ def test_with_a_lake_each_job_runs_in_its_rhythm_and_never_twice_at_once() -> No
     assert pipeline_runs.ask_due(hour, has_lake=True) == hourly
 
 
-def test_a_rhythm_is_changed_by_people_and_written_down() -> None:
+def test_changing_a_jobs_schedule_is_audited() -> None:
     pipeline_runs.ask_due(clock.now(), has_lake=False)
     rhythms = PipelineSchedule.objects.count()
     pipeline_runs.plan("usage", "on", 7, OLGA)
@@ -155,7 +155,7 @@ def test_a_run_gets_one_process_with_its_number(
     assert told.read_text() == f"-m pipeline --run {run.pk}\n"
 
 
-def test_one_that_found_another_at_work_waits_for_its_turn(python: Callable[[str], Path]) -> None:
+def test_a_run_that_finds_another_running_waits(python: Callable[[str], Path]) -> None:
     told = python("exit 3")
     run = ask("usage")
     join(pipeline_runs.start())
@@ -173,7 +173,7 @@ def test_one_that_found_another_at_work_waits_for_its_turn(python: Callable[[str
         ("kill -9 $$", "Its process ended without a result. It was killed by signal 9."),
     ],
 )
-def test_a_process_that_died_before_its_first_word_is_told_of_at_once(
+def test_a_job_process_that_dies_at_start_fails_the_run_at_once(
     python: Callable[[str], Path], script: str, error: str
 ) -> None:
     python(script)
@@ -184,7 +184,7 @@ def test_a_process_that_died_before_its_first_word_is_told_of_at_once(
     assert run.finished_at is not None
 
 
-def test_an_interpreter_that_is_not_there_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_interpreter_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_runs, "interpreter", lambda: "/nowhere/python")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     run = ask("usage")
@@ -211,7 +211,7 @@ def test_the_next_of_a_job_begins_when_the_one_before_has_ended(
     assert state_of(waiting) == "failed"
 
 
-def test_what_the_clock_asked_for_waits_until_nothing_else_runs() -> None:
+def test_scheduled_runs_wait_until_no_other_run_is_active() -> None:
     now = clock.now()
     pipeline_runs.ask_due(now, has_lake=True)
 
@@ -222,7 +222,7 @@ def test_what_the_clock_asked_for_waits_until_nothing_else_runs() -> None:
     assert pipeline_runs.take("here", now=now) == by_hand
 
 
-def test_a_run_whose_process_is_silent_is_ended_by_a_sweep() -> None:
+def test_a_run_without_heartbeats_is_ended_by_a_sweep() -> None:
     now = clock.now()
     silent, alive, unborn, fresh = ask("usage"), ask("health"), ask("triage"), ask("audit")
     for run, state, age_s in (
@@ -243,9 +243,11 @@ def test_a_run_whose_process_is_silent_is_ended_by_a_sweep() -> None:
     assert "pipeline" in {sweep.name for sweep in sweeps.SWEEPS}
 
 
-def test_however_a_run_ends_it_forgets_who_was_meant(python: Callable[[str], Path]) -> None:
+def test_a_finished_run_deletes_options_that_identify_a_person(
+    python: Callable[[str], Path],
+) -> None:
     told = {"ordering_key": ["customer-7"], "message": ["msg_1"], "reason": "a letter"}
-    digest = JOBS["erase"].kept(told)["subject"]
+    digest = JOBS["erase"].without_subject(told)["subject"]
     now = clock.now()
 
     taken_back = ask("erase", **told)
@@ -266,7 +268,7 @@ def test_however_a_run_ends_it_forgets_who_was_meant(python: Callable[[str], Pat
     assert "customer-7" not in str(list(AuditEntry.objects.values()))
 
 
-def test_old_runs_are_forgotten() -> None:
+def test_old_runs_are_deleted() -> None:
     old, young = ask("usage"), ask("health")
     PipelineRun.objects.filter(pk=old.pk).update(requested_at=clock.now() - timedelta(days=91))
 
@@ -274,7 +276,9 @@ def test_old_runs_are_forgotten() -> None:
     assert PipelineRun.objects.get() == young
 
 
-def test_a_worker_is_told_and_the_clock_tells_it_anyway(python: Callable[[str], Path]) -> None:
+def test_a_lost_notification_of_a_run_is_repeated_by_the_scheduler(
+    python: Callable[[str], Path],
+) -> None:
     python("exit 2")
     pipeline_runs.wake_up()
     task_queue.ensure_schedules()

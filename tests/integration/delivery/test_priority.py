@@ -44,7 +44,7 @@ def fan_out() -> None:
         pass
 
 
-@pytest.mark.trap("a bulk load that holds up what is urgent")
+@pytest.mark.trap("a bulk load delays urgent messages")
 @pytest.mark.usefixtures("_one_request")
 def test_the_highest_priority_goes_first_across_consumers(receiver: Receiver) -> None:
     for name, priority in (("low", 0), ("high", 9), ("middle", 4)):
@@ -59,7 +59,7 @@ def test_the_highest_priority_goes_first_across_consumers(receiver: Receiver) ->
     assert names[:8] == ["high"] * 4 + ["middle"] * 4
 
 
-@pytest.mark.trap("a bulk load that holds up what is urgent")
+@pytest.mark.trap("a bulk load delays urgent messages")
 @pytest.mark.parametrize(
     ("step", "priority", "is_sent"),
     [
@@ -69,7 +69,7 @@ def test_the_highest_priority_goes_first_across_consumers(receiver: Receiver) ->
         ("_record", 0, False),
     ],
 )
-def test_what_is_urgent_goes_between_two_steps(
+def test_urgent_deliveries_are_sent_between_two_steps(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, step: str, priority: int, is_sent: bool
 ) -> None:
     """In the round in which it was accepted, even to a consumer with a backlog."""
@@ -97,8 +97,8 @@ def test_what_is_urgent_goes_between_two_steps(
         assert (bool(sent.intersection(accepted)) or found.exists()) is is_sent
 
 
-@pytest.mark.trap("a bulk load that holds up what is urgent")
-def test_what_is_urgent_is_fanned_out_before_a_backlog(receiver: Receiver) -> None:
+@pytest.mark.trap("a bulk load delays urgent messages")
+def test_urgent_messages_are_fanned_out_before_a_backlog(receiver: Receiver) -> None:
     """At most two fan-outs and claims go before it: one was the starvation guard's."""
     low, high = make_channel(), make_channel()
     make_consumer(low, receiver.url("/low"), max_in_flight=5)
@@ -110,7 +110,7 @@ def test_what_is_urgent_is_fanned_out_before_a_backlog(receiver: Receiver) -> No
         assert Delivery.objects.count() <= 2 * capacity.FANOUT_BATCH + 1
 
 
-def test_the_oldest_of_a_backlog_is_fanned_out_beside_what_is_urgent() -> None:
+def test_the_oldest_backlog_is_fanned_out_alongside_urgent_messages() -> None:
     """The starvation guard of the fan-out, as a pump requests it."""
     channel = make_channel()
     make_consumer(channel, "http://127.0.0.1:9/")
@@ -123,7 +123,7 @@ def test_the_oldest_of_a_backlog_is_fanned_out_beside_what_is_urgent() -> None:
 
 
 @pytest.mark.usefixtures("_one_request")
-def test_the_guard_takes_its_turn_among_fan_outs(receiver: Receiver) -> None:
+def test_the_starvation_guard_applies_to_fan_outs(receiver: Receiver) -> None:
     """Low priorities are fanned out eventually, however much urgent work arrives."""
     channel = make_channel()
     low = make_consumer(channel, receiver.url("/low"), event_types=["low"])

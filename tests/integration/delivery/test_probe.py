@@ -27,7 +27,7 @@ def view_of(consumer: Consumer) -> ConsumerConfig:
     return config_cache.consumers()[consumer.id]
 
 
-def test_the_sample_is_signed_marked_and_kept_nowhere(receiver: Receiver) -> None:
+def test_a_test_sample_is_signed_marked_and_not_stored(receiver: Receiver) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/hook"))
     receiver.script("/hook", [Reply(202, b"thanks")])
 
@@ -57,7 +57,7 @@ def test_the_sample_is_signed_marked_and_kept_nowhere(receiver: Receiver) -> Non
         ("/hang", Outcome.TIMEOUT, None),
     ],
 )
-def test_a_bad_answer_is_shown_as_it_is(
+def test_a_failing_response_to_a_test_is_shown_unchanged(
     receiver: Receiver, path: str, outcome: Outcome, status: int | None
 ) -> None:
     consumer = ConsumerFactory.create(url=receiver.url(path), timeout_ms=300)
@@ -68,7 +68,7 @@ def test_a_bad_answer_is_shown_as_it_is(
     assert answer.error
 
 
-def test_an_address_that_may_not_be_called_is_not_called() -> None:
+def test_a_test_does_not_call_forbidden_addresses() -> None:
     consumer = ConsumerFactory.create(url="http://10.0.0.1/hook")
 
     assert (
@@ -102,7 +102,7 @@ def test_a_pull_consumer_and_one_with_unreadable_secrets_cannot_be_tested() -> N
         (["invoice.*"], "", None),
     ],
 )
-def test_the_sample_is_the_example_of_a_type_that_the_consumer_wants(
+def test_the_sample_is_an_example_of_a_matching_event_type(
     wants: list[str], event_type: str, body: dict[str, Any] | None
 ) -> None:
     consumer = ConsumerFactory.create(event_types=wants)
@@ -150,9 +150,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.django_db(transaction=True)
-def test_few_wait_at_once_and_others_are_refused_at_once(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_tests_are_limited(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/ok"))
     with hanging(receiver, [None] * test_delivery.MAX_CONCURRENT) as done:
         began = time.monotonic()
@@ -176,7 +174,7 @@ def test_few_wait_at_once_and_others_are_refused_at_once(
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.django_db(transaction=True)
-def test_a_team_waits_for_one_answer_at_a_time(receiver: Receiver) -> None:
+def test_a_team_runs_one_test_at_a_time(receiver: Receiver) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/ok"))
     with hanging(receiver, [7]):
         with pytest.raises(RateLimited):

@@ -26,7 +26,7 @@ from tests.support.receiver import Receiver, Reply
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_it_delivers_the_exact_bytes_signed_to_every_consumer(receiver: Receiver) -> None:
+def test_pump_delivers_exact_signed_bytes_to_every_consumer(receiver: Receiver) -> None:
     channel = make_channel()
     for name in ("a", "b", "c"):
         make_consumer(channel, receiver.url(f"/{name}"))
@@ -60,7 +60,7 @@ def test_the_reference_library_accepts_the_signature(receiver: Receiver) -> None
 
 
 @pytest.mark.seed("S0-39")
-def test_it_gives_up_after_exactly_max_attempts(receiver: Receiver) -> None:
+def test_a_delivery_is_dead_after_exactly_max_attempts(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/status/500"), max_attempts=3)
     publish(channel, b"x")
@@ -87,7 +87,7 @@ def test_a_failing_message_is_delivered_once_its_consumer_recovers(receiver: Rec
     assert (health.circuit, health.failing_since) == ("closed", None)
 
 
-@pytest.mark.trap("two workers take the same row")
+@pytest.mark.trap("two workers claim the same row")
 @pytest.mark.seed("S0-40")
 def test_higher_priority_goes_first(receiver: Receiver) -> None:
     channel = make_channel()
@@ -139,7 +139,7 @@ def test_an_expired_message_is_cancelled_and_not_sent(receiver: Receiver) -> Non
     assert Counter.totals() == pumping.recounted()
 
 
-@pytest.mark.trap("a disabled consumer eats messages")
+@pytest.mark.trap("messages for a disabled consumer are lost")
 @pytest.mark.seed("S0-76")
 def test_a_paused_consumer_keeps_its_backlog(receiver: Receiver) -> None:
     channel = make_channel()
@@ -171,7 +171,7 @@ def test_410_disables_the_consumer_and_keeps_the_rest(receiver: Receiver) -> Non
     assert states[1][0] in ("queued", "dead")  # one more may have been in flight
 
 
-def test_a_full_consumer_is_not_sent_more_than_its_cap(receiver: Receiver) -> None:
+def test_max_in_flight_limits_open_requests(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/slow?ms=50"), max_in_flight=3)
     publish(channel, *[b"x"] * 12)
@@ -207,7 +207,7 @@ def test_an_unreadable_body_is_dead_and_says_so(receiver: Receiver) -> None:
     assert receiver.requests() == []
 
 
-def test_what_cannot_be_signed_waits_unharmed(receiver: Receiver) -> None:
+def test_a_delivery_that_cannot_be_signed_waits_uncharged(receiver: Receiver) -> None:
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/ok"))
     healthy = make_consumer(channel, receiver.url("/healthy"))
@@ -252,7 +252,7 @@ def test_event_types_filter(receiver: Receiver) -> None:
     assert heard == [("/all", b"1"), ("/all", b"2"), ("/orders", b"1")]
 
 
-def test_a_stopping_pump_gives_back_what_is_open_uncharged(receiver: Receiver) -> None:
+def test_a_stopping_pump_releases_open_requests_uncharged(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/hang"))
     publish(channel, b"x")
@@ -278,7 +278,7 @@ def test_two_pumps_share_the_consumers() -> None:
         assert min(len(mine), len(theirs)) >= 5
 
 
-def test_a_consumer_registered_a_moment_ago_does_not_wait_for_the_next_beat(
+def test_a_new_consumer_does_not_wait_for_the_next_heartbeat(
     receiver: Receiver,
 ) -> None:
     channel = make_channel()

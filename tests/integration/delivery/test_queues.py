@@ -64,7 +64,7 @@ def test_push_and_pull_consumers_compete(receiver: Receiver) -> None:
     assert len(received) == 10
 
 
-def test_an_idle_consumer_gets_what_a_slow_one_has_no_time_for() -> None:
+def test_an_idle_consumer_gets_the_messages_of_a_slow_one() -> None:
     channel = make_channel(kind="queue")
     slow, quick = (waiting(channel=channel, client_id=name) for name in ("slow", "quick"))
     for _ in range(10):
@@ -75,7 +75,7 @@ def test_an_idle_consumer_gets_what_a_slow_one_has_no_time_for() -> None:
 
 
 @pytest.mark.seed("S4-24")
-def test_one_that_fails_is_left_out_until_it_is_tried_again(
+def test_a_failing_consumer_is_skipped_until_its_probe(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soon = replace(conf_module.conf(), breaker_failures=3, breaker_base_s=60.0)
@@ -118,9 +118,9 @@ def sweep() -> int:
     return sum(sweeps.reassigned())
 
 
-@pytest.mark.trap("a queue's message that stays with one that is away")
+@pytest.mark.trap("a queue's message stuck with an absent consumer")
 @pytest.mark.parametrize("what", ["paused", "disabled", "retired"])
-def test_what_waits_for_one_that_is_switched_off_goes_to_the_others(what: str) -> None:
+def test_messages_of_a_disabled_consumer_go_to_others(what: str) -> None:
     """None of 300 messages stays behind."""
     channel = make_channel(kind="queue")
     a, *_ = (waiting(channel=channel, client_id=name) for name in "abc")
@@ -134,8 +134,8 @@ def test_what_waits_for_one_that_is_switched_off_goes_to_the_others(what: str) -
     assert_counters_are_true()
 
 
-@pytest.mark.trap("a queue's message that stays with one that is away")
-def test_what_waits_where_nobody_asks_goes_to_others_and_new_ones_pass_it_over() -> None:
+@pytest.mark.trap("a queue's message stuck with an absent consumer")
+def test_messages_of_an_idle_pull_consumer_go_to_others() -> None:
     channel = make_channel(kind="queue")
     a, b = (waiting(channel=channel, client_id=name) for name in "ab")
     bring(a, *[b"x"] * 10)
@@ -160,7 +160,7 @@ def test_what_waits_where_nobody_asks_goes_to_others_and_new_ones_pass_it_over()
     assert_counters_are_true()
 
 
-def test_what_a_failing_one_tried_goes_to_its_team_with_its_budget() -> None:
+def test_attempted_messages_move_only_within_the_team() -> None:
     """Who sees a delivery sees its responses, which only the consumer's team may."""
     channel = make_channel(kind="queue")
     mine, yours = TeamFactory.create(), TeamFactory.create()
@@ -183,7 +183,7 @@ def test_what_a_failing_one_tried_goes_to_its_team_with_its_budget() -> None:
     assert_counters_are_true()
 
 
-def test_keys_stay_with_a_consumer_until_it_is_removed() -> None:
+def test_keys_stay_with_a_consumer_until_it_is_retired() -> None:
     channel = make_channel(kind="queue")
     for name in "ab":
         make_consumer(channel, NOWHERE, client_id=name, ordering=True)
@@ -202,7 +202,7 @@ def test_keys_stay_with_a_consumer_until_it_is_removed() -> None:
     check()
 
 
-def test_without_another_one_it_waits_and_of_a_removed_one_it_is_cancelled() -> None:
+def test_without_other_consumers_messages_wait_and_are_cancelled_on_retirement() -> None:
     channel = make_channel(kind="queue")
     alone = waiting(b"x", b"y", channel=channel)
     switch(alone, "paused")
@@ -218,7 +218,7 @@ def test_without_another_one_it_waits_and_of_a_removed_one_it_is_cancelled() -> 
     assert_counters_are_true()
 
 
-def test_a_claim_takes_nothing_that_went_to_another_one_meanwhile() -> None:
+def test_a_claim_skips_messages_reassigned_meanwhile() -> None:
     channel = make_channel(kind="queue")
     a, b = (waiting(channel=channel, client_id=name) for name in "ab")
     bring(a, b"x", b"y")
@@ -228,7 +228,7 @@ def test_a_claim_takes_nothing_that_went_to_another_one_meanwhile() -> None:
     assert claim.claim_chosen([mine.id], wants[0], now=clock.now(), slot=0).rows == []
 
 
-def test_what_it_is_cannot_be_changed_once_it_has_messages() -> None:
+def test_the_kind_of_a_channel_cannot_change_once_it_has_messages() -> None:
     api = Api(scopes=["admin"])
     assert api.call("PUT", "/channels/chores", {"kind": "queue"}).status_code == 201
     assert api.patch("/channels/chores", {"kind": "topic"}).status_code == 200
@@ -244,7 +244,7 @@ def test_what_it_is_cannot_be_changed_once_it_has_messages() -> None:
     assert api.patch("/channels/chores", {"kind": "queue", "paused": True}).status_code == 200
 
 
-def test_what_waited_for_a_removed_consumer_is_brought_to_another() -> None:
+def test_messages_of_a_retired_consumer_are_reassigned() -> None:
     channel = make_channel(kind="queue")
     leaving, staying = (waiting(channel=channel, client_id=name) for name in ("leaving", "staying"))
     bring(leaving, *[str(n).encode() for n in range(6)])

@@ -23,7 +23,7 @@ from delivery.health import notifications
 from delivery.maintenance import quota_usage as counting
 from delivery.maintenance import sweeps
 from delivery.maintenance.sweeps import SweepScheduler
-from delivery.models import Delivery, Notice, SweepRun
+from delivery.models import Delivery, Notification, SweepRun
 from delivery.queue import cancel, fanout
 from tests.support.api import Api, LeanClient
 from tests.support.factories import (
@@ -81,8 +81,8 @@ def usage(scope: str, owner_id: int = 0) -> Usage:
     return QuotaUsage.objects.get(scope=scope, owner_id=owner_id).usage
 
 
-@pytest.mark.trap("a backlog without limits")
-def test_processes_together_go_over_by_what_the_others_took_since_the_count(
+@pytest.mark.trap("an unlimited backlog")
+def test_processes_exceed_a_quota_by_at_most_what_others_stored_since_the_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel = make_channel(max_waiting_messages=10)
@@ -98,7 +98,7 @@ def test_processes_together_go_over_by_what_the_others_took_since_the_count(
     assert usage("channel", channel.pk) == Usage(16, 32)
 
 
-def test_what_was_accepted_after_the_count_began_is_not_forgotten(
+def test_messages_accepted_during_a_count_are_included(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "READ_S", 0.0)
@@ -112,7 +112,7 @@ def test_what_was_accepted_after_the_count_began_is_not_forgotten(
     assert mine.accept(monkeypatch, channel, 1) == 0
 
 
-def test_room_is_there_again_when_what_waited_has_ended() -> None:
+def test_a_quota_is_freed_when_messages_finish() -> None:
     channel = make_channel(max_waiting_messages=2)
     consumer = make_consumer(channel, "http://127.0.0.1:9/")
     publish(channel, b"1", b"2")
@@ -133,10 +133,10 @@ def test_room_is_there_again_when_what_waited_has_ended() -> None:
     assert SWEEP.has_work()
 
 
-@pytest.mark.trap("a backlog without limits")
+@pytest.mark.trap("an unlimited backlog")
 @pytest.mark.trap("a full disk")
 @pytest.mark.parametrize("reason", ["channel_over_quota", "storage_full"])
-def test_acknowledgements_are_heard_while_publishing_is_refused(
+def test_acknowledgements_are_accepted_while_publishing_is_refused(
     reason: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Acknowledgements make room: an acknowledged delivery no longer waits."""
@@ -187,7 +187,7 @@ def test_acknowledgements_are_heard_while_publishing_is_refused(
     assert not refused()
 
 
-def test_a_long_count_goes_on_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_count_runs_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "SLICE", 3)
     channel = make_channel()
     make_consumer(channel, "http://127.0.0.1:9/")
@@ -203,11 +203,11 @@ def test_a_long_count_goes_on_in_short_steps(monkeypatch: pytest.MonkeyPatch) ->
 
 def levels() -> list[tuple[str, str]]:
     """Return the notifications, oldest first."""
-    return list(Notice.objects.order_by("id").values_list("limit", "kind"))
+    return list(Notification.objects.order_by("id").values_list("limit", "kind"))
 
 
-@pytest.mark.trap("a backlog without limits")
-def test_people_hear_before_a_limit_is_reached_and_once_for_each_change() -> None:
+@pytest.mark.trap("an unlimited backlog")
+def test_people_are_notified_before_a_quota_is_reached_once_per_change() -> None:
     team = TeamFactory.create(slug="shop", max_waiting_messages=10)
     owner = User.objects.create_user("olga", "olga@example.com")
     Membership.objects.create(team=team, user=owner, role="owner")
@@ -242,7 +242,7 @@ def test_people_hear_before_a_limit_is_reached_and_once_for_each_change() -> Non
     assert "8 of 10 messages" in first.body
 
 
-def test_people_hear_before_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_people_are_notified_before_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     low = max(storage.LOW_BYTES, storage.ALARM * conf().disk_reserve_bytes)
     for free in (low * 2, low - 1, low, 1, low * 2):
         room = Room(Path("/"), free, low * 4)
@@ -251,7 +251,7 @@ def test_people_hear_before_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) ->
     assert [kind for _, kind in levels()] == ["limit_near", "limit_full", "limit_ok"]
 
 
-def test_of_a_team_that_was_removed_nothing_is_told() -> None:
+def test_a_deleted_team_gets_no_quota_notifications() -> None:
     team = TeamFactory.create(max_waiting_messages=1)
     producer = ProducerFactory.create(team=team)
     accept.accept(view_of(make_channel()), producer.pk, [Publication(b"x")])

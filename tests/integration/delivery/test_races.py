@@ -81,7 +81,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 # -- pumps that stop -----------------------------------------------------------------------------
 
 
-def test_a_pump_that_waits_for_its_last_answers_is_not_taken_for_dead(
+def test_a_stopping_pump_with_open_requests_is_not_considered_dead(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "STALE_AFTER_S", 0.4)
@@ -116,7 +116,7 @@ def test_a_pump_that_leaves_hands_its_consumers_over_at_once() -> None:
         assert set(one.assignment.queues) == made
 
 
-def test_a_pump_that_could_not_beat_for_a_while_is_not_dead(
+def test_a_pump_with_late_heartbeats_is_not_considered_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registration, "QUIET_S", 0.1)
@@ -133,7 +133,7 @@ def test_a_pump_that_could_not_beat_for_a_while_is_not_dead(
     assert registration.beat(held, 0)
 
 
-def test_a_process_of_another_container_with_our_host_name_is_not_dead(
+def test_a_process_of_another_container_with_the_same_host_name_is_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registration, "QUIET_S", 0.5)
@@ -150,7 +150,7 @@ def test_a_process_of_another_container_with_our_host_name_is_not_dead(
 
 
 @pytest.mark.slow("waits for answers that take long")
-def test_a_consumer_that_comes_back_to_its_pump_is_not_sent_more_than_its_cap(
+def test_a_consumer_that_returns_to_its_pump_respects_max_in_flight(
     receiver: Receiver,
 ) -> None:
     channel = make_channel()
@@ -167,7 +167,7 @@ def test_a_consumer_that_comes_back_to_its_pump_is_not_sent_more_than_its_cap(
     assert receiver.max_concurrency == 1
 
 
-def test_a_consumer_that_is_given_up_with_messages_waiting_is_not_asked_for_more(
+def test_a_consumer_that_left_the_pump_is_not_claimed_for(
     receiver: Receiver,
 ) -> None:
     channel = make_channel()
@@ -185,8 +185,8 @@ def test_a_consumer_that_is_given_up_with_messages_waiting_is_not_asked_for_more
         assert Attempt.objects.count() == started < 20
 
 
-@pytest.mark.trap("a sweep that queues the waiting once more")
-def test_what_a_pump_remembers_of_the_future_does_not_grow() -> None:
+@pytest.mark.trap("a sweep that queues waiting rows again")
+def test_the_pumps_cache_of_due_times_is_bounded() -> None:
     consumer = make_consumer(make_channel(), NOWHERE)
     with pumping.pumping() as pump:
         pump.assignment.refresh()
@@ -208,7 +208,7 @@ def test_what_a_pump_remembers_of_the_future_does_not_grow() -> None:
 # -- database outages ----------------------------------------------------------------------------
 
 
-def test_answers_are_kept_when_the_clock_cannot_ask_the_database(
+def test_responses_are_kept_when_the_database_clock_is_unavailable(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()
@@ -235,7 +235,7 @@ def test_answers_are_kept_when_the_clock_cannot_ask_the_database(
     assert set(Delivery.objects.values_list("state", "attempt_count")) == {("delivered", 1)}
 
 
-def test_an_answer_that_comes_while_the_database_is_away_keeps_no_pump_busy(
+def test_a_response_during_a_database_outage_causes_no_busy_loop(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()
@@ -260,7 +260,7 @@ def test_an_answer_that_comes_while_the_database_is_away_keeps_no_pump_busy(
     assert Delivery.objects.get().state == "delivered"
 
 
-def test_what_is_claimed_is_sent_once_the_secrets_can_be_read(receiver: Receiver) -> None:
+def test_claimed_deliveries_are_sent_once_secrets_can_be_decrypted(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/ok"), max_in_flight=3)
     publish(channel, b"1", b"2", b"3")
@@ -305,7 +305,7 @@ def test_410_disables_even_if_the_database_fails_in_between(receiver: Receiver) 
 # -- clocks that jump ----------------------------------------------------------------------------
 
 
-def test_a_lease_that_a_clock_step_ends_is_not_the_pumps_end(
+def test_a_lease_ended_by_a_clock_step_does_not_stop_the_pump(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()
@@ -323,7 +323,7 @@ def test_a_lease_that_a_clock_step_ends_is_not_the_pumps_end(
     assert outcomes == {1: "lease_expired", 2: "delivered"}
 
 
-def test_sweeps_go_on_after_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweeps_continue_after_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         sweeps.run_due()
     before = clock.now()
@@ -336,7 +336,7 @@ def test_sweeps_go_on_after_the_clock_was_set_back(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("state", ["retired", "paused", "disabled"])
-def test_a_lapsed_lease_of_a_consumer_that_is_switched_off_is_given_back(state: str) -> None:
+def test_an_expired_lease_of_a_disabled_consumer_is_released(state: str) -> None:
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
     publish(channel, b"x")
@@ -382,7 +382,7 @@ def test_a_batch_of_the_largest_size_fits_into_the_servers_packets() -> None:
     assert len(stored) == Message.objects.count() == 16
 
 
-def test_an_item_that_repeats_another_of_its_batch_is_told_when_it_is_due() -> None:
+def test_a_repeated_item_of_a_batch_returns_its_due_time() -> None:
     later = times.floor_ms(clock.now()) + timedelta(hours=1)
     item = Publication(body=b"x", idempotency_key="k", due_at=later)
     first, again = accept.accept(view_of(make_channel()), None, [item, item])
@@ -429,8 +429,8 @@ def test_headers_that_outweigh_the_bodies_break_no_packet(count: int) -> None:
     assert Message.objects.count() == count + 3
 
 
-@pytest.mark.trap("a clean-up that never ends")
-def test_one_channels_retention_does_not_keep_the_next_ones_waiting(
+@pytest.mark.trap("a clean-up that never finishes")
+def test_retention_of_one_channel_does_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old = clock.now() - timedelta(days=60)
@@ -476,7 +476,7 @@ def test_a_fan_out_during_a_recount_is_counted_once() -> None:
 # -- resumed consumers ---------------------------------------------------------------------------
 
 
-def test_days_of_failure_before_it_was_switched_on_again_do_not_count(receiver: Receiver) -> None:
+def test_failures_before_a_consumer_was_resumed_do_not_count(receiver: Receiver) -> None:
     channel = make_channel()
     consumer = make_consumer(
         channel, receiver.url("/status/500"), state_changed_at=clock.now() - timedelta(hours=1)
@@ -494,7 +494,7 @@ def test_days_of_failure_before_it_was_switched_on_again_do_not_count(receiver: 
         pump_until(pump, lambda: Consumer.objects.get().state == "disabled")
 
 
-def test_a_pump_whose_time_is_up_ends_when_nothing_is_open(receiver: Receiver) -> None:
+def test_a_pump_past_its_lifetime_ends_when_no_request_is_open(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/slow?ms=300"))
     publish(channel, b"x")

@@ -54,7 +54,7 @@ def until(row: Delivery) -> timedelta:
 
 @pytest.mark.seed("S2-08")
 @pytest.mark.seed("S2-61")
-def test_a_message_is_received_with_all_that_it_came_with() -> None:
+def test_a_received_message_has_all_its_fields() -> None:
     consumer = waiting()
     (message_id,) = bring(
         consumer,
@@ -82,7 +82,7 @@ def test_a_message_is_received_with_all_that_it_came_with() -> None:
     assert_counters_are_true()
 
 
-def test_what_is_no_text_comes_in_base64_and_what_is_too_large_by_its_address(
+def test_binary_bodies_come_as_base64_and_large_ones_by_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(receiving, "MAX_BYTES", 150_000)
@@ -98,14 +98,14 @@ def test_what_is_no_text_comes_in_base64_and_what_is_too_large_by_its_address(
     assert fetched.content == b"b" * 100_000
 
 
-def test_line_ends_that_only_some_readers_know_come_escaped() -> None:
+def test_unusual_line_separators_are_escaped() -> None:
     worker = Worker(waiting("a\u2028b\u2029c".encode()))
     answer = worker.api.post(f"{worker.path}/receive", {})
     assert rb"a\u2028b\u2029c" in answer.content
     assert answer.json()["messages"][0]["body"] == "a\u2028b\u2029c"
 
 
-def test_a_receivers_key_reads_no_body_that_was_not_sent_to_it() -> None:
+def test_a_receiving_key_reads_only_bodies_of_its_consumer() -> None:
     other = make_consumer(make_channel(), "http://127.0.0.1:9/", team=TeamFactory.create())
     (message_id,) = bring(other, b"theirs")
     body = Delivery.objects.get(message_id=message_id)
@@ -115,7 +115,7 @@ def test_a_receivers_key_reads_no_body_that_was_not_sent_to_it() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 100])
-def test_as_many_as_asked_for_the_most_urgent_first(most: int) -> None:
+def test_receive_returns_up_to_max_by_priority(most: int) -> None:
     consumer = waiting()
     for priority in (1, 9, 5):
         bring(consumer, b"x", b"y", priority=priority)
@@ -123,7 +123,7 @@ def test_as_many_as_asked_for_the_most_urgent_first(most: int) -> None:
     assert [one["priority"] for one in received] == [9, 9, 5, 5, 1, 1][:most]
 
 
-def test_nothing_is_an_answer_too() -> None:
+def test_receive_without_messages_returns_an_empty_list() -> None:
     assert Worker(waiting()).receive() == []
 
 
@@ -132,7 +132,7 @@ def arrived(consumer: Consumer, *bodies: str, **options: Any) -> None:
     publish(consumer.channel, *(body.encode() for body in bodies), **options)
 
 
-def test_what_was_accepted_and_not_fanned_out_yet_is_received() -> None:
+def test_receive_fans_out_accepted_messages() -> None:
     consumer = waiting(b"0")
     worker = Worker(consumer)
     arrived(consumer, "1", "2", "3")
@@ -143,14 +143,14 @@ def test_what_was_accepted_and_not_fanned_out_yet_is_received() -> None:
     assert_counters_are_true()
 
 
-def test_what_another_channel_accepted_is_left_to_its_pump() -> None:
+def test_receive_does_not_fan_out_other_channels() -> None:
     consumer, other = waiting(), waiting()
     arrived(other, "x")
     assert Worker(consumer).receive() == []
     assert Message.objects.filter(state="accepted").count() == 1
 
 
-def test_what_is_fanned_out_by_a_receipt_is_in_the_order_of_its_keys() -> None:
+def test_fan_out_during_receive_keeps_the_order_of_keys() -> None:
     consumer = waiting(ordering=True)
     for body in ("A1", "A2", "B1"):
         arrived(consumer, body, ordering_key=body[0])
@@ -161,7 +161,7 @@ def test_what_is_fanned_out_by_a_receipt_is_in_the_order_of_its_keys() -> None:
     assert [one["body"] for one in worker.receive()] == ["A2"]
 
 
-def test_in_a_backlog_the_newest_are_received_and_no_key_is_overtaken(
+def test_receive_in_a_backlog_keeps_the_order_of_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fan_out, "MAX_SEEN", 4)
@@ -175,13 +175,13 @@ def test_in_a_backlog_the_newest_are_received_and_no_key_is_overtaken(
     assert Message.objects.filter(state="accepted").count() == 5
 
 
-def test_what_is_due_later_is_not_received_before() -> None:
+def test_scheduled_messages_are_not_received_early() -> None:
     consumer = waiting()
     bring(consumer, b"later", delay_ms=60_000)
     assert Worker(consumer).receive() == []
 
 
-def test_what_has_expired_is_cancelled_and_the_rest_received() -> None:
+def test_receive_cancels_expired_messages_and_returns_others() -> None:
     consumer = waiting(b"first", b"second")
     oldest = Delivery.objects.order_by("id")[:1]
     Delivery.objects.filter(id__in=[row.id for row in oldest]).update(
@@ -193,7 +193,7 @@ def test_what_has_expired_is_cancelled_and_the_rest_received() -> None:
 
 
 @pytest.mark.parametrize("what", ["consumer", "channel"])
-def test_a_paused_one_gets_nothing_until_it_is_resumed(what: str) -> None:
+def test_a_paused_pull_consumer_receives_nothing(what: str) -> None:
     consumer = waiting(b"x")
     row: Any = consumer if what == "consumer" else consumer.channel
     name, value = ("state", "paused") if what == "consumer" else ("paused", True)
@@ -207,7 +207,7 @@ def test_a_paused_one_gets_nothing_until_it_is_resumed(what: str) -> None:
     assert len(Worker(consumer).receive()) == 1
 
 
-def test_a_body_that_cannot_be_opened_makes_it_dead_and_does_not_stop_the_others() -> None:
+def test_an_undecryptable_body_makes_its_delivery_dead_and_blocks_no_others() -> None:
     consumer = waiting(b"broken", b"whole")
     broken = Delivery.objects.order_by("id").values_list("message_id", flat=True)[0]
     MessageBody.objects.filter(message_id=broken).update(data=b"\x01damaged")
@@ -247,7 +247,7 @@ def test_a_pump_leaves_pull_consumers_alone() -> None:
         {"visibility_timeout": 5},
     ],
 )
-def test_wishes_that_cannot_be_met(body: dict[str, Any]) -> None:
+def test_invalid_receive_options_are_refused(body: dict[str, Any]) -> None:
     consumer = waiting(b"x")
     answer = Api(scopes=["receive"]).post(f"{Worker(consumer).path}/receive", body)
     assert problem(answer) == (422, "invalid_fields", next(iter(body)))
@@ -272,7 +272,7 @@ def test_only_its_own_team_receives() -> None:
 
 
 @pytest.mark.seed("S2-54")
-def test_what_is_acknowledged_is_delivered_and_does_not_come_again() -> None:
+def test_an_acknowledged_message_is_delivered_and_not_received_again() -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     (one,) = worker.receive(worker_id="w1")
@@ -288,7 +288,7 @@ def test_what_is_acknowledged_is_delivered_and_does_not_come_again() -> None:
     assert_counters_are_true()
 
 
-def test_who_did_not_hear_the_answer_says_it_again() -> None:
+def test_an_acknowledgement_can_be_repeated() -> None:
     consumer = waiting(b"x", b"y", b"z")
     worker = Worker(consumer)
     a, b, c = (one["lease"] for one in worker.receive())
@@ -320,7 +320,7 @@ def test_each_lease_has_its_own_result() -> None:
 
 
 @pytest.mark.seed("S4-R4")
-def test_one_that_died_and_is_back_gets_first_what_it_holds() -> None:
+def test_a_resuming_worker_first_gets_its_leases() -> None:
     consumer = waiting(b"1", b"2", b"3")
     worker = Worker(consumer)
     before = worker.receive(max=2, worker_id="w1", lease_s=60)
@@ -341,7 +341,7 @@ def test_one_that_died_and_is_back_gets_first_what_it_holds() -> None:
 
 
 @pytest.mark.seed("S4-R4")
-def test_what_it_holds_counts_and_what_lapsed_is_taken_anew() -> None:
+def test_resume_counts_leases_and_reclaims_expired_ones() -> None:
     consumer = waiting(b"1", b"2", b"3")
     worker = Worker(consumer)
     (first,) = worker.receive(max=1, worker_id="w1")
@@ -359,9 +359,9 @@ def test_what_it_holds_counts_and_what_lapsed_is_taken_anew() -> None:
     assert_counters_are_true()
 
 
-@pytest.mark.trap("a former self that still settles")
+@pytest.mark.trap("a former worker that still settles")
 @pytest.mark.parametrize("what", ["ack", "nack", "release", "extend"])
-def test_who_is_back_settles_alone(what: str) -> None:
+def test_after_a_resume_only_the_new_leases_settle(what: str) -> None:
     """A process that only seemed dead has the same name as its replacement."""
     consumer = waiting(b"1")
     worker = Worker(consumer)
@@ -375,7 +375,7 @@ def test_who_is_back_settles_alone(what: str) -> None:
     assert_counters_are_true()
 
 
-def test_a_message_that_ends_every_worker_does_not_come_back_for_ever() -> None:
+def test_a_message_that_kills_every_worker_becomes_dead() -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     numbers = []
@@ -387,8 +387,8 @@ def test_a_message_that_ends_every_worker_does_not_come_back_for_ever() -> None:
     assert_counters_are_true()
 
 
-@pytest.mark.trap("a repeat that says it is the first try")
-def test_each_receipt_has_a_number_of_its_own() -> None:
+@pytest.mark.trap("a repeat numbered as the first attempt")
+def test_each_receive_has_its_own_attempt_number() -> None:
     """Lapsed, released or rejected: an attempt number is never handed out twice."""
     consumer = waiting(b"x", retry=[0])
     worker = Worker(consumer)
@@ -405,7 +405,7 @@ def test_each_receipt_has_a_number_of_its_own() -> None:
 
 
 @pytest.mark.seed("S4-14")
-def test_a_lapsed_lease_comes_back_to_whoever_asks() -> None:
+def test_a_message_with_an_expired_lease_is_received_again() -> None:
     consumer = waiting(b"x")
     first, second = Worker(consumer), Worker(consumer)
     (one,) = first.receive()
@@ -425,7 +425,7 @@ def test_a_lapsed_lease_comes_back_to_whoever_asks() -> None:
     assert_counters_are_true()
 
 
-def test_a_late_acknowledgement_counts_while_nobody_else_has_it() -> None:
+def test_a_late_acknowledgement_counts_unless_another_worker_has_the_message() -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     (one,) = worker.receive()
@@ -434,7 +434,7 @@ def test_a_late_acknowledgement_counts_while_nobody_else_has_it() -> None:
     assert row_of(consumer).state == "delivered"
 
 
-def test_a_sweep_leaves_a_lapsed_lease_to_its_holder_unless_the_consumer_is_off() -> None:
+def test_a_sweep_releases_expired_leases_only_of_disabled_consumers() -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     (one,) = worker.receive()
@@ -447,7 +447,7 @@ def test_a_sweep_leaves_a_lapsed_lease_to_its_holder_unless_the_consumer_is_off(
     assert_counters_are_true()
 
 
-def test_what_lapses_again_and_again_is_dead_in_the_end() -> None:
+def test_a_message_whose_leases_keep_expiring_becomes_dead() -> None:
     """A message that kills every worker must not be retried forever."""
     consumer = waiting(b"x")
     worker = Worker(consumer)
@@ -483,7 +483,7 @@ def test_charged_leases_count_receives_as_sqs_does(end: str) -> None:
     assert_counters_are_true()
 
 
-def test_a_charged_lease_that_lapsed_may_still_be_acknowledged() -> None:
+def test_an_expired_charged_lease_can_still_be_acknowledged() -> None:
     consumer = waiting(b"x", lapsed_leases="charged", max_attempts=1)
     worker = Worker(consumer)
     (one,) = worker.receive()
@@ -493,7 +493,7 @@ def test_a_charged_lease_that_lapsed_may_still_be_acknowledged() -> None:
 
 
 @pytest.mark.parametrize(("max_attempts", "state"), [(1, "dead"), (2, "queued")])
-def test_a_sweep_charges_the_leases_of_a_consumer_that_is_off(
+def test_a_sweep_charges_expired_leases_of_a_disabled_consumer(
     max_attempts: int, state: str
 ) -> None:
     consumer = waiting(b"x", lapsed_leases="charged", max_attempts=max_attempts)
@@ -510,7 +510,7 @@ def test_a_sweep_charges_the_leases_of_a_consumer_that_is_off(
 
 
 @pytest.mark.seed("S2-58")
-def test_rejected_messages_come_again_until_their_attempts_are_used_up() -> None:
+def test_nacked_messages_are_redelivered_up_to_max_attempts() -> None:
     consumer = waiting(b"x", retry=[60, 600], max_attempts=3)
     worker = Worker(consumer)
     for attempt, wait_s in ((1, 60), (2, 600), (3, None)):
@@ -532,7 +532,15 @@ def test_rejected_messages_come_again_until_their_attempts_are_used_up() -> None
     assert_counters_are_true()
 
 
-def test_a_rejection_for_good_is_dead_at_once_and_said_twice_the_same() -> None:
+def test_the_error_of_a_nack_may_have_several_lines() -> None:
+    worker = Worker(waiting(b"x", max_attempts=5))
+    (one,) = worker.receive()
+    said = worker.say("nack", one["lease"], error="Traceback:\n\tfile.py \x1b[31mred\udc80")
+    assert said == ([one["lease"]], {})
+    assert Attempt.objects.get().answer.error == "Traceback:  file.py  [31mred "
+
+
+def test_a_final_nack_is_dead_at_once_and_idempotent() -> None:
     consumer = waiting(b"x", max_attempts=5)
     worker = Worker(consumer)
     (one,) = worker.receive()
@@ -546,7 +554,7 @@ def test_a_rejection_for_good_is_dead_at_once_and_said_twice_the_same() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "at_once"), [(0, True), (300, False)])
-def test_a_rejection_may_say_when(delay_s: int, at_once: bool) -> None:
+def test_a_nack_may_set_a_delay(delay_s: int, at_once: bool) -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     (one,) = worker.receive()
@@ -560,7 +568,7 @@ def test_a_rejection_may_say_when(delay_s: int, at_once: bool) -> None:
 
 @pytest.mark.seed("S4-R3")
 @pytest.mark.parametrize("delay_s", [None, 300])
-def test_what_is_given_back_costs_no_attempt(delay_s: int | None) -> None:
+def test_a_released_message_is_not_charged(delay_s: int | None) -> None:
     consumer = waiting(b"x", max_attempts=1)
     worker = Worker(consumer)
     (one,) = worker.receive()
@@ -572,7 +580,7 @@ def test_what_is_given_back_costs_no_attempt(delay_s: int | None) -> None:
     assert_counters_are_true()
 
 
-def test_a_lease_is_made_to_last_as_long_as_the_work() -> None:
+def test_a_lease_can_be_extended() -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     (one,) = worker.receive(lease_s=1)
@@ -584,7 +592,7 @@ def test_a_lease_is_made_to_last_as_long_as_the_work() -> None:
     assert worker.say("ack", one["lease"])[0] == [one["lease"]]
 
 
-def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_cannot_be_extended_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     (one,) = worker.receive()
@@ -629,7 +637,7 @@ def test_leases_of_several_consumers_and_workers_are_settled_together() -> None:
 
 
 @pytest.mark.parametrize("auto_ack", [True, False])
-def test_an_ordered_consumer_receives_one_message_of_a_key_after_the_other(auto_ack: bool) -> None:
+def test_an_ordered_pull_consumer_receives_a_key_one_by_one(auto_ack: bool) -> None:
     consumer = waiting(ordering=True)
     bring(consumer, b"1", b"2", b"3", ordering_key="room")
     worker, got = Worker(consumer), []
@@ -644,7 +652,7 @@ def test_an_ordered_consumer_receives_one_message_of_a_key_after_the_other(auto_
 
 
 @pytest.mark.seed("S2-57")
-def test_at_most_once_is_settled_before_it_is_handed_out() -> None:
+def test_auto_ack_settles_before_the_response() -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     (one,) = worker.receive(auto_ack=True)
@@ -659,7 +667,7 @@ def test_at_most_once_is_settled_before_it_is_handed_out() -> None:
 # -- changes between push and pull -------------------------------------------------------------
 
 
-def test_what_waits_goes_along_when_a_consumer_is_switched(receiver: Any) -> None:
+def test_waiting_messages_follow_a_change_of_mode(receiver: Any) -> None:
     """Nothing is lost or delivered twice; an open lease can still be settled."""
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/ok"))
@@ -686,7 +694,7 @@ def test_what_waits_goes_along_when_a_consumer_is_switched(receiver: Any) -> Non
     assert_counters_are_true()
 
 
-def test_what_a_pump_holds_is_not_received_until_it_is_given_back(receiver: Any) -> None:
+def test_deliveries_claimed_by_a_pump_are_not_received(receiver: Any) -> None:
     consumer = make_consumer(make_channel(), receiver.url("/slow?ms=300"))
     with pumping() as pump:
         bring(consumer, b"x")
@@ -705,7 +713,7 @@ def test_what_a_pump_holds_is_not_received_until_it_is_given_back(receiver: Any)
 # -- long polling ------------------------------------------------------------------------------
 
 
-def test_who_finds_no_place_to_wait_is_told_when_to_come_again(
+def test_a_receive_call_over_the_limit_gets_retry_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(receiving, "polls", ConcurrencyLimit(0))
@@ -719,7 +727,7 @@ def test_who_finds_no_place_to_wait_is_told_when_to_come_again(
     assert len(Worker(consumer).receive(wait_s=5)) == 1
 
 
-def test_a_place_is_given_back() -> None:
+def test_a_long_poll_place_is_released() -> None:
     consumer = waiting()
     for _ in range(3):
         assert Worker(consumer).receive(wait_s=0.01) == []
@@ -728,7 +736,7 @@ def test_a_place_is_given_back() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.seed("S2-61")
-def test_who_waits_gets_the_message_when_it_comes() -> None:
+def test_a_long_poll_returns_a_new_message() -> None:
     consumer = waiting()
     worker = Worker(consumer)
     received: list[dict[str, Any]] = []
@@ -750,7 +758,7 @@ def test_who_waits_gets_the_message_when_it_comes() -> None:
     ("method", "change"),
     [("DELETE", None), ("PATCH", {"mode": "push", "url": "http://127.0.0.1:9/"})],
 )
-def test_who_waits_for_what_will_never_come_gives_the_place_back(method: str, change: Any) -> None:
+def test_a_long_poll_that_cannot_succeed_releases_its_place(method: str, change: Any) -> None:
     consumer = waiting()
     worker = Worker(consumer)
     received: list[Any] = []
@@ -796,7 +804,7 @@ def test_workers_of_one_consumer_share_its_messages() -> None:
     assert_counters_are_true()
 
 
-def test_workers_are_forgotten_when_they_have_long_been_silent() -> None:
+def test_inactive_workers_are_deleted() -> None:
     consumer = ConsumerFactory.create(pull=True)
     now: datetime = clock.now()
     lease_rows.note_worker(-1, consumer.id, "old", now - lease_rows.RETENTION - timedelta(hours=1))

@@ -15,7 +15,7 @@ from channels_app.models import Message, MessageBody
 from delivery.core.reconciliation import EXPLANATIONS, Check
 from delivery.maintenance import reconciliations, sweeps
 from delivery.maintenance.sweeps import SweepScheduler
-from delivery.models import AccountingReport, Counter, Delivery, PumpSlot
+from delivery.models import Counter, Delivery, PumpSlot, ReconciliationReport
 from delivery.queue import fanout
 from tests.support.console import operator, page_url
 from tests.support.pumping import make_channel, make_consumer, publish
@@ -55,12 +55,12 @@ def run(steps: Iterator[int]) -> None:
     assert not any(steps)
 
 
-def test_both_audits_keep_what_they_found() -> None:
+def test_both_kinds_of_reconciliation_store_their_report() -> None:
     row = lose_one()
     run(reconciliations.recent())
     run(reconciliations.everything())
     name = ids.to_public(ids.MESSAGE, row.message_id)
-    for report in AccountingReport.objects.all():
+    for report in ReconciliationReport.objects.all():
         assert (report.gap, report.checks) == (1, {"fan_out": 1})
         assert (report.message_count, report.delivery_count) == (2, 1)
         assert report.states == {"queued": 1}
@@ -68,45 +68,45 @@ def test_both_audits_keep_what_they_found() -> None:
     assert set(reconciliations.newest()) == {"recent", "everything"}
 
 
-def test_an_audit_runs_when_it_is_due_and_not_before() -> None:
+def test_a_reconciliation_runs_when_it_is_due() -> None:
     run(reconciliations.recent())
     run(reconciliations.recent())
-    assert AccountingReport.objects.count() == 1
+    assert ReconciliationReport.objects.count() == 1
     then = clock.now() - timedelta(minutes=16)
-    AccountingReport.objects.update(started_at=then)
+    ReconciliationReport.objects.update(started_at=then)
     run(reconciliations.recent())
-    assert AccountingReport.objects.count() == 2
+    assert ReconciliationReport.objects.count() == 2
 
 
-def test_just_after_a_start_nothing_is_audited() -> None:
+def test_no_reconciliation_runs_right_after_a_start() -> None:
     beats(clock.now())
     run(reconciliations.recent())
     run(reconciliations.everything())
-    assert not AccountingReport.objects.exists()
+    assert not ReconciliationReport.objects.exists()
 
 
-def test_the_last_hours_are_the_last_hours() -> None:
+def test_a_recent_reconciliation_covers_only_recent_rows() -> None:
     lose_one()
     hours = 3 * 3_600_000 << ids.TIME_SHIFT
     Delivery.objects.update(message_id=F("message_id") - hours)
     Message.objects.update(id=F("id") - hours)
     MessageBody.objects.update(message_id=F("message_id") - hours)
     run(reconciliations.recent())
-    report = AccountingReport.objects.get()
+    report = ReconciliationReport.objects.get()
     assert (report.message_count, report.gap) == (0, 0)
 
 
-def test_the_steward_runs_them_among_its_sweeps() -> None:
+def test_the_maintenance_process_runs_reconciliations() -> None:
     mine = SweepScheduler(sweeps.AUDITS)
     while set(reconciliations.newest()) != {"recent", "everything"}:
         mine.turn()
 
 
-def test_old_reports_go() -> None:
+def test_old_reports_are_deleted() -> None:
     run(reconciliations.recent())
     run(reconciliations.everything())
     assert reconciliations.forget(clock.now() + timedelta(days=8)) == 1
-    assert AccountingReport.objects.get().span == "everything"
+    assert ReconciliationReport.objects.get().span == "everything"
     assert reconciliations.forget(clock.now() + timedelta(days=401)) == 1
 
 
@@ -119,7 +119,7 @@ def scraped(client: Client) -> dict[str, float]:
     }
 
 
-def test_monitoring_hears_of_it_until_a_clean_audit_is_kept(client: Client) -> None:
+def test_metrics_show_a_gap_until_a_clean_reconciliation_is_stored(client: Client) -> None:
     assert scraped(client)['hookstation_reconciliation_timestamp_seconds{span="recent"}'] == 0
     row = lose_one()
     run(reconciliations.everything())
@@ -136,19 +136,19 @@ def test_monitoring_hears_of_it_until_a_clean_audit_is_kept(client: Client) -> N
     assert scraped(client)["hookstation_reconciliation_gap"] == 0
 
 
-def test_what_is_kept_must_be_everything() -> None:
+def test_only_a_full_reconciliation_can_be_stored() -> None:
     with pytest.raises(CommandError, match="everything"):
         call_command("reconcile", "--keep", "--since", "2h")
 
 
-def test_the_console_names_the_rows_and_the_way_out(client: Any) -> None:
+def test_the_console_names_mismatched_rows_and_a_remedy(client: Any) -> None:
     row = lose_one()
     run(reconciliations.everything())
     client = operator()
-    text = client.get(page_url(AccountingReport.objects.get())).content.decode()
+    text = client.get(page_url(ReconciliationReport.objects.get())).content.decode()
     name = ids.to_public(ids.MESSAGE, row.message_id)
     assert f"/admin/channels_app/message/{name}/change/" in text
     assert f"/admin/channels_app/message/?channel={row.channel_id}" in text
     assert EXPLANATIONS[Check.FAN_OUT].remedy[:40] in text
     overview = client.get("/admin/").content.decode()
-    assert "mismatched rows in the last audit" in overview
+    assert "mismatched rows in the last reconciliation" in overview

@@ -88,7 +88,7 @@ def keys() -> list[str]:
 
 
 @pytest.mark.seed("S4-06")
-def test_a_due_schedule_becomes_a_message_and_moves_on() -> None:
+def test_a_due_schedule_publishes_and_advances() -> None:
     producer = ProducerFactory.create(default_priority=7)
     schedule = due(
         producer=producer,
@@ -117,7 +117,7 @@ def test_a_due_schedule_becomes_a_message_and_moves_on() -> None:
     assert recurring.fire_due() == 0
 
 
-def test_it_is_delivered(receiver: Receiver) -> None:
+def test_a_scheduled_occurrence_is_delivered(receiver: Receiver) -> None:
     schedule = due(body=b"tick")
     ConsumerFactory.create(channel=schedule.channel, url=receiver.url("/ok"))
     with pumping() as pump:
@@ -127,7 +127,7 @@ def test_it_is_delivered(receiver: Receiver) -> None:
     assert heard.body == b"tick"
 
 
-def test_many_that_are_due_share_a_transaction() -> None:
+def test_due_schedules_share_a_transaction() -> None:
     channel = due(name="first").channel
     for number in range(recurring.MAX_OCCURRENCES + 5):
         due(channel=channel, name=f"more-{number}", producer=None)
@@ -140,7 +140,9 @@ def test_many_that_are_due_share_a_transaction() -> None:
 @pytest.mark.parametrize(
     ("misfire", "fired", "missed"), [("fire_once", 2, 8), ("fire_all", 10, 0), ("skip", 1, 9)]
 )
-def test_what_was_missed(misfire: str, fired: int, missed: int) -> None:
+def test_missed_occurrences_follow_the_misfire_policy(
+    misfire: str, fired: int, missed: int
+) -> None:
     schedule = due(late_s=9 * 60 + 30, misfire=misfire)
     all_fired()
     moved = fresh(schedule)
@@ -168,7 +170,7 @@ def test_overlap() -> None:
     assert Message.objects.count() == 2
 
 
-def test_a_limit_ends_it() -> None:
+def test_a_schedule_ends_at_its_limit() -> None:
     schedule = due(late_s=10, every_ms=1000, limit=3)
     all_fired()
     moved = fresh(schedule)
@@ -176,7 +178,7 @@ def test_a_limit_ends_it() -> None:
     assert len(keys()) == 3
 
 
-def test_an_end_ends_it() -> None:
+def test_a_schedule_ends_at_its_end_time() -> None:
     schedule = due(late_s=10, every_ms=4000)
     assert schedule.start_at is not None
     Schedule.objects.update(end_at=schedule.start_at + timedelta(seconds=4))
@@ -212,7 +214,7 @@ def keyless(schedule: Schedule) -> None:
 
 
 @pytest.mark.parametrize("spoil", [strict, smaller, disabled, humbled, keyless])
-def test_what_the_channel_would_refuse_by_now_is_not_published(
+def test_an_occurrence_that_the_channel_refuses_is_not_published(
     spoil: Callable[[Schedule], None],
 ) -> None:
     schedule = due(producer=ProducerFactory.create())
@@ -255,9 +257,9 @@ def refusals(reason: str) -> tuple[float, float]:
     return occurrences, refused
 
 
-@pytest.mark.trap("a backlog without limits")
+@pytest.mark.trap("an unlimited backlog")
 @pytest.mark.parametrize("reason", ["channel", "team", "disk"])
-def test_over_a_limit_an_occurrence_is_refused_and_the_next_one_is_tried(
+def test_an_occurrence_over_a_quota_is_refused_and_the_next_one_tried(
     reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = due(producer=ProducerFactory.create(), limit=1)
@@ -291,8 +293,8 @@ def test_over_a_limit_an_occurrence_is_refused_and_the_next_one_is_tried(
     assert (fresh(schedule).fired_count, fresh(schedule).state) == (1, "ended")
 
 
-@pytest.mark.trap("a backlog without limits")
-def test_of_those_due_at_once_as_many_are_published_as_have_room() -> None:
+@pytest.mark.trap("an unlimited backlog")
+def test_of_due_occurrences_as_many_are_published_as_the_quota_allows() -> None:
     schedules = [due(name="first")]
     channel = schedules[0].channel
     channel.max_waiting_messages = 3
@@ -306,8 +308,8 @@ def test_of_those_due_at_once_as_many_are_published_as_have_room() -> None:
     assert refusals("channel") == (before[0] + 2, before[1] + 2)
 
 
-@pytest.mark.trap("a backlog without limits")
-def test_a_scheduled_message_takes_its_room_when_it_is_published(receiver: Receiver) -> None:
+@pytest.mark.trap("an unlimited backlog")
+def test_a_scheduled_message_uses_quota_when_it_is_published(receiver: Receiver) -> None:
     channel = make_channel(max_waiting_messages=2)
     make_consumer(channel, receiver.url("/ok"))
     later = clock.now() + timedelta(hours=1)
@@ -323,7 +325,7 @@ def test_a_scheduled_message_takes_its_room_when_it_is_published(receiver: Recei
     assert {one.body for one in receiver.requests("/ok")} == {b"later", b"now"}
 
 
-def test_a_zone_that_is_no_more_ends_it() -> None:
+def test_a_removed_time_zone_ends_a_schedule() -> None:
     schedule = due(every_ms=None, cron="* * * * *", timezone="Mars/Phobos")
     recurring.fire_due()
     moved = fresh(schedule)
@@ -368,7 +370,7 @@ def test_by_hand() -> None:
     assert (entry.actor, entry.reason, entry.after) == ("user:mia", "why", {"message": shown["id"]})
 
 
-def test_whoever_changes_it_meanwhile_wins() -> None:
+def test_a_concurrent_change_of_a_schedule_wins() -> None:
     """The fence: a round that was computed with other settings is not stored."""
     schedule = due()
     Schedule.objects.update(version=99)
@@ -401,7 +403,7 @@ def rivals(number: int, work: Callable[[], object]) -> None:
 
 @pytest.mark.mariadb
 @pytest.mark.seed("S4-06")
-def test_rivals_fire_each_occurrence_once() -> None:
+def test_concurrent_processes_fire_each_occurrence_once() -> None:
     schedules = [due(late_s=20, every_ms=1000 + 100 * number) for number in range(6)]
     before = clock.now()
 
@@ -430,7 +432,7 @@ def test_rivals_fire_each_occurrence_once() -> None:
 @pytest.mark.slow("waits for occurrences of each second")
 @pytest.mark.mariadb
 @pytest.mark.seed("S4-06")
-def test_two_clockworks_fire_at_the_instant_each_once() -> None:
+def test_two_schedulers_fire_each_occurrence_once_on_time() -> None:
     """As on two nodes. The lateness is that of a busy machine."""
     start = clock.now() + SECOND
     start = start.replace(microsecond=0)
@@ -450,7 +452,7 @@ def test_two_clockworks_fire_at_the_instant_each_once() -> None:
 
 
 @pytest.mark.mariadb
-def test_a_clockwork_sees_what_is_new_at_once() -> None:
+def test_a_scheduler_sees_new_schedules_at_once() -> None:
     work = ScheduleRunner(lambda seconds: threading.Event().wait(seconds))
     work.start()
     try:
@@ -463,7 +465,7 @@ def test_a_clockwork_sees_what_is_new_at_once() -> None:
     assert not work.is_alive()
 
 
-def test_the_sweep_fires_what_no_clockwork_did() -> None:
+def test_the_sweep_fires_missed_occurrences() -> None:
     young, old = due(late_s=1), due(late_s=recurring.LATE.total_seconds() + 1)
     assert sweeps.overdue() == 1
     assert (fresh(young).fired_count, fresh(old).fired_count) == (0, 1)

@@ -66,8 +66,8 @@ def queued(consumer: Consumer) -> int:
 # -- single deliveries -------------------------------------------------------------------------
 
 
-@pytest.mark.trap("dead letters that are counted wrong or slowly")
-def test_a_replayed_delivery_begins_afresh_and_keeps_its_history() -> None:
+@pytest.mark.trap("wrong or slow counts of dead letters")
+def test_a_replayed_delivery_has_a_new_budget_and_keeps_its_history() -> None:
     consumer = ConsumerFactory.create()
     (row,) = make_deliveries(consumer, 1, lease_owner=7)
     now = clock.now()
@@ -105,7 +105,7 @@ def test_an_open_delivery_cannot_be_replayed(traits: dict[str, bool]) -> None:
     assert not Replay.objects.exists()
 
 
-def test_nothing_is_replayed_to_a_removed_consumer_or_after_the_last_instant() -> None:
+def test_retired_consumers_and_expired_messages_are_not_replayed() -> None:
     now = clock.now()
     removed = DeliveryFactory.create(dead=True, consumer=ConsumerFactory.create(retired=True))
     expired = DeliveryFactory.create(dead=True, expires_at=now)
@@ -122,7 +122,7 @@ def test_nothing_is_replayed_to_a_removed_consumer_or_after_the_last_instant() -
 
 
 @pytest.mark.slow("makes five thousand rows")
-@pytest.mark.trap("a bulk job without bounds")
+@pytest.mark.trap("an unbounded bulk job")
 def test_five_thousand_rows_in_slices_with_a_cancel_half_way() -> None:
     consumer, neighbour = ConsumerFactory.create(), ConsumerFactory.create()
     make_deliveries(consumer, 5000)
@@ -173,7 +173,7 @@ def test_the_oldest_rows_go_first_whatever_their_state() -> None:
     }
 
 
-def test_only_rows_that_still_are_in_their_state_are_queued_and_only_once() -> None:
+def test_a_replay_queues_rows_in_their_state_once() -> None:
     consumer = ConsumerFactory.create()
     dead, taken, known = make_deliveries(consumer, 3)
     Delivery.objects.filter(id=taken.id).update(state="in_flight", due_at=clock.now())
@@ -198,7 +198,7 @@ def test_only_rows_that_still_are_in_their_state_are_queued_and_only_once() -> N
     assert_counters_are_true()
 
 
-def test_a_stretch_begins_behind_its_place_and_ends_with_its_limit() -> None:
+def test_a_key_range_begins_after_its_position_and_ends_at_its_limit() -> None:
     consumer = ConsumerFactory.create()
     rows = [row.id for row in make_deliveries(consumer, 5)]
 
@@ -259,7 +259,7 @@ def test_workers_on_the_same_replays_at_the_same_time_take_each_row_once() -> No
     assert_counters_are_true()
 
 
-def test_what_dies_after_the_request_is_not_part_of_it() -> None:
+def test_deliveries_that_die_after_the_request_are_not_replayed() -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 2)
     job = start(of(consumer))
@@ -291,7 +291,7 @@ def test_a_slice_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow("starts a process")
-@pytest.mark.trap("a bulk job without bounds")
+@pytest.mark.trap("an unbounded bulk job")
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing(tmp_path: Path) -> None:
     (tmp_path / "failpoint").write_text("in_replay")
@@ -299,7 +299,7 @@ def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing(tmp_path: Path
     make_deliveries(consumer, 30)
     job = start(of(consumer))
     replay.run_slice(job, clock.now(), 10)
-    code = "from channels_app import clock; from delivery.steps import replay; "
+    code = "from channels_app.database import clock; from delivery import replay; "
     environment = os.environ | {
         "DATABASE_URL": database_url(),
         "HOOKSTATION_FAILPOINT": str(tmp_path / "failpoint"),
@@ -320,7 +320,7 @@ def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing(tmp_path: Path
     assert_counters_are_true()
 
 
-def test_several_consumers_and_states_are_worked_off_one_after_another() -> None:
+def test_a_replay_handles_several_consumers_and_states_in_turn() -> None:
     channel = ChannelFactory.create()
     consumers = [ConsumerFactory.create(channel=channel) for _ in range(3)]
     for consumer in consumers:
@@ -356,7 +356,7 @@ def test_a_filter_that_matches_little_costs_bounded_slices(
     assert run(job) == 1
 
 
-def test_only_what_was_answered_so_is_replayed() -> None:
+def test_a_replay_filters_by_status_code() -> None:
     consumer = ConsumerFactory.create()
     for status in (503, 404, None):
         make_deliveries(consumer, 2, status_code=status)
@@ -381,7 +381,7 @@ def test_run_due_takes_one_slice_of_every_running_replay() -> None:
     assert_counters_are_true()
 
 
-def test_a_replay_that_cannot_be_read_does_not_hold_up_the_others() -> None:
+def test_an_unreadable_replay_does_not_block_others() -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 1)
     broken, sound = start(of(consumer)), start(of(consumer))
@@ -396,7 +396,7 @@ def test_a_replay_that_cannot_be_read_does_not_hold_up_the_others() -> None:
 # -- pace --------------------------------------------------------------------------------------
 
 
-def test_a_rate_spreads_the_rows_on_the_timeline_and_no_farther_than_a_minute() -> None:
+def test_a_rate_spreads_deliveries_over_at_most_a_minute() -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 300)
     now = clock.now()
@@ -421,7 +421,7 @@ def test_a_rate_spreads_the_rows_on_the_timeline_and_no_farther_than_a_minute() 
     assert_counters_are_true()
 
 
-def test_a_fast_rate_shares_instants() -> None:
+def test_a_fast_rate_sends_several_deliveries_at_one_time() -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 500)
     now = clock.now()
@@ -530,7 +530,7 @@ def test_ids_name_deliveries_one_by_one() -> None:
         ({"ids": [ids.to_public("dlv", n) for n in range(1001)]}, "ids"),
     ],
 )
-def test_a_filter_is_read_strictly(data: object, field: str) -> None:
+def test_an_invalid_replay_filter_is_refused(data: object, field: str) -> None:
     with pytest.raises(Invalid) as caught:
         replay.parse(data, at="filter")
 
@@ -543,7 +543,7 @@ def test_null_is_the_same_as_absent() -> None:
     assert replay.parse(empty) == replay.parse({}) == replay.ReplayFilter()
 
 
-def test_a_filter_survives_being_stored() -> None:
+def test_a_stored_filter_round_trips() -> None:
     data = {
         "channel": "a",
         "consumer": "b",
@@ -562,12 +562,12 @@ def test_a_filter_survives_being_stored() -> None:
     assert replay.parse(wanted.to_json()) == wanted
 
 
-def test_a_replay_of_everything_there_is_is_refused() -> None:
+def test_a_replay_without_conditions_is_refused() -> None:
     with pytest.raises(Invalid, match="Name a channel"):
         start({})
 
 
-def test_consumers_are_looked_for_within_the_callers_walls() -> None:
+def test_a_replay_finds_only_the_callers_consumers() -> None:
     team = TeamFactory.create()
     mine = ConsumerFactory.create(team=team)
     theirs = ConsumerFactory.create(channel=mine.channel)
@@ -594,7 +594,7 @@ def test_consumers_are_looked_for_within_the_callers_walls() -> None:
 # -- counting ----------------------------------------------------------------------------------
 
 
-def test_counts_stop_looking_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_stop_at_the_limit_and_are_marked_inexact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "SCAN_ROWS", 20)
     channel = ChannelFactory.create()
     small, large, last = (ConsumerFactory.create(channel=channel) for _ in range(3))
@@ -667,8 +667,8 @@ def backfill(consumer: Consumer, **data: Any) -> Replay:
     )
 
 
-@pytest.mark.trap("a message that nobody wanted is gone")
-def test_a_consumer_that_came_late_is_given_what_it_missed() -> None:
+@pytest.mark.trap("a message without consumers is lost")
+def test_a_backfill_gives_a_late_consumer_missed_messages() -> None:
     early = ConsumerFactory.create()
     make_deliveries(early, 25)
     late = ConsumerFactory.create(channel=early.channel)
@@ -691,7 +691,7 @@ def test_a_consumer_that_came_late_is_given_what_it_missed() -> None:
     assert_counters_are_true()
 
 
-def test_a_backfill_takes_only_what_the_consumer_would_have_got() -> None:
+def test_a_backfill_applies_the_consumers_filter() -> None:
     consumer = ConsumerFactory.create(event_types=["order.*"])
     now = clock.now()
     old = now - timedelta(hours=3)
@@ -725,7 +725,7 @@ def test_a_scheduled_message_waits_for_its_time_in_a_backfill_too() -> None:
     assert (row.due_at, row.priority, row.ordering_key) == (later, 8, "k")
 
 
-def test_a_fan_out_that_is_faster_with_one_message_undoes_and_repeats_the_slice(
+def test_a_concurrent_fan_out_makes_the_slice_roll_back_and_repeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     consumer = ConsumerFactory.create()

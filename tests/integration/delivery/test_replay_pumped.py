@@ -57,7 +57,7 @@ def test_a_window_of_the_past_is_sent_again_and_nothing_else(receiver: Receiver)
     assert_counters_are_true()
 
 
-def test_a_dead_letter_gets_a_fresh_budget(receiver: Receiver) -> None:
+def test_a_replayed_dead_letter_gets_a_new_budget(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/hook"), max_attempts=2)
     receiver.script("/hook", [Reply(500), Reply(500), Reply(500), Reply(200)])
@@ -76,7 +76,7 @@ def test_a_dead_letter_gets_a_fresh_budget(receiver: Receiver) -> None:
     assert_counters_are_true()
 
 
-def test_a_consumer_that_came_late_hears_the_past(receiver: Receiver) -> None:
+def test_a_late_consumer_gets_past_messages(receiver: Receiver) -> None:
     channel = make_channel()
     published = publish(channel, b"one", b"two", b"three")
     with pumping() as pump:

@@ -64,7 +64,7 @@ def books_are_in_order() -> None:
     assert [it for it in findings if it["check"] != "late"] == []
 
 
-def test_it_arrives_as_it_was(receiver: Receiver) -> None:
+def test_a_restored_message_is_delivered_unchanged(receiver: Receiver) -> None:
     consumer = lived(receiver)
     mine = keys()
     row = bring(consumer, take_away(mine))
@@ -97,7 +97,7 @@ def test_it_arrives_as_it_was(receiver: Receiver) -> None:
     books_are_in_order()
 
 
-def test_what_is_still_here_goes_again_and_what_is_on_its_way_stays(receiver: Receiver) -> None:
+def test_a_restore_replays_existing_messages_but_not_open_ones(receiver: Receiver) -> None:
     consumer = lived(receiver)
     here, away, open_ = keys()
     rows = take_away([away])
@@ -121,7 +121,7 @@ def test_what_is_still_here_goes_again_and_what_is_on_its_way_stays(receiver: Re
     books_are_in_order()
 
 
-def test_a_consumer_that_came_late_is_counted(receiver: Receiver) -> None:
+def test_a_restore_counts_late_consumers(receiver: Receiver) -> None:
     consumer = lived(receiver)
     mine = keys()
     late = make_consumer(consumer.channel, receiver.url("/late"))
@@ -136,7 +136,7 @@ def test_a_consumer_that_came_late_is_counted(receiver: Receiver) -> None:
     books_are_in_order()
 
 
-def test_what_cannot_be_sent_is_left_out(receiver: Receiver) -> None:
+def test_a_restore_skips_messages_that_cannot_be_sent(receiver: Receiver) -> None:
     consumer = lived(receiver, 4)
     bare, expired, cancelled, good = keys()
     soon = clock.now() + timedelta(milliseconds=1)
@@ -155,7 +155,7 @@ def test_what_cannot_be_sent_is_left_out(receiver: Receiver) -> None:
     assert set(keys()) == {cancelled, good}
 
 
-def test_a_rate_lets_in_a_few_seconds_ahead(
+def test_a_restore_with_a_rate_queues_a_few_seconds_ahead(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = lived(receiver, 30)
@@ -177,7 +177,7 @@ def test_a_rate_lets_in_a_few_seconds_ahead(
         restore.cancel(row.id + 1, OPERATOR, now=clock.now())
 
 
-def test_many_come_in_small_transactions(
+def test_a_restore_uses_small_transactions(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restore, "BATCH", 2)
@@ -201,7 +201,7 @@ def test_bodies_of_unknown_keys_and_removed_consumers_are_refused(receiver: Rece
     assert not Message.objects.exists()
 
 
-def test_it_goes_again_when_nobody_needs_it(receiver: Receiver) -> None:
+def test_restored_messages_are_deleted_when_finished(receiver: Receiver) -> None:
     consumer = lived(receiver)
     mine = keys()
     bring(consumer, take_away(mine))
@@ -215,7 +215,7 @@ def test_it_goes_again_when_nobody_needs_it(receiver: Receiver) -> None:
     assert not MessageBody.objects.filter(message_id=mine[0]).exists()
 
 
-def test_two_restores_of_a_message_bring_it_once(receiver: Receiver) -> None:
+def test_two_restores_of_a_message_store_it_once(receiver: Receiver) -> None:
     consumer = lived(receiver)
     other = make_consumer(consumer.channel, receiver.url("/other"))
     rows = take_away(keys())
@@ -227,12 +227,12 @@ def test_two_restores_of_a_message_bring_it_once(receiver: Receiver) -> None:
     books_are_in_order()
 
 
-def test_sweeps_do_it() -> None:
+def test_sweeps_run_restores() -> None:
     names = {sweep.name for sweep in sweeps.SWEEPS}
     assert {"restores", "old restores"} <= names
 
 
-def test_a_message_that_was_not_fanned_out_yet_waits_for_that(receiver: Receiver) -> None:
+def test_a_restore_waits_for_the_fan_out_of_a_message(receiver: Receiver) -> None:
     consumer = lived(receiver, 1)
     (message_id,) = publish(consumer.channel, b"new")
     message = Message.objects.get(id=message_id)

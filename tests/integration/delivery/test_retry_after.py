@@ -39,7 +39,7 @@ HOSTILE = [
 @settings(quick, max_examples=5)
 @given(WISHES)
 @example(HOSTILE)
-def test_each_delivery_waits_as_long_as_it_may_be_asked_to(wishes: list[str]) -> None:
+def test_each_delivery_obeys_retry_after_within_its_bounds(wishes: list[str]) -> None:
     channel = make_channel()
     with Receiver() as receiver, pumping() as pump:
         asked: dict[int, str] = {}

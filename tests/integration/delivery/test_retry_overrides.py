@@ -12,7 +12,7 @@ from delivery.acks import callbacks
 from delivery.core import acks
 from delivery.core.lifecycle import ClaimedDelivery
 from delivery.core.outcome import Outcome
-from delivery.models import Delivery, EarlyAck
+from delivery.models import Delivery, PendingAck
 from delivery.queue import release, settle
 from delivery.queue.settle import Result
 from tests.support import pumping
@@ -102,7 +102,7 @@ def test_a_running_pump_follows_a_change(receiver: Receiver) -> None:
     assert counts == [3, 1]
 
 
-def test_what_a_worker_rejects() -> None:
+def test_retry_overrides_apply_to_nacks() -> None:
     consumer = waiting(retry_overrides=OVERRIDES, **OWN)
     bring_all(consumer)
     worker = Worker(consumer)
@@ -112,7 +112,7 @@ def test_what_a_worker_rejects() -> None:
     assert_each_follows_its_own()
 
 
-def test_a_rejection_follows_what_holds_when_it_is_said() -> None:
+def test_a_nack_uses_the_current_settings() -> None:
     """A lease token does not contain the event type, so current settings apply."""
     consumer = waiting(**OWN)
     bring_all(consumer)
@@ -126,7 +126,7 @@ def test_a_rejection_follows_what_holds_when_it_is_said() -> None:
 
 
 @pytest.mark.parametrize("how", ["release", "claim", "sweep"])
-def test_leases_that_are_charged(how: str) -> None:
+def test_retry_overrides_apply_to_charged_leases(how: str) -> None:
     """Leases released by the worker, found lapsed by a claim, or swept for a paused consumer."""
     consumer = waiting(lapsed_leases="charged", retry_overrides=OVERRIDES, **OWN)
     bring_all(consumer)
@@ -164,7 +164,7 @@ def awaited() -> Consumer:
     return consumer
 
 
-def test_acknowledgements_that_do_not_come(awaited: Consumer) -> None:
+def test_retry_overrides_apply_to_missing_acknowledgements(awaited: Consumer) -> None:
     now = clock.now() + timedelta(seconds=5)
     answered(take(awaited, now), now)
     later = now + timedelta(minutes=2)
@@ -173,7 +173,7 @@ def test_acknowledgements_that_do_not_come(awaited: Consumer) -> None:
 
 
 @pytest.mark.parametrize("when", ["on time", "early", "before a kill"])
-def test_words_that_say_it_failed(awaited: Consumer, when: str) -> None:
+def test_retry_overrides_apply_to_failure_callbacks(awaited: Consumer, when: str) -> None:
     now = clock.now() + timedelta(seconds=5)
     rows = take(awaited, now)
     assert len(rows) == len(ALLOWED)
@@ -182,7 +182,7 @@ def test_words_that_say_it_failed(awaited: Consumer, when: str) -> None:
     for row in rows:
         callbacks.acknowledge(row.id, ok=False, now=now)
     if when == "early":
-        assert EarlyAck.objects.count() == len(ALLOWED)
+        assert PendingAck.objects.count() == len(ALLOWED)
         answered(rows, now)
     elif when == "before a kill":
         release.release_owner(1, now=now, slot=0)

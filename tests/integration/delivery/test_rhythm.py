@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
 
 
-def test_consumers_with_nothing_to_do_are_not_looked_at(
+def test_idle_consumers_are_not_queried(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel, quiet = make_channel(), make_channel()
@@ -54,7 +54,7 @@ def _counted(method: Any, seen: list[int]) -> Any:
 
 
 @pytest.mark.seed("S4-R8")
-def test_a_line_sleeps_until_its_instant_or_until_something_happens_to_it() -> None:
+def test_a_consumer_queue_sleeps_until_its_due_time_or_an_event() -> None:
     make_consumer(make_channel(), NOWHERE)
     with pumping.pumping() as pump:
         pump.assignment.refresh()
@@ -81,7 +81,7 @@ def test_a_line_sleeps_until_its_instant_or_until_something_happens_to_it() -> N
         assert ready_consumers.wake_at() is None
 
 
-def test_results_are_written_in_company_and_at_once_when_no_more_can_come(
+def test_results_are_batched_unless_no_more_can_arrive(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "LINGER_S", 60.0)
@@ -98,7 +98,7 @@ def test_results_are_written_in_company_and_at_once_when_no_more_can_come(
     assert Attempt.objects.count() == 2
 
 
-def test_a_result_does_not_wait_long_for_company(receiver: Receiver) -> None:
+def test_a_result_waits_briefly_for_a_batch(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/some"))
     receiver.script("/some", [Reply(200), Reply(hang=True)])
@@ -109,7 +109,7 @@ def test_a_result_does_not_wait_long_for_company(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize(("found", "least_s"), [(1, 0.0), (pump_module.MUCH, 0.004)])
-def test_a_pump_that_finds_much_rests_as_long_as_a_look_took(
+def test_a_busy_pump_pauses_as_long_as_its_query_took(
     found: int, least_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
@@ -160,7 +160,7 @@ def test_requests_go_out_before_results_are_written(
         pump_until(pump, all_finished)
 
 
-def test_results_that_the_database_did_not_take_are_written_later(
+def test_results_are_written_later_after_a_database_error(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()
@@ -183,7 +183,7 @@ def test_results_that_the_database_did_not_take_are_written_later(
     assert len(receiver.requests()) == Attempt.objects.count() == 1
 
 
-def test_no_more_is_fanned_out_than_a_consumer_at_rest_takes_at_birth(
+def test_fan_out_is_limited_to_what_an_idle_consumer_can_claim(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()

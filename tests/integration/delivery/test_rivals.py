@@ -138,7 +138,7 @@ def test_a_consumer_that_is_retired_during_the_fan_out_gets_all_of_a_message_or_
     assert Counter.totals() == pumping.recounted()
 
 
-def test_late_workers_and_those_who_took_their_rows_over_close_each_attempt_once(
+def test_late_workers_and_their_successors_settle_each_attempt_once(
     consumer: Consumer,
 ) -> None:
     queue(consumer)
@@ -164,7 +164,7 @@ def test_late_workers_and_those_who_took_their_rows_over_close_each_attempt_once
     assert Counter.totals() == pumping.recounted()
 
 
-def test_a_replay_of_one_row_that_several_ask_for_happens_once(consumer: Consumer) -> None:
+def test_concurrent_replays_of_one_delivery_happen_once(consumer: Consumer) -> None:
     ids = [row.id for row in make_deliveries(consumer, 20)]
     done: list[int] = []
 
@@ -205,7 +205,7 @@ def webs(tmp_path: Path) -> Iterator[tuple[Web, Web]]:
 
 @pytest.mark.slow("starts two brokers")
 @pytest.mark.e2e
-def test_a_key_that_is_revoked_in_use_is_dead_everywhere_within_a_second(
+def test_a_revoked_key_stops_working_in_every_process_within_a_second(
     webs: tuple[Web, Web],
 ) -> None:
     one, _ = webs

@@ -40,7 +40,7 @@ def heard(request: Request) -> float:
 
 
 @pytest.mark.seed("S3-16")
-def test_the_api_says_where_the_time_went(receiver: Receiver) -> None:
+def test_the_api_shows_the_duration_of_each_step(receiver: Receiver) -> None:
     receiver.script("/hook", [Reply(500), Reply(200, delay_ms=ANSWER_MS)])
     consumer = make_consumer(make_channel(), receiver.url("/hook"))
     publish(consumer.channel, b"{}")
@@ -61,7 +61,7 @@ def test_the_api_says_where_the_time_went(receiver: Receiver) -> None:
 
 
 @pytest.mark.seed("S3-16")
-def test_it_ends_with_the_acknowledgement_and_not_with_the_answer(receiver: Receiver) -> None:
+def test_roundtrip_ends_with_the_acknowledgement_not_the_response(receiver: Receiver) -> None:
     consumer = make_consumer(make_channel(), receiver.url("/ok"), ack=LONG)
     with pumping.pumping() as pump:
         publish(consumer.channel, b"{}")
@@ -76,7 +76,7 @@ def test_it_ends_with_the_acknowledgement_and_not_with_the_answer(receiver: Rece
     assert unix(found["acknowledged_at"]) - heard(request) >= LATER_S - CLOCK_S
 
 
-def test_its_page_shows_the_parts_as_bars(receiver: Receiver) -> None:
+def test_the_delivery_page_shows_the_steps_as_bars(receiver: Receiver) -> None:
     operator: Client = console.operator()
     consumer = make_consumer(make_channel(), receiver.url("/slow?ms=100"))
     publish(consumer.channel, b"{}")

@@ -40,7 +40,7 @@ def tables_with(text: bytes) -> set[str]:
     return {table for table, value in stored_values() if text in value}
 
 
-@pytest.mark.trap("an answer that repeats the body")
+@pytest.mark.trap("a response that repeats the body")
 def test_no_table_shows_a_sealed_body_that_the_consumer_repeated(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/echo"))
@@ -68,7 +68,7 @@ def test_no_table_shows_a_sealed_body_that_the_consumer_repeated(receiver: Recei
     assert sent["X-Customer"] == SECRET.decode()
 
 
-@pytest.mark.trap("an answer that repeats the body")
+@pytest.mark.trap("a response that repeats the body")
 def test_no_table_shows_a_sealed_body_that_a_worker_repeated() -> None:
     consumer = waiting()
     bring(consumer, SECRET)
@@ -84,7 +84,7 @@ def test_no_table_shows_a_sealed_body_that_a_worker_repeated() -> None:
     )
 
 
-def test_where_bodies_are_plain_answers_and_headers_are(receiver: Receiver) -> None:
+def test_responses_and_headers_are_plain_where_bodies_are(receiver: Receiver) -> None:
     channel = make_channel(encrypt_bodies=False)
     make_consumer(channel, receiver.url("/echo"))
     receiver.script("/echo", ECHO)
@@ -99,7 +99,7 @@ def test_where_bodies_are_plain_answers_and_headers_are(receiver: Receiver) -> N
     assert booked.answer.body == b"\x01booked: " + SECRET
 
 
-def test_an_answer_that_was_moved_to_another_attempt_does_not_open() -> None:
+def test_a_response_moved_to_another_attempt_does_not_decrypt() -> None:
     answer = data_encryption.StoredResponse("", "HTTP/1.1 200 OK", SECRET)
     row = Attempt(
         delivery_id=1,

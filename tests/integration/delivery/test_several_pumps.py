@@ -64,7 +64,7 @@ def open_requests(*pumps: Pump) -> list[int]:
     return [len(pump.open) for pump in pumps]
 
 
-def test_each_pump_has_its_part_of_the_cap(receiver: Receiver) -> None:
+def test_pumps_share_max_in_flight(receiver: Receiver) -> None:
     receiver.script("/", [Reply(hang=True)])
     consumer = shared_consumer(receiver)
     publish(consumer.channel, *[b"x"] * 40)
@@ -74,7 +74,7 @@ def test_each_pump_has_its_part_of_the_cap(receiver: Receiver) -> None:
         assert sorted(open_requests(*pumps)) == [2, 3]
 
 
-def test_a_rate_holds_over_all_of_them(receiver: Receiver) -> None:
+def test_a_rate_limit_applies_to_all_pumps_together(receiver: Receiver) -> None:
     limits = {"rate_per_second": 0.1, "rate_burst": 5, "max_in_flight": 50}
     consumer = shared_consumer(receiver, **limits)
     with two_pumps() as pumps:
@@ -88,7 +88,7 @@ def test_a_rate_holds_over_all_of_them(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("values", [{"max_in_flight": 1}, {"rate_per_second": 1, "rate_burst": 1}])
-def test_what_cannot_be_shared_stays_with_one(
+def test_consumers_that_cannot_be_shared_stay_with_one_pump(
     receiver: Receiver, values: dict[str, object]
 ) -> None:
     shared_consumer(receiver, **values)
@@ -96,7 +96,7 @@ def test_what_cannot_be_shared_stays_with_one(
         assert sorted(len(pump.assignment.queues) for pump in pumps) == [0, 1]
 
 
-@pytest.mark.trap("a cap that two owners share")
+@pytest.mark.trap("a limit that applies twice")
 def test_the_cap_holds_when_a_pump_joins_and_leaves(receiver: Receiver) -> None:
     receiver.script("/", [Reply(hang=True)])
     consumer = shared_consumer(receiver)
@@ -112,7 +112,7 @@ def test_the_cap_holds_when_a_pump_joins_and_leaves(receiver: Receiver) -> None:
         assert len(receiver.requests()) == 5
 
 
-@pytest.mark.trap("a cap that two owners share")
+@pytest.mark.trap("a limit that applies twice")
 def test_a_new_share_waits_until_the_other_pump_knows(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_new_share_waits_until_the_other_pump_knows(
         assert open_requests(former, second) in ([3, 2], [2, 3])
 
 
-def test_a_pump_that_stands_still_is_helped(receiver: Receiver) -> None:
+def test_deliveries_of_a_frozen_pump_are_sent_by_others(receiver: Receiver) -> None:
     consumer = shared_consumer(receiver)
     with two_pumps() as (one, other):
         rounds(one, other)
@@ -144,7 +144,7 @@ def test_a_pump_that_stands_still_is_helped(receiver: Receiver) -> None:
     assert len(receiver.requests()) == 40
 
 
-def test_each_claims_its_own_and_others_only_where_it_has_none(receiver: Receiver) -> None:
+def test_a_pump_claims_other_parts_only_if_its_own_is_empty(receiver: Receiver) -> None:
     consumer = shared_consumer(receiver)
     publish(consumer.channel, *[b"x"] * 40)
     fan_out(100, 0)
@@ -161,7 +161,7 @@ def test_each_claims_its_own_and_others_only_where_it_has_none(receiver: Receive
 
 
 @pytest.mark.parametrize("keys", [1, 8])
-def test_the_order_of_a_key_holds_whoever_sends(receiver: Receiver, keys: int) -> None:
+def test_the_order_of_a_key_holds_across_pumps(receiver: Receiver, keys: int) -> None:
     consumer = shared_consumer(receiver, ordering=True)
     for number in range(24):
         publish(consumer.channel, b"%d" % number, ordering_key=f"key-{number % keys}")

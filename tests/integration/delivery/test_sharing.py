@@ -56,7 +56,7 @@ def leave(name: str) -> None:
 
 
 @pytest.mark.seed("S2-66")
-def test_each_key_has_its_worker_while_all_of_them_ask(consumer: Consumer) -> None:
+def test_each_key_has_one_worker(consumer: Consumer) -> None:
     names = ("a", "b", "c", "d")
     for name in names:
         assert take(consumer, name) == set()
@@ -72,7 +72,7 @@ def test_each_key_has_its_worker_while_all_of_them_ask(consumer: Consumer) -> No
 
 
 @pytest.mark.seed("S2-66")
-def test_who_joins_takes_only_what_becomes_its_own(consumer: Consumer) -> None:
+def test_a_joining_worker_takes_only_its_keys(consumer: Consumer) -> None:
     for name in ("a", "b"):
         take(consumer, name)
     bring_all(consumer, b"1")
@@ -85,7 +85,7 @@ def test_who_joins_takes_only_what_becomes_its_own(consumer: Consumer) -> None:
     assert after["c"] == (before["a"] | before["b"]) - after["a"] - after["b"]
 
 
-def test_keys_of_one_that_is_gone_go_to_the_others_at_once(consumer: Consumer) -> None:
+def test_keys_of_a_departed_worker_move_at_once(consumer: Consumer) -> None:
     for name in ("a", "b"):
         take(consumer, name)
     bring_all(consumer, b"1")
@@ -95,7 +95,7 @@ def test_keys_of_one_that_is_gone_go_to_the_others_at_once(consumer: Consumer) -
     assert take(consumer, "a") == set(KEYS) - mine
 
 
-def test_a_key_in_the_hands_of_one_that_left_waits_for_it(consumer: Consumer) -> None:
+def test_a_key_leased_by_a_departed_worker_waits_for_the_lease(consumer: Consumer) -> None:
     """A new worker of a key starts after its former worker's leases have ended."""
     take(consumer, "a")
     for text in (b"1", b"2"):
@@ -108,7 +108,7 @@ def test_a_key_in_the_hands_of_one_that_left_waits_for_it(consumer: Consumer) ->
     assert take(consumer, "b") == {"room"}
 
 
-def test_what_has_no_key_is_for_anybody(consumer: Consumer) -> None:
+def test_messages_without_a_key_go_to_any_worker(consumer: Consumer) -> None:
     for name in ("a", "b"):
         take(consumer, name)
     for name in ("a", "b", "a"):
@@ -116,14 +116,14 @@ def test_what_has_no_key_is_for_anybody(consumer: Consumer) -> None:
         assert take(consumer, name) == {""}
 
 
-def test_without_the_wish_anything_is_received(consumer: Consumer) -> None:
+def test_without_sticky_any_message_is_received(consumer: Consumer) -> None:
     take(consumer, "a")
     bring_all(consumer, b"1")
     assert take(consumer, "other", keys="any") == set(KEYS)
     assert PullWorker.objects.get(name="other").keys_until is None
 
 
-def test_the_oldest_are_helped_with_when_a_worker_does_not_keep_up(
+def test_others_take_the_oldest_messages_of_a_slow_worker(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
@@ -135,14 +135,14 @@ def test_the_oldest_are_helped_with_when_a_worker_does_not_keep_up(
     assert len(take(consumer, "a", max=2)) == 2
 
 
-def test_one_alone_has_all_the_most_urgent_first(consumer: Consumer) -> None:
+def test_a_single_worker_gets_all_keys_by_priority(consumer: Consumer) -> None:
     bring(consumer, b"later", ordering_key="x", priority=1)
     bring(consumer, b"sooner", ordering_key="y", priority=9)
     got = Worker(consumer).receive(worker_id="a", keys="sticky", max=1)
     assert [one["body"] for one in got] in (["sooner"], ["later"]), "one call in ten: the oldest"
 
 
-def test_who_waits_is_not_given_what_is_anothers(consumer: Consumer) -> None:
+def test_a_long_poll_gets_no_message_of_another_workers_key(consumer: Consumer) -> None:
     for name in ("a", "b"):
         take(consumer, name)
     bring_all(consumer, b"1")
@@ -150,14 +150,14 @@ def test_who_waits_is_not_given_what_is_anothers(consumer: Consumer) -> None:
     assert take(consumer, "a", wait_s=0.5) == set()
 
 
-def test_a_worker_that_shares_keys_has_a_name(consumer: Consumer) -> None:
+def test_sticky_requires_a_worker_id(consumer: Consumer) -> None:
     answer = Worker(consumer).api.post(f"{Worker(consumer).path}/receive", {"keys": "sticky"})
     assert problem(answer) == (422, "invalid_fields", "worker_id")
     answer = Worker(consumer).api.post(f"{Worker(consumer).path}/receive", {"keys": "mine"})
     assert problem(answer) == (422, "invalid_fields", "keys")
 
 
-def test_it_stays_as_long_as_its_leases_and_not_for_ever(consumer: Consumer) -> None:
+def test_a_worker_keeps_its_keys_as_long_as_its_leases(consumer: Consumer) -> None:
     for name, lease_s, least, most in (("a", 1, 28, 30), ("b", 60, 58, 60), ("c", 3600, 298, 300)):
         take(consumer, name, lease_s=lease_s)
         until = PullWorker.objects.get(name=name).keys_until

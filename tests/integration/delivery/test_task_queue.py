@@ -166,7 +166,7 @@ def test_a_schedule_whose_arguments_cannot_be_read_stops_the_others_until_the_ne
     assert {task["func"] for task in taken(broker)} == {task_queue.SWEEP, task_queue.PIPELINE}
 
 
-def test_our_own_schedules_are_made_true_again() -> None:
+def test_the_brokers_own_task_schedules_are_restored() -> None:
     task_queue.ensure_schedules()
     name, (task, minutes) = next(iter(task_queue.SCHEDULES.items()))
     changed = {"func": "os.system", "hook": "os.system", "args": "'true'", "kwargs": "{'a': 1}"}
@@ -216,7 +216,7 @@ def test_packages_are_signed_with_a_key_of_this_process() -> None:
 # -- Failed tasks ----------------------------------------------------------------------------------
 
 
-def test_what_a_failed_task_said_is_read_without_unpickling(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_task_is_read_without_unpickling(tmp_path: Path) -> None:
     witness = tmp_path / "ran"
     assert task_queue.text_of(stored("it failed :\nbecause")) == "it failed :\nbecause"
     assert str(witness) in task_queue.text_of(stored(Bomb(witness)))
@@ -226,5 +226,5 @@ def test_what_a_failed_task_said_is_read_without_unpickling(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", "%", "gASV", "AAAA"])
-def test_what_cannot_be_read_is_said_so(text: str) -> None:
+def test_an_unreadable_task_is_marked(text: str) -> None:
     assert task_queue.text_of(text) == "It cannot be read."

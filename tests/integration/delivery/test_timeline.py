@@ -65,7 +65,7 @@ def walk(api: Api, path: str) -> list[list[str]]:
 
 
 @pytest.mark.seed("S4-04")
-def test_the_future_is_listed_in_the_order_of_its_time(reader: Api) -> None:
+def test_the_timeline_lists_messages_by_due_time(reader: Api) -> None:
     consumer = ConsumerFactory.create()
     path = f"/channels/{consumer.channel.slug}/timeline"
     third, first, past, second = later(consumer, 300, 100, -100, 200)
@@ -83,7 +83,7 @@ def test_the_future_is_listed_in_the_order_of_its_time(reader: Api) -> None:
     ]
 
 
-def test_many_of_one_instant_are_turned_page_by_page(reader: Api) -> None:
+def test_many_messages_due_at_one_time_are_paginated(reader: Api) -> None:
     consumer = ConsumerFactory.create()
     due_at = clock.now() + HOUR
     rows = make_messages(consumer, 7, due_at=due_at)
@@ -107,7 +107,7 @@ def test_channels_are_merged() -> None:
     assert last == [Place(theirs[1].due_at, theirs[1].id)]
 
 
-def test_what_was_cancelled_or_moved_is_at_its_new_place(reader: Api) -> None:
+def test_cancelled_and_moved_messages_change_the_timeline(reader: Api) -> None:
     consumer = ConsumerFactory.create()
     fanned_out, kept = later(consumer, 100, 200)
     waiting = MessageFactory.create(channel=consumer.channel, due_at=clock.now() + HOUR)
@@ -124,7 +124,7 @@ def test_what_was_cancelled_or_moved_is_at_its_new_place(reader: Api) -> None:
     assert entry.before["due_at"] == times.text(fanned_out.due_at)
 
 
-def test_each_sees_its_own_and_no_page_looks_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeline_shows_own_messages_and_bounds_its_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "SCAN_ROWS", 4)
     team = TeamFactory.create()
     producer = ProducerFactory.create(team=team)
@@ -172,7 +172,7 @@ def test_the_near_future_is_counted(everything: bool) -> None:
 MINUTE = timedelta(minutes=1)
 
 
-def test_no_more_is_counted_than_may_be(monkeypatch: pytest.MonkeyPatch, reader: Api) -> None:
+def test_the_timeline_count_is_bounded(monkeypatch: pytest.MonkeyPatch, reader: Api) -> None:
     monkeypatch.setattr(timeline, "MAX_COUNTED", 5)
     monkeypatch.setattr(views, "MAX_OWN", 5)
     consumer = ConsumerFactory.create()
@@ -184,7 +184,7 @@ def test_no_more_is_counted_than_may_be(monkeypatch: pytest.MonkeyPatch, reader:
         assert (body["count"], body["complete"]) == (5, False)
 
 
-def test_what_is_coming_is_counted_by_how_soon() -> None:
+def test_upcoming_messages_are_counted_by_time_until_due() -> None:
     consumer = ConsumerFactory.create()
     now = clock.now()
     for delay, number in ((30, 2), (200, 3), (4000, 4), (90_000, 5)):
@@ -208,7 +208,7 @@ def test_what_is_coming_is_counted_by_how_soon() -> None:
         ("timeline/histogram?width_s=1&to=2099-01-01T00:00:00Z", "width_s"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(reader: Api, path: str, field: str) -> None:
+def test_invalid_timeline_requests_are_refused(reader: Api, path: str, field: str) -> None:
     channel = ChannelFactory.create()
 
     answer = reader.get(f"/channels/{channel.slug}/{path}")
@@ -235,7 +235,7 @@ def own(api: Api, **traits: Any) -> Delivery:
 
 
 @pytest.mark.seed("S4-23")
-def test_nobody_breaks_a_lease(owner: Api) -> None:
+def test_a_move_does_not_break_a_lease(owner: Api) -> None:
     row = own(owner, in_flight=True)
     path = f"/messages/{public(row.message)}"
     assert row.due_at is not None
@@ -247,7 +247,7 @@ def test_nobody_breaks_a_lease(owner: Api) -> None:
     assert Delivery.objects.get().state == "in_flight"
 
 
-def test_what_is_queued_is_cancelled_beside_what_is_sent(owner: Api) -> None:
+def test_a_cancellation_spares_deliveries_in_flight(owner: Api) -> None:
     row = own(owner, in_flight=True)
     other = ConsumerFactory.create(channel=row.channel)
     DeliveryFactory.create(message=row.message, consumer=other)
@@ -349,7 +349,7 @@ def test_many_are_cancelled_each_by_itself(owner: Api) -> None:
     assert_counters_are_true()
 
 
-@pytest.mark.trap("a request that costs by the row")
+@pytest.mark.trap("statements per row")
 @pytest.mark.parametrize("path", ["/messages/move", "/messages/cancel"])
 def test_a_hundred_at_once_take_a_few_statements(owner: Api, path: str) -> None:
     """The statements take the time: 2,400 for 200 messages took seconds."""
@@ -381,7 +381,7 @@ def test_a_hundred_at_once_take_a_few_statements(owner: Api, path: str) -> None:
     assert_counters_are_true()
 
 
-def test_one_that_stands_there_twice_is_changed_twice(owner: Api) -> None:
+def test_a_message_listed_twice_is_changed_twice(owner: Api) -> None:
     name = public(own(owner).message)
     at = clock.now() + HOUR
     items = [
@@ -408,13 +408,13 @@ def test_one_that_stands_there_twice_is_changed_twice(owner: Api) -> None:
         ({"messages": [], "colour": 1}, "invalid_fields", "colour"),
     ],
 )
-def test_what_is_no_list_of_messages_is_refused(
+def test_a_malformed_list_of_messages_is_refused(
     owner: Api, path: str, body: dict[str, Any], code: str, field: str
 ) -> None:
     assert problem(owner.post(path, body)) == (422, code, field)
 
 
-def test_the_step_moves_what_waits_and_the_timeline_shows_it(reader: Api) -> None:
+def test_a_move_is_visible_on_the_timeline(reader: Api) -> None:
     row = DeliveryFactory.create(message__scheduled=True)
     at: datetime = times.floor_ms(clock.now()) + 48 * HOUR
 
@@ -428,7 +428,7 @@ def test_the_step_moves_what_waits_and_the_timeline_shows_it(reader: Api) -> Non
 
 
 @pytest.mark.seed("S4-40")
-def test_what_is_due_at_one_instant_can_be_spread() -> None:
+def test_messages_due_at_one_time_can_be_spread() -> None:
     channel = ChannelFactory.create()
     api = Api(scopes=["publish"])
     at = clock.now() + HOUR
@@ -458,7 +458,7 @@ def test_a_spread_message_must_not_expire_before_it_is_due() -> None:
     assert api.post(f"/channels/{channel.slug}/messages", {}, **headers).status_code == 202
 
 
-def test_nothing_is_scheduled_farther_ahead_than_may_be(
+def test_a_due_time_beyond_the_limit_is_refused(
     owner: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = replace(conf_module.conf(), max_future_days=2)
@@ -507,7 +507,7 @@ def test_a_channel_may_allow_less(owner: Api, reader: Api) -> None:
     )
 
 
-def test_what_expires_before_it_is_taken_is_cancelled() -> None:
+def test_a_message_that_expires_before_its_claim_is_cancelled() -> None:
     now = clock.now() + MINUTE
     row = DeliveryFactory.create(expires_at=now)
 

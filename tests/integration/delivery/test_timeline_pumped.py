@@ -43,7 +43,7 @@ def run(pump: Pump) -> None:
 
 
 @pytest.mark.seed("S4-01", "S4-03", "S4-17", "S4-47", "S2-54")
-def test_each_is_sent_at_its_time_and_never_before(receiver: Receiver) -> None:
+def test_a_scheduled_message_is_sent_on_time_and_never_early(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/ok"))
     start = datetime.now(UTC) + timedelta(milliseconds=500)
@@ -68,7 +68,7 @@ def test_each_is_sent_at_its_time_and_never_before(receiver: Receiver) -> None:
 
 
 @pytest.mark.seed("S4-08", "S4-10")
-def test_a_pump_knows_when_the_next_one_is_due_without_asking_again(
+def test_a_pump_caches_the_next_due_time(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()
@@ -92,7 +92,7 @@ def test_a_pump_knows_when_the_next_one_is_due_without_asking_again(
 
 
 @pytest.mark.seed("S4-08", "S4-R10")
-def test_what_is_held_before_its_time_is_sent_by_nobody_else(receiver: Receiver) -> None:
+def test_a_delivery_claimed_early_is_sent_by_no_other_pump(receiver: Receiver) -> None:
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/ok"))
     at = times.ceil_ms(clock.now() + timedelta(milliseconds=300))
@@ -116,7 +116,7 @@ def test_what_is_held_before_its_time_is_sent_by_nobody_else(receiver: Receiver)
 
 @pytest.mark.seed("S4-17")
 @pytest.mark.parametrize("how", ["drained", "killed"])
-def test_what_is_given_back_before_its_time_keeps_its_time(
+def test_a_delivery_released_early_keeps_its_due_time(
     how: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = make_channel()

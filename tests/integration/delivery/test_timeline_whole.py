@@ -40,7 +40,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.mark.seed("S4-02")
-def test_a_consumer_that_comes_after_the_message_gets_it_at_its_time(receiver: Receiver) -> None:
+def test_a_consumer_registered_later_gets_a_scheduled_message_on_time(receiver: Receiver) -> None:
     """The producer is gone; the new consumer requests a backfill of what it missed."""
     channel = make_channel()
     at = clock.now() + timedelta(seconds=1)
@@ -60,7 +60,7 @@ def test_a_consumer_that_comes_after_the_message_gets_it_at_its_time(receiver: R
 
 
 @pytest.mark.seed("S4-25")
-def test_a_lease_moves_the_message_into_the_future_and_lets_it_go_again() -> None:
+def test_a_lease_delays_a_message_until_it_ends() -> None:
     consumer = waiting(b"x")
     reader = Api(admin=True)
     (one,) = Worker(consumer).receive(lease_s=60)
@@ -83,7 +83,7 @@ def test_a_lease_moves_the_message_into_the_future_and_lets_it_go_again() -> Non
 
 
 @pytest.mark.seed("S4-27")
-def test_what_was_due_once_can_be_replayed(receiver: Receiver) -> None:
+def test_a_past_scheduled_message_can_be_replayed(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/ok"))
     publish(channel, b"x", due_at=clock.now() + timedelta(milliseconds=300))
@@ -100,7 +100,7 @@ def test_what_was_due_once_can_be_replayed(receiver: Receiver) -> None:
 
 @pytest.mark.slow("makes a crowd of messages")
 @pytest.mark.seed("S4-40")
-def test_a_crowd_of_one_instant_keeps_nobody_else_waiting(receiver: Receiver) -> None:
+def test_many_messages_due_at_one_time_do_not_delay_others(receiver: Receiver) -> None:
     busy, quiet = make_channel(), make_channel()
     make_consumer(busy, receiver.url("/crowd"))
     make_consumer(quiet, receiver.url("/single"))
@@ -117,7 +117,7 @@ def test_a_crowd_of_one_instant_keeps_nobody_else_waiting(receiver: Receiver) ->
 
 
 @pytest.mark.seed("S4-43")
-def test_claims_moves_and_cancellations_never_meet_a_body() -> None:
+def test_claims_moves_and_cancellations_read_no_bodies() -> None:
     """Their cost therefore cannot depend on the size of a body."""
     channel = make_channel()
     consumer = make_consumer(channel, "http://127.0.0.1:9/")
@@ -181,7 +181,7 @@ def test_only_its_producer_moves_it_and_only_its_holder_settles_it() -> None:
 
 
 @pytest.mark.seed("S4-R2", "S4-23")
-def test_nobody_breaks_a_workers_lease_but_the_worker() -> None:
+def test_only_the_worker_ends_its_lease() -> None:
     team = TeamFactory.create()
     consumer = waiting(b"x", team=team, channel=make_channel(exposure="external"))
     holder = Worker(consumer, Api(ApiKeyFactory.create(scopes=["receive"], team=team)))

@@ -55,7 +55,7 @@ def totals(now: datetime, consumer_id: int = ALL) -> tuple[int, ...]:
     )
 
 
-def test_what_passed_stands_in_its_minute_and_its_hour() -> None:
+def test_traffic_is_counted_per_minute_and_hour() -> None:
     one, other = ConsumerFactory.create(), ConsumerFactory.create()
     passed(one, NOON, count=3, ms=15)
     passed(one, NOON + timedelta(minutes=1), "timeout", count=2)
@@ -98,7 +98,7 @@ def test_slices_add_up_and_nothing_is_counted_twice(monkeypatch: pytest.MonkeyPa
     assert totals(later) == (33, 33, 0, 0)
 
 
-def test_the_newest_seconds_wait_for_what_is_still_being_written() -> None:
+def test_the_newest_seconds_wait_for_open_transactions() -> None:
     passed(ConsumerFactory.create(), NOON)
 
     fold(NOON + timedelta(seconds=9))
@@ -107,7 +107,7 @@ def test_the_newest_seconds_wait_for_what_is_still_being_written() -> None:
     assert totals(NOON) == (1, 1, 0, 0)
 
 
-def test_two_stewards_count_the_same_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_maintenance_processes_count_traffic_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passed(ConsumerFactory.create(), NOON, count=5)
     now = NOON + timedelta(minutes=1)
     look = traffic._scan
@@ -158,13 +158,13 @@ def test_many_rows_are_changed_few_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert totals(NOON) == (8, 8, 0, 0)
 
 
-def test_a_row_that_nobody_filled_counts_as_nothing() -> None:
+def test_an_empty_traffic_row_counts_as_zero() -> None:
     Traffic.objects.create(span_s=MINUTE_S, begins_at=NOON)
 
     assert not any(sum(span.latency) for span in traffic.series(NOON, hours=1, step_s=MINUTE_S))
 
 
-def test_a_first_look_reaches_back_an_hour() -> None:
+def test_the_first_run_covers_the_last_hour() -> None:
     consumer = ConsumerFactory.create()
     passed(consumer, NOON - timedelta(days=1))
     passed(consumer, NOON - timedelta(minutes=50))
@@ -174,7 +174,7 @@ def test_a_first_look_reaches_back_an_hour() -> None:
     assert totals(NOON) == (1, 1, 0, 0)
 
 
-def test_messages_that_nobody_wanted_were_accepted_all_the_same() -> None:
+def test_messages_without_consumers_count_as_accepted() -> None:
     make_messages(ConsumerFactory.create(), 2, accepted_at=NOON)
 
     fold(NOON + timedelta(minutes=1))
@@ -182,7 +182,7 @@ def test_messages_that_nobody_wanted_were_accepted_all_the_same() -> None:
     assert totals(NOON) == (2, 0, 0, 0)
 
 
-def test_what_the_broker_broke_off_itself_is_no_failure() -> None:
+def test_attempts_cancelled_by_the_broker_are_no_failures() -> None:
     passed(ConsumerFactory.create(), NOON, "timeout")
     Attempt.objects.update(outcome="interrupted")
 
@@ -191,7 +191,7 @@ def test_what_the_broker_broke_off_itself_is_no_failure() -> None:
     assert totals(NOON) == (1, 0, 0, 0)
 
 
-def test_a_clock_that_is_behind_makes_no_negative_time() -> None:
+def test_a_slow_clock_causes_no_negative_latency() -> None:
     passed(ConsumerFactory.create(), NOON, ms=-500)
 
     fold(NOON + timedelta(minutes=1))
@@ -214,7 +214,7 @@ def test_the_worst_consumers_come_first() -> None:
     assert [record.consumer_id for record in traffic.worst(now, hours=1, most=1)] == [worse.id]
 
 
-def test_the_worst_of_the_last_hour_stay_when_an_hour_begins() -> None:
+def test_failing_consumers_stay_listed_when_a_new_hour_begins() -> None:
     bad = ConsumerFactory.create()
     passed(bad, NOON - timedelta(minutes=5), "timeout")
     now = NOON + timedelta(seconds=30)
@@ -223,7 +223,7 @@ def test_the_worst_of_the_last_hour_stay_when_an_hour_begins() -> None:
     assert [record.consumer_id for record in traffic.worst(now, hours=1, most=5)] == [bad.id]
 
 
-def test_old_spans_are_forgotten_minutes_before_hours() -> None:
+def test_old_minutes_are_deleted_before_hours() -> None:
     now = clock.now()
     for days in (1, 3, 16):
         for span_s in (MINUTE_S, HOUR_S):

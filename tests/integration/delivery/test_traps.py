@@ -39,8 +39,8 @@ def losing_the_connection(after: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.trap("repeat of a message that never set out")
-def test_what_a_repeat_is_told_to_be_stored_is_delivered(receiver: Receiver) -> None:
+@pytest.mark.trap("repeat of a stored but unsent message")
+def test_a_message_reported_as_a_repeat_is_delivered(receiver: Receiver) -> None:
     """The process died after storing the message: the repeat stores nothing, the sweep fans out."""
     channel = ChannelFactory.create(slug="orders")
     make_consumer(channel, receiver.url("/ok"))
@@ -59,7 +59,7 @@ def test_what_a_repeat_is_told_to_be_stored_is_delivered(receiver: Receiver) -> 
 
 
 @pytest.mark.trap("retries of one message overwrite each other")
-def test_each_consumer_of_a_message_is_retried_by_itself(receiver: Receiver) -> None:
+def test_each_consumer_of_a_message_is_retried_independently(receiver: Receiver) -> None:
     channel = make_channel()
     for name in ("one", "two", "three"):
         receiver.script(f"/{name}", [Reply(500), Reply(503), Reply(200)])
@@ -73,8 +73,8 @@ def test_each_consumer_of_a_message_is_retried_by_itself(receiver: Receiver) -> 
     assert Attempt.objects.count() == 9
 
 
-@pytest.mark.trap("a disabled consumer eats messages")
-def test_what_comes_for_a_disabled_consumer_is_kept_for_it(receiver: Receiver) -> None:
+@pytest.mark.trap("messages for a disabled consumer are lost")
+def test_messages_for_a_disabled_consumer_are_kept(receiver: Receiver) -> None:
     channel = make_channel()
     receiver.script("/hook", [Reply(410), Reply(200)])
     consumer = make_consumer(channel, receiver.url("/hook"))
@@ -91,8 +91,8 @@ def test_what_comes_for_a_disabled_consumer_is_kept_for_it(receiver: Receiver) -
     assert sorted(one.body for one in receiver.requests()) == [b"1", b"2", b"3"]
 
 
-@pytest.mark.trap("a restart forgets how often a consumer failed")
-def test_failures_are_counted_on_by_the_next_pump(receiver: Receiver) -> None:
+@pytest.mark.trap("a restart resets the failure count")
+def test_the_failure_count_survives_a_pump_restart(receiver: Receiver) -> None:
     consumer = make_consumer(make_channel(), receiver.url("/status/500"), max_attempts=1)
     since = []
     for count in (1, 2, 3):
@@ -107,9 +107,9 @@ def test_failures_are_counted_on_by_the_next_pump(receiver: Receiver) -> None:
     assert set(since) == {since[0]}
 
 
-@pytest.mark.trap("a list of consumers that was read in part")
+@pytest.mark.trap("a partly read list of consumers")
 @pytest.mark.parametrize("after", range(8))
-def test_a_fan_out_that_breaks_off_leaves_all_or_nothing(after: int) -> None:
+def test_an_interrupted_fan_out_is_atomic(after: int) -> None:
     channel = make_channel()
     for _ in range(3):
         make_consumer(channel, "http://127.0.0.1:9/")
@@ -126,8 +126,8 @@ def test_a_fan_out_that_breaks_off_leaves_all_or_nothing(after: int) -> None:
     assert Counter.totals() == pumping.recounted()
 
 
-@pytest.mark.trap("poisoned rows starve the others")
-def test_a_hundred_rows_that_cannot_be_sent_hold_up_nobody(receiver: Receiver) -> None:
+@pytest.mark.trap("poison rows starve others")
+def test_a_hundred_unsendable_rows_do_not_block_others(receiver: Receiver) -> None:
     poisoned, healthy = make_channel(), make_channel()
     broken = make_consumer(poisoned, receiver.url("/never"))
     fine = make_consumer(healthy, receiver.url("/ok"))
@@ -142,8 +142,8 @@ def test_a_hundred_rows_that_cannot_be_sent_hold_up_nobody(receiver: Receiver) -
     assert receiver.requests("/never") == []
 
 
-@pytest.mark.trap("a sweep that queues the waiting once more")
-def test_sweeps_make_no_copies_of_what_waits() -> None:
+@pytest.mark.trap("a sweep that queues waiting rows again")
+def test_sweeps_do_not_copy_waiting_rows() -> None:
     consumer = make_consumer(make_channel(), "http://127.0.0.1:9/")
     publish(consumer.channel, *[b"x"] * 200)
     fanout.fan_out(1000, slot=0)

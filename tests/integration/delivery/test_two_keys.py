@@ -83,8 +83,8 @@ def former_key_dropped_early(receiver: Receiver) -> Iterator[Channel]:
         yield channel
 
 
-@pytest.mark.trap("a key that only one host knows")
-def test_a_pump_without_a_bodys_key_gives_it_back_and_the_other_one_sends(
+@pytest.mark.trap("an encryption key that only one host has")
+def test_a_pump_without_the_key_of_a_body_releases_it_to_another(
     receiver: Receiver,
 ) -> None:
     with former_key_dropped_early(receiver):
@@ -103,8 +103,8 @@ def test_a_pump_without_a_bodys_key_gives_it_back_and_the_other_one_sends(
     assert len(receiver.requests()) == 2 * len(MESSAGES)
 
 
-@pytest.mark.trap("a key that only one host knows")
-def test_a_key_that_nobody_has_wears_nothing_out(
+@pytest.mark.trap("an encryption key that only one host has")
+def test_a_missing_key_uses_up_no_attempts(
     receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     with former_key_dropped_early(receiver):
@@ -131,8 +131,8 @@ def waits() -> list[float]:
     return [(due_at - clock.now()).total_seconds() for due_at in rows if due_at]
 
 
-@pytest.mark.trap("a key that only one host knows")
-def test_a_pump_without_the_sealing_key_takes_no_consumers(receiver: Receiver) -> None:
+@pytest.mark.trap("an encryption key that only one host has")
+def test_a_pump_without_the_active_key_serves_no_consumers(receiver: Receiver) -> None:
     encrypted_with([NEW, OLD], receiver, 4)
     with host(OLD), pumping() as lacking:
         pump_rounds(lacking, 3)
@@ -146,7 +146,7 @@ def test_a_pump_without_the_sealing_key_takes_no_consumers(receiver: Receiver) -
     delivered_at_first(4 * len(MESSAGES))
 
 
-def test_a_web_process_without_the_key_hands_nothing_out_and_gives_back() -> None:
+def test_a_web_process_without_the_key_releases_received_messages() -> None:
     with host(OLD):
         consumer = waiting(*MESSAGES[:3])
     with host(NEW, OLD) as both:
@@ -162,7 +162,7 @@ def test_a_web_process_without_the_key_hands_nothing_out_and_gives_back() -> Non
         assert {one["attempt"] for one in messages} == {1}
 
 
-def test_a_web_process_without_the_sealing_key_takes_and_hands_out_nothing() -> None:
+def test_a_web_process_without_the_active_key_accepts_and_returns_nothing() -> None:
     with host(NEW):
         consumer = waiting(b"there")
     with host(OLD):
@@ -180,7 +180,7 @@ def test_a_web_process_without_the_sealing_key_takes_and_hands_out_nothing() -> 
         assert publisher.post(path, {"n": 1}).status_code == 202
 
 
-def test_a_schedule_is_left_to_a_process_that_can_open_it() -> None:
+def test_a_schedule_is_fired_by_a_process_that_can_decrypt_it() -> None:
     with host(OLD):
         lacked = ScheduleFactory.create(body=b"tick", next_at=clock.now() - timedelta(seconds=1))
     with host(NEW, OLD) as both:
@@ -199,7 +199,7 @@ def test_a_schedule_is_left_to_a_process_that_can_open_it() -> None:
     assert lacked.fired_count == 1
 
 
-def test_a_web_process_says_which_keys_it_has_and_which_it_lacks() -> None:
+def test_a_web_process_reports_its_keys_and_missing_ones() -> None:
     with host(OLD):
         waiting(b"there")
     with host(NEW) as wrong:

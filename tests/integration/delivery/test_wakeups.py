@@ -34,7 +34,7 @@ def test_an_accepted_message_wakes_a_pump_after_its_commit() -> None:
     assert hints.message_ids == {Message.objects.get().id: 7}
 
 
-def test_of_more_messages_than_a_datagram_names_the_others_are_found() -> None:
+def test_messages_beyond_a_full_datagram_are_found() -> None:
     channel = make_channel()
     with pumping.pumping() as pump:
         publish(channel, *[b"x"] * 200)
@@ -72,7 +72,7 @@ def test_garbage_is_ignored() -> None:
     listener.close()
 
 
-def test_a_pump_that_is_gone_costs_its_publisher_nothing() -> None:
+def test_a_wakeup_to_a_gone_pump_does_not_delay_publishing() -> None:
     slot = registration.acquire("gone", "pump", 1, "127.0.0.1 1")
     assert slot is not None
     channel = make_channel()
@@ -80,7 +80,7 @@ def test_a_pump_that_is_gone_costs_its_publisher_nothing() -> None:
     PumpSlot.objects.all().delete()
 
 
-@pytest.mark.trap("a disabled consumer eats messages")
+@pytest.mark.trap("messages for a disabled consumer are lost")
 def test_days_of_failure_disable_a_consumer_and_keep_its_backlog(receiver: Receiver) -> None:
     channel = make_channel()
     consumer = make_consumer(

@@ -11,8 +11,8 @@ from channels_app.core import ids, times
 from channels_app.database import clock
 from channels_app.models import Message
 from delivery.api.pages import SHOWN_STATES
-from delivery.core.ordering import lane_id
-from delivery.models import Lane, Replay
+from delivery.core.ordering import key_number
+from delivery.models import OrderingKey, Replay
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
 from tests.support.calling import BASE, Api, document
@@ -122,8 +122,8 @@ def addresses_of(large: World, api: Api) -> dict[str, str]:
     assert api.key is not None
     producer = api.key.producer or ProducerFactory.create()
     dead, channel = large.rows["dead"][0], large.consumer.channel
-    lane, _ = Lane.objects.get_or_create(
-        id=lane_id(large.consumer.id, "room-7"),
+    key_row, _ = OrderingKey.objects.get_or_create(
+        id=key_number(large.consumer.id, "room-7"),
         consumer=large.consumer,
         ordering_key="room-7",
         head_at=clock.now(),
@@ -139,5 +139,5 @@ def addresses_of(large: World, api: Api) -> dict[str, str]:
         "message_id": ids.to_public(ids.MESSAGE, dead.message_id),
         "delivery_id": public(dead),
         "replay_id": ids.to_public(ids.REPLAY, Replay.objects.order_by("id")[5].id),
-        "ordering_key_id": ids.to_public(ids.ORDERING_KEY, lane.id),
+        "ordering_key_id": ids.to_public(ids.ORDERING_KEY, key_row.id),
     }

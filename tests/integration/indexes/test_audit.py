@@ -48,7 +48,7 @@ def test_the_rows_of_a_consumer_are_counted_in_its_index(large: World) -> None:
     assert not [fault for fault in judge.faults if "read" not in fault.split(": ")[1]], judge.faults
 
 
-def test_what_is_fetched_does_not_grow_with_the_tables(
+def test_reconciliation_reads_a_bounded_number_of_rows(
     large: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "SLICE", SLICE)

@@ -17,7 +17,7 @@ from delivery.core.outcome import Outcome
 from delivery.core.principal import Principal
 from delivery.health import consumer_health
 from delivery.maintenance import channel_erasure
-from delivery.models import Delivery, LaneWaiter, Replay
+from delivery.models import Delivery, OrderingWaiter, Replay
 from delivery.ordering import key_queue, keys
 from delivery.pull import key_affinity
 from delivery.queue import cancel, claim, due_times, fanout, lease_rows, release, reschedule, settle
@@ -98,10 +98,10 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
         pass
     for n in range(60):
         publish(consumer.channel, b"x", ordering_key=f"room {n}")
-    monkeypatch.setattr(judge_module, "LARGE", LARGE | {LaneWaiter._meta.db_table})
+    monkeypatch.setattr(judge_module, "LARGE", LARGE | {OrderingWaiter._meta.db_table})
     analyze()
     with judging() as judge:
-        judge.where = "fan-out into lanes"
+        judge.where = "fan-out into keys"
         assert fanout.fan_out(100, slot=0).message_count == 60
         judge.where = "claim of heads"
         want = ClaimRequest(consumer.id, 100, 30_000, owner=7)
@@ -119,7 +119,7 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
     judge.accept()
 
 
-def test_what_pull_consumers_ask(large: World) -> None:
+def test_receive_statements_use_indexes(large: World) -> None:
     """What receiving does beside the claim, which is the same as the pumps'."""
     now = clock.now()
     want = ClaimRequest(large.consumer.id, 20, 30_000, owner=-7)
@@ -147,7 +147,7 @@ def test_what_pull_consumers_ask(large: World) -> None:
     judge.accept()
 
 
-def test_what_people_repair(large: World) -> None:
+def test_repair_statements_use_indexes(large: World) -> None:
     now = clock.now()
     dead, queued = large.rows["dead"], large.rows["queued"]
     with judging() as judge:
@@ -227,7 +227,7 @@ def test_single_deliveries_by_their_ids(large: World) -> None:
     judge.accept()
 
 
-def test_what_operators_scrape(large: World) -> None:
+def test_metrics_statements_use_indexes(large: World) -> None:
     _waiting(large)
     with judging() as judge:
         for judge.where in ("/readyz", "/metrics"):

@@ -26,7 +26,7 @@ def look() -> None:
     list(Correlation.objects.filter(noted_at__lt=clock.now()).order_by("noted_at")[:5])
 
 
-def test_a_row_that_was_deleted_is_no_fault_while_it_waits_for_the_purge() -> None:
+def test_deleted_rows_awaiting_purge_are_ignored() -> None:
     now = clock.now() - timedelta(days=1)
     Correlation.objects.bulk_create(
         Correlation(id=key, delivery_id=key, noted_at=now) for key in range(1, NUMBER)

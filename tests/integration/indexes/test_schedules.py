@@ -36,7 +36,9 @@ def channel() -> Channel:
 
 
 @pytest.mark.parametrize("number", [0, 20])
-def test_what_is_due(channel: Channel, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedule_statements_use_indexes(
+    channel: Channel, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(judging_module, "LARGE", {Schedule._meta.db_table})
     due = clock.now() - timedelta(seconds=1)
     wanted = [

@@ -9,7 +9,7 @@ from django.db import connection
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, IdempotencyRecord, MessageBody, new_id
 from channels_app.registry import data_encryption
-from delivery.models import Attempt, ConsumerHealth, Correlation, Delivery, LaneWaiter, Replay
+from delivery.models import Attempt, ConsumerHealth, Correlation, Delivery, OrderingWaiter, Replay
 from tests.integration.indexes.judge import LARGE
 from tests.support.counts import make_deliveries, make_messages
 from tests.support.factories import ConsumerFactory, ProducerFactory
@@ -113,7 +113,7 @@ def analyze() -> None:
     """Update the statistics, as the database does over time."""
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
-            tables = sorted({*LARGE, LaneWaiter._meta.db_table})
+            tables = sorted({*LARGE, OrderingWaiter._meta.db_table})
             cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")
             cursor.fetchall()
         else:

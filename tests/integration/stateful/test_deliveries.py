@@ -388,7 +388,7 @@ def test_the_tables_agree_with_the_model_whatever_happens() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_wears_out_its_workers_is_dead_by_table_and_model() -> None:
+def test_a_delivery_that_kills_its_workers_is_dead_in_table_and_model() -> None:
     state = Deliveries()
     state.begin()
     for _ in range(lifecycle.FREE_ATTEMPTS + 2):

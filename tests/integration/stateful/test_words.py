@@ -245,7 +245,7 @@ def _early_words() -> float:
 @pytest.mark.trap("acknowledged, and sent again")
 @pytest.mark.slow("a state machine over real tables")
 @pytest.mark.django_db(transaction=True)
-def test_nothing_goes_out_after_it_was_acknowledged_and_no_number_twice() -> None:
+def test_no_attempt_after_an_acknowledgement_and_no_attempt_number_twice() -> None:
     run_state_machine_as_test(
         Words,
         settings=settings(

@@ -53,7 +53,9 @@ def test_the_exact_body_and_headers_arrive(loop: Loop, receiver: Receiver) -> No
     ]
 
 
-def test_an_empty_body_says_so_and_no_header_is_made_up(loop: Loop, receiver: Receiver) -> None:
+def test_an_empty_body_has_content_length_zero_and_no_extra_headers(
+    loop: Loop, receiver: Receiver
+) -> None:
     answer = loop.post(receiver.url(), body=b"", headers=[])
 
     (request,) = receiver.wait_for(1)
@@ -71,7 +73,7 @@ def test_an_idle_handle_keeps_no_large_body(loop: Loop, receiver: Receiver) -> N
     assert sys.getrefcount(body) == references
 
 
-def test_a_large_body_goes_out_without_asking_first(loop: Loop, receiver: Receiver) -> None:
+def test_a_large_body_is_sent_without_expect_continue(loop: Loop, receiver: Receiver) -> None:
     body = os.urandom(3 << 20)
 
     answer = loop.post(receiver.url(), body=body)
@@ -82,7 +84,7 @@ def test_a_large_body_goes_out_without_asking_first(loop: Loop, receiver: Receiv
     assert request.header("Expect") is None
 
 
-@pytest.mark.trap("a header that becomes two")
+@pytest.mark.trap("header injection")
 @pytest.mark.parametrize(
     "header",
     [
@@ -136,7 +138,7 @@ def test_an_address_that_cannot_be_called_is_an_outcome(
     assert (answer.status, answer.excerpt) == (None, b"")
 
 
-@pytest.mark.trap("a proxy out of the environment")
+@pytest.mark.trap("a proxy from the environment")
 def test_the_proxies_of_the_environment_are_ignored(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +175,9 @@ def test_the_proxies_of_the_environment_are_ignored(
         (999, Outcome.PROTOCOL_ERROR),
     ],
 )
-def test_the_status_decides(loop: Loop, receiver: Receiver, status: int, outcome: Outcome) -> None:
+def test_the_status_code_determines_the_outcome(
+    loop: Loop, receiver: Receiver, status: int, outcome: Outcome
+) -> None:
     answer = loop.post(receiver.url(f"/status/{status}"))
 
     assert (answer.outcome, answer.status) == (outcome, status)
@@ -183,7 +187,7 @@ def test_the_status_decides(loop: Loop, receiver: Receiver, status: int, outcome
     assert answer.retry_after is None
 
 
-def test_an_answer_is_described(loop: Loop, receiver: Receiver) -> None:
+def test_the_response_is_recorded(loop: Loop, receiver: Receiver) -> None:
     receiver.script("/x", [Reply(500, b"it broke", (("X-Trace", "7"),), delay_ms=60)])
 
     answer = loop.post(receiver.url("/x"))
@@ -196,7 +200,7 @@ def test_an_answer_is_described(loop: Loop, receiver: Receiver) -> None:
     assert 60 <= answer.first_byte_ms <= answer.total_ms < 1000
 
 
-def test_nothing_of_an_answer_is_left_for_the_next(loop: Loop, receiver: Receiver) -> None:
+def test_no_data_of_a_response_leaks_into_the_next(loop: Loop, receiver: Receiver) -> None:
     loop.post(receiver.url("/huge-headers"))
     loop.post(receiver.url("/oversized"))
     loop.post(receiver.url("/status/503?retry_after=3"))
@@ -247,7 +251,7 @@ def test_a_date_is_read_by_the_databases_clock(
     assert loop.post(receiver.url("/date")).retry_after == pytest.approx(120, abs=1)
 
 
-def test_interim_answers_leave_no_trace(loop: Loop, receiver: Receiver) -> None:
+def test_interim_responses_are_ignored(loop: Loop, receiver: Receiver) -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nRetry-After: 5\r\n\r\n"
     final = b"HTTP/1.1 503 Busy\r\nX-Final: 1\r\nContent-Length: 0\r\n\r\n"
     receiver.script("/early", [Reply(raw=early * 3 + final)])
@@ -281,7 +285,7 @@ def test_an_oversized_answer_is_cut_and_judged_by_its_status(
 
 
 @pytest.mark.trap("bodies without a limit")
-@pytest.mark.trap("compressed bombs")
+@pytest.mark.trap("decompression bombs")
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "gzip, gzip", "br"])
 def test_a_compressed_answer_is_not_opened(loop: Loop, receiver: Receiver, coding: str) -> None:
     """20 MB compress to 20 kB: only the bytes on the wire are looked at."""

@@ -28,7 +28,7 @@ def tls_receiver() -> Iterator[Receiver]:
 # -- failures --------------------------------------------------------------------------------------
 
 
-def test_no_answer_in_time(loop: Loop, receiver: Receiver) -> None:
+def test_a_missing_response_times_out(loop: Loop, receiver: Receiver) -> None:
     answer = loop.post(receiver.url("/hang"), timeout_ms=200)
 
     assert (answer.outcome, answer.status) == (Outcome.TIMEOUT, None)
@@ -37,14 +37,14 @@ def test_no_answer_in_time(loop: Loop, receiver: Receiver) -> None:
     assert 200 <= answer.total_ms < 1000
 
 
-def test_no_limit_is_no_way_to_wait_for_ever(loop: Loop, receiver: Receiver) -> None:
+def test_a_zero_timeout_does_not_wait_for_ever(loop: Loop, receiver: Receiver) -> None:
     answer = loop.post(receiver.url("/hang"), timeout_ms=0, connect_timeout_ms=0)
 
     assert answer.outcome in (Outcome.TIMEOUT, Outcome.CONNECT_TIMEOUT)
     assert answer.total_ms < 1000
 
 
-@pytest.mark.trap("answers that trickle")
+@pytest.mark.trap("slow responses")
 def test_an_answer_that_drips_is_cut_off_at_the_total(loop: Loop, receiver: Receiver) -> None:
     answer = loop.post(receiver.url("/drip?ms=20"), timeout_ms=300)
 
@@ -53,7 +53,7 @@ def test_an_answer_that_drips_is_cut_off_at_the_total(loop: Loop, receiver: Rece
     assert 300 <= answer.total_ms < 1000
 
 
-def test_a_hanging_consumer_holds_up_nobody(loop: Loop, receiver: Receiver) -> None:
+def test_a_hanging_consumer_does_not_block_others(loop: Loop, receiver: Receiver) -> None:
     stuck = [a_call(receiver.url("/hang"), timeout_ms=900) for _ in range(50)]
     quick = [a_call(receiver.url("/ok")) for _ in range(50)]
 
@@ -65,7 +65,7 @@ def test_a_hanging_consumer_holds_up_nobody(loop: Loop, receiver: Receiver) -> N
 
 
 @pytest.mark.parametrize("limit", ["connect_timeout_ms", "timeout_ms"])
-def test_no_connection_in_time(loop: Loop, limit: str) -> None:
+def test_a_slow_connect_times_out(loop: Loop, limit: str) -> None:
     # The kernel accepts the connection, but no TLS handshake follows.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         answer = loop.post(f"https://127.0.0.1:{silent.getsockname()[1]}/", **{limit: 200})
@@ -75,7 +75,7 @@ def test_no_connection_in_time(loop: Loop, limit: str) -> None:
     assert 200 <= answer.total_ms < 1000
 
 
-def test_nobody_listens(loop: Loop) -> None:
+def test_a_refused_connection_is_an_outcome(loop: Loop) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         answer = loop.post(f"http://127.0.0.1:{bound.getsockname()[1]}/")
@@ -84,7 +84,7 @@ def test_nobody_listens(loop: Loop) -> None:
     assert answer.error == "No server listens at the address: Connection refused."
 
 
-def test_a_name_without_an_address(loop: Loop) -> None:
+def test_an_unresolvable_host_name_is_an_outcome(loop: Loop) -> None:
     answer = loop.post("http://no-such-host.invalid/")
 
     assert answer.outcome is Outcome.DNS_ERROR
@@ -119,7 +119,7 @@ def test_a_name_without_an_address(loop: Loop) -> None:
     ids=lambda value: None if isinstance(value, int) else str(getattr(value, "raw", value))[:40],
 )
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_an_answer_that_breaks_or_is_no_http(
+def test_a_broken_or_non_http_response_is_an_outcome(
     reply: Reply, outcome: Outcome, status: int | None, tls: bool
 ) -> None:
     with Receiver(tls=tls) as consumer, closing(Loop(ca_file=consumer.ca_file)) as loop:
@@ -133,7 +133,7 @@ def test_an_answer_that_breaks_or_is_no_http(
 # -- TLS and HTTP/2 --------------------------------------------------------------------------------
 
 
-def test_a_certificate_that_nobody_vouches_for(loop: Loop, tls_receiver: Receiver) -> None:
+def test_an_untrusted_certificate_is_refused(loop: Loop, tls_receiver: Receiver) -> None:
     answer = loop.post(tls_receiver.url())
 
     assert answer.outcome is Outcome.TLS_ERROR
@@ -141,7 +141,7 @@ def test_a_certificate_that_nobody_vouches_for(loop: Loop, tls_receiver: Receive
     assert tls_receiver.requests() == []
 
 
-def test_a_certificate_that_the_operator_trusts(tls_receiver: Receiver) -> None:
+def test_a_certificate_of_the_ca_file_is_accepted(tls_receiver: Receiver) -> None:
     with closing(Loop(ca_file=tls_receiver.ca_file)) as loop:
         good, again = loop.post(tls_receiver.url()), loop.post(tls_receiver.url())
         stranger = loop.post(tls_receiver.url(host="other.localhost"))
@@ -152,7 +152,7 @@ def test_a_certificate_that_the_operator_trusts(tls_receiver: Receiver) -> None:
     assert len(tls_receiver.requests()) == 2
 
 
-def test_plain_http_where_tls_is_spoken(loop: Loop, tls_receiver: Receiver) -> None:
+def test_plain_http_on_a_tls_port_is_an_outcome(loop: Loop, tls_receiver: Receiver) -> None:
     answer = loop.post(tls_receiver.url().replace("https:", "http:"))
 
     assert answer.outcome in (Outcome.CONNECTION_RESET, Outcome.PROTOCOL_ERROR)

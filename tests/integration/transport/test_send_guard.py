@@ -43,7 +43,7 @@ def loop() -> Iterator[Loop]:
     ],
 )
 @pytest.mark.parametrize("listener", ["127.0.0.1", "::1"])
-def test_an_inner_address_is_never_connected_to(host: str, listener: str) -> None:
+def test_a_private_address_is_never_connected_to(host: str, listener: str) -> None:
     with Receiver(host=listener) as consumer, closing(Loop(allowed=())) as loop:
         answer = loop.post(consumer.url(host=host))
         assert consumer.connections == 0
@@ -53,7 +53,7 @@ def test_an_inner_address_is_never_connected_to(host: str, listener: str) -> Non
     assert answer.error == f"The address {answer.remote_address} is not allowed."
 
 
-def test_of_a_names_addresses_only_the_allowed_ones_are_tried() -> None:
+def test_only_allowed_addresses_of_a_host_name_are_tried() -> None:
     with Receiver() as consumer, closing(Loop(allowed=parse_networks("127.0.0.1"))) as loop:
         answer = loop.post(consumer.url(host="both.localhost"))
 
@@ -61,7 +61,7 @@ def test_of_a_names_addresses_only_the_allowed_ones_are_tried() -> None:
     assert (answer.outcome, answer.remote_address) == (Outcome.DELIVERED, "127.0.0.1")
 
 
-def test_the_guard_judges_each_sender_by_its_own_networks() -> None:
+def test_each_sender_has_its_own_allowed_networks() -> None:
     with Receiver(host="::1") as consumer:
         with closing(Loop(allowed=parse_networks("127.0.0.0/8"))) as loop:
             closed = loop.post(consumer.url())
@@ -72,8 +72,8 @@ def test_the_guard_judges_each_sender_by_its_own_networks() -> None:
     assert (opened.outcome, opened.remote_address) == (Outcome.DELIVERED, "::1")
 
 
-@pytest.mark.trap("a webhook into the inner network")
-def test_no_spelling_of_an_inner_host_is_connected_to() -> None:
+@pytest.mark.trap("a webhook into the private network")
+def test_no_notation_of_a_private_host_is_connected_to() -> None:
     """Hosts that registration refuses are blocked again: older consumers may predate its rules."""
     hosts = [host for host in INNER_HOSTS if not host.rstrip(".").endswith(NAMES)]
     with closing(Loop(allowed=())) as loop:
@@ -83,8 +83,8 @@ def test_no_spelling_of_an_inner_host_is_connected_to() -> None:
     assert outcomes == dict.fromkeys(hosts, Outcome.BLOCKED_ADDRESS)
 
 
-@pytest.mark.trap("a webhook into the inner network")
-def test_no_name_leads_to_an_inner_address(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.trap("a webhook into the private network")
+def test_no_host_name_leads_to_a_private_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner of a name decides where it resolves, now and at the next attempt."""
     inner = [
         host.strip("[]")

@@ -31,7 +31,7 @@ def test_one_connection_for_many_posts(loop: Loop, receiver: Receiver) -> None:
     assert {answer.connect_ms for answer in answers[1:]} == {None}
 
 
-def test_only_so_many_connections_are_kept(receiver: Receiver) -> None:
+def test_idle_connections_are_limited(receiver: Receiver) -> None:
     with closing(Loop(max_connections=3)) as loop:
         first = loop.run(*(a_call(receiver.url()) for _ in range(20)))
         again = loop.run(*(a_call(receiver.url()) for _ in range(20)))

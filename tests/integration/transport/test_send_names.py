@@ -76,7 +76,7 @@ def loop(resolver: Resolver) -> Iterator[Loop]:
         ("", None),
     ],
 )
-def test_what_has_to_be_looked_up(url: str, place: dns.Place | None) -> None:
+def test_only_host_names_are_resolved(url: str, place: dns.Place | None) -> None:
     assert place_of(url) == place
 
 
@@ -107,7 +107,7 @@ def test_each_address_of_a_name_is_tried(
     assert (answer.outcome, answer.remote_address) == (Outcome.DELIVERED, "127.0.0.1")
 
 
-def test_a_blocked_address_hides_no_failure_of_the_others(loop: Loop, resolver: Resolver) -> None:
+def test_a_blocked_address_does_not_hide_other_failures(loop: Loop, resolver: Resolver) -> None:
     resolver.answers["hook.test"] = ["169.254.169.254", "127.0.0.9"]
 
     answer = loop.post("http://hook.test:1/")
@@ -115,7 +115,7 @@ def test_a_blocked_address_hides_no_failure_of_the_others(loop: Loop, resolver: 
     assert answer.outcome is Outcome.CONNECTION_REFUSED
 
 
-def test_no_call_goes_back_to_where_a_name_led_before(
+def test_no_call_uses_an_outdated_address(
     loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two calls are cancelled just before they tell libcurl the first address.
@@ -136,7 +136,7 @@ def test_no_call_goes_back_to_where_a_name_led_before(
     assert {answer.outcome for answer in answers} == {Outcome.BLOCKED_ADDRESS}
 
 
-def test_a_call_given_up_before_it_began_has_told_nobody_where_the_name_leads(
+def test_a_call_cancelled_before_it_began_caches_no_address(
     loop: Loop, resolver: Resolver, receiver: Receiver
 ) -> None:
     resolver.answers["hook.test"] = ["127.0.0.1"]
@@ -150,7 +150,9 @@ def test_a_call_given_up_before_it_began_has_told_nobody_where_the_name_leads(
     assert loop.post(url).outcome is Outcome.DELIVERED
 
 
-def test_a_name_that_leads_inside_is_blocked(resolver: Resolver, receiver: Receiver) -> None:
+def test_a_host_name_with_a_private_address_is_blocked(
+    resolver: Resolver, receiver: Receiver
+) -> None:
     resolver.answers["evil.test"] = ["127.0.0.1"]
     resolver.answers["metadata.test"] = ["169.254.169.254"]
     resolver.answers["zone.test"] = ["fe80::1%lo"]
@@ -165,8 +167,8 @@ def test_a_name_that_leads_inside_is_blocked(resolver: Resolver, receiver: Recei
     assert receiver.connections == 0
 
 
-@pytest.mark.trap("a webhook into the inner network")
-def test_a_name_that_moves_inside_later_is_blocked(
+@pytest.mark.trap("a webhook into the private network")
+def test_a_host_name_that_changes_to_a_private_address_is_blocked(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dns, "FRESH_S", 0.0)
@@ -185,7 +187,9 @@ def test_a_name_that_moves_inside_later_is_blocked(
     assert moved.outcome is Outcome.BLOCKED_ADDRESS
 
 
-def test_dead_names_hold_up_nobody_else(loop: Loop, resolver: Resolver, receiver: Receiver) -> None:
+def test_unresolvable_host_names_do_not_block_others(
+    loop: Loop, resolver: Resolver, receiver: Receiver
+) -> None:
     resolver.answers["hook.test"] = ["127.0.0.1"]
     dead = [a_call(f"http://dead-{n}.test/", connect_timeout_ms=600) for n in range(60)]
     dead += [a_call("http://dead-0.test/", timeout_ms=500) for n in range(60)]
@@ -216,7 +220,7 @@ def test_more_names_than_threads(
     assert len(resolver.asked) == 21
 
 
-def test_waiting_for_a_name_counts_against_the_limits(
+def test_waiting_for_dns_counts_towards_the_timeout(
     loop: Loop, resolver: Resolver, receiver: Receiver
 ) -> None:
     resolver.answers["hook.test"] = ["127.0.0.1"]
@@ -231,7 +235,7 @@ def test_waiting_for_a_name_counts_against_the_limits(
     assert answer.error == "No complete response within 500 ms."
 
 
-def test_old_knowledge_serves_while_it_is_renewed_and_is_given_up_when_that_fails(
+def test_a_cached_address_is_used_during_renewal_and_dropped_on_failure(
     loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dns, "FRESH_S", 0.0)
@@ -249,7 +253,7 @@ def test_old_knowledge_serves_while_it_is_renewed_and_is_given_up_when_that_fail
     assert healed.outcome is Outcome.DELIVERED
 
 
-def test_the_end_does_not_wait_for_a_dead_name(resolver: Resolver, receiver: Receiver) -> None:
+def test_shutdown_does_not_wait_for_dns(resolver: Resolver, receiver: Receiver) -> None:
     loop = Loop()
     before = set(threading.enumerate())
     resolver.answers["hook.test"] = ["127.0.0.1"]

@@ -46,7 +46,7 @@ def test_without_a_key_it_is_401_and_says_how(nobody: Api) -> None:
     assert answer.header("WWW-Authenticate") == 'Bearer realm="hookstation"'
 
 
-def test_only_the_exact_text_opens() -> None:
+def test_only_the_exact_key_authenticates() -> None:
     text = text_of(ApiKeyFactory.create(scopes=["read"]))
     head, _, secret = text.rpartition("_")
     assert status(f"Bearer {text}") == 200
@@ -77,7 +77,7 @@ def test_an_expired_or_revoked_key_says_so() -> None:
     assert Api(ApiKeyFactory.create(expires_at=soon)).get(URL).status == 200
 
 
-@pytest.mark.trap("a revoked key that still works elsewhere")
+@pytest.mark.trap("a revoked key still works in other processes")
 def test_revoking_works_at_once() -> None:
     key = ApiKeyFactory.create()
     api = Api(key)
@@ -95,8 +95,8 @@ def test_a_deleted_key_is_unknown() -> None:
     assert api.get(URL).json["code"] == "bad_key"
 
 
-@pytest.mark.trap("a minute before the minute")
-def test_no_request_waits_for_the_note_of_its_keys_use() -> None:
+@pytest.mark.trap("two timeouts in a row")
+def test_recording_a_keys_use_does_not_delay_requests() -> None:
     key = ApiKeyFactory.create()
     header = bearer(key)
     authentication.identify(header)  # fills the configuration cache
@@ -110,7 +110,7 @@ def test_no_request_waits_for_the_note_of_its_keys_use() -> None:
     assert key.last_used_at is not None
 
 
-def test_last_use_is_noted_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_use_is_recorded_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     key = ApiKeyFactory.create()
     api = Api(key)
 
@@ -131,7 +131,7 @@ def test_last_use_is_noted_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch
     assert use() >= first
 
 
-def test_a_scope_opens_its_own_door_only() -> None:
+def test_a_scope_permits_only_its_operations() -> None:
     reader = Api(ApiKeyFactory.create(scopes=["read"]))
     answer = reader.post(f"{URL}/messages", b"x")
     assert (answer.status, answer.json["code"]) == (403, "missing_scope")
@@ -140,7 +140,7 @@ def test_a_scope_opens_its_own_door_only() -> None:
     assert Api(ApiKeyFactory.create(scopes=["publish"])).post(f"{URL}/messages", b"x").status == 202
 
 
-def test_admin_opens_every_door(admin: Api) -> None:
+def test_admin_permits_every_operation(admin: Api) -> None:
     assert admin.post(f"{URL}/messages", b"x").status == 202
     granted = Api(ApiKeyFactory.create(scopes=["admin"], channels=["other"]))
     assert granted.post(f"{URL}/messages", b"x").status == 202
@@ -156,7 +156,7 @@ def test_a_key_for_one_channel_is_403_on_another() -> None:
         assert (answer.status, answer.json["code"]) == (403, "no_grant")
 
 
-def test_keys_of_a_disabled_producer_open_nothing() -> None:
+def test_keys_of_a_disabled_producer_are_refused() -> None:
     owner = ProducerFactory.create()
     api = Api(ApiKeyFactory.create(producer=owner))
     assert api.get(URL).status == 200

@@ -84,7 +84,7 @@ def test_json_lines(producer: Api, kind: str) -> None:
     assert bodies() == [b"1", b"2", b"3"]
 
 
-def test_an_unreadable_line_costs_its_neighbours_nothing(producer: Api) -> None:
+def test_a_malformed_line_does_not_affect_others(producer: Api) -> None:
     body = b'{"body": "1"}\n{"body": \n[1]\n{"body": "2"}\n' + b"[" * 50_000 + b"\n\xff\n"
     answer = producer.call("POST", URL, body, content_type="application/x-ndjson")
     assert statuses(answer.json["items"]) == [202, 422, 422, 202, 422, 422]
@@ -225,7 +225,7 @@ def test_the_channels_rules_hold_for_each_item(producer: Api) -> None:
         (b"[]", "", 415),
     ],
 )
-def test_what_is_no_batch_is_refused(producer: Api, body: bytes, kind: str, status: int) -> None:
+def test_a_malformed_batch_is_refused(producer: Api, body: bytes, kind: str, status: int) -> None:
     answer = producer.call("POST", URL, body, content_type=kind)
     assert answer.status == status
     assert answer.is_problem

@@ -28,7 +28,7 @@ def test_put_needs_no_body(admin: Api) -> None:
     assert admin.put(URL).status == 201
 
 
-def test_put_leaves_the_pause_switch_alone(admin: Api) -> None:
+def test_put_keeps_the_paused_state(admin: Api) -> None:
     admin.put(URL, {"paused": True})
     assert admin.put(URL, {}).json["paused"] is True
     assert admin.patch(URL, {"paused": False}).json["paused"] is False
@@ -62,7 +62,7 @@ def test_get_answers_with_its_version(admin: Api) -> None:
     assert admin.get("channels/nowhere").status == 404
 
 
-@pytest.mark.trap("the second of two writers wins unnoticed")
+@pytest.mark.trap("lost updates")
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 def test_a_stale_version_is_412_and_changes_nothing(admin: Api, method: str) -> None:
     etag = admin.put(URL).etag
@@ -73,7 +73,7 @@ def test_a_stale_version_is_412_and_changes_nothing(admin: Api, method: str) -> 
     assert admin.get(URL).json["description"] == "Moved on"
 
 
-def test_conditions_that_hold(admin: Api) -> None:
+def test_matching_preconditions_pass(admin: Api) -> None:
     etag = admin.put(URL, If_None_Match="*").etag
     assert admin.put(URL, If_None_Match="*").status == 412
     assert admin.patch(URL, {"description": "x"}, If_Match=f'"77", {etag}').status == 200
@@ -83,7 +83,7 @@ def test_conditions_that_hold(admin: Api) -> None:
 
 
 @pytest.mark.parametrize("tag", ["3", '"3', "'3'", '"3" "4"', ","])
-def test_what_is_no_etag_is_refused(admin: Api, tag: str) -> None:
+def test_an_invalid_etag_is_refused(admin: Api, tag: str) -> None:
     admin.put(URL)
     answer = admin.patch(URL, {"description": "x"}, If_Match=tag)
     assert (answer.status, answer.json["field"]) == (422, "If-Match")
@@ -165,7 +165,7 @@ def test_a_bad_field_is_named_and_nothing_is_stored(
     assert list(Channel.objects.values()) == before
 
 
-def test_every_bad_field_is_told_at_once(admin: Api) -> None:
+def test_all_invalid_fields_are_reported_at_once(admin: Api) -> None:
     answer = admin.put(URL, {"paused": 1, "kind": "stack", "what": 1})
     assert [fault["field"] for fault in answer.json["errors"]] == ["what", "kind", "paused"]
 

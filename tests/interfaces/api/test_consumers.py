@@ -33,7 +33,7 @@ def service() -> Api:
     return Api(ApiKeyFactory.create(scopes=["register", "read"]))
 
 
-@pytest.mark.trap("an open door and readable secrets")
+@pytest.mark.trap("missing authentication and readable secrets")
 @pytest.mark.seed("S1-15")
 def test_put_creates_with_a_secret_and_then_changes_nothing(service: Api) -> None:
     body = {"url": HOOK, "event_types": ["order.*"], "timeout_ms": 5000}
@@ -74,7 +74,7 @@ def test_patch_changes_only_what_it_names(service: Api) -> None:
     assert service.patch("channels/nowhere/consumers/billing", {"url": HOOK}).status == 404
 
 
-def test_retry_overrides_are_shown_with_what_follows_and_stand_in_the_audit_log(
+def test_retry_overrides_are_shown_and_audited(
     service: Api,
 ) -> None:
     overrides = [
@@ -110,7 +110,7 @@ def test_retry_overrides_are_shown_with_what_follows_and_stand_in_the_audit_log(
     assert [change["retry_overrides"] for change in changes] == [stored, []]
 
 
-def test_a_faulty_retry_override_is_named_by_its_place(service: Api) -> None:
+def test_an_invalid_retry_override_is_named_by_position(service: Api) -> None:
     fine = {"event_types": ["order.*"], "retry": "fast"}
     for wrong, sentence in (
         ({"event_types": ["stock..low"], "retry": "fast"}, "Entry 2: event_types: Entry 1: A"),
@@ -174,7 +174,7 @@ def test_another_value_of_the_same_header_is_a_change(service: Api) -> None:
     assert b"new" in data_encryption.decrypt_for_consumer(consumer.channel_id, "billing", sealed)
 
 
-def test_v1a_makes_a_key_pair_whose_public_half_is_always_visible(service: Api) -> None:
+def test_v1a_creates_a_key_pair_with_a_visible_public_key(service: Api) -> None:
     created = service.put(URL, {"url": HOOK, "signing": ["v1a"]}).json
     assert created["signing"] == ["v1", "v1a"]
     (pair,) = [key for key in created["signing_keys"] if key["scheme"] == "v1a"]
@@ -248,7 +248,7 @@ def test_rotating_lets_old_and_new_secrets_overlap(service: Api) -> None:
     assert ConsumerSecret.objects.count() == 4
 
 
-def test_rotation_does_not_pile_up_signatures(service: Api) -> None:
+def test_repeated_rotation_limits_the_number_of_signatures(service: Api) -> None:
     service.put(URL, {"url": HOOK})
     for _ in range(14):
         assert service.post(f"{URL}/secrets").status == 201
@@ -256,7 +256,7 @@ def test_rotation_does_not_pile_up_signatures(service: Api) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, True, 1.5, "60", 31 * 86_400, None, 10**30])
-def test_a_bad_overlap_makes_no_secret(service: Api, value: object) -> None:
+def test_an_invalid_overlap_creates_no_secret(service: Api, value: object) -> None:
     service.put(URL, {"url": HOOK})
     answer = service.post(f"{URL}/secrets", {"overlap_s": value})
     assert (answer.status, answer.json["field"]) == (422, "overlap_s")
@@ -281,8 +281,8 @@ def test_writes_honour_if_match(service: Api) -> None:
     assert service.delete(URL, If_Match='"2"').status == 204
 
 
-@pytest.mark.trap("a page that shows the program's own objects")
-def test_a_consumer_carries_the_health_that_console_and_portal_show(
+@pytest.mark.trap("a page that shows internal objects")
+def test_the_api_shows_the_same_health_as_console_and_portal(
     service: Api,
 ) -> None:
     consumer = ConsumerFactory.create(channel=Channel.objects.get(slug=CHANNEL), client_id="x")
@@ -306,7 +306,7 @@ def test_a_consumer_carries_the_health_that_console_and_portal_show(
     assert told() == ("disabled", "disabled", "disabled")
 
 
-def test_a_change_of_health_is_no_304(service: Api) -> None:
+def test_a_health_change_invalidates_the_etag(service: Api) -> None:
     consumer = ConsumerFactory.create(channel=Channel.objects.get(slug=CHANNEL), client_id="x")
     url = f"channels/{CHANNEL}/consumers/x"
     seen = service.get(url).etag
@@ -443,7 +443,7 @@ def test_a_bad_field_is_named_and_nothing_is_stored(
 
 @pytest.mark.parametrize("field", ["timeout_ms", "max_attempts", "rate_limit", "retry"])
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_none_are_refused(service: Api, field: str, number: str) -> None:
+def test_invalid_numbers_are_refused(service: Api, field: str, number: str) -> None:
     value = {"rate_limit": f'{{"per_second": {number}}}', "retry": f"[{number}]"}.get(field, number)
     answer = service.put(URL, f'{{"url": "{HOOK}", "{field}": {value}}}'.encode())
     assert answer.status in {400, 422}

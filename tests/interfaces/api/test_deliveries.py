@@ -104,7 +104,7 @@ def test_a_delivery_that_did_not_move_is_not_sent_again(reader: Api) -> None:
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_an_id_that_is_none_is_not_found(text: str) -> None:
+def test_a_malformed_id_is_not_found(text: str) -> None:
     api = Api(admin=True)
 
     assert problem(api.get(f"/deliveries/{text}")) == (404, "unknown_delivery", "")
@@ -113,7 +113,7 @@ def test_an_id_that_is_none_is_not_found(text: str) -> None:
         assert problem(answer) == (404, "unknown_delivery", "")
 
 
-def test_a_delivery_that_is_not_there_is_not_found(reader: Api) -> None:
+def test_an_unknown_delivery_is_not_found(reader: Api) -> None:
     text = ids.to_public("dlv", new_id())
 
     assert problem(reader.get(f"/deliveries/{text}")) == (404, "unknown_delivery", "")
@@ -204,7 +204,7 @@ def test_one_delivery_is_replayed(repairer: Api) -> None:
     assert problem(repairer.post(f"/deliveries/{public(row)}/replay")) == (409, "not_finished", "")
 
 
-def test_what_cannot_be_sent_is_not_replayed(repairer: Api) -> None:
+def test_an_unsendable_delivery_is_not_replayed(repairer: Api) -> None:
     gone = DeliveryFactory.create(dead=True, consumer=ConsumerFactory.create(retired=True))
     late = DeliveryFactory.create(dead=True, expires_at=clock.now())
 
@@ -237,7 +237,7 @@ def test_one_delivery_is_cancelled(repairer: Api) -> None:
         (b" " * (1024 * 1024 + 1), 413, "Content-Length"),
     ],
 )
-def test_a_repair_is_read_strictly(
+def test_an_invalid_replay_or_cancellation_is_refused(
     repairer: Api, verb: str, body: Any, status: int, field: str
 ) -> None:
     row = DeliveryFactory.create(dead=verb == "replay")
@@ -424,7 +424,7 @@ def notes(api: Api, consumer: Consumer, query: str = "") -> tuple[list[str], str
     return [row["message_id"] for row in body["items"]], body["next"]
 
 
-def test_notes_go_oldest_first_and_on_from_a_message(reader: Api) -> None:
+def test_expected_messages_are_listed_oldest_first_after_a_message(reader: Api) -> None:
     consumer = ConsumerFactory.create()
     rows = aged(consumer, 2) + aged(consumer, 2, 50, state="delivered", outcome="delivered")
     rows += aged(consumer, 1, 40, state="queued", due_at=clock.now())
@@ -445,7 +445,7 @@ def test_notes_go_oldest_first_and_on_from_a_message(reader: Api) -> None:
     assert notes(reader, consumer, f"?cursor={quote(cursor or '')}") == (messages[4:], None)
 
 
-def test_notes_go_on_after_a_message_that_is_gone(reader: Api) -> None:
+def test_expected_messages_continue_after_a_deleted_message(reader: Api) -> None:
     consumer = ConsumerFactory.create()
     aged(consumer, 1, 90)
     (later,) = aged(consumer, 1, 30)
@@ -457,21 +457,21 @@ def test_notes_go_on_after_a_message_that_is_gone(reader: Api) -> None:
     )
 
 
-def test_notes_leave_out_what_may_still_be_overtaken(reader: Api) -> None:
+def test_expected_messages_exclude_the_last_two_seconds(reader: Api) -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 1)
 
     assert notes(reader, consumer) == ([], None)
 
 
-def test_a_consumer_with_a_receiving_key_may_compare_notes() -> None:
+def test_a_receiving_key_may_list_expected_messages() -> None:
     consumer = ConsumerFactory.create()
 
     assert Api(scopes=["receive"]).get(at(consumer, "messages")).status_code == 200
 
 
 @pytest.mark.parametrize("text", ["msg_1", "dlv_0000000000000", "", "yesterday"])
-def test_after_has_to_be_a_message(reader: Api, text: str) -> None:
+def test_after_must_be_a_message_id(reader: Api, text: str) -> None:
     answer = reader.get(f"{at(ConsumerFactory.create(), 'messages')}?after={text}")
 
     assert problem(answer) == (422, "invalid_parameter", "after")

@@ -96,7 +96,7 @@ def test_a_bad_name_is_refused(service: Api, name: str) -> None:
     assert not EventType.objects.exists()
 
 
-@pytest.mark.trap("a schema that a stranger replaces")
+@pytest.mark.trap("a schema that another team replaces")
 @pytest.mark.parametrize("channels", [[], ["invoices"]], ids=["no grant", "another's grant"])
 def test_a_producer_of_another_channel_changes_no_catalogue(
     service: Api, channels: list[str]
@@ -113,8 +113,8 @@ def test_a_producer_of_another_channel_changes_no_catalogue(
     assert EventType.objects.get().schema == SCHEMA
 
 
-@pytest.mark.trap("a schema that a stranger replaces")
-def test_an_event_type_is_its_producers_and_their_teams(service: Api, admin: Api) -> None:
+@pytest.mark.trap("a schema that another team replaces")
+def test_an_event_type_belongs_to_its_producer_and_team(service: Api, admin: Api) -> None:
     team = TeamFactory.create()
     shop, till = (ProducerFactory.create(team=team) for _ in range(2))
     scopes, channels = ["register"], ["orders"]
@@ -133,7 +133,7 @@ def test_an_event_type_is_its_producers_and_their_teams(service: Api, admin: Api
     assert owner.delete(URL).status == 204
 
 
-def test_what_operators_registered_is_no_producers(service: Api, admin: Api) -> None:
+def test_producers_cannot_change_event_types_of_operators(service: Api, admin: Api) -> None:
     assert admin.put(URL, {}).status == 201
 
     assert service.delete(URL).json["code"] == "not_the_owner"

@@ -109,7 +109,7 @@ def receiver() -> Any:
 
 @pytest.mark.slow("plays every operation")
 @pytest.mark.django_db
-def test_examples_are_what_is_answered(
+def test_examples_equal_real_responses(
     file_regression: Any, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
 ) -> None:
     # Include deliveries from a moment ago.

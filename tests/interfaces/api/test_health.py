@@ -64,7 +64,7 @@ def scrape(client: Client) -> dict[str, dict[tuple[tuple[str, str], ...], float]
     return found
 
 
-@pytest.mark.trap("numbers for everybody")
+@pytest.mark.trap("public metrics")
 @pytest.mark.parametrize(
     ("address", "headers", "status"),
     [
@@ -87,7 +87,7 @@ def scrape(client: Client) -> dict[str, dict[tuple[tuple[str, str], ...], float]
         ("10.0.0.7", {"Authorization": "Bearer "}, 401),
     ],
 )
-def test_without_a_token_metrics_are_for_this_machine(
+def test_without_a_token_metrics_are_only_for_this_machine(
     address: str, headers: dict[str, str], status: int, client: Client
 ) -> None:
     answer = client.get("/metrics", headers=headers, REMOTE_ADDR=address)
@@ -96,7 +96,7 @@ def test_without_a_token_metrics_are_for_this_machine(
 
 
 @pytest.mark.parametrize("host", ["[", "]", "", "[::1", "a b", "evil.example"])
-def test_a_host_that_is_none_of_ours_gets_no_metrics(host: str, rf: RequestFactory) -> None:
+def test_an_unknown_host_header_gets_no_metrics(host: str, rf: RequestFactory) -> None:
     """The fast path does not check the Host header before."""
     assert health.metrics(rf.get("/metrics", HTTP_HOST=host)).status_code == 401
 
@@ -111,7 +111,7 @@ def test_behind_a_public_name_metrics_need_a_token(client: Client, settings: Any
     [(None, 401), ("Bearer the-token", 200), ("bearer the-token", 200), ("Bearer", 401),
      ("Bearer the-toke", 401), ("Basic the-token", 401), ("the-token", 401)],
 )  # fmt: skip
-def test_with_a_token_metrics_are_for_who_has_it(
+def test_metrics_require_the_token(
     header: str | None, status: int, client: Client, settings: Any
 ) -> None:
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, metrics_token="the-token")
@@ -150,8 +150,8 @@ class Gone:
 
 
 @pytest.mark.seed("S4-46")
-@pytest.mark.trap("nothing to see")
-def test_every_promised_metric_is_there_before_anything_happened(client: Client) -> None:
+@pytest.mark.trap("missing metrics")
+def test_every_documented_metric_exists_from_the_start(client: Client) -> None:
     for outcome in (delivering.ATTEMPTS, delivering.DELIVERIES, delivering.SWEEP_ROWS):
         outcome.labels("x")
 
@@ -189,7 +189,7 @@ def test_depths_come_from_the_tables(client: Client) -> None:
 
 
 @pytest.mark.seed("S4-41", "S4-R9")
-def test_what_is_coming_is_told_before_it_comes(client: Client) -> None:
+def test_upcoming_deliveries_are_a_metric(client: Client) -> None:
     consumer = ConsumerFactory.create()
     for seconds, number in ((30, 2), (200, 3), (3000, 4), (7200, 5)):
         due_at = timezone.now() + timedelta(seconds=seconds)
@@ -227,7 +227,7 @@ def test_the_oldest_due_row_has_an_age(client: Client) -> None:
     ],
     ids=lambda values: next(iter(values)),
 )
-def test_a_consumer_that_may_not_be_called_does_not_make_the_broker_late(
+def test_a_paused_consumer_does_not_make_the_broker_late(
     client: Client, values: dict[str, Any]
 ) -> None:
     overdue(consumer=ConsumerFactory.create(**values))
@@ -249,7 +249,7 @@ def test_a_failing_consumer_does_not_make_the_broker_late(
     assert scrape(client)["hookstation_oldest_due_seconds"][()] == 0
 
 
-def test_a_consumer_with_all_its_places_taken_does_not_make_the_broker_late(client: Client) -> None:
+def test_a_fully_occupied_consumer_does_not_make_the_broker_late(client: Client) -> None:
     consumer = ConsumerFactory.create(max_in_flight=1)
     overdue(consumer=consumer)
     assert scrape(client)["hookstation_oldest_due_seconds"][()] > 100
@@ -271,21 +271,21 @@ def test_the_oldest_due_row_costs_a_few_queries_whatever_the_history(
         scrape(client)
 
 
-def test_openmetrics_is_spoken_to_who_asks(client: Client) -> None:
+def test_openmetrics_is_returned_on_request(client: Client) -> None:
     answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text"})
 
     assert answer["Content-Type"].startswith("application/openmetrics-text")
     assert answer.content.endswith(b"# EOF\n")
 
 
-def test_a_process_that_answers_is_alive(client: Client) -> None:
+def test_a_responding_process_is_live(client: Client) -> None:
     with connection.execute_wrapper(Gone()):
         answer = client.get("/livez")
 
     assert (answer.status_code, json.loads(answer.content)) == (200, {"status": "alive"})
 
 
-def test_ready_when_everything_is(client: Client) -> None:
+def test_readiness_passes_when_all_checks_pass(client: Client) -> None:
     a_living_pump()
 
     status, body = ready(client)
@@ -303,7 +303,7 @@ def test_ready_when_everything_is(client: Client) -> None:
     assert all(check["ok"] for check in body["checks"].values())
 
 
-def test_without_a_pump_it_says_what_to_do(client: Client) -> None:
+def test_readiness_without_a_pump_names_a_remedy(client: Client) -> None:
     a_living_pump(heartbeat_at=timezone.now() - timedelta(minutes=1))
 
     status, body = ready(client)
@@ -323,15 +323,15 @@ def test_a_stuck_delivery_is_not_ready(client: Client) -> None:
     assert [name for name, check in body["checks"].items() if not check["ok"]] == ["oldest_due"]
 
 
-def test_a_load_balancer_may_leave_checks_out(client: Client) -> None:
+def test_readiness_checks_can_be_skipped(client: Client) -> None:
     status, body = ready(client, "?exclude=pumps&exclude=oldest_due")
 
     assert status == 200
     assert list(body["checks"]) == ["database", "migrations", "storage", "disk", "keys"]
 
 
-@pytest.mark.trap("a start with another key")
-def test_without_the_key_that_seals_it_is_not_ready(client: Client) -> None:
+@pytest.mark.trap("a start with the wrong key")
+def test_without_the_active_encryption_key_it_is_not_ready(client: Client) -> None:
     with host(generate_key()):
         ConsumerFactory.create()
     a_living_pump()
@@ -357,7 +357,7 @@ def test_tables_older_than_the_code_are_not_ready(
     assert body["checks"]["migrations"]["hint"] == "Run `python manage.py migrate`."
 
 
-def test_a_database_that_is_away_is_told_without_its_secrets(client: Client) -> None:
+def test_an_unavailable_database_is_reported_without_secrets(client: Client) -> None:
     with connection.execute_wrapper(Gone()):
         status, body = ready(client)
 
@@ -381,7 +381,7 @@ def test_metrics_answer_without_a_database(client: Client) -> None:
     assert "hookstation_queue_depth" not in found
 
 
-def test_nobody_writes_to_them(client: Client) -> None:
+def test_health_endpoints_refuse_writes(client: Client) -> None:
     assert [client.post(path).status_code for path in ("/livez", "/readyz", "/metrics")] == [
         405
     ] * 3
@@ -403,7 +403,7 @@ def read_only() -> Iterator[None]:
             cursor.execute(statement[1])
 
 
-@pytest.mark.trap("ready, and nothing can be stored")
+@pytest.mark.trap("ready, but cannot store")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("query", ["?exclude=pumps", "?exclude=pumps&exclude=oldest_due"])
 def test_it_is_not_ready_while_no_row_can_be_written(query: str, client: Client) -> None:
@@ -417,7 +417,7 @@ def test_it_is_not_ready_while_no_row_can_be_written(query: str, client: Client)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_however_often_it_is_asked_few_rows_are_written(client: Client) -> None:
+def test_readiness_writes_rows_at_a_bounded_rate(client: Client) -> None:
     storage.forget()
     with CaptureQueriesContext(connection) as queries:
         for _ in range(20):
@@ -429,7 +429,7 @@ def test_however_often_it_is_asked_few_rows_are_written(client: Client) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor == "mysql", reason="a limit that SQLite has")
-def test_a_database_that_may_not_grow_is_not_ready_and_says_that_it_is_full(
+def test_a_full_database_is_not_ready_and_named(
     client: Client,
 ) -> None:
     ChannelFactory.create(slug="orders")

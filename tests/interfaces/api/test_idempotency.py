@@ -150,7 +150,7 @@ class World:
 @given(STEPS)
 @example([at_the_end(pause, way) for pause in (MOMENT, NEAR - MOMENT, MOMENT) for way in WAYS])
 @example([at_the_end(pause, way) for pause in (NEAR, NEAR) for way in WAYS])
-def test_a_key_stands_for_one_message_until_its_window_closes(steps: list[Step]) -> None:
+def test_an_idempotency_key_stores_one_message_per_window(steps: list[Step]) -> None:
     world = World()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "now", lambda: world.now)

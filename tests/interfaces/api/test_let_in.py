@@ -58,8 +58,8 @@ def consumer_of(team: Team, channel: Channel) -> Consumer:
     return consumer
 
 
-@pytest.mark.trap("a backfill from before")
-def test_a_team_backfills_nothing_from_before_it_was_let_in() -> None:
+@pytest.mark.trap("a backfill from before the grant")
+def test_a_team_cannot_backfill_from_before_its_grant() -> None:
     team = TeamFactory.create(created_at=ago(3))
     channel = ChannelFactory.create(external=True, created_at=ago(30))
     consumer = consumer_of(team, channel)
@@ -78,7 +78,7 @@ def test_a_team_backfills_nothing_from_before_it_was_let_in() -> None:
     assert looked(api, consumer) == (7, 7)
 
 
-def test_operators_send_a_team_what_is_older() -> None:
+def test_operators_can_backfill_older_messages_for_a_team() -> None:
     consumer = consumer_of(TeamFactory.create(), ChannelFactory.create(external=True))
 
     assert looked(Api(admin=True), consumer) == (10, 10)
@@ -92,7 +92,7 @@ def test_operators_send_a_team_what_is_older() -> None:
         pytest.param([(9, 6), (3, None)], 3, id="again, after it was let in before"),
     ],
 )
-def test_a_team_is_let_into_an_internal_channel_by_keys_that_name_it(
+def test_a_team_gets_an_internal_channel_by_keys_that_name_it(
     keys: list[tuple[float, float | None]], days: int
 ) -> None:
     team, channel = TeamFactory.create(created_at=ago(20)), ChannelFactory.create()
@@ -103,7 +103,7 @@ def test_a_team_is_let_into_an_internal_channel_by_keys_that_name_it(
     assert looked(Api(key), consumer)[0] == days
 
 
-def test_members_see_an_external_channel_since_there_are_both() -> None:
+def test_membership_grants_external_channels_from_its_start() -> None:
     team = TeamFactory.create(created_at=ago(5))
     channel = ChannelFactory.create(external=True, created_at=ago(30))
     consumer = consumer_of(team, channel)
@@ -114,7 +114,7 @@ def test_members_see_an_external_channel_since_there_are_both() -> None:
     assert looked(api, consumer)[0] == 5
 
 
-def test_a_channel_that_was_internal_is_open_since_it_is_external() -> None:
+def test_an_external_channel_is_granted_from_when_it_became_external() -> None:
     team, channel = TeamFactory.create(created_at=ago(20)), ChannelFactory.create()
     consumer = consumer_of(team, channel)
     api = Api(keyed(team, since=20))
@@ -135,8 +135,8 @@ def test_a_successor_without_an_overlap_keeps_what_its_key_had() -> None:
     assert looked(Api(newest), consumer)[0] == 6
 
 
-@pytest.mark.trap("a stranger's producer by name")
-def test_a_team_is_not_told_whose_message_it_was_sent() -> None:
+@pytest.mark.trap("a producer's name shown to consumers")
+def test_a_team_does_not_see_the_producer_of_a_received_message() -> None:
     team = TeamFactory.create()
     consumer = ConsumerFactory.create(team=team, channel=ChannelFactory.create(external=True))
     inner, own = ProducerFactory.create(slug="payroll"), ProducerFactory.create(team=team)

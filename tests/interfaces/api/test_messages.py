@@ -70,7 +70,7 @@ def test_a_message_shows_how_each_consumer_received_it(reader: Api) -> None:
     )
 
 
-@pytest.mark.trap("a state that nobody ends")
+@pytest.mark.trap("a state that never ends")
 def test_a_message_is_out_for_delivery_until_each_delivery_has_ended(reader: Api) -> None:
     message = MessageFactory.create(dispatched=True)
     slug, number = message.channel.slug, public(message)
@@ -102,7 +102,7 @@ def test_a_message_is_out_for_delivery_until_each_delivery_has_ended(reader: Api
     assert answers() == {("Out-for-delivery",)}
 
 
-def test_a_message_that_no_consumer_wanted_is_finished(reader: Api) -> None:
+def test_a_message_without_matching_consumers_is_finished(reader: Api) -> None:
     message = MessageFactory.create(dispatched=True, due_at=clock.now() + timedelta(hours=1))
 
     body = reader.get(f"/messages/{public(message)}").json()
@@ -111,7 +111,7 @@ def test_a_message_that_no_consumer_wanted_is_finished(reader: Api) -> None:
     assert listed(reader, message.channel.slug, "?state=scheduled") == []
 
 
-def test_a_message_that_waits_for_its_time_says_so(reader: Api) -> None:
+def test_a_scheduled_message_is_shown_as_scheduled(reader: Api) -> None:
     message = MessageFactory.create(scheduled=True)
 
     body = reader.get(f"/messages/{public(message)}").json()
@@ -120,12 +120,12 @@ def test_a_message_that_waits_for_its_time_says_so(reader: Api) -> None:
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_an_id_that_is_none_is_not_found(reader: Api, text: str) -> None:
+def test_a_malformed_id_is_not_found(reader: Api, text: str) -> None:
     for path in (f"/messages/{text}", f"/messages/{text}/body"):
         assert problem(reader.get(path)) == (404, "unknown_message", "")
 
 
-def test_a_message_that_is_not_there_is_not_found(reader: Api) -> None:
+def test_an_unknown_message_is_not_found(reader: Api) -> None:
     text = ids.to_public("msg", new_id())
 
     assert problem(reader.get(f"/messages/{text}")) == (404, "unknown_message", "")
@@ -173,7 +173,7 @@ def test_a_channel_that_was_not_granted_hides_its_messages() -> None:
     assert problem(other.get(f"{path}/body")) == (404, "unknown_message", "")
 
 
-def test_a_team_sees_what_it_published_and_what_its_consumers_were_sent() -> None:
+def test_a_team_sees_its_published_and_received_messages() -> None:
     channel = ChannelFactory.create(external=True)
     mine, theirs = TeamFactory.create(), TeamFactory.create()
     my_consumer = ConsumerFactory.create(channel=channel, team=mine)
@@ -244,7 +244,7 @@ def test_the_body_comes_back_byte_for_byte_and_is_not_run(reader: Api, encrypt: 
     assert "sandbox" in answer.headers["Content-Security-Policy"]
 
 
-def test_a_body_without_a_type_is_bytes(reader: Api) -> None:
+def test_a_body_without_a_content_type_is_octet_stream(reader: Api) -> None:
     message = MessageFactory.create(content_type="", body=b"")
 
     answer = reader.get(f"/messages/{public(message)}/body")
@@ -298,7 +298,7 @@ def test_a_waiting_message_is_moved(owner: Api) -> None:
     assert (entry.actor, entry.reason) == (f"key:{owner.key.key_id}", "not before tomorrow")
 
 
-def test_milliseconds_are_an_instant_too(owner: Api) -> None:
+def test_due_time_can_be_unix_milliseconds(owner: Api) -> None:
     row = own_delivery(owner)
     at = int((clock.now().timestamp() + 60) * 1000)
 
@@ -330,7 +330,7 @@ def test_milliseconds_are_an_instant_too(owner: Api) -> None:
         ({"priority": 5, "\ud800": 1}, "\\ud800"),
     ],
 )
-def test_a_move_is_read_strictly(owner: Api, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_move_is_refused(owner: Api, body: dict[str, Any], field: str) -> None:
     row = own_delivery(owner)
 
     answer = owner.patch(f"/messages/{public(row.message)}", body)
@@ -350,7 +350,9 @@ def test_a_move_is_read_strictly(owner: Api, body: dict[str, Any], field: str) -
         (b'{"reason": "' + b"x" * 1024 * 1024 + b'"}', 413, "body_too_large"),
     ],
 )
-def test_what_is_no_json_object_is_refused(owner: Api, body: bytes, status: int, code: str) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(
+    owner: Api, body: bytes, status: int, code: str
+) -> None:
     row = own_delivery(owner)
 
     assert problem(owner.patch(f"/messages/{public(row.message)}", body))[:2] == (status, code)
@@ -367,9 +369,7 @@ def test_a_move_needs_json(owner: Api) -> None:
 @pytest.mark.parametrize(
     ("traits", "code"), [({"in_flight": True}, "in_flight"), ({"dead": True}, "nothing_waits")]
 )
-def test_a_message_that_does_not_wait_is_not_moved(
-    owner: Api, traits: dict[str, bool], code: str
-) -> None:
+def test_a_finished_message_is_not_moved(owner: Api, traits: dict[str, bool], code: str) -> None:
     row = own_delivery(owner, **traits)
 
     assert problem(owner.patch(f"/messages/{public(row.message)}", {"priority": 5})) == (
@@ -426,7 +426,7 @@ def test_a_message_is_cancelled(owner: Api) -> None:
     assert_counters_are_true()
 
 
-def test_a_message_that_nobody_fanned_out_is_cancelled_as_such(owner: Api) -> None:
+def test_a_message_before_fan_out_can_be_cancelled(owner: Api) -> None:
     assert owner.key is not None
     message = MessageFactory.create(producer=owner.key.producer)
 
@@ -559,9 +559,7 @@ def test_publishing_still_works_at_the_lists_address() -> None:
     assert api.get(f"/messages/{answer.json()['id']}/body").json() == {"id": 1}
 
 
-def test_a_filter_that_matches_little_looks_at_a_bounded_stretch(
-    reader: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rare_filter_scans_a_bounded_range(reader: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "SCAN_ROWS", (10, 10))
     consumer = ConsumerFactory.create()
     path = f"/channels/{consumer.channel.slug}/messages"

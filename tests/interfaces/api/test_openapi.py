@@ -44,7 +44,7 @@ def test_it_is_valid_openapi_3_1(document: Any) -> None:
     validate_schema(document)  # type: ignore[no-untyped-call]  # as above
 
 
-def test_every_operation_says_how_it_is_called_and_how_it_fails(document: Any) -> None:
+def test_every_operation_documents_parameters_and_errors(document: Any) -> None:
     names = [operation["operationId"] for _, _, operation in _mine(document)]
     assert len(names) == len(set(names))
     for path, method, operation in _mine(document):
@@ -61,7 +61,7 @@ def test_every_operation_says_how_it_is_called_and_how_it_fails(document: Any) -
             assert "404" in answers or method in {"put", "post"}, where
 
 
-def test_references_lead_somewhere(document: Any) -> None:
+def test_openapi_references_resolve(document: Any) -> None:
     known = set(document["components"]["schemas"])
 
     def references(value: Any) -> list[str]:
@@ -92,7 +92,7 @@ def test_every_field_is_described_and_shown(document: Any, name: str, step: Any)
         assert field.required or field.kept or field.read(field.default) is not NotImplemented
 
 
-def test_what_is_answered_fits_the_description(document: Any, admin: Api) -> None:
+def test_responses_match_the_schema(document: Any, admin: Api) -> None:
     consumer = ConsumerFactory.create(rate_per_second=5, retry="fast", signing=["v1a"])
     channel = consumer.channel.slug
     place = f"channels/{channel}/consumers/{consumer.client_id}"
@@ -129,7 +129,7 @@ DEEPER = {
         ("ProducerSettings", test_producers.BAD),
     ],
 )
-def test_what_is_refused_does_not_fit_the_description(
+def test_refused_requests_violate_the_schema(
     document: Any, name: str, bad: list[tuple[str, object]]
 ) -> None:
     schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
@@ -151,7 +151,7 @@ def test_what_is_refused_does_not_fit_the_description(
     assert {field for field, _ in fitting} <= allowed
 
 
-def test_the_page_and_its_parts_come_from_here(db: None) -> None:
+def test_the_api_page_loads_only_own_files(db: None) -> None:
     client = Client()
     page = client.get("/api/docs/")
     assert page.status_code == 200

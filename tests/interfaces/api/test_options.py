@@ -44,11 +44,11 @@ def operations() -> list[Any]:
 
 
 @pytest.mark.parametrize(("path", "method", "handler"), operations())
-def test_every_operation_says_what_it_knows(path: str, method: str, handler: Any) -> None:
+def test_every_operation_documents_its_options(path: str, method: str, handler: Any) -> None:
     assert hasattr(handler, "query_options"), "describe it with openapi.operation"
 
 
-@pytest.mark.trap("an option that is lost in silence")
+@pytest.mark.trap("an unknown option is ignored")
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -66,9 +66,7 @@ def test_every_operation_says_what_it_knows(path: str, method: str, handler: Any
         ("GET", "replays"),
     ],
 )
-def test_an_option_that_no_operation_knows_is_refused_by_name(
-    method: str, path: str, admin: Api
-) -> None:
+def test_an_unknown_option_is_refused_by_name(method: str, path: str, admin: Api) -> None:
     answer = admin.call(method, f"{path}?limits=5", {})
     assert answer.status == 422
     if method != "HEAD":
@@ -81,7 +79,7 @@ def test_an_option_that_no_operation_knows_is_refused_by_name(
     assert not Message.objects.exists()
 
 
-def test_what_was_probably_meant_is_said(admin: Api) -> None:
+def test_an_unknown_option_gets_a_suggestion(admin: Api) -> None:
     path = "channels/orders/messages"
     answer = admin.call("POST", path, {}, Hookstation_Prioritiy="9")
     assert answer.json["detail"] == "There is no such header; did you mean Hookstation-Priority?"
@@ -98,7 +96,7 @@ def test_headers_to_be_forwarded_may_have_any_name(admin: Api) -> None:
     assert answer.json["field"] == "Hookstation-Header-Anything"
 
 
-def test_a_broker_may_deliver_to_another_ones_channel(admin: Api) -> None:
+def test_broker_headers_are_accepted_when_publishing(admin: Api) -> None:
     """Headers that a broker sends with deliveries are no options and are accepted."""
     sent = signing.build(
         Envelope(
@@ -129,16 +127,16 @@ def test_both_ways_of_publishing_know_the_same_headers() -> None:
     assert PublishView.post.header_options == publication.HEADERS  # type: ignore[attr-defined]  # a note of ours
 
 
-def test_a_stranger_is_told_nothing_of_options(client: Client) -> None:
+def test_without_a_key_unknown_options_get_401(client: Client) -> None:
     for path in ("/api/v1/channels?limits=5", "/api/v1/channels/orders/messages?limits=5"):
         for method in (client.get, client.post):
             assert method(path).status_code in (401, 405)
 
 
-def test_addresses_without_a_key_take_what_they_are_called_with(client: Client) -> None:
+def test_public_urls_accept_unknown_parameters(client: Client) -> None:
     assert client.get("/livez?x=1", headers={"Hookstation-Nonsense": "1"}).status_code == 200
 
 
-def test_a_key_that_may_not_is_told_that_first() -> None:
+def test_a_missing_scope_is_reported_before_unknown_options() -> None:
     publisher = Api(ApiKeyFactory.create(scopes=["publish"]))
     assert publisher.call("GET", "replays?limitt=5").status == 403

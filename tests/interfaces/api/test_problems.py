@@ -25,7 +25,7 @@ def test_a_thousand_parameters_are_a_problem(admin: Api) -> None:
 
 
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError])
-def test_storage_that_fails_is_503_and_keeps_its_secrets(
+def test_a_storage_error_is_503_without_secrets(
     admin: Api, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -39,7 +39,9 @@ def test_storage_that_fails_is_503_and_keeps_its_secrets(
         assert b"db.internal" not in answer.body
 
 
-def test_a_bug_is_500_and_says_nothing(admin: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_500_without_details(
+    admin: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("password=hunter2")
 
@@ -71,18 +73,18 @@ def test_a_bug_is_500_and_says_nothing(admin: Api, monkeypatch: pytest.MonkeyPat
     ],
     ids=lambda part: ascii(part)[:30],
 )
-def test_a_body_that_cannot_be_read(admin: Api, body: bytes, kind: str, status: int) -> None:
+def test_a_malformed_body_is_a_problem(admin: Api, body: bytes, kind: str, status: int) -> None:
     ChannelFactory.create(slug="orders")
     answer = admin.call("PATCH", URL, body, content_type=kind)
     assert answer.status == status
     assert answer.is_problem
 
 
-def test_json_is_json_whatever_its_parameters(admin: Api) -> None:
+def test_json_content_type_parameters_are_accepted(admin: Api) -> None:
     answer = admin.call("PUT", URL, b"{}", content_type="Application/JSON; charset=utf-8")
     assert answer.status == 201
 
 
-def test_what_is_repeated_can_always_be_sent() -> None:
+def test_echoed_values_in_problems_are_encodable() -> None:
     document = problems.document(422, "invalid_fields", "half \ud800", field="\udfff")
     assert (document["detail"], document["field"]) == ("half \\ud800", "\\udfff")

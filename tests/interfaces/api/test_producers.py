@@ -65,7 +65,7 @@ def test_a_bad_name_is_refused(admin: Api) -> None:
     assert not Producer.objects.exists()
 
 
-def test_who_sees_whom(admin: Api) -> None:
+def test_producers_are_visible_to_their_owners(admin: Api) -> None:
     team = TeamFactory.create()
     own = ProducerFactory.create(slug="own", team=team)
     ProducerFactory.create(slug="sister", team=team)
@@ -130,7 +130,7 @@ def test_rotation_overlaps_or_replaces_at_once(admin: Api) -> None:
     assert admin.delete(f"{KEYS}/{third['key_id']}", If_Match='"99"').status == 412
 
 
-@pytest.mark.trap("a key for all channels by leaving a field out")
+@pytest.mark.trap("a key for all channels by omission")
 @pytest.mark.parametrize(
     ("wishes", "detail"),
     [
@@ -141,7 +141,7 @@ def test_rotation_overlaps_or_replaces_at_once(admin: Api) -> None:
         ({"channels": ["orders"], "all_channels": True}, "Give either channels or"),
     ],
 )
-def test_a_key_for_all_channels_is_asked_for_in_words(
+def test_a_key_for_all_channels_must_be_requested_explicitly(
     admin: Api, wishes: dict[str, object], detail: str
 ) -> None:
     ProducerFactory.create(slug="shop")
@@ -178,7 +178,7 @@ BAD_KEYS = [
 
 
 @pytest.mark.parametrize(("field", "value"), BAD_KEYS, ids=lambda part: ascii(part)[:40])
-def test_a_bad_wish_makes_no_key(admin: Api, field: str, value: object) -> None:
+def test_an_invalid_request_creates_no_key(admin: Api, field: str, value: object) -> None:
     ProducerFactory.create(slug="shop")
     answer = admin.post(KEYS, {field: value})
     assert (answer.status, answer.json["field"]) == (422, field)

@@ -94,7 +94,7 @@ def test_a_body_may_come_without_a_content_type(producer: Api) -> None:
 
 
 @pytest.mark.seed("S0-21")
-def test_the_answer_says_what_happens_next(producer: Api, key: ApiKey) -> None:
+def test_the_publish_response_describes_the_delivery(producer: Api, key: ApiKey) -> None:
     channel = ChannelFactory.create(slug="matched")
     for patterns in ([], ["order.*"], ["invoice.*"]):
         ConsumerFactory.create(channel=channel, event_types=patterns)
@@ -123,15 +123,15 @@ def test_a_consumer_that_came_since_is_counted(producer: Api) -> None:
     assert producer.post(url, b"x").json["matched_consumers"] == 1
 
 
-@pytest.mark.trap("a message that nobody wanted is gone")
-def test_without_consumers_it_is_stored_and_says_so(producer: Api) -> None:
+@pytest.mark.trap("a message without consumers is lost")
+def test_without_consumers_a_message_is_stored_with_zero_matches(producer: Api) -> None:
     answer = producer.post(URL, b"x")
     assert (answer.status, answer.json["matched_consumers"]) == (202, 0)
     assert Message.objects.count() == 1
 
 
 @pytest.mark.seed("S0-31")
-def test_a_repeat_gives_the_first_answer_and_another_body_a_conflict(producer: Api) -> None:
+def test_a_repeated_key_returns_the_first_message_and_another_body_conflicts(producer: Api) -> None:
     first = producer.post(URL, b"one", Idempotency_Key="k")
     repeat = producer.post(URL, b"one", Idempotency_Key="k")
     assert (first.status, repeat.status) == (202, 200)
@@ -143,7 +143,7 @@ def test_a_repeat_gives_the_first_answer_and_another_body_a_conflict(producer: A
     assert Message.objects.count() == 1
 
 
-def test_keys_of_others_and_elsewhere_are_other_keys(producer: Api) -> None:
+def test_idempotency_keys_are_per_producer_and_channel(producer: Api) -> None:
     ChannelFactory.create(slug="other")
     producer.post(URL, b"x", Idempotency_Key="k")
     assert Api(ApiKeyFactory.create()).post(URL, b"y", Idempotency_Key="k").status == 202
@@ -198,7 +198,7 @@ def test_instants_and_delays(producer: Api) -> None:
     assert past.due_at == times.floor_ms(past.accepted_at)
 
 
-@pytest.mark.trap("an instant that is answered in part")
+@pytest.mark.trap("a truncated time in a response")
 @pytest.mark.parametrize(
     "asked",
     [
@@ -209,7 +209,7 @@ def test_instants_and_delays(producer: Api) -> None:
         {"Hookstation_Deliver_At": "2001-01-01T00:00:00.000001Z"},
     ],
 )
-def test_due_at_is_answered_as_it_is_stored(producer: Api, asked: dict[str, str]) -> None:
+def test_due_at_in_the_response_equals_the_stored_one(producer: Api, asked: dict[str, str]) -> None:
     answer = producer.post(URL, b"x", **asked)
     row = stored(answer)
     assert times.instant(answer.json["due_at"]) == row.due_at
@@ -220,7 +220,7 @@ def test_due_at_is_answered_as_it_is_stored(producer: Api, asked: dict[str, str]
     assert times.instant(moved.json["due_at"]) == stored(answer).due_at
 
 
-def test_the_producers_default_priority_and_its_most(db: None) -> None:
+def test_producer_default_and_maximum_priority_apply(db: None) -> None:
     batch = ProducerFactory.create(default_priority=1, max_priority=5)
     api = Api(ApiKeyFactory.create(producer=batch))
     assert stored(api.post(URL, b"x")).priority == 1
@@ -324,7 +324,7 @@ def test_a_malformed_content_type_is_415(producer: Api, kind: str) -> None:
     refused(producer.call("POST", URL, b"x", content_type=kind), 415, "Content-Type")
 
 
-def test_a_channel_accepts_what_it_names(producer: Api) -> None:
+def test_a_channel_limits_content_types(producer: Api) -> None:
     ChannelFactory.create(slug="picky", content_types=["application/json", "text/*"])
     url = "channels/picky/messages"
     for kind in ("application/xml", "", "application/jsonx"):
@@ -338,7 +338,7 @@ def test_an_encoded_body_is_415(producer: Api, encoding: str) -> None:
     refused(producer.post(URL, b"x", Content_Encoding=encoding), 415, "Content-Encoding")
 
 
-def test_identity_is_no_encoding(producer: Api) -> None:
+def test_identity_encoding_is_accepted(producer: Api) -> None:
     assert producer.post(URL, b"x", Content_Encoding="identity").status == 202
 
 
@@ -354,7 +354,7 @@ def test_a_body_over_the_limit_is_413_before_it_is_read(producer: Api) -> None:
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "1e3", "\u00b2", "9" * 30])
-def test_a_length_that_is_none_is_refused(key: ApiKey, length: str) -> None:
+def test_an_invalid_content_length_is_refused(key: ApiKey, length: str) -> None:
     answer = _raw(key, b"x", CONTENT_LENGTH=length)
     assert answer.status in {400, 413}
     refused(answer, answer.status, "Content-Length")
@@ -400,7 +400,7 @@ def test_a_body_satisfies_its_event_types_schema(producer: Api, admin: Api) -> N
     assert producer.post(url, b"5", **typed).status == 202
 
 
-def test_a_channel_may_insist_on_idempotency_keys(producer: Api) -> None:
+def test_a_channel_can_require_idempotency_keys(producer: Api) -> None:
     ChannelFactory.create(slug="strict", require_idempotency_key=True)
     url = "channels/strict/messages"
     refused(producer.post(url, b"x"), 422, "Idempotency-Key")
@@ -433,7 +433,7 @@ def test_over_the_rate_is_429_and_nothing_is_stored(db: None) -> None:
 
 @pytest.mark.seed("S0-26")
 @pytest.mark.django_db(transaction=True)
-def test_while_storage_is_unavailable_nothing_is_acknowledged() -> None:
+def test_no_publish_is_acknowledged_while_storage_is_unavailable() -> None:
     if connection.vendor != "sqlite":
         pytest.skip("locks the whole database, as only SQLite can")
     key = ApiKeyFactory.create()
@@ -464,7 +464,7 @@ def test_a_disabled_producer_publishes_nothing(db: None) -> None:
     refused(answer, 403)
 
 
-def test_the_answer_is_json_whatever_is_asked_for(producer: Api) -> None:
+def test_the_response_is_json_whatever_accept_says(producer: Api) -> None:
     answer = producer.post(URL, b"x", Accept="text/html")
     assert answer.status == 202
     assert answer.header("Content-Type") == "application/json"

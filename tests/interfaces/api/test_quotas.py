@@ -13,7 +13,7 @@ from channels_app.api import publishing
 from channels_app.core.rate_limits import Quota
 from channels_app.database import clock
 from channels_app.ingest import limits, storage
-from channels_app.models import Channel, DirectoryVersion, Message, Producer, QuotaUsage
+from channels_app.models import Channel, ConfigVersion, Message, Producer, QuotaUsage
 from delivery.maintenance import quota_usage as counting
 from delivery.models import Delivery
 from tests.support.api import Answer, Api
@@ -54,10 +54,8 @@ def refused(answer: Answer, code: str, status: int = 429) -> None:
     assert int(answer.response["Retry-After"]) > 0
 
 
-@pytest.mark.trap("a backlog without limits")
-def test_a_full_channel_refuses_more_and_takes_them_when_fewer_wait(
-    producer: Api, channel: Channel
-) -> None:
+@pytest.mark.trap("an unlimited backlog")
+def test_a_full_channel_refuses_messages_until_fewer_wait(producer: Api, channel: Channel) -> None:
     for _ in range(3):
         assert producer.post(URL, b"{}").status == 202
 
@@ -73,7 +71,7 @@ def test_a_full_channel_refuses_more_and_takes_them_when_fewer_wait(
     assert producer.post(URL, b"{}").status == 202
 
 
-def test_a_body_that_has_no_room_is_refused_before_it_is_read(
+def test_a_body_over_the_quota_is_refused_before_it_is_read(
     producer: Api, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -98,7 +96,7 @@ def test_a_batch_is_stored_whole_or_not_at_all(producer: Api, channel: Channel) 
     assert (answer.status, answer.json["accepted"]) == (207, 3)
 
 
-def test_what_was_not_stored_takes_no_room(producer: Api, channel: Channel) -> None:
+def test_refused_messages_use_no_quota(producer: Api, channel: Channel) -> None:
     for _ in range(10):
         answer = producer.post(URL, b"{}", Idempotency_Key="same")
         assert answer.status in {200, 202}
@@ -122,19 +120,19 @@ def test_a_team_has_a_limit_over_all_channels(channel: Channel) -> None:
     assert Api(ApiKeyFactory.create()).post(URL, b"{}").status == 202
 
 
-def test_the_installation_has_limits_for_those_without_their_own(
+def test_installation_quotas_apply_without_own_ones(
     producer: Api, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Channel.objects.update(max_waiting_messages=None)
     assert producer.post(URL, b"{}").status == 202
     limited = replace(conf.conf(), channel_quota=Quota(messages=1))
     monkeypatch.setattr("channels_app.registry.snapshot.conf", lambda: limited)
-    DirectoryVersion.bump()
+    ConfigVersion.bump()
     refused(producer.post(URL, b"{}"), "channel_over_quota")
 
 
 @pytest.mark.trap("a full disk")
-def test_without_room_on_the_disk_publishing_ends_and_the_rest_goes_on(
+def test_low_disk_space_refuses_only_publishing(
     producer: Api, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = DeliveryFactory.create(consumer=channel.consumers.get(), dead=True)
@@ -147,8 +145,8 @@ def test_without_room_on_the_disk_publishing_ends_and_the_rest_goes_on(
     assert producer.post(URL, b"{}").status == 202
 
 
-@pytest.mark.trap("ready, and nothing can be stored")
-def test_a_short_disk_is_not_ready(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.trap("ready, but cannot store")
+def test_low_disk_space_fails_readiness(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     query = "/readyz?exclude=pumps&exclude=oldest_due"
     assert client.get(query).status_code == 200
     with a_short_disk(monkeypatch):
@@ -167,7 +165,7 @@ def test_a_short_disk_is_not_ready(client: Client, monkeypatch: pytest.MonkeyPat
         (3, f"Error writing file '/tmp/x' (Errcode: {errno.ENOSPC} \"No space left on device\")"),
     ],
 )
-def test_a_server_without_room_is_told_as_such(
+def test_a_full_database_server_is_reported_as_507(
     arguments: tuple[int, str], producer: Api, channel: Channel
 ) -> None:
     def fail(execute: Any, sql: str, *more: Any) -> Any:
@@ -180,7 +178,7 @@ def test_a_server_without_room_is_told_as_such(
     assert producer.post(URL, b"{}").status == 202
 
 
-def test_another_error_of_a_server_is_no_full_disk() -> None:
+def test_other_database_errors_are_not_507() -> None:
     assert not storage.is_full(OperationalError(1030, "Got error 122 from storage engine"))
     assert not storage.is_full(OperationalError(1290, "running with the --read-only option"))
 

@@ -106,7 +106,7 @@ def test_a_replay_is_stopped(api: Api) -> None:
     assert replay.run_due(clock.now() + timedelta(hours=1), 0) == 0
 
 
-def test_ids_are_enough_of_a_filter(api: Api) -> None:
+def test_a_replay_can_be_limited_to_ids(api: Api) -> None:
     row, _ = make_deliveries(ConsumerFactory.create(), 2)
 
     body = api.post("/replays", {"filter": {"ids": [public(row)]}}).json()
@@ -153,7 +153,7 @@ def test_ids_are_enough_of_a_filter(api: Api) -> None:
         ({"filter": {"channel": "c"}, "reason": ["x"]}, "reason"),
     ],
 )
-def test_a_request_is_read_strictly(api: Api, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_replay_request_is_refused(api: Api, body: dict[str, Any], field: str) -> None:
     ConsumerFactory.create(channel=ChannelFactory.create(slug="c"))
 
     status, code, at_fault = problem(api.post("/replays", body))
@@ -173,7 +173,7 @@ def test_a_request_is_read_strictly(api: Api, body: dict[str, Any], field: str) 
         (b" " * (1024 * 1024 + 1), 413),
     ],
 )
-def test_what_is_no_json_object_is_refused(api: Api, body: bytes, status: int) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(api: Api, body: bytes, status: int) -> None:
     consumer = ConsumerFactory.create()
 
     for path in ("/replays", at(consumer)):
@@ -183,7 +183,7 @@ def test_what_is_no_json_object_is_refused(api: Api, body: bytes, status: int) -
             assert problem(api.call("POST", path))[0] == status
 
 
-def test_what_is_not_there_is_not_found(api: Api) -> None:
+def test_an_unknown_replay_is_not_found(api: Api) -> None:
     consumer = ConsumerFactory.create()
     for wanted in (
         {"channel": "nowhere"},
@@ -302,7 +302,7 @@ def test_replays_are_listed_newest_first(api: Api) -> None:
 # -- backfill ----------------------------------------------------------------------------------
 
 
-def test_a_backfill_looks_before_it_leaps(api: Api) -> None:
+def test_a_backfill_dry_run_counts(api: Api) -> None:
     consumer = ConsumerFactory.create(event_types=["order.*"])
     paid = make_messages(consumer, 12, event_type="order.paid")
     make_messages(consumer, 1, event_type="user.made")
@@ -358,7 +358,7 @@ def test_a_backfill_can_be_narrowed(api: Api) -> None:
         ({"rate_per_second": float("1e6")}, "rate_per_second"),
     ],
 )
-def test_a_backfill_is_read_strictly(api: Api, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_backfill_request_is_refused(api: Api, body: dict[str, Any], field: str) -> None:
     answer = api.post(at(ConsumerFactory.create()), body)
 
     assert problem(answer) == (422, "invalid_fields", field)

@@ -91,7 +91,7 @@ def test_a_change_leaves_the_rest_as_it_is(publisher: Api) -> None:
 
 
 @pytest.mark.seed("S4-06")
-def test_a_rhythm_and_a_body_take_the_places_of_others(publisher: Api) -> None:
+def test_a_new_schedule_time_or_body_replaces_the_old_one(publisher: Api) -> None:
     publisher.put(URL, {"every_ms": 1000, "body_base64": "/wA="})
     publisher.post(f"{URL}/pause")
     shown = publisher.patch(URL, {"cron": "0 9 * * *", "body": "x"}).json
@@ -118,7 +118,7 @@ def test_a_rhythm_and_a_body_take_the_places_of_others(publisher: Api) -> None:
         ({"nonsense": 1}, "nonsense"),
     ],
 )
-def test_a_change_that_cannot_be_used_is_refused(
+def test_an_invalid_change_is_refused(
     publisher: Api, change: dict[str, object], field: str
 ) -> None:
     made = publisher.put(URL, NINE)
@@ -127,7 +127,7 @@ def test_a_change_that_cannot_be_used_is_refused(
     assert publisher.get(URL).etag == made.etag
 
 
-def test_a_body_that_cannot_be_opened_is_sent_along(publisher: Api) -> None:
+def test_an_unreadable_schedule_body_must_be_replaced(publisher: Api) -> None:
     publisher.put(URL, NINE)
     ScheduleBody.objects.update(data=b"broken")
     assert publisher.patch(URL, {"limit": 1}).json["code"] == "body_unreadable"
@@ -168,14 +168,14 @@ def test_the_body_is_sealed_at_rest(publisher: Api) -> None:
     assert answer.json["code"] == "body_unreadable"
 
 
-def test_bytes_that_are_no_text(publisher: Api) -> None:
+def test_binary_schedule_bodies_round_trip(publisher: Api) -> None:
     body = {"every_ms": 500, "body_base64": "/wA="}
     shown = publisher.put(URL, body).json
     assert (shown["body"], shown["body_base64"], shown["words"]) == (None, "/wA=", "Every 500 ms")
     assert publisher.put(URL, body).json["version"] == shown["version"]
 
 
-def test_one_that_has_ended_may_be_registered_again(publisher: Api) -> None:
+def test_an_ended_schedule_can_be_registered_again(publisher: Api) -> None:
     """A service calls PUT at each start, even when its campaign is over."""
     past = times.text(datetime.now(UTC) - timedelta(days=1))
     shown = publisher.put(URL, NINE | {"end_at": past})
@@ -223,7 +223,7 @@ def test_start_at_is_kept_as_an_instant(publisher: Api) -> None:
         ({"ordering_key": ""}, 422, "ordering_key"),
     ],
 )
-def test_what_cannot_be_used_is_refused(
+def test_invalid_schedules_are_refused(
     publisher: Api, change: dict[str, object], status: int, field: str
 ) -> None:
     channel = Channel.objects.get()
@@ -236,7 +236,7 @@ def test_what_cannot_be_used_is_refused(
     assert not Schedule.objects.exists()
 
 
-def test_a_producer_asks_for_no_more_than_it_may() -> None:
+def test_a_producer_cannot_exceed_its_priority_in_schedules() -> None:
     producer = ProducerFactory.create(max_priority=5)
     api = Api(ApiKeyFactory.create(producer=producer, scopes=["publish"]))
     answer = api.put(URL, NINE | {"priority": 6})
@@ -244,12 +244,12 @@ def test_a_producer_asks_for_no_more_than_it_may() -> None:
     assert api.put(URL, NINE | {"priority": 5}).status == 201
 
 
-def test_a_channel_that_wants_keys_gets_them(publisher: Api) -> None:
+def test_schedules_work_where_idempotency_keys_are_required(publisher: Api) -> None:
     ChannelFactory.create(slug="strict", external=True, require_idempotency_key=True)
     assert publisher.put("channels/strict/schedules/daily", NINE).status == 201
 
 
-def test_colleagues_see_it_and_its_producer_changes_it() -> None:
+def test_team_members_see_a_schedule_and_its_producer_changes_it() -> None:
     team = TeamFactory.create()
     mine = Api(ApiKeyFactory.create(producer=ProducerFactory.create(team=team), scopes=["publish"]))
     colleague = Api(

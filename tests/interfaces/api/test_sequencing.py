@@ -14,7 +14,7 @@ from channels_app.api import sequencing as in_turn
 from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.database import clock
 from channels_app.ingest import sequence
-from channels_app.models import ApiKey, Channel, EarlyNumber, Message, Sequence
+from channels_app.models import ApiKey, Channel, Message, PendingSequenceNumber, Sequence
 from channels_app.registry import data_encryption
 from delivery.queue import fanout
 from tests.support.api import Answer, Api
@@ -75,7 +75,7 @@ class Sent:
 
 def early(key: ApiKey, number: int, **headers: str) -> Sent:
     sent = Sent(key, number, **headers)
-    until(lambda: EarlyNumber.objects.filter(number=number).exists())
+    until(lambda: PendingSequenceNumber.objects.filter(number=number).exists())
     return sent
 
 
@@ -102,7 +102,7 @@ def window(channel: Channel, ms: int) -> None:
 
 
 @pytest.mark.seed("S2-65")
-def test_they_are_delivered_in_the_order_of_their_numbers(channel: Channel, key: ApiKey) -> None:
+def test_numbered_messages_are_delivered_in_order(channel: Channel, key: ApiKey) -> None:
     consumer = make_consumer(channel, "http://127.0.0.1:9/", ordering=True)
     third = early(key, 3)
     second = early(key, 2)
@@ -110,7 +110,7 @@ def test_they_are_delivered_in_the_order_of_their_numbers(channel: Channel, key:
     assert send(key, 1).status == 202
     assert [one.answer().status for one in (second, third)] == [202, 202]
     assert stored() == ["1", "2", "3"]
-    assert not EarlyNumber.objects.exists()
+    assert not PendingSequenceNumber.objects.exists()
     now = clock.now() + timedelta(seconds=5)
     fanout.fan_out(100, slot=0)
     heads = []
@@ -123,9 +123,7 @@ def test_they_are_delivered_in_the_order_of_their_numbers(channel: Channel, key:
 
 
 @pytest.mark.seed("S2-65")
-def test_a_number_that_does_not_come_is_skipped_and_told(
-    channel: Channel, key: ApiKey, way: None
-) -> None:
+def test_a_missing_number_is_skipped_and_reported(channel: Channel, key: ApiKey, way: None) -> None:
     window(channel, 200)
     began = time.monotonic()
     assert send(key, 1).status == 202
@@ -141,7 +139,7 @@ def test_a_number_that_does_not_come_is_skipped_and_told(
     assert stored() == ["1", "4"]
 
 
-def test_a_double_is_refused_unless_it_is_a_repeat(key: ApiKey, way: None) -> None:
+def test_a_repeated_number_is_refused_unless_it_is_the_same_message(key: ApiKey, way: None) -> None:
     first = send(key, 1, Idempotency_Key="one")
     again = send(key, 1, Idempotency_Key="one")
     assert (again.status, again.json["id"]) == (200, first.json["id"])
@@ -153,7 +151,7 @@ def test_a_double_is_refused_unless_it_is_a_repeat(key: ApiKey, way: None) -> No
     assert stored() == ["1", "2"]
 
 
-def test_two_that_wait_with_one_number_are_one_message(key: ApiKey) -> None:
+def test_two_waiting_requests_with_one_number_store_one_message(key: ApiKey) -> None:
     pair = [early(key, 2, Idempotency_Key="k"), early(key, 2, Idempotency_Key="k")]
     send(key, 1)
     assert sorted(one.answer().status for one in pair) == [200, 202]
@@ -161,7 +159,7 @@ def test_two_that_wait_with_one_number_are_one_message(key: ApiKey) -> None:
 
 
 @pytest.mark.seed("S2-65")
-def test_zero_begins_anew_and_whoever_waits_is_refused(key: ApiKey) -> None:
+def test_number_zero_restarts_and_refuses_waiting_requests(key: ApiKey) -> None:
     for number in (1, 2):
         assert send(key, number).status == 202
     waiting = early(key, 7)
@@ -170,13 +168,13 @@ def test_zero_begins_anew_and_whoever_waits_is_refused(key: ApiKey) -> None:
     assert (refused.status, refused.json["code"]) == (409, "sequence_restarted")
     assert send(key, 1).status == 202
     assert stored() == ["1", "2", "0", "1"]
-    assert not EarlyNumber.objects.exists()
+    assert not PendingSequenceNumber.objects.exists()
     assert (stored_sequence().epoch, stored_sequence().expected) == (1, 2)
 
 
 @pytest.mark.slow("waits for a window of three seconds to close")
 @pytest.mark.seed("S2-65")
-def test_of_those_that_wait_the_lowest_goes_first(channel: Channel, key: ApiKey) -> None:
+def test_the_lowest_waiting_number_is_stored_first(channel: Channel, key: ApiKey) -> None:
     window(channel, 3000)
     fifth = early(key, 5)
     time.sleep(0.5)  # its window ends first
@@ -186,10 +184,10 @@ def test_of_those_that_wait_the_lowest_goes_first(channel: Channel, key: ApiKey)
     assert stored_sequence().skipped_count == 3
 
 
-def test_who_died_while_it_waited_holds_nobody_for_long(channel: Channel, key: ApiKey) -> None:
+def test_a_dead_waiting_request_delays_others_briefly(channel: Channel, key: ApiKey) -> None:
     window(channel, 100)
     send(key, 1)
-    dead = EarlyNumber(id=1, sequence_id=stored_sequence().id, number=3)
+    dead = PendingSequenceNumber(id=1, sequence_id=stored_sequence().id, number=3)
     dead.until = clock.now() + timedelta(seconds=1)
     dead.save()
     assert send(key, 5).status == 202
@@ -197,13 +195,13 @@ def test_who_died_while_it_waited_holds_nobody_for_long(channel: Channel, key: A
     assert stored_sequence().skipped_count == 3
 
 
-def test_without_a_window_nobody_waits(channel: Channel, key: ApiKey) -> None:
+def test_without_a_window_no_request_waits(channel: Channel, key: ApiKey) -> None:
     window(channel, 0)
     assert [send(key, number).status for number in (3, 2, 9)] == [202, 409, 202]
     assert stored_sequence().skipped_count == 7
 
 
-def test_each_producer_and_each_key_counts_for_itself(key: ApiKey) -> None:
+def test_sequences_are_per_producer_and_key(key: ApiKey) -> None:
     assert send(key, 1).status == 202
     assert send(key, 1, "B").status == 202
     assert send(ApiKeyFactory.create(), 1).status == 202
@@ -212,7 +210,9 @@ def test_each_producer_and_each_key_counts_for_itself(key: ApiKey) -> None:
     assert Sequence.objects.count() == 3
 
 
-def test_too_many_that_wait_are_refused(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_waiting_requests_are_refused(
+    key: ApiKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(in_turn, "bodies", ConcurrencyLimit(0))
     refused = send(key, 2)
     assert (refused.status, refused.json["code"]) == (429, "too_many_early")
@@ -222,13 +222,13 @@ def test_too_many_that_wait_are_refused(key: ApiKey, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("value", ["", "-1", "1.5", "x", "\u00b2", "9007199254740992", "9" * 400])
-def test_what_is_no_number_is_refused(key: ApiKey, way: None, value: str) -> None:
+def test_an_invalid_number_is_refused(key: ApiKey, way: None, value: str) -> None:
     named = {"Hookstation_Ordering_Key": "A", "Hookstation_Producer_Seq": value}
     answer = Api(key).post(URL, b"x", **named)
     assert (answer.status, answer.json["field"]) == (422, "Hookstation-Producer-Seq")
 
 
-def test_a_number_needs_a_key(key: ApiKey, way: None) -> None:
+def test_a_number_requires_an_ordering_key(key: ApiKey, way: None) -> None:
     answer = Api(key).post(URL, b"x", Hookstation_Producer_Seq="1")
     assert (answer.status, answer.json["field"]) == (422, "Hookstation-Producer-Seq")
 
@@ -266,7 +266,7 @@ def test_a_batch_waits_for_what_is_missing(channel: Channel, key: ApiKey) -> Non
     assert stored_sequence().skipped_count == 1
 
 
-def test_a_sequence_of_which_nothing_comes_is_forgotten(key: ApiKey) -> None:
+def test_an_unused_sequence_is_deleted(key: ApiKey) -> None:
     send(key, 1)
     assert list(sequence.forget(clock.now())) == []
     later = clock.now() + sequence.FORGOTTEN_AFTER + timedelta(seconds=1)
@@ -274,7 +274,7 @@ def test_a_sequence_of_which_nothing_comes_is_forgotten(key: ApiKey) -> None:
     assert send(key, 1).status == 202
 
 
-def test_messages_without_a_number_ask_nothing_of_sequences(
+def test_messages_without_a_number_query_no_sequences(
     key: ApiKey,
 ) -> None:
     Api(key).post(URL, b"x", Hookstation_Ordering_Key="A")

@@ -14,7 +14,7 @@ from channels_app.models import (
     Producer,
     Schedule,
 )
-from delivery.models import Delivery, Lane, Replay
+from delivery.models import Delivery, OrderingKey, Replay
 from tests.support.api import Api
 from tests.support.factories import (
     ApiKeyFactory,
@@ -35,7 +35,8 @@ BODIES: dict[str, object] = {
     "PATCH": {"url": "http://127.0.0.1:9/"},
 }
 TABLES: list[type[Model]] = [
-    ApiKey, Channel, Consumer, Delivery, EventType, Lane, Message, Producer, Replay, Schedule,
+    ApiKey, Channel, Consumer, Delivery, EventType, Message, OrderingKey, Producer, Replay,
+    Schedule,
 ]  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def addresses(db: None) -> dict[str, str]:
     event_type = EventTypeFactory.create(channel=consumer.channel)
     Message.objects.update(producer=key.producer)
     schedule = ScheduleFactory.create(channel=consumer.channel, producer=key.producer)
-    lane = Lane.objects.create(
+    key_row = OrderingKey.objects.create(
         id=7, consumer=consumer, ordering_key="A", head_id=delivery.id, head_at=timezone.now()
     )
     return {
@@ -66,7 +67,7 @@ def addresses(db: None) -> dict[str, str]:
         "delivery_id": to_public("dlv", delivery.id),
         "replay_id": to_public("rpl", 1),
         "schedule": schedule.name,
-        "ordering_key_id": to_public(ORDERING_KEY, lane.id),
+        "ordering_key_id": to_public(ORDERING_KEY, key_row.id),
     }
 
 
@@ -84,12 +85,12 @@ def _ignoring_use(key: ApiKey) -> ApiKey:
     return key
 
 
-def test_the_walk_sees_the_whole_api() -> None:
+def test_the_test_covers_every_route() -> None:
     assert len(ROUTES) >= 29
     assert "/api/v1/channels/<str:channel>/messages" in ROUTES
 
 
-@pytest.mark.trap("an open door and readable secrets")
+@pytest.mark.trap("missing authentication and readable secrets")
 @pytest.mark.parametrize("route", ROUTES)
 def test_without_a_key_every_route_is_401(route: str, addresses: dict[str, str]) -> None:
     before = rows(TABLES)
@@ -102,7 +103,7 @@ def test_without_a_key_every_route_is_401(route: str, addresses: dict[str, str])
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_without_the_scope_nothing_opens(route: str, addresses: dict[str, str]) -> None:
+def test_without_the_scope_every_route_is_403(route: str, addresses: dict[str, str]) -> None:
     api = Api(_ignoring_use(ApiKeyFactory.create(scopes=["nothing"])))
     before = rows(TABLES)
     for method in METHODS:

@@ -20,7 +20,7 @@ from channels_app.models import (
     ScheduleBody,
     Team,
 )
-from delivery.models import Attempt, Delivery, Lane, Replay
+from delivery.models import Attempt, Delivery, OrderingKey, Replay
 from tests.support import world
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
@@ -33,7 +33,7 @@ SCOPES = ["publish", "register", "receive", "read", "replay"]
 """All scopes but admin, which is not limited to a team."""
 TABLES: list[type[Model]] = [
     *(ApiKey, Attempt, Channel, Consumer, ConsumerSecret, Delivery, EventType),
-    *(Lane, Message, MessageBody, Producer, Replay, Schedule, ScheduleBody),
+    *(OrderingKey, Message, MessageBody, Producer, Replay, Schedule, ScheduleBody),
 ]
 pytestmark = pytest.mark.django_db
 
@@ -87,7 +87,7 @@ def private(made: World) -> set[str]:
 
 
 @pytest.mark.slow("walks every route")
-def test_everything_is_there_for_those_who_may() -> None:
+def test_owners_reach_every_object() -> None:
     """The tests below prove something only if the same requests work for an operator."""
     made = world.make(TeamFactory.create())
     api = Api(ApiKeyFactory.create(admin=True))
@@ -101,7 +101,7 @@ def test_everything_is_there_for_those_who_may() -> None:
     assert set(chain(*done.values())) <= {*worked, 405, 415, 422}
 
 
-def test_the_owner_reads_what_the_strangers_must_not() -> None:
+def test_the_owner_reads_its_objects() -> None:
     team = TeamFactory.create()
     made = world.make(team)
     api = Api(ApiKeyFactory.create(team=team, scopes=SCOPES))
@@ -127,7 +127,7 @@ def of_nobodys_producer(ours: Team) -> ApiKey:
 
 
 @pytest.mark.slow("walks every route and compares the tables after each request")
-@pytest.mark.trap("another tenant's object by its number")
+@pytest.mark.trap("another tenant's object by its id")
 @pytest.mark.parametrize(
     "stranger", [of_another_team, of_another_teams_producer, of_nobodys_producer]
 )
@@ -194,7 +194,7 @@ def test_a_key_for_another_channel_opens_nothing_here(stranger: Callable[[Team],
 
 
 @pytest.mark.slow("walks every route and compares the tables after each request")
-def test_an_internal_channel_is_nowhere_for_a_team_that_was_not_granted_it() -> None:
+def test_an_internal_channel_is_invisible_without_a_grant() -> None:
     """Its name cannot be guessed: responses are the same as for a name that never existed."""
     made = world.make(exposure="internal")
     team = TeamFactory.create()

@@ -22,7 +22,7 @@ def at(consumer: Any) -> str:
     return f"/channels/{consumer.channel.slug}/consumers/{consumer.client_id}/test"
 
 
-def test_the_consumers_answer_is_shown(api: Api, receiver: Receiver) -> None:
+def test_a_test_shows_the_consumers_response(api: Api, receiver: Receiver) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/hook"))
     receiver.script("/hook", [Reply(200, b"thanks", headers=(("X-Seen", "yes"),))])
 
@@ -39,7 +39,7 @@ def test_the_consumers_answer_is_shown(api: Api, receiver: Receiver) -> None:
     assert body["remote_address"] == "127.0.0.1"
 
 
-def test_a_refusal_is_an_answer_too(api: Api, receiver: Receiver) -> None:
+def test_a_test_shows_a_failing_response(api: Api, receiver: Receiver) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/status/500"))
 
     body = api.post(at(consumer), {}).json()
@@ -48,14 +48,14 @@ def test_a_refusal_is_an_answer_too(api: Api, receiver: Receiver) -> None:
     assert body["error"]
 
 
-def test_nobody_there_is_an_answer_too(api: Api) -> None:
+def test_a_test_shows_a_connection_failure(api: Api) -> None:
     body = api.post(at(ConsumerFactory.create())).json()
 
     assert (body["outcome"], body["status_code"]) == ("connection_refused", None)
     assert body["response"] == {"headers": "", "body": ""}
 
 
-def test_what_cannot_be_tested_says_why(api: Api) -> None:
+def test_an_untestable_consumer_is_refused_with_a_reason(api: Api) -> None:
     sealed = ConsumerFactory.create()
     ConsumerSecret.objects.filter(consumer=sealed).update(sealed=b"\x01nonsense")
 
@@ -74,7 +74,7 @@ def test_a_test_takes_no_fields(api: Api, body: Any, status: int) -> None:
     assert problem(api.post(at(ConsumerFactory.create()), body))[0] == status
 
 
-def test_who_may_test() -> None:
+def test_testing_requires_a_scope() -> None:
     channel = ChannelFactory.create(external=True)
     theirs = ConsumerFactory.create(channel=channel, team=TeamFactory.create())
     scopes = ["publish", "receive", "read", "replay"]
@@ -89,7 +89,7 @@ def test_who_may_test() -> None:
     assert problem(Api(scopes=["register"]).post("/channels/no/consumers/a/test"))[0] == 404
 
 
-def test_too_many_at_once_are_told_to_come_again(
+def test_too_many_concurrent_tests_get_retry_after(
     api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/hook"))

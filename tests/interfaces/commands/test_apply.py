@@ -94,7 +94,7 @@ def many(count: int, path: str = "hook", secret: bool = False) -> str:
     )
 
 
-@pytest.mark.trap("a request that costs by the row")
+@pytest.mark.trap("statements per row")
 def test_a_hundred_consumers_take_a_few_statements(file: Path) -> None:
     """The statements take the time: eleven for each of 3,000 consumers took most of a minute."""
     with CaptureQueriesContext(connection) as dry:
@@ -119,7 +119,7 @@ def test_a_hundred_consumers_take_a_few_statements(file: Path) -> None:
     assert Counter(actions) == {("consumer.create",): 100, ("consumer.update",): 100}
 
 
-@pytest.mark.trap("a request that costs by the row")
+@pytest.mark.trap("statements per row")
 def test_a_hundred_chosen_secrets_take_a_few_statements(file: Path) -> None:
     text, other = many(100, secret=True), many(100, secret=True)
     with CaptureQueriesContext(connection) as new:
@@ -143,8 +143,8 @@ def test_a_hundred_chosen_secrets_take_a_few_statements(file: Path) -> None:
     assert Counter(actions) == {("consumer.create",): 100, ("consumer.adopt_secret",): 200}
 
 
-@pytest.mark.trap("a request that costs by the row")
-def test_schedules_do_not_read_the_consumers_again_and_again(file: Path) -> None:
+@pytest.mark.trap("statements per row")
+def test_schedules_read_the_consumers_once(file: Path) -> None:
     text = many(1) + "".join(
         f'[[schedules]]\nchannel = "orders"\nname = "s{number}"\ncron = "* * * * *"\nbody = "x"\n'
         for number in range(5)
@@ -157,7 +157,7 @@ def test_schedules_do_not_read_the_consumers_again_and_again(file: Path) -> None
     assert len(reads) < 5, reads
 
 
-def test_a_long_file_says_how_far_it_is(
+def test_a_long_file_shows_progress(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(applying, "BATCH_SIZE", 3)
@@ -170,7 +170,7 @@ def test_a_long_file_says_how_far_it_is(
     ]
 
 
-def test_a_new_file_makes_everything_and_shows_it(file: Path) -> None:
+def test_a_new_file_creates_and_lists_everything(file: Path) -> None:
     said = apply(file)
 
     assert said.startswith(
@@ -217,7 +217,7 @@ def test_the_same_file_twice_changes_nothing(file: Path) -> None:
     ]
 
 
-def test_a_change_is_shown_from_and_to(file: Path) -> None:
+def test_a_change_is_shown_with_old_and_new_value(file: Path) -> None:
     apply(file)
 
     said = apply(file, FILE.replace("65536", "1000").replace("timeout_ms = 3000", ""))
@@ -229,7 +229,7 @@ def test_a_change_is_shown_from_and_to(file: Path) -> None:
     assert Consumer.objects.get().timeout_ms is None
 
 
-def test_a_changed_header_is_told_without_its_value(file: Path) -> None:
+def test_a_changed_header_is_shown_without_its_value(file: Path) -> None:
     apply(file)
 
     said = apply(file, FILE.replace("t0p", "s3cret"))
@@ -247,7 +247,7 @@ def test_a_dry_run_shows_the_same_and_writes_nothing(file: Path) -> None:
     assert rows() == [0, 0, 0, 0, 0]
 
 
-def test_a_switch_that_people_use_is_left_alone(file: Path) -> None:
+def test_the_paused_state_is_kept(file: Path) -> None:
     apply(file)
     channel = Channel.objects.get()
     channel.paused = True
@@ -279,7 +279,7 @@ def test_a_chosen_secret_signs_and_is_not_printed(file: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("text", [FILE, FILE + f'secret = "{new_secret()}"'], ids=["new", "chosen"])
-def test_a_process_without_the_key_applies_nothing(file: Path, text: str) -> None:
+def test_without_the_encryption_key_nothing_is_applied(file: Path, text: str) -> None:
     with host(generate_key()) as former:
         if text == FILE:
             data_encryption.encrypting_key()  # creates the installation's first key
@@ -371,7 +371,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "told"), BAD.values(), ids=BAD.keys())
-def test_a_bad_file_is_told_by_place_and_changes_nothing(
+def test_an_invalid_file_is_reported_by_position_and_changes_nothing(
     file: Path, text: str, told: list[str]
 ) -> None:
     with pytest.raises(CommandError) as caught:
@@ -384,7 +384,7 @@ def test_a_bad_file_is_told_by_place_and_changes_nothing(
     assert rows() == [0, 0, 0, 0, 0]
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"cannot be read: No such file"):
         call_command("apply", str(tmp_path / "nowhere.toml"))
 
@@ -398,7 +398,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Consumer.objects.get().client_id == "billing"
 
 
-def test_colours_only_where_they_are_wanted(file: Path) -> None:
+def test_colours_only_on_terminals(file: Path) -> None:
     assert "\x1b[32;1m+ channel orders\x1b[0m" in apply(file, dry_run=True, force_color=True)
 
 
@@ -414,7 +414,7 @@ body = '{"report": 1}'
 
 
 @pytest.mark.seed("S4-06")
-def test_a_schedule_stands_on_a_channel_of_the_same_file(file: Path) -> None:
+def test_a_schedule_can_use_a_channel_of_the_same_file(file: Path) -> None:
     assert "5 new" in apply(file, FILE + SCHEDULE, dry_run=True)
     assert not Schedule.objects.exists()
     said = apply(file, FILE + SCHEDULE)
@@ -434,9 +434,7 @@ def test_a_schedule_stands_on_a_channel_of_the_same_file(file: Path) -> None:
         ('cron = "* * * * *"\nbody = "1"\nevent_type = "order.created"', "body: "),
     ],
 )
-def test_a_schedule_that_cannot_be_used_takes_the_file_back(
-    file: Path, wrong: str, fault: str
-) -> None:
+def test_an_invalid_schedule_rolls_the_file_back(file: Path, wrong: str, fault: str) -> None:
     text = f'{FILE}\n[[schedules]]\nchannel = "orders"\nname = "daily"\n{wrong}\n'
     with pytest.raises(CommandError) as refused:
         apply(file, text)
@@ -467,7 +465,7 @@ team = "shop"
 """
 
 
-def test_a_team_is_made_before_what_belongs_to_it(file: Path) -> None:
+def test_a_team_is_created_before_its_objects(file: Path) -> None:
     said = apply(file, OWNED + TEAM)
 
     assert said.startswith(
@@ -509,7 +507,7 @@ def test_a_team_is_changed_and_keeps_its_people_and_its_name(file: Path) -> None
     assert entry.after == {"max_waiting_messages": None, "max_waiting_bytes": 5000}
 
 
-def test_a_new_team_has_nobody_and_its_slug_for_a_name(file: Path) -> None:
+def test_a_new_team_has_no_members_and_its_slug_as_name(file: Path) -> None:
     apply(file, '[[teams]]\nslug = "shop"\n')
     assert Team.objects.get().name == "shop"
     assert not Membership.objects.exists()
@@ -531,7 +529,7 @@ def test_a_new_team_has_nobody_and_its_slug_for_a_name(file: Path) -> None:
         ),
     ],
 )
-def test_a_team_that_cannot_be_used_takes_the_file_back(file: Path, text: str, told: str) -> None:
+def test_an_invalid_team_rolls_the_file_back(file: Path, text: str, told: str) -> None:
     with pytest.raises(CommandError) as refused:
         apply(file, f"{FILE}\n[[teams]]\n{text}\n")
     assert told in str(refused.value)

@@ -28,7 +28,7 @@ def create(producer: str, **options: Any) -> tuple[str, str]:
 
 
 @pytest.mark.django_db
-def test_the_key_stands_alone_on_stdout_and_opens_the_door() -> None:
+def test_only_the_key_is_on_stdout_and_it_works() -> None:
     Producer.objects.create(slug="shop")
 
     out, err = create("shop", all_channels=True)
@@ -73,7 +73,7 @@ def test_the_first_key_of_an_installation_makes_its_producer() -> None:
 
 
 @pytest.mark.django_db
-def test_existing_refuses_to_make_a_producer() -> None:
+def test_option_existing_refuses_to_create_a_producer() -> None:
     Producer.objects.create(slug="shop")
 
     with pytest.raises(CommandError, match=r"no producer 'shup'. There are: shop. .* --existing"):
@@ -83,8 +83,8 @@ def test_existing_refuses_to_make_a_producer() -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.trap("a key for all channels by leaving a field out")
-def test_the_command_asks_for_all_channels_in_words() -> None:
+@pytest.mark.trap("a key for all channels by omission")
+def test_the_command_requires_an_explicit_option_for_all_channels() -> None:
     with pytest.raises(CommandError, match=r"all_channels: .* set all_channels for all of them"):
         create("shop", scopes=["publish"])
     assert not ApiKey.objects.exists()
@@ -146,12 +146,12 @@ def test_a_producer_that_exists_stays_as_it_is() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("days", [0, -1, float("nan"), float("inf"), 1e9])
-def test_an_expiry_that_is_none(days: float) -> None:
+def test_an_invalid_expiry_is_refused(days: float) -> None:
     with pytest.raises(CommandError, match="--expires-days must be above 0"):
         create("shop", expires_days=days, all_channels=True)
 
 
-def test_an_unknown_scope_is_told_with_those_that_exist() -> None:
+def test_an_unknown_scope_is_reported_with_the_valid_ones() -> None:
     command = [sys.executable, "manage.py", "create_api_key", "shop", "--scope", "everything"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -85,7 +85,7 @@ def delete(slug: str, **options: Any) -> str:
 
 
 @pytest.mark.trap("a consumer that cannot be deleted")
-def test_everything_of_the_channel_goes_and_nothing_else() -> None:
+def test_delete_channel_deletes_only_the_channels_rows() -> None:
     make_channel("kept")
     kept = {kind: set(kind._default_manager.values_list("pk", flat=True)) for kind in KINDS}
     make_channel("orders")
@@ -97,7 +97,7 @@ def test_everything_of_the_channel_goes_and_nothing_else() -> None:
     assert left == kept
 
 
-def test_it_says_beforehand_what_goes() -> None:
+def test_delete_channel_shows_the_counts_first() -> None:
     make_channel("orders")
 
     said = delete("orders", dry_run=True)
@@ -108,8 +108,8 @@ def test_it_says_beforehand_what_goes() -> None:
     assert Consumer.objects.filter(state="active").count() == 2
 
 
-@pytest.mark.trap("a channel that goes with its backlog")
-def test_a_backlog_goes_by_force_alone() -> None:
+@pytest.mark.trap("a channel deleted with its backlog")
+def test_a_backlog_is_deleted_only_with_force() -> None:
     channel = make_channel("orders")
 
     with pytest.raises(CommandError, match=r"^Nothing was changed: 3 deliveries .* Add --force"):
@@ -123,7 +123,7 @@ def test_a_backlog_goes_by_force_alone() -> None:
     assert not Channel.objects.exists()
 
 
-def test_it_is_audited() -> None:
+def test_delete_channel_is_audited() -> None:
     make_channel("orders")
 
     delete("orders", yes_delete="orders", reason="closed shop")
@@ -142,7 +142,7 @@ def test_it_is_audited() -> None:
     }
 
 
-def test_nothing_is_sent_any_more_before_the_first_row_goes(
+def test_sending_stops_before_the_first_row_is_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_channel("orders")
@@ -173,7 +173,7 @@ def test_without_the_right_name_nothing_happens(answer: str | None) -> None:
     assert Consumer.objects.filter(state="active").count() == 2
 
 
-def test_an_unknown_channel_is_told_with_those_that_exist() -> None:
+def test_an_unknown_channel_is_reported_with_the_existing_ones() -> None:
     make_channel("orders", messages=0)
 
     with pytest.raises(CommandError, match=r"no channel 'order'. There are: orders\."):
@@ -190,7 +190,9 @@ def test_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Attempt.objects.exists()
 
 
-def test_messages_that_come_in_meanwhile_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_published_during_the_deletion_are_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     channel = make_channel("orders")
     real = channel_erasure.finish
     late = [True, False]
@@ -209,7 +211,7 @@ def test_messages_that_come_in_meanwhile_go_too(monkeypatch: pytest.MonkeyPatch)
     assert not Delivery.objects.exists()
 
 
-def test_what_comes_in_after_the_channel_is_gone_goes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_published_after_the_deletion_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     channel = make_channel("orders")
     consumers = list(Consumer.objects.filter(channel=channel))
     channel_id = channel.id

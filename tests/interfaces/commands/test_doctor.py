@@ -47,7 +47,7 @@ def start_a_pump() -> None:
 
 
 @pytest.mark.django_db
-def test_all_is_well() -> None:
+def test_doctor_without_findings_succeeds() -> None:
     start_a_pump()
 
     status, said = doctor()
@@ -58,7 +58,7 @@ def test_all_is_well() -> None:
 
 
 @pytest.mark.django_db
-def test_nobody_delivers_and_it_says_what_to_start() -> None:
+def test_doctor_without_pumps_names_the_command_to_start() -> None:
     status, said = doctor()
 
     assert status == 1
@@ -69,7 +69,7 @@ def test_nobody_delivers_and_it_says_what_to_start() -> None:
 
 
 @pytest.mark.django_db
-def test_a_setting_that_cannot_be_used_comes_before_warnings(settings: LazySettings) -> None:
+def test_doctor_lists_errors_before_warnings(settings: LazySettings) -> None:
     start_a_pump()
     settings.SECRET_KEY = "short"
     settings.DEBUG = True
@@ -82,7 +82,7 @@ def test_a_setting_that_cannot_be_used_comes_before_warnings(settings: LazySetti
 
 
 @pytest.mark.django_db
-def test_warnings_alone_are_no_failure(settings: LazySettings) -> None:
+def test_doctor_with_only_warnings_succeeds(settings: LazySettings) -> None:
     start_a_pump()
     settings.DEBUG = True
 
@@ -110,7 +110,7 @@ def test_json_is_for_programs() -> None:
 
 @pytest.mark.slow("starts a process")
 @pytest.mark.parametrize("url", ["mysql://u:p@127.0.0.1:1/x", "sqlite:////nowhere/x.sqlite3"])
-def test_without_a_database_it_still_says_what_it_can(tmp_path: Path, url: str) -> None:
+def test_doctor_works_without_a_database(tmp_path: Path, url: str) -> None:
     environment = {
         "PATH": os.environ["PATH"],
         "DATABASE_URL": url,
@@ -135,7 +135,7 @@ def test_without_a_database_it_still_says_what_it_can(tmp_path: Path, url: str) 
 
 
 @pytest.mark.slow("starts a process")
-def test_tables_that_are_missing_are_told_once(tmp_path: Path) -> None:
+def test_doctor_reports_missing_tables_once(tmp_path: Path) -> None:
     environment = {
         "PATH": os.environ["PATH"],
         "SECRET_KEY": "0123456789" * 6,

@@ -63,6 +63,6 @@ def test_a_consumer_brings_its_own_figures() -> None:
         (["--consumer", "rooms/nobody"], "There is no consumer rooms/nobody"),
     ],
 )
-def test_what_it_cannot_reckon_with(arguments: list[str], sentence: str) -> None:
+def test_invalid_figures_are_refused(arguments: list[str], sentence: str) -> None:
     with pytest.raises(CommandError, match=sentence):
         told(*arguments)

@@ -24,7 +24,7 @@ def help_of(name: str, app: str, monkeypatch: pytest.MonkeyPatch) -> tuple[BaseC
     return command, command.create_parser("manage.py", name).format_help()
 
 
-def test_all_commands_are_looked_at() -> None:
+def test_every_command_is_tested() -> None:
     folders = [ROOT / app / "management" / "commands" for app in ("broker_site", "delivery")]
     files = {module.name for module in pkgutil.iter_modules([str(folder) for folder in folders])}
 
@@ -33,7 +33,7 @@ def test_all_commands_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("name", "app"), OURS)
-def test_help_is_for_people(name: str, app: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_is_readable(name: str, app: str, monkeypatch: pytest.MonkeyPatch) -> None:
     command, text = help_of(name, app, monkeypatch)
 
     assert len(command.help) > 40
@@ -43,9 +43,7 @@ def test_help_is_for_people(name: str, app: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("name", "app"), OURS)
-def test_our_own_commands_give_examples(
-    name: str, app: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_commands_have_examples(name: str, app: str, monkeypatch: pytest.MonkeyPatch) -> None:
     command, text = help_of(name, app, monkeypatch)
 
     if isinstance(command, BaseOfOurs):

@@ -104,13 +104,13 @@ def test_a_body_that_is_json_is_sent_as_its_text() -> None:
     assert item == {"body": '{"ü":[1,2]}', "content_type": "application/json"}
 
 
-def test_a_message_keeps_what_it_brings() -> None:
+def test_a_line_keeps_its_fields() -> None:
     given = {"body": "x", "content_type": "text/plain", "priority": 7, "headers": {"A": "b"}}
 
     assert read(json.dumps(given)) == [given]
 
 
-def test_blank_lines_are_skipped_and_numbers_are_the_files() -> None:
+def test_blank_lines_are_skipped_and_line_numbers_kept() -> None:
     reader = Reader()
 
     lines = list(reader.read([b"\n", b'{"body": "x"}\n', b" \n", b"nonsense\n"]))
@@ -130,12 +130,12 @@ def test_blank_lines_are_skipped_and_numbers_are_the_files() -> None:
         (f'{{"body": {"[" * 100_000}', "This JSON is nested too deeply."),
     ],
 )
-def test_a_line_that_cannot_be_sent_says_why(line: str, told: str) -> None:
+def test_an_invalid_line_is_reported_with_a_reason(line: str, told: str) -> None:
     (fault,) = read(line)
     assert fault.startswith(told)
 
 
-def test_keys_are_made_of_line_and_place() -> None:
+def test_idempotency_keys_derive_from_line_and_position() -> None:
     line = '{"body": "x"}'
 
     keys = [item["idempotency_key"] for item in read(line, line, idempotent=True)]
@@ -177,7 +177,7 @@ def test_a_corpus_is_sent_byte_for_byte_with_the_key(file: Path, broker: Receive
     assert "The unknown field action was ignored (2 lines)." in said.err
 
 
-def test_refused_messages_are_told_by_line_and_fail_the_command(
+def test_refused_messages_are_reported_by_line_and_fail_the_command(
     file: Path, broker: Receiver
 ) -> None:
     broker.script(ADDRESS, [answer(202, 422, 200)])
@@ -203,7 +203,7 @@ def test_many_refused_lines_are_counted_not_listed(file: Path, broker: Receiver)
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_broker_that_is_busy_is_asked_again(file: Path, broker: Receiver, status: int) -> None:
+def test_a_busy_broker_is_retried(file: Path, broker: Receiver, status: int) -> None:
     broker.script(ADDRESS, [Reply(status), Reply(status), answer(202)])
     write(file, {"body": "x"})
 
@@ -214,7 +214,7 @@ def test_a_broker_that_is_busy_is_asked_again(file: Path, broker: Receiver, stat
     assert said.err.count("Trying again for up to 120 s.") == 1
 
 
-def test_patience_has_an_end(file: Path, broker: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_are_bounded(file: Path, broker: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlets.Api, "__init__", _impatient(outlets.Api.__init__))
     broker.script(ADDRESS, [Reply(503, body=b'{"detail": "No database."}')])
     write(file, {"body": "x"})
@@ -243,7 +243,7 @@ def test_a_batch_that_is_too_large_is_halved(file: Path, broker: Receiver) -> No
     assert said.status == 0
 
 
-def test_a_wrong_key_stops_at_once_with_the_brokers_words(file: Path, broker: Receiver) -> None:
+def test_an_invalid_key_stops_with_the_brokers_message(file: Path, broker: Receiver) -> None:
     broker.script(ADDRESS, [Reply(401, body=b'{"detail": "The key is unknown."}')])
     write(file, *({"body": str(number)} for number in range(5)))
 
@@ -282,7 +282,7 @@ def test_a_broken_connection_is_tried_again_only_where_that_is_safe(
     assert len(broker.requests()) == 3
 
 
-def test_nobody_there_is_said_plainly(
+def test_an_unreachable_broker_is_reported(
     file: Path, broker: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlets.Api, "__init__", _impatient(outlets.Api.__init__))
@@ -317,7 +317,7 @@ def test_a_dry_run_sends_nothing(file: Path, broker: Receiver) -> None:
         ({"batch": 0}, "--batch must be from 1 to 1000"),
     ],
 )
-def test_options_that_do_not_go(options: dict[str, Any], told: str) -> None:
+def test_incompatible_options_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(CommandError, match=told):
         Said("-", channel="orders", **options)
 
@@ -407,7 +407,7 @@ def way(
     return {"channel": "orders", "url": url, "key_file": str(key)}
 
 
-def test_a_channel_that_is_not_there(way: dict[str, Any], file: Path) -> None:
+def test_an_unknown_channel_is_reported(way: dict[str, Any], file: Path) -> None:
     write(file, {"body": "x"})
 
     said = Said(str(file), **way)
@@ -417,7 +417,7 @@ def test_a_channel_that_is_not_there(way: dict[str, Any], file: Path) -> None:
     assert said.out.startswith("0 messages (0 B) stored")
 
 
-def test_over_a_limit_it_stops_and_says_how_far_it_came(way: dict[str, Any], file: Path) -> None:
+def test_a_quota_stops_the_command_with_its_progress(way: dict[str, Any], file: Path) -> None:
     ChannelFactory.create(slug="orders", max_waiting_messages=3)
     write(file, *({"body": str(number)} for number in range(6)))
 
@@ -432,7 +432,7 @@ def test_over_a_limit_it_stops_and_says_how_far_it_came(way: dict[str, Any], fil
     assert [body for _, _, body in stored()] == [b"0", b"1"]
 
 
-def test_a_batch_that_never_fits_says_so(way: dict[str, Any], file: Path) -> None:
+def test_a_batch_that_never_fits_is_reported(way: dict[str, Any], file: Path) -> None:
     ChannelFactory.create(slug="orders", max_waiting_messages=3)
     write(file, *({"body": str(number)} for number in range(4)))
 
@@ -444,7 +444,7 @@ def test_a_batch_that_never_fits_says_so(way: dict[str, Any], file: Path) -> Non
     assert Said(str(file), **way, batch=3).out.startswith("3 messages (")
 
 
-def test_without_room_on_the_disk_it_stops(
+def test_a_full_disk_stops_the_command(
     way: dict[str, Any], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ChannelFactory.create(slug="orders")
@@ -457,7 +457,7 @@ def test_without_room_on_the_disk_it_stops(
     assert "Stopped after 0 lines: Nothing was stored: the broker's disk is full." in said.err
 
 
-def test_what_cannot_be_stored_is_told_by_line_and_the_rest_is_stored(
+def test_unstorable_lines_are_reported_and_the_rest_is_stored(
     way: dict[str, Any], file: Path
 ) -> None:
     ChannelFactory.create(slug="orders", max_body_bytes=10)
@@ -476,7 +476,7 @@ def test_what_cannot_be_stored_is_told_by_line_and_the_rest_is_stored(
 
 
 @pytest.mark.parametrize("way", ["http"], indirect=True)
-def test_a_message_that_no_request_may_have_stops_no_other(
+def test_a_too_large_message_stops_no_other(
     way: dict[str, Any], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = replace(conf.conf(), max_batch_bytes=300)
@@ -494,7 +494,7 @@ def test_a_message_that_no_request_may_have_stops_no_other(
     assert [body[:1] for _, _, body in stored()] == [b"a", b"b", b"d", b"e"]
 
 
-def test_what_was_stored_before_it_stopped_is_counted(file: Path, broker: Receiver) -> None:
+def test_messages_stored_before_a_stop_are_counted(file: Path, broker: Receiver) -> None:
     broker.script(ADDRESS, [Reply(413), answer(202, 202), Reply(403, body=b'{"detail": "No."}')])
     write(file, *({"body": str(number)} for number in range(4)))
 

@@ -79,7 +79,7 @@ def rotate(**options: Any) -> str:
     return out.getvalue()
 
 
-def test_a_new_key_stands_alone_on_stdout_and_seals() -> None:
+def test_only_the_new_key_is_on_stdout_and_it_encrypts() -> None:
     out = StringIO()
     call_command("generate_encryption_key", stdout=out)
 
@@ -88,7 +88,7 @@ def test_a_new_key_stands_alone_on_stdout_and_seals() -> None:
     assert ring.open(ring.encrypt(b"plain", b"row"), b"row") == b"plain"
 
 
-def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -> None:
+def test_after_a_rotation_the_new_key_decrypts_everything(install: Install) -> None:
     install(OLD)
     channel = Channel.objects.create(slug="orders")
     make_rows(channel)
@@ -125,7 +125,7 @@ def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -
     ]
 
 
-def test_after_a_rotation_answers_and_forwarded_headers_need_the_new_key_alone(
+def test_after_a_rotation_responses_and_headers_need_only_the_new_key(
     install: Install,
 ) -> None:
     install(OLD)
@@ -154,7 +154,7 @@ def test_after_a_rotation_answers_and_forwarded_headers_need_the_new_key_alone(
     assert data_encryption.decrypt_headers(message.id, message.headers) == {"X-Trace": "1"}
 
 
-def test_after_a_rotation_sigv4_secrets_need_the_new_key_alone(install: Install) -> None:
+def test_after_a_rotation_sigv4_secrets_need_only_the_new_key(install: Install) -> None:
     install(OLD)
     done = api_keys.create({"all_channels": True, "sigv4": True}, actor="test")
     api_keys.create({"all_channels": True}, actor="test")
@@ -222,7 +222,7 @@ def test_plain_bodies_from_before_digests_stay_as_they_are(install: Install) -> 
     )
 
 
-def test_a_missing_old_key_is_named_and_the_rest_is_done(install: Install) -> None:
+def test_a_missing_old_key_is_named_and_the_rest_is_rotated(install: Install) -> None:
     gone = generate_key()
     lost = install(gone)
     channel = Channel.objects.create(slug="orders")
@@ -241,8 +241,8 @@ def test_a_missing_old_key_is_named_and_the_rest_is_done(install: Install) -> No
     assert MessageBody.objects.get(message=message).key_id == new.primary_id
 
 
-@pytest.mark.trap("a key that only one host knows")
-def test_a_key_seals_nothing_while_a_living_process_has_not_read_it(install: Install) -> None:
+@pytest.mark.trap("an encryption key that only one host has")
+def test_a_key_is_not_used_until_every_running_process_has_read_it(install: Install) -> None:
     old = install(OLD)
     make_rows(Channel.objects.create(slug="orders"), bodies=1)
     behind = a_process(OLD, host="elsewhere")
@@ -259,7 +259,7 @@ def test_a_key_seals_nothing_while_a_living_process_has_not_read_it(install: Ins
     assert data_encryption.encrypting_key_id() == new.primary_id
 
 
-def test_who_lives_no_more_is_not_waited_for(install: Install) -> None:
+def test_dead_processes_do_not_delay_a_rotation(install: Install) -> None:
     install(OLD)
     make_rows(Channel.objects.create(slug="orders"), bodies=1)
     silent = clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1)
@@ -271,9 +271,9 @@ def test_who_lives_no_more_is_not_waited_for(install: Install) -> None:
     assert MessageBody.objects.get().key_id == new.primary_id
 
 
-@pytest.mark.trap("a start with another key")
+@pytest.mark.trap("a start with the wrong key")
 @pytest.mark.parametrize("command", ["broker", "worker", "rotate_keys"])
-def test_a_start_with_a_key_that_does_not_open_what_is_sealed_is_refused(
+def test_a_start_with_a_wrong_key_is_refused(
     install: Install, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Supervisor, "run", lambda self: pytest.fail("it started"))

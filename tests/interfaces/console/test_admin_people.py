@@ -20,7 +20,7 @@ def operator() -> Client:
     return console.operator()
 
 
-def test_a_person_is_made_and_the_password_is_nobodys_business(operator: Client) -> None:
+def test_a_user_is_created_without_showing_the_password(operator: Client) -> None:
     form = {"username": "nina", "password1": PASSWORD, "password2": PASSWORD}
     answer = operator.post(reverse("admin:auth_user_add"), form | {"usable_password": "true"})
     assert answer.status_code == 302, answer.context["adminform"].errors
@@ -32,7 +32,7 @@ def test_a_person_is_made_and_the_password_is_nobodys_business(operator: Client)
     assert PASSWORD not in str(entry.after)
 
 
-def test_what_a_person_may_do_is_written_down_before_and_after(operator: Client) -> None:
+def test_permission_changes_are_audited_with_old_and_new_values(operator: Client) -> None:
     nina = User.objects.create_user("nina")
     group = Group.objects.create(name="night shift")
     form = {
@@ -53,7 +53,7 @@ def test_what_a_person_may_do_is_written_down_before_and_after(operator: Client)
     assert (entry.before["groups"], entry.after["groups"]) == ([], ["night shift"])
 
 
-def test_a_new_password_and_an_end_are_written_down(operator: Client) -> None:
+def test_password_and_deactivation_changes_are_audited(operator: Client) -> None:
     nina = User.objects.create_user("nina", email="nina@example.com")
     nina.groups.add(Group.objects.create(name="night shift"))
     form = {"password1": PASSWORD, "password2": PASSWORD, "usable_password": "true"}
@@ -76,7 +76,7 @@ def written() -> list[tuple[str, str, str]]:
     return list(entries.values_list("actor", "action", "target"))
 
 
-def test_an_address_that_is_redirected_is_written_down(operator: Client) -> None:
+def test_changed_mail_addresses_are_audited(operator: Client) -> None:
     """Whoever controls a user's e-mail address can request a new password."""
     nina = User.objects.create_user("nina", "nina@example.com")
     row = EmailAddress.objects.create(user=nina, email="nina@example.com", primary=True)
@@ -97,7 +97,7 @@ def test_an_address_that_is_redirected_is_written_down(operator: Client) -> None
     ]
 
 
-def test_who_only_looks_at_addresses_verifies_none() -> None:
+def test_a_viewer_cannot_verify_mail_addresses() -> None:
     nina = User.objects.create_user("nina", "nina@example.com")
     row = EmailAddress.objects.create(user=nina, email="nina@example.com")
     otto = User.objects.create_user("otto", is_staff=True)

@@ -42,7 +42,7 @@ def make(kind: str, state: str, day: datetime, rows: int, run_id: int) -> Segmen
     )
 
 
-def test_it_shows_what_the_lake_has_of_each_day() -> None:
+def test_the_archive_page_shows_the_lake_by_day() -> None:
     run = PipelineRun.objects.create(job="archive", requested_at=clock.now(), requested_by="x")
     newest = datetime(2026, 10, 20, 7, tzinfo=UTC)
     for number in range(3):
@@ -64,7 +64,7 @@ def test_it_shows_what_the_lake_has_of_each_day() -> None:
     assert f"run {run.pk}" in text
 
 
-def test_a_segment_says_what_is_in_it() -> None:
+def test_a_segment_page_shows_its_content() -> None:
     segment = make("deliveries", "pruned", datetime(2026, 10, 20, 7, tzinfo=UTC), 1234, 9)
 
     text = operator().get(page_url(segment)).content.decode()
@@ -74,5 +74,5 @@ def test_a_segment_says_what_is_in_it() -> None:
     assert "1 channels have their own" in text
 
 
-def test_an_empty_archive_says_how_to_begin() -> None:
+def test_an_empty_archive_explains_how_to_start() -> None:
     assert "HOOKSTATION_LAKE" in operator().get(list_url(Segment)).content.decode()

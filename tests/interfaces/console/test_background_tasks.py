@@ -53,7 +53,7 @@ def rows(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.trap("code in a row of the task tables")
 @pytest.mark.parametrize("kind", KINDS)
-def test_looking_at_background_tasks_opens_no_pickle(
+def test_viewing_background_tasks_unpickles_nothing(
     kind: str, rows: dict[str, Any], operator: Client, tmp_path: Path
 ) -> None:
     assert "unfold" in console.look(operator, reverse(f"admin:django_q_{kind}_changelist"))
@@ -67,9 +67,7 @@ def test_looking_at_background_tasks_opens_no_pickle(
 
 @pytest.mark.trap("code in a row of the task tables")
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_makes_changes_or_repeats_a_background_task(
-    kind: str, rows: dict[str, Any], operator: Client
-) -> None:
+def test_background_tasks_are_read_only(kind: str, rows: dict[str, Any], operator: Client) -> None:
     olaf = User.objects.create_user("olaf", is_staff=True)
     olaf.user_permissions.set(Permission.objects.filter(content_type__app_label="django_q"))
     staff = Client()
@@ -89,14 +87,14 @@ def test_nobody_makes_changes_or_repeats_a_background_task(
     assert Schedule.objects.get().name == "theirs"
 
 
-def test_a_failed_task_tells_what_it_said(operator: Client) -> None:
+def test_a_failed_task_shows_its_error(operator: Client) -> None:
     row = task(False, result="it broke : <Traceback>")
     page = console.look(operator, reverse("admin:django_q_failure_change", args=[row.pk]))
 
     assert "it broke : &lt;Traceback&gt;" in page
 
 
-def test_what_waits_is_named_and_marked(operator: Client) -> None:
+def test_queued_tasks_are_named_and_marked(operator: Client) -> None:
     OrmQ.objects.all().delete()
     task_queue.add(task_queue.PIPELINE)
     task_queue.ensure_schedules()

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.django_db
 
 MODELS = console.models_of("channels_app")
 READ_ONLY = {"Message", "MessageBody", "AuditEntry", "IdempotencyRecord", "ConsumerSecret",
-             "ProducerRate", "DirectoryVersion", "EarlyNumber", "Invitation",
+             "ProducerRate", "ConfigVersion", "PendingSequenceNumber", "Invitation",
              "Sequence"}  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_every_table_has_its_pages(model: type[Model], operator: Client) -> None
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_an_onlooker_sees_and_cannot_change(model: type[Model]) -> None:
+def test_a_viewer_sees_and_cannot_change(model: type[Model]) -> None:
     onlooker = console.onlooker()
     console.fill()
     row = model._default_manager.all()[0]
@@ -103,7 +103,7 @@ def test_an_onlooker_sees_and_cannot_change(model: type[Model]) -> None:
 @pytest.mark.parametrize(
     "model", [m for m in MODELS if m.__name__ in READ_ONLY], ids=lambda model: model.__name__
 )
-def test_history_refuses_even_the_operator(model: type[Model], operator: Client) -> None:
+def test_history_is_read_only_for_operators(model: type[Model], operator: Client) -> None:
     console.fill()
     row = model._default_manager.all()[0]
     name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
@@ -118,7 +118,7 @@ def test_history_refuses_even_the_operator(model: type[Model], operator: Client)
     assert model._default_manager.filter(pk=row.pk).exists()
 
 
-def test_strangers_are_sent_to_the_login() -> None:
+def test_anonymous_users_are_redirected_to_sign_in() -> None:
     for model in MODELS:
         answer = Client().get(console.list_url(model))
         assert answer.status_code == 302
@@ -126,7 +126,7 @@ def test_strangers_are_sent_to_the_login() -> None:
     assert Client().get("/admin/", follow=True).request["PATH_INFO"] == "/accounts/login/"
 
 
-@pytest.mark.trap("an open door and readable secrets")
+@pytest.mark.trap("missing authentication and readable secrets")
 def test_secrets_are_on_no_page(operator: Client) -> None:
     console.fill()
     key, consumer = ApiKey.objects.get(), Consumer.objects.get()
@@ -160,7 +160,7 @@ def test_a_public_id_in_the_address_leads_to_the_page(operator: Client) -> None:
     assert (answer.status_code, answer["Location"]) == (302, console.page_url(message))
 
 
-@pytest.mark.trap("a body or an answer that runs as a page")
+@pytest.mark.trap("a body or response executed as a page")
 @pytest.mark.parametrize(
     ("body", "shown"),
     [
@@ -171,7 +171,9 @@ def test_a_public_id_in_the_address_leads_to_the_page(operator: Client) -> None:
     ],
     ids=["json", "html", "binary", "empty"],
 )
-def test_a_body_is_shown_and_never_run(operator: Client, body: bytes, shown: str) -> None:
+def test_a_body_is_shown_as_text_and_never_executed(
+    operator: Client, body: bytes, shown: str
+) -> None:
     message = MessageFactory.create(body=body)
 
     text = console.look(operator, console.page_url(message))
@@ -180,7 +182,7 @@ def test_a_body_is_shown_and_never_run(operator: Client, body: bytes, shown: str
     assert "<script>alert(1)" not in text
 
 
-def test_a_body_that_cannot_be_opened_says_why(operator: Client) -> None:
+def test_an_undecryptable_body_shows_the_reason(operator: Client) -> None:
     message = MessageFactory.create()
     MessageBody.objects.update(data=bytes([1]) + b"x" * 60, key_id=b"xxxx".hex())
 
@@ -189,7 +191,7 @@ def test_a_body_that_cannot_be_opened_says_why(operator: Client) -> None:
     assert "was changed or damaged" in console.look(operator, console.page_url(message))
 
 
-def test_a_body_is_downloaded_as_it_came(operator: Client) -> None:
+def test_a_body_is_downloaded_unchanged(operator: Client) -> None:
     message = MessageFactory.create(body=b"<html>\x00")
 
     answer = operator.get(reverse("admin:channels_app_message_body", args=[message.pk]))
@@ -214,7 +216,7 @@ def test_lists_of_messages_count_and_scan_nothing(operator: Client) -> None:
         assert all("LIMIT" in sql for sql in about), query
 
 
-@pytest.mark.trap("a state that nobody ends")
+@pytest.mark.trap("a state that never ends")
 def test_a_message_whose_deliveries_ended_is_finished(operator: Client) -> None:
     delivery = DeliveryFactory.create(delivered=True)
     message = delivery.message
@@ -229,7 +231,7 @@ def test_a_message_whose_deliveries_ended_is_finished(operator: Client) -> None:
         assert found == [state]
 
 
-def test_filters_find_what_they_say(operator: Client) -> None:
+def test_filters_select_matching_rows(operator: Client) -> None:
     mine = MessageFactory.create(event_type="order.paid")
     other = MessageFactory.create(cancelled=True)
     queries = {
@@ -249,7 +251,7 @@ def test_filters_find_what_they_say(operator: Client) -> None:
 # -- Changes of configuration ----------------------------------------------------------------------
 
 
-def test_a_channel_is_made_and_changed_by_its_step(operator: Client) -> None:
+def test_a_channel_is_created_and_changed(operator: Client) -> None:
     add = reverse("admin:channels_app_channel_add")
     values = values_of(operator, add) | {"slug": "orders", "content_types": "text/*\ntext/csv"}
 
@@ -269,7 +271,7 @@ def test_a_channel_is_made_and_changed_by_its_step(operator: Client) -> None:
     assert console.look(operator, console.list_url(AuditEntry, "?q=channel:ord"))
 
 
-def test_why_a_producer_is_disabled_stands_in_the_audit_log(operator: Client) -> None:
+def test_the_reason_for_disabling_a_producer_is_audited(operator: Client) -> None:
     page = console.page_url(ProducerFactory.create())
 
     too_long = values_of(operator, page) | {"disabled": "on", "reason": "x" * 201}
@@ -291,9 +293,7 @@ def test_why_a_producer_is_disabled_stands_in_the_audit_log(operator: Client) ->
         ("default_retry", "no-such-preset"),
     ],
 )
-def test_what_a_step_would_refuse_stands_beside_its_field(
-    operator: Client, field: str, value: str
-) -> None:
+def test_a_refused_value_is_reported_at_its_field(operator: Client, field: str, value: str) -> None:
     add = reverse("admin:channels_app_channel_add")
     values = values_of(operator, add) | {"slug": "orders", field: value}
 
@@ -319,13 +319,13 @@ def test_a_change_made_meanwhile_is_not_overwritten(operator: Client) -> None:
     assert "mine" in answer.content.decode()
 
 
-def test_channels_and_consumers_are_not_deleted_here(operator: Client) -> None:
+def test_the_console_cannot_delete_channels_and_consumers(operator: Client) -> None:
     for row in (ChannelFactory.create(), ConsumerFactory.create(), ProducerFactory.create()):
         name = f"admin:channels_app_{row._meta.model_name}_delete"
         assert operator.post(reverse(name, args=[row.pk]), {"post": "yes"}).status_code == 403
 
 
-def test_an_event_type_is_made_and_forgotten(operator: Client) -> None:
+def test_an_event_type_is_created_and_deleted(operator: Client) -> None:
     channel = ChannelFactory.create()
     add = reverse("admin:channels_app_eventtype_add")
     values = {"channel": channel.pk, "name": "order.paid", "schema": '{"type": "object"}'}
@@ -342,7 +342,7 @@ def test_an_event_type_is_made_and_forgotten(operator: Client) -> None:
     assert audited("event_type.delete").actor == "user:olga"
 
 
-def test_several_event_types_are_forgotten_one_by_one(operator: Client) -> None:
+def test_several_event_types_are_deleted(operator: Client) -> None:
     rows = EventTypeFactory.create_batch(2)
 
     operator.post(
@@ -357,7 +357,7 @@ def test_several_event_types_are_forgotten_one_by_one(operator: Client) -> None:
     assert AuditEntry.objects.filter(action="event_type.delete").count() == 2
 
 
-def test_a_consumer_is_made_and_its_secret_shown_once(operator: Client) -> None:
+def test_a_consumer_is_created_and_its_secret_shown_once(operator: Client) -> None:
     channel = ChannelFactory.create()
     add = reverse("admin:channels_app_consumer_add")
     values = values_of(operator, add) | {
@@ -460,7 +460,7 @@ def test_retry_overrides_are_rows_of_a_consumers_form(operator: Client) -> None:
 
 
 @pytest.mark.seed("S3-27", "S3-39")
-def test_how_a_consumer_acknowledges_is_set_and_its_address_renewed(operator: Client) -> None:
+def test_the_acknowledgement_mode_and_inbound_address_are_changed(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     page = console.page_url(consumer)
     values = values_of(operator, page)
@@ -496,7 +496,7 @@ def test_how_a_consumer_acknowledges_is_set_and_its_address_renewed(operator: Cl
     assert (consumer.ack, consumer.inbound_digest) == (None, None)
 
 
-def test_a_consumer_that_may_not_be_called_is_refused_beside_its_address(operator: Client) -> None:
+def test_a_forbidden_url_is_reported_at_its_field(operator: Client) -> None:
     channel = ChannelFactory.create()
     add = reverse("admin:channels_app_consumer_add")
     values = {"channel": channel.pk, "client_id": "x", "mode": "push", "rate_burst": 1}
@@ -506,6 +506,8 @@ def test_a_consumer_that_may_not_be_called_is_refused_beside_its_address(operato
 
     assert "url" in answer.context["adminform"].form.errors
     assert not Consumer.objects.exists()
+    refused = operator.post(add, values | {"url": "http://127.0.0.1:9/", "max_pumps": 0})
+    assert list(refused.context["adminform"].form.errors) == ["max_pumps"]
 
 
 def test_pause_and_resume_ask_first_and_are_audited(operator: Client) -> None:
@@ -529,7 +531,7 @@ def test_pause_and_resume_ask_first_and_are_audited(operator: Client) -> None:
     assert consumer.state == "active"
 
 
-def test_buttons_fit_the_state(operator: Client) -> None:
+def test_buttons_depend_on_the_state(operator: Client) -> None:
     rows = {
         state: console.look(operator, console.page_url(ConsumerFactory.create(state=state)))
         for state in ("active", "paused", "disabled", "retired")
@@ -561,7 +563,7 @@ def test_several_consumers_are_paused_at_once(operator: Client) -> None:
     assert "disabled already" in answer.content.decode()
 
 
-def test_a_new_secret_is_shown_in_the_dialog_alone(operator: Client) -> None:
+def test_a_new_secret_is_shown_only_in_the_dialog(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     rotate = reverse("admin:channels_app_consumer_rotate", args=[consumer.pk])
 
@@ -574,7 +576,7 @@ def test_a_new_secret_is_shown_in_the_dialog_alone(operator: Client) -> None:
     assert console.told(operator) == []
 
 
-def test_an_onlooker_gets_no_buttons() -> None:
+def test_a_viewer_gets_no_buttons() -> None:
     onlooker = console.onlooker()
     consumer = ConsumerFactory.create()
     key = ApiKeyFactory.create()
@@ -636,7 +638,7 @@ def test_a_key_for_sqs_clients_shows_both_values_once(operator: Client) -> None:
         ),
     ],
 )
-def test_a_key_of_no_use_is_not_made(operator: Client, field: str, values: dict[str, Any]) -> None:
+def test_a_useless_key_is_refused(operator: Client, field: str, values: dict[str, Any]) -> None:
     answer = operator.post(reverse("admin:channels_app_apikey_add"), values)
 
     assert not ApiKey.objects.exists()
@@ -692,16 +694,16 @@ def test_teams_and_memberships_are_audited(operator: Client) -> None:
 # -- The page layout -------------------------------------------------------------------------------
 
 
-def test_the_first_page_shows_where_everything_stands(operator: Client) -> None:
+def test_the_overview_shows_the_state_of_the_broker(operator: Client) -> None:
     DeliveryFactory.create_batch(3, dead=True)
 
     text = console.look(operator, reverse("admin:index"))
 
     assert "/admin/delivery/delivery/?state=dead" in text
-    assert "Living pumps" in text
+    assert "Running pumps" in text
     groups = operator.get("/admin/").context["groups"]
     cards = {card["title"]: card["value"] for _, cards in groups for card in cards}
-    assert (cards["Dead letters"], cards["Living pumps"], cards["Reconciliation gap"]) == (
+    assert (cards["Dead letters"], cards["Running pumps"], cards["Reconciliation gap"]) == (
         "3",
         0,
         0,
@@ -718,9 +720,7 @@ def test_the_search_leads_from_an_id_to_its_page(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("model", [Message, AuditEntry, IdempotencyRecord])
-def test_the_page_list_ends_where_reading_would_cost_too_much(
-    operator: Client, model: type[Model]
-) -> None:
+def test_a_list_ends_at_its_row_limit(operator: Client, model: type[Model]) -> None:
     console.fill()
 
     answer = operator.get(console.list_url(model, "?p=100000"))
@@ -728,7 +728,7 @@ def test_the_page_list_ends_where_reading_would_cost_too_much(
     assert answer.status_code == 302
 
 
-def test_json_is_laid_out_where_it_is_long_and_absent_where_there_is_none(operator: Client) -> None:
+def test_json_fields_are_formatted(operator: Client) -> None:
     ack = {"mode": "callback", "timeout_ms": 2000, "on_timeout": "proceed", "correlation": None}
     consumer = ConsumerFactory.create(ack=ack)
     form = operator.get(console.page_url(consumer)).context["adminform"].form

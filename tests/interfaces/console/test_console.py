@@ -56,20 +56,22 @@ def operator() -> Client:
         (console.list_url(Counter), ["Counters"]),
     ],
 )
-def test_the_sidebar_lights_up_where_one_is(operator: Client, address: str, lit: list[str]) -> None:
+def test_the_sidebar_highlights_the_current_page(
+    operator: Client, address: str, lit: list[str]
+) -> None:
     groups = operator.get(address).context["sidebar_navigation"]
 
     assert [item["title"] for group in groups for item in group["items"] if item["active"]] == lit
 
 
 @pytest.mark.slow("opens every page of the menu")
-def test_every_way_leads_somewhere(operator: Client) -> None:
+def test_every_navigation_link_works(operator: Client) -> None:
     for places in (*navigation.TABS, *(group.places for group in navigation.NAVIGATION)):
         for place in places:
             assert operator.get(place.link()).status_code == 200, place.title
 
 
-def test_only_ways_that_are_open_are_shown() -> None:
+def test_only_permitted_links_are_shown() -> None:
     user = User.objects.create_user("otto", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
     client = Client()
@@ -89,7 +91,7 @@ def test_the_chosen_state_is_a_tab(operator: Client) -> None:
     assert [item["title"] for item in tabs[0]["items"] if item["active"]] == ["Dead letters"]
 
 
-def test_dead_letters_wear_their_number(operator: Client) -> None:
+def test_the_dead_letter_link_shows_the_count(operator: Client) -> None:
     assert badge(operator) == ""
     make_deliveries(ConsumerFactory.create(), 3, state="dead")
     assert badge(operator) == "3"
@@ -163,7 +165,7 @@ def test_a_block_is_drawn_once_for_each_value_of_its_keys() -> None:
     assert 0 < len(remembered.drawn) <= console_tags.MAX_REMEMBERED
 
 
-def test_what_is_remembered_of_a_page_is_not_what_another_person_may_see(operator: Client) -> None:
+def test_cached_page_parts_do_not_leak_between_users(operator: Client) -> None:
     changelist = make_deliveries(ConsumerFactory.create(), 2, state="dead")
     onlooker = User.objects.create_user("otto", is_staff=True)
     onlooker.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
@@ -180,7 +182,7 @@ def test_what_is_remembered_of_a_page_is_not_what_another_person_may_see(operato
     assert parts(operator.get(DEAD).content.decode())[:50] == parts(full)[:50]
 
 
-def test_what_is_only_picked_from_a_window_is_left_to_unfold(operator: Client) -> None:
+def test_popup_lists_use_unfolds_templates(operator: Client) -> None:
     ConsumerFactory.create()
     answer = operator.get(console.list_url(Consumer, "?_popup=1"))
 
@@ -188,7 +190,7 @@ def test_what_is_only_picked_from_a_window_is_left_to_unfold(operator: Client) -
     assert "data-popup-opener" in answer.content.decode()
 
 
-def test_a_list_asks_for_as_many_templates_whatever_it_shows(operator: Client) -> None:
+def test_a_list_renders_a_constant_number_of_templates(operator: Client) -> None:
     make_deliveries(ConsumerFactory.create(), 1, state="dead")
     _, few = operator.get(DEAD), operator.get(DEAD)
     make_deliveries(ConsumerFactory.create(), 19, state="dead")

@@ -28,7 +28,7 @@ def part(page: str) -> str:
     return page.partition('id="health"')[2].partition("</section>")[0]
 
 
-def test_a_failing_consumer_says_since_when_and_how(operator: Client) -> None:
+def test_a_failing_consumer_shows_since_when_and_how(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     ConsumerHealth.objects.create(
         consumer=consumer,
@@ -52,7 +52,7 @@ def test_a_failing_consumer_says_since_when_and_how(operator: Client) -> None:
     assert "Failing since" not in well
 
 
-def test_counts_lead_to_the_consumers_deliveries(operator: Client) -> None:
+def test_counts_link_to_the_consumers_deliveries(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 3, state="dead")
     make_deliveries(ConsumerFactory.create(), 1, state="dead")
@@ -66,7 +66,7 @@ def test_counts_lead_to_the_consumers_deliveries(operator: Client) -> None:
     assert re.search(r"Dead</dt><dd><a[^>]+>3</a>", shown)
 
 
-def test_a_consumer_that_got_nothing_yet_says_so(operator: Client) -> None:
+def test_a_consumer_without_deliveries_is_marked(operator: Client) -> None:
     page = console.page_url(ConsumerFactory.create())
 
     assert "Nothing was sent to it yet" in part(console.look(operator, page))

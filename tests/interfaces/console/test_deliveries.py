@@ -58,7 +58,7 @@ def test_every_table_has_its_pages(model: type[Model], operator: Client) -> None
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_history_refuses_even_the_operator(model: type[Model], operator: Client) -> None:
+def test_history_is_read_only_for_operators(model: type[Model], operator: Client) -> None:
     console.fill()
     row = model._default_manager.all()[0]
     name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
@@ -75,7 +75,7 @@ def test_history_refuses_even_the_operator(model: type[Model], operator: Client)
 # -- Lists -----------------------------------------------------------------------------------------
 
 
-def test_a_page_reads_no_further_than_it_shows(operator: Client) -> None:
+def test_a_page_reads_only_its_rows(operator: Client) -> None:
     rows = make_deliveries(ConsumerFactory.create(), 60, state="dead")
     latest_first = [str(row) for row in reversed(rows)]
 
@@ -89,7 +89,7 @@ def test_a_page_reads_no_further_than_it_shows(operator: Client) -> None:
     assert not any(before in query["sql"] for query in queries)
 
 
-def test_pages_of_an_outcome_hold_each_row_once_as_deep_as_they_say(
+def test_pages_filtered_by_outcome_list_each_row_once(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = ConsumerFactory.create()
@@ -116,7 +116,7 @@ def test_pages_of_an_outcome_hold_each_row_once_as_deep_as_they_say(
     assert pages(f"?consumer={consumer.pk}&outcome=timeout") == [expected[:10], [], []]
 
 
-def test_what_was_selected_is_found_when_newer_rows_have_pushed_it_on(operator: Client) -> None:
+def test_selected_rows_are_found_after_newer_rows_arrive(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     selected = make_deliveries(consumer, 1, state="dead")[0]
     make_deliveries(consumer, 30, state="dead")
@@ -128,7 +128,7 @@ def test_what_was_selected_is_found_when_newer_rows_have_pushed_it_on(operator: 
 
 
 @pytest.mark.slow("tries every filter")
-def test_filters_find_what_they_say(operator: Client) -> None:
+def test_filters_select_matching_rows(operator: Client) -> None:
     billing = ConsumerFactory.create(client_id="billing")
     crm = ConsumerFactory.create(client_id="crm", channel=billing.channel)
     dead = DeliveryFactory.create(consumer=billing, dead=True)
@@ -159,7 +159,7 @@ def test_filters_find_what_they_say(operator: Client) -> None:
     assert shown(operator, "?state=nonsense&consumer=x&since=-1&outcome=y") == every
 
 
-def test_the_newest_of_many_piles_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_lists_are_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_module, "RANGES", 2)
     consumers = ConsumerFactory.create_batch(3)
     rows = [
@@ -180,7 +180,7 @@ def test_the_newest_of_many_piles_come_in_order(monkeypatch: pytest.MonkeyPatch)
     assert newest([], None) == []
 
 
-@pytest.mark.trap("dead letters that are counted wrong or slowly")
+@pytest.mark.trap("wrong or slow counts of dead letters")
 def test_lists_read_by_index_and_count_nothing(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     DeliveryFactory.create_batch(3, consumer=consumer, dead=True)
@@ -197,7 +197,7 @@ def test_lists_read_by_index_and_count_nothing(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("query", ["?p=401", "?p=100000"])
-def test_a_list_ends_where_reading_on_would_cost_too_much(operator: Client, query: str) -> None:
+def test_a_merged_list_ends_at_its_row_limit(operator: Client, query: str) -> None:
     assert operator.get(console.list_url(Delivery, query)).status_code == 302
 
 
@@ -227,7 +227,7 @@ def test_a_delivery_reads_as_a_timeline(operator: Client) -> None:
     assert "<script>alert(1)" not in text
 
 
-def test_a_body_is_for_who_may_see_messages() -> None:
+def test_a_body_requires_permission_to_view_messages() -> None:
     delivery = DeliveryFactory.create(dead=True)
     page = console.page_url(delivery)
     attempt = AttemptFactory.create(
@@ -252,7 +252,7 @@ def test_a_body_is_for_who_may_see_messages() -> None:
     assert "hs-hex" not in text
 
 
-def test_what_was_sent_stands_beside_what_was_answered(operator: Client) -> None:
+def test_the_request_is_shown_beside_the_response(operator: Client) -> None:
     delivery = DeliveryFactory.create(
         dead=True,
         consumer__url="http://127.0.0.1:9/it's",
@@ -278,14 +278,14 @@ def test_what_was_sent_stands_beside_what_was_answered(operator: Client) -> None
     assert command[-2:] == ["--data-binary", '{"who": "it\'s me"}']
 
 
-def test_what_is_to_come_stands_at_the_end(operator: Client) -> None:
+def test_the_next_attempt_is_last_on_the_timeline(operator: Client) -> None:
     waits, held = DeliveryFactory.create(retrying=True), DeliveryFactory.create(in_flight=True)
 
     assert "Not sent before this instant." in console.look(operator, console.page_url(waits))
     assert "Its worker has until then." in console.look(operator, console.page_url(held))
 
 
-def test_a_thousand_attempts_do_not_make_a_page_of_a_thousand(operator: Client) -> None:
+def test_the_number_of_shown_attempts_is_bounded(operator: Client) -> None:
     delivery = DeliveryFactory.create(dead=True, attempt_count=120)
     for number in range(60, 121):
         AttemptFactory.create(delivery=delivery, number=number)
@@ -343,7 +343,7 @@ def test_a_button_in_the_list_replays_and_leads_back_to_it(operator: Client) -> 
 
 
 @pytest.mark.parametrize("before", ["", "https://elsewhere/admin/delivery/delivery/", "/admin/"])
-def test_a_button_leads_nowhere_else(operator: Client, before: str) -> None:
+def test_action_redirects_stay_on_this_site(operator: Client, before: str) -> None:
     delivery = DeliveryFactory.create(dead=True)
     button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
 
@@ -352,7 +352,7 @@ def test_a_button_leads_nowhere_else(operator: Client, before: str) -> None:
     assert answer.headers["Location"] == console.page_url(delivery)
 
 
-def test_a_link_alone_replays_nothing(operator: Client) -> None:
+def test_a_get_request_replays_nothing(operator: Client) -> None:
     delivery = DeliveryFactory.create(dead=True)
     button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
 
@@ -364,7 +364,7 @@ def test_a_link_alone_replays_nothing(operator: Client) -> None:
     assert delivery.state == "dead"
 
 
-def test_what_is_on_its_way_is_not_replayed(operator: Client) -> None:
+def test_a_delivery_in_flight_is_not_replayed(operator: Client) -> None:
     delivery = DeliveryFactory.create(in_flight=True)
     button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
     assert button not in console.look(operator, console.page_url(delivery))
@@ -411,7 +411,7 @@ def test_selected_deliveries_become_one_replay(operator: Client) -> None:
     assert left.state == "dead"
 
 
-def test_selected_deliveries_are_cancelled_where_they_can_be(operator: Client) -> None:
+def test_selected_queued_deliveries_are_cancelled(operator: Client) -> None:
     queued, dead = DeliveryFactory.create(), DeliveryFactory.create(dead=True)
 
     bulk = {"action": "cancel_selected", "_selected_action": [queued.pk, dead.pk]}
@@ -437,7 +437,7 @@ def test_a_running_replay_can_be_stopped(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("values", [{"dead": True}, {}], ids=["dead", "queued"])
-def test_an_onlooker_repairs_nothing(values: dict[str, Any]) -> None:
+def test_a_viewer_cannot_replay_or_cancel(values: dict[str, Any]) -> None:
     onlooker = console.onlooker()
     delivery = DeliveryFactory.create(**values)
     text = console.look(onlooker, console.page_url(delivery))
@@ -452,7 +452,7 @@ def test_an_onlooker_repairs_nothing(values: dict[str, Any]) -> None:
     assert "replay_selected" not in console.look(onlooker, console.list_url(Delivery))
 
 
-def test_a_page_that_does_not_say_how_far_it_is_cannot_be_registered() -> None:
+def test_a_list_without_pagination_cannot_be_registered() -> None:
     class Silent(LivePage):
         pass
 
@@ -460,10 +460,8 @@ def test_a_page_that_does_not_say_how_far_it_is_cannot_be_registered() -> None:
         Silent(Replay, admin.site)
 
 
-@pytest.mark.trap("a repair that comes late or never")
-def test_what_people_send_again_is_told_to_its_pump(
-    operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.trap("a replay that starts late or never")
+def test_a_manual_replay_wakes_its_pump(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     monkeypatch.setattr(wakeups.wakeup_sender, "due", told.extend)
     delivery = DeliveryFactory.create(dead=True)
@@ -475,8 +473,8 @@ def test_what_people_send_again_is_told_to_its_pump(
     assert told == 2 * [delivery.consumer_id]
 
 
-@pytest.mark.trap("a key that sends twice")
-def test_what_was_delivered_is_sent_again_after_a_question(operator: Client) -> None:
+@pytest.mark.trap("a key press that sends twice")
+def test_replaying_a_delivered_message_asks_for_confirmation(operator: Client) -> None:
     delivered, dead = DeliveryFactory.create(delivered=True), DeliveryFactory.create(dead=True)
     question = 'data-asks="This was delivered. Replay it?"'
     page = console.look(operator, console.list_url(Delivery, "?state=delivered"))

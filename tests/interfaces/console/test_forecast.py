@@ -22,7 +22,7 @@ def operator() -> Client:
     return console.operator()
 
 
-def test_it_says_what_to_do_where_nobody_has_looked(operator: Client) -> None:
+def test_a_page_without_results_explains_how_to_start(operator: Client) -> None:
     text = console.look(operator, PAGE)
 
     assert "python -m pipeline forecast --backtest" in text
@@ -69,7 +69,7 @@ def test_a_channel_has_a_strip_of_its_own(operator: Client) -> None:
     assert "By channel" in console.look(operator, f"{PAGE}?channel=nonsense")
 
 
-def test_hours_that_stand_on_less_are_said(operator: Client) -> None:
+def test_hours_with_little_data_are_marked(operator: Client) -> None:
     console.forecast(1, timezone.now())
     first = ForecastFrame.objects.filter(channel_id=0).earliest("begins_at")
     ForecastFrame.objects.filter(pk=first.pk).update(basis="days")
@@ -97,7 +97,7 @@ def test_days_begin_at_midnight() -> None:
     assert [sum(cell.frame is not None for cell in day.cells) for day in days] == [2, 2]
 
 
-def test_it_is_shut_to_others() -> None:
+def test_the_page_requires_permission() -> None:
     client = Client()
     client.force_login(User.objects.create_user("eve", is_staff=True))
 

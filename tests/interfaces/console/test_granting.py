@@ -62,7 +62,7 @@ def fields_of(user: User, **changes: Any) -> dict[str, Any]:
 # -- Roles -----------------------------------------------------------------------------------------
 
 
-def test_migrating_makes_three_roles_true() -> None:
+def test_migrating_restores_the_three_groups() -> None:
     Group.objects.filter(name="Viewer").delete()
     Group.objects.get(name="Operator").permissions.clear()
     call_command("migrate", verbosity=0)
@@ -72,7 +72,7 @@ def test_migrating_makes_three_roles_true() -> None:
     assert 0 < sizes[0] < sizes[1] < sizes[2]
 
 
-def test_each_role_has_what_the_one_before_it_has() -> None:
+def test_each_group_includes_the_weaker_one() -> None:
     before: set[str] = set()
     for role in access.ROLES:
         mine = person(role.name.lower(), groups=(role.name,)).get_all_permissions()
@@ -80,7 +80,7 @@ def test_each_role_has_what_the_one_before_it_has() -> None:
         before = mine
 
 
-def test_what_roles_may_not() -> None:
+def test_groups_lack_forbidden_permissions() -> None:
     viewer = person("vera", groups=("Viewer",))
     operator = person("otto", groups=("Operator",))
     assert {name.partition(".")[2].partition("_")[0] for name in viewer.get_all_permissions()} == {
@@ -100,7 +100,7 @@ def _has(user: User, needs: Any) -> bool:
     return all(user.has_perm(need) for need in needs)
 
 
-def test_every_need_is_a_permission_that_exists() -> None:
+def test_every_required_permission_exists() -> None:
     rows = Permission.objects.select_related("content_type")
     known = {f"{row.content_type.app_label}.{row.codename}" for row in rows}
     for needs in (*access.SCOPES.values(), *access.TEAM_ROLES.values()):
@@ -109,7 +109,7 @@ def test_every_need_is_a_permission_that_exists() -> None:
 
 
 @pytest.mark.parametrize("page", ["user", "group"])
-def test_the_roles_are_explained_where_people_are(page: str) -> None:
+def test_the_user_pages_explain_the_groups(page: str) -> None:
     shown = console.look(console.operator(), reverse(f"admin:auth_{page}_changelist"))
     for role in access.ROLES:
         assert role.summary in shown
@@ -122,9 +122,9 @@ def key_form(*scopes: str) -> dict[str, Any]:
     return {"label": "mine", "scopes": list(scopes), "channels": "", "all_channels": "on"}
 
 
-@pytest.mark.trap("a permission that opens the others")
+@pytest.mark.trap("privilege escalation")
 @pytest.mark.parametrize("scope", keys.SCOPES)
-def test_add_apikey_alone_makes_no_key(scope: str) -> None:
+def test_permission_add_apikey_alone_creates_no_key(scope: str) -> None:
     weak = client_of(person("wim", "channels_app.add_apikey", "channels_app.view_apikey"))
     answer = weak.post(reverse("admin:channels_app_apikey_add"), key_form(scope))
 
@@ -132,7 +132,7 @@ def test_add_apikey_alone_makes_no_key(scope: str) -> None:
     assert not ApiKey.objects.exists()
 
 
-def test_a_key_does_what_its_maker_may() -> None:
+def test_a_key_cannot_exceed_its_creators_permissions() -> None:
     maker = client_of(person("mia", "channels_app.add_apikey", *access.SCOPES["read"]))
     page = reverse("admin:channels_app_apikey_add")
     assert "hsk_" in maker.post(page, key_form("read")).content.decode()
@@ -140,8 +140,8 @@ def test_a_key_does_what_its_maker_may() -> None:
     assert [key.scopes for key in ApiKey.objects.all()] == [["read"]]
 
 
-@pytest.mark.trap("a key for all channels by leaving a field out")
-def test_the_console_asks_for_all_channels_in_words() -> None:
+@pytest.mark.trap("a key for all channels by omission")
+def test_the_console_requires_an_explicit_choice_of_all_channels() -> None:
     page, form = reverse("admin:channels_app_apikey_add"), key_form("publish")
     del form["all_channels"]
     operator = console.operator()
@@ -155,7 +155,7 @@ def test_the_console_asks_for_all_channels_in_words() -> None:
     assert "all, including future ones" in console.look(operator, shown)
 
 
-def test_the_successor_of_a_stronger_key_is_shown_to_nobody_weaker() -> None:
+def test_rotating_a_stronger_key_is_refused() -> None:
     key = ApiKeyFactory.create(admin=True)
     weak = client_of(person("wim", "channels_app.change_apikey", "channels_app.view_apikey"))
     page = reverse("admin:channels_app_apikey_rotate", args=[key.pk])
@@ -175,8 +175,8 @@ def manager() -> Client:
     return client_of(person("max", *people, *more, *factors))
 
 
-@pytest.mark.trap("a permission that opens the others")
-def test_change_user_alone_makes_no_superuser(manager: Client) -> None:
+@pytest.mark.trap("privilege escalation")
+def test_permission_change_user_alone_makes_no_superuser(manager: Client) -> None:
     for name in ("max", "nina"):
         user = User.objects.filter(username=name).first() or person(name)
         page = reverse("admin:auth_user_change", args=[user.pk])
@@ -185,7 +185,7 @@ def test_change_user_alone_makes_no_superuser(manager: Client) -> None:
         assert not user.is_superuser
 
 
-def test_change_user_alone_gives_no_permission_and_no_group(manager: Client) -> None:
+def test_permission_change_user_alone_grants_nothing(manager: Client) -> None:
     nina = person("nina")
     page = reverse("admin:auth_user_change", args=[nina.pk])
     strong = Permission.objects.get(codename="add_apikey")
@@ -207,9 +207,9 @@ STRONGER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.trap("a permission that opens the others")
+@pytest.mark.trap("privilege escalation")
 @pytest.mark.parametrize("kind", [*STRONGER, "owner of a team"])
-def test_nobody_takes_over_whoever_has_more(manager: Client, kind: str) -> None:
+def test_accounts_with_more_permissions_cannot_be_changed(manager: Client, kind: str) -> None:
     strong = person("stella", **STRONGER.get(kind, {}))
     if kind == "owner of a team":
         Membership.objects.create(team=TeamFactory.create(), user=strong, role="owner")
@@ -247,7 +247,7 @@ def test_nobody_takes_over_whoever_has_more(manager: Client, kind: str) -> None:
     assert Authenticator.objects.filter(pk=factor.pk).exists()
 
 
-def test_an_administrator_looks_after_all_but_superusers() -> None:
+def test_an_administrator_manages_all_users_except_superusers() -> None:
     anna = client_of(person("anna", groups=("Administrator",)))
     nina = person("nina", groups=("Operator",))
     role = Group.objects.get(name="Administrator")
@@ -262,7 +262,7 @@ def test_an_administrator_looks_after_all_but_superusers() -> None:
 # -- Groups and teams ------------------------------------------------------------------------------
 
 
-def test_a_group_gets_no_more_than_its_maker_has() -> None:
+def test_a_group_cannot_exceed_its_editors_permissions() -> None:
     gina = client_of(person("gina", "auth.add_group", "auth.change_group", "auth.view_group"))
     own, other = (Permission.objects.get(codename=code) for code in ("add_group", "add_user"))
     page = reverse("admin:auth_group_add")
@@ -275,7 +275,7 @@ def test_a_group_gets_no_more_than_its_maker_has() -> None:
         assert gina.post(page, {"name": "mine", "permissions": [own.pk]}).status_code == 403
 
 
-def test_a_ready_role_is_changed_by_nobody() -> None:
+def test_built_in_groups_cannot_be_changed() -> None:
     role = Group.objects.get(name="Viewer")
     operator = console.operator()
     page = reverse("admin:auth_group_change", args=[role.pk])
@@ -283,7 +283,7 @@ def test_a_ready_role_is_changed_by_nobody() -> None:
     assert operator.post(reverse("admin:auth_group_delete", args=[role.pk])).status_code == 403
 
 
-def test_whoever_may_not_take_over_an_owner_does_not_remove_one_first() -> None:
+def test_a_stronger_team_owner_cannot_be_removed() -> None:
     weak = client_of(person("wim", "channels_app.delete_membership", "auth.change_user"))
     team = TeamFactory.create()
     row = Membership.objects.create(team=team, user=person("stella"), role="owner")
@@ -294,7 +294,7 @@ def test_whoever_may_not_take_over_an_owner_does_not_remove_one_first() -> None:
     assert Membership.objects.filter(pk=row.pk).exists()
 
 
-def test_an_operator_gives_no_team_a_producer() -> None:
+def test_an_operator_cannot_give_a_team_a_producer() -> None:
     """A team creates keys for its producers, and sees them."""
     otto = person("otto", groups=("Operator",))
     team = TeamFactory.create()
@@ -314,7 +314,7 @@ def test_an_operator_gives_no_team_a_producer() -> None:
     assert (producer.description, producer.team_id) == ("mine", None)
 
 
-def test_add_membership_alone_makes_no_member() -> None:
+def test_permission_add_membership_alone_adds_no_member() -> None:
     weak = person("wim", "channels_app.add_membership", "channels_app.change_membership")
     team = TeamFactory.create()
     page = reverse("admin:channels_app_membership_add")

@@ -39,7 +39,7 @@ def names(client: Client, query: str = "") -> list[list[str]]:
     return [[line.name for line in lines] for _, lines in client.get(PAGE + query).context["parts"]]
 
 
-def test_the_worst_come_first_and_few_attempts_are_no_reason(operator: Client) -> None:
+def test_lowest_health_scores_come_first_if_there_are_enough_attempts(operator: Client) -> None:
     down, flaky, few, idle, well = ConsumerFactory.create_batch(5)
     judge(well, attempts=5000, score=100)
     judge(few, attempts=1, score=38)
@@ -61,7 +61,7 @@ def test_the_worst_come_first_and_few_attempts_are_no_reason(operator: Client) -
     assert f"consumer={well.id}" not in text
 
 
-def test_a_day_stands_beside_those_before(operator: Client) -> None:
+def test_a_day_is_compared_with_previous_days(operator: Client) -> None:
     crm = ConsumerFactory.create()
     known: dict[str, Any] = {
         **{"score": 60, "failed": 40, "p95_ms": 2500.0, "recoveries": 2, "outage_s": 5400.0},
@@ -101,18 +101,18 @@ def test_a_day_can_be_chosen(operator: Client) -> None:
     assert "Health, 2026-11-21" in console.look(operator, f"{PAGE}?day=nonsense")
 
 
-def test_what_is_gone_keeps_its_number(operator: Client) -> None:
+def test_deleted_objects_keep_their_id(operator: Client) -> None:
     HealthDay.objects.create(day=DAY, consumer_id=4711, reason="x", objective=99, score=50)
     assert names(operator) == [["#4711, deleted"], []]
     console.look(operator, PAGE)
 
 
-def test_nothing_measured_says_how_to_measure(operator: Client) -> None:
+def test_an_empty_health_page_explains_how_to_start(operator: Client) -> None:
     for query in ("", "?day=2026-11-20"):
         assert "Nothing was measured yet" in console.look(operator, PAGE + query)
 
 
-def test_who_may_not_see_health_does_not_see_it() -> None:
+def test_health_requires_permission() -> None:
     client = Client()
     client.force_login(User.objects.create_user("nina", is_staff=True))
 

@@ -24,7 +24,7 @@ def part(page: str) -> str:
     return page.partition('id="leases"')[2].partition("</section>")[0]
 
 
-def test_a_consumers_page_says_who_holds_what_and_until_when(operator: Client) -> None:
+def test_a_consumers_page_lists_its_leases(operator: Client) -> None:
     consumer = waiting(b"x", b"y")
     page = console.page_url(consumer)
     assert "No worker holds a lease." in part(console.look(operator, page))
@@ -39,7 +39,7 @@ def test_a_consumers_page_says_who_holds_what_and_until_when(operator: Client) -
     assert "not known any more" in part(console.look(operator, page))
 
 
-def test_the_list_of_workers_says_how_one_becomes_one(operator: Client) -> None:
+def test_an_empty_list_of_workers_explains_how_to_start(operator: Client) -> None:
     page = console.list_url(PullWorker)
     assert "No workers yet" in console.look(operator, page)
     Worker(waiting(b"x")).receive(worker_id="printer")
@@ -53,7 +53,7 @@ def test_a_push_consumers_page_has_no_leases(operator: Client) -> None:
     assert part(console.look(operator, console.page_url(delivery.consumer))) == ""
 
 
-def test_an_operator_takes_a_message_back_from_its_holder(operator: Client) -> None:
+def test_an_operator_releases_a_lease(operator: Client) -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     (one,) = worker.receive(worker_id="printer")
@@ -75,7 +75,7 @@ def test_an_operator_takes_a_message_back_from_its_holder(operator: Client) -> N
     assert_counters_are_true()
 
 
-def test_what_a_pump_holds_is_not_taken_away(operator: Client) -> None:
+def test_a_lease_of_a_pump_cannot_be_released(operator: Client) -> None:
     delivery = DeliveryFactory.create(in_flight=True)
     button = reverse("admin:delivery_delivery_release", args=[delivery.pk])
     assert button not in console.look(operator, console.page_url(delivery))
@@ -84,7 +84,7 @@ def test_what_a_pump_holds_is_not_taken_away(operator: Client) -> None:
     assert delivery.state == "in_flight"
 
 
-def test_who_only_looks_cannot_take_anything_away() -> None:
+def test_a_viewer_cannot_release_leases() -> None:
     viewer = console.onlooker()
     consumer = waiting(b"x")
     Worker(consumer).receive()

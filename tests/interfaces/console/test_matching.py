@@ -34,7 +34,7 @@ def counted(client: Client, query: str) -> int | None:
     return preview.count.number if preview else None
 
 
-def test_counting_takes_what_the_lists_filters_say(operator: Client) -> None:
+def test_counting_uses_the_lists_filters(operator: Client) -> None:
     billing = ConsumerFactory.create(client_id="billing")
     crm = ConsumerFactory.create(client_id="crm", channel=billing.channel)
     make_deliveries(billing, 2, status_code=503)
@@ -57,7 +57,7 @@ def test_counting_takes_what_the_lists_filters_say(operator: Client) -> None:
     assert not Replay.objects.exists()
 
 
-def test_what_was_counted_is_what_is_sent_again(operator: Client) -> None:
+def test_a_replay_sends_the_counted_deliveries(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 3)
     text = console.look(operator, f"{MATCHING}?consumer={consumer.pk}")
@@ -86,7 +86,7 @@ def test_what_was_counted_is_what_is_sent_again(operator: Client) -> None:
         ({"filter": "{}", "rate_per_second": "0"}, "greater than or equal to 0.001"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_does_nothing(
+def test_an_impossible_replay_is_refused(
     operator: Client, form: dict[str, str], sentence: str
 ) -> None:
     consumer = ConsumerFactory.create()
@@ -100,14 +100,14 @@ def test_what_cannot_be_done_is_said_and_does_nothing(
     assert not Replay.objects.exists()
 
 
-def test_a_bad_filter_is_told_at_its_field(operator: Client) -> None:
+def test_an_invalid_filter_is_reported_at_its_field(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     here = f"{MATCHING}?consumer={consumer.pk}"
     assert "between the years" in console.look(operator, f"{here}&begins=1850-01-01T00:00:00Z")
     assert "not one of the" in console.look(operator, f"{here}&outcome=nonsense")
 
 
-def test_an_onlooker_counts_nothing_and_sends_nothing() -> None:
+def test_a_viewer_cannot_count_or_replay() -> None:
     onlooker = console.onlooker()
     assert onlooker.get(MATCHING).status_code == 403
     assert onlooker.post(MATCHING, {"filter": "{}"}).status_code == 403
@@ -115,7 +115,7 @@ def test_an_onlooker_counts_nothing_and_sends_nothing() -> None:
     assert MATCHING not in console.look(onlooker, CAUSES)
 
 
-def test_the_bar_follows_and_the_result_adds_up(operator: Client) -> None:
+def test_the_progress_bar_and_the_totals_are_right(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 5)
     operator.post(
@@ -145,7 +145,7 @@ def test_the_bar_follows_and_the_result_adds_up(operator: Client) -> None:
 # -- By cause --------------------------------------------------------------------------------------
 
 
-def test_dead_letters_stand_by_consumer_outcome_and_answer(operator: Client) -> None:
+def test_dead_letters_are_grouped_by_consumer_outcome_and_status(operator: Client) -> None:
     billing, crm = ConsumerFactory.create_batch(2)
     make_deliveries(billing, 3, status_code=503)
     make_deliveries(billing, 2, status_code=500)
@@ -166,7 +166,7 @@ def test_dead_letters_stand_by_consumer_outcome_and_answer(operator: Client) -> 
     assert "causes are counted among" not in text
 
 
-def test_the_count_is_exact_and_the_causes_say_how_many_they_are_of(
+def test_the_count_is_exact_and_causes_name_their_sample(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letter_groups, "SCAN_ROWS", 10)
@@ -181,11 +181,11 @@ def test_the_count_is_exact_and_the_causes_say_how_many_they_are_of(
     assert all("LIMIT" in sql for sql in about)
 
 
-def test_without_dead_letters_it_says_what_there_is_instead(operator: Client) -> None:
+def test_without_dead_letters_the_page_says_so(operator: Client) -> None:
     assert "No dead letters" in console.look(operator, CAUSES)
 
 
-def test_what_small_piles_leave_the_large_ones_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_of_causes_is_shared_between_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letter_groups, "SCAN_ROWS", 100)
     some: dict[int, Any] = {1: 10, 2: 1000, 3: 5}
     assert dead_letter_groups.shares(some) == {3: 5, 1: 10, 2: 85}

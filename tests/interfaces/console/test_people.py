@@ -47,8 +47,8 @@ def owner_and_operator(**more: Any) -> Client:
     return client
 
 
-@pytest.mark.trap("a form that another site wrote")
-def test_cookies_are_out_of_reach_of_scripts_and_of_other_sites() -> None:
+@pytest.mark.trap("cross-site request forgery")
+def test_cookies_are_http_only_and_same_site() -> None:
     User.objects.create_user("mia", password="correct horse")
     client = Client()
     answer = client.post("/accounts/login/", {"login": "mia", "password": "correct horse"})
@@ -59,7 +59,7 @@ def test_cookies_are_out_of_reach_of_scripts_and_of_other_sites() -> None:
         assert cookie["samesite"] == "Lax"
 
 
-@pytest.mark.trap("a form that another site wrote")
+@pytest.mark.trap("cross-site request forgery")
 @pytest.mark.parametrize(
     ("url", "told"),
     [
@@ -67,7 +67,7 @@ def test_cookies_are_out_of_reach_of_scripts_and_of_other_sites() -> None:
         ("http://127.0.0.1:8000", "False False ['http://127.0.0.1:8000']"),
     ],
 )
-def test_where_people_come_by_tls_cookies_never_go_without(url: str, told: str) -> None:
+def test_over_https_cookies_are_secure(url: str, told: str) -> None:
     environment = os.environ | {"HOOKSTATION_PUBLIC_URL": url}
     environment["DJANGO_SETTINGS_MODULE"] = "broker_site.settings"
     done = subprocess.run(
@@ -81,9 +81,9 @@ def test_where_people_come_by_tls_cookies_never_go_without(url: str, told: str) 
     assert done.stdout.strip() == told
 
 
-@pytest.mark.trap("a form that another site wrote")
+@pytest.mark.trap("cross-site request forgery")
 @pytest.mark.parametrize("path", FORMS)
-def test_a_form_that_another_site_wrote_is_refused(path: str) -> None:
+def test_a_cross_site_form_is_refused(path: str) -> None:
     client = owner_and_operator(enforce_csrf_checks=True)
     assert client.get(path).status_code in {200, 302}
     forged = [
@@ -99,22 +99,22 @@ def test_a_form_that_another_site_wrote_is_refused(path: str) -> None:
     assert elsewhere.status_code == 403
 
 
-def test_every_way_of_the_console_that_changes_something_refuses_forgery() -> None:
+def test_every_changing_console_view_checks_csrf() -> None:
     client = owner_and_operator(enforce_csrf_checks=True)
     for path in ("/admin/channels_app/channel/", "/admin/delivery/delivery/", "/admin/logout/"):
         assert client.post(path, {"action": "delete_selected"}).status_code == 403, path
 
 
-@pytest.mark.trap("a body or an answer that runs as a page")
+@pytest.mark.trap("a body or response executed as a page")
 @pytest.mark.parametrize(("path", "policy"), POLICIES.items())
-def test_every_answer_says_what_a_browser_may_do_with_it(path: str, policy: str) -> None:
+def test_every_response_has_security_headers(path: str, policy: str) -> None:
     answer = owner_and_operator().get(path)
     assert answer["Content-Security-Policy"] == policy
     for name, value in security.FIXED:
         assert answer[name] == value
 
 
-def test_no_policy_lets_anything_in_from_elsewhere() -> None:
+def test_content_security_policies_allow_no_other_hosts() -> None:
     for policy in {policy for _, policy in security.POLICIES} | {security.NOTHING}:
         assert policy.startswith("default-src 'none'")
         assert "frame-ancestors 'none'" in policy
@@ -135,7 +135,7 @@ print(sent.get("Strict-Transport-Security"), settings.SECURE_PROXY_SSL_HEADER, o
 """
 
 
-@pytest.mark.trap("an installation that is open until somebody shuts it")
+@pytest.mark.trap("an installation that is open by default")
 @pytest.mark.slow("starts a process")
 @pytest.mark.parametrize(
     ("chosen", "told"),

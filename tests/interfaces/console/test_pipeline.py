@@ -9,9 +9,9 @@ from django_q.models import OrmQ
 
 from channels_app.database import clock
 from channels_app.models import AuditEntry
-from delivery.core.pipeline_jobs import JOBS
 from delivery.maintenance import pipeline_runs
 from delivery.models import Erasure, LakeAudit, PipelineRun, PipelineSchedule, Restore, Segment
+from pipeline.contract.jobs import JOBS
 from tests.support import console
 from tests.support.factories import ConsumerFactory
 
@@ -48,7 +48,7 @@ def stop_url(run: PipelineRun) -> str:
     return reverse("admin:delivery_pipelinerun_stop", args=[run.pk])
 
 
-def test_an_empty_page_says_what_can_be_done(operator: Client) -> None:
+def test_an_empty_page_explains_the_jobs(operator: Client) -> None:
     text = console.look(operator, console.list_url(PipelineRun))
     assert "set <code" in text
     assert "HOOKSTATION_LAKE" in text
@@ -57,7 +57,7 @@ def test_an_empty_page_says_what_can_be_done(operator: Client) -> None:
     assert "never" in text
 
 
-def test_each_job_stands_with_its_last_run_and_its_last_success(operator: Client) -> None:
+def test_each_job_shows_its_last_run_and_success(operator: Client) -> None:
     done = make(state="finished", finished_at=clock.now(), row_count=4711)
     failed = make(state="failed", error="It broke.\nwith a long story")
     text = console.look(operator, console.list_url(PipelineRun))
@@ -84,7 +84,7 @@ def test_every_job_is_started_by_its_form(operator: Client, job: str) -> None:
     assert OrmQ.objects.count() == 1
 
 
-def test_who_is_to_be_erased_is_said_and_that_it_is_meant(operator: Client) -> None:
+def test_an_erasure_requires_a_person_and_confirmation(operator: Client) -> None:
     for form, asked in (
         ({"dry_run": "on", "message": " "}, "Fill in at least one of the keys"),
         ({"message": "msg_1"}, "Confirm it here, or choose a dry run"),
@@ -93,7 +93,7 @@ def test_who_is_to_be_erased_is_said_and_that_it_is_meant(operator: Client) -> N
     assert not PipelineRun.objects.exists()
 
 
-def test_a_link_fills_in_what_to_look_at_and_agrees_to_nothing(operator: Client) -> None:
+def test_a_link_prefills_the_form_without_confirmation(operator: Client) -> None:
     asked = "?since=2026-11-01&dry_run=&sure=on&ordering_key=customer-7"
     text = console.look(operator, start_url("replay") + asked)
     assert 'value="2026-11-01"' in text
@@ -102,7 +102,7 @@ def test_a_link_fills_in_what_to_look_at_and_agrees_to_nothing(operator: Client)
         assert bool(re.search(r"\schecked[\s>]", box)) is chosen
 
 
-def test_pages_lead_to_the_form_of_their_job(operator: Client, onlooker: Client) -> None:
+def test_pages_link_to_the_form_of_their_job(operator: Client, onlooker: Client) -> None:
     for page, job in (
         (console.list_url(Segment), ""),  # without a lake there is nothing to start
         (console.list_url(LakeAudit), "audit"),
@@ -117,7 +117,7 @@ def test_pages_lead_to_the_form_of_their_job(operator: Client, onlooker: Client)
         assert "pipelinerun/start/" not in console.look(onlooker, page)
 
 
-def test_what_cannot_be_started_says_why(operator: Client) -> None:
+def test_a_job_that_cannot_start_shows_the_reason(operator: Client) -> None:
     operator.post(start_url(), {})
     answer = operator.post(start_url(), {})
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_started_says_why(operator: Client) -> None:
     assert operator.get(start_url("nonsense")).status_code == 404
 
 
-def test_who_only_looks_neither_starts_nor_stops(onlooker: Client) -> None:
+def test_a_viewer_cannot_start_or_stop_jobs(onlooker: Client) -> None:
     run = make(state="running")
     text = console.look(onlooker, console.list_url(PipelineRun))
     assert start_url() not in text
@@ -140,7 +140,7 @@ def test_who_only_looks_neither_starts_nor_stops(onlooker: Client) -> None:
     assert run.cancel_at is None
 
 
-def test_a_run_is_seen_live_until_its_end(operator: Client) -> None:
+def test_a_runs_page_is_live_until_it_ends(operator: Client) -> None:
     run = make(state="running", stage="reading files", done=30, total=40, log="<i>one</i>")
     page = console.look(operator, console.page_url(run))
     assert f'hx-get="{bar_url(run)}"' in page
@@ -158,7 +158,7 @@ def test_a_run_is_seen_live_until_its_end(operator: Client) -> None:
     assert "12,000" in page
 
 
-def test_a_run_says_what_it_came_to_in_words(operator: Client) -> None:
+def test_a_run_shows_its_result_in_words(operator: Client) -> None:
     result = {"since": "2026-11-01T08:00:00+00:00", "bytes": 41_943_040, "last": None}
     run = make(state="finished", finished_at=clock.now(), result=result, options={"dry_run": True})
     page = console.look(operator, console.page_url(run))
@@ -168,7 +168,7 @@ def test_a_run_says_what_it_came_to_in_words(operator: Client) -> None:
     assert "dry run" in console.look(operator, console.list_url(PipelineRun))
 
 
-def test_a_restore_is_seen_live_until_its_end(operator: Client) -> None:
+def test_a_restores_page_is_live_until_it_ends(operator: Client) -> None:
     run = make(job="replay", state="running")
     row = Restore.objects.create(
         run_id=run.pk,
@@ -200,19 +200,22 @@ def test_a_restore_is_seen_live_until_its_end(operator: Client) -> None:
     assert "&lt;No key&gt;" in page
 
 
-def test_options_stand_as_on_a_command_line_without_who_was_meant(operator: Client) -> None:
+def test_options_are_shown_without_those_that_identify_a_person(operator: Client) -> None:
     options = {"dry_run": True, "ordering_key": ["customer-7"], "reason": "it's a letter"}
     run = make(job="erase", state="running", options=options)
     page = console.look(operator, console.page_url(run))
     assert "--dry-run --ordering-key *** --reason &#x27;it&#x27;" in page
     assert "customer-7" not in page
 
-    PipelineRun.objects.filter(pk=run.pk).update(options=JOBS["erase"].kept(options))
+    PipelineRun.objects.filter(pk=run.pk).update(options=JOBS["erase"].without_subject(options))
     page = console.look(operator, console.page_url(run))
-    assert f"SHA-256 of what was asked for: {JOBS['erase'].kept(options)['subject']}" in page
+    assert (
+        f"SHA-256 of what was asked for: {JOBS['erase'].without_subject(options)['subject']}"
+        in page
+    )
 
 
-def test_a_run_is_stopped_by_a_dialog_alone(operator: Client) -> None:
+def test_a_run_is_stopped_only_through_a_dialog(operator: Client) -> None:
     run = make(state="running")
     assert "Stop this run?" in operator.get(stop_url(run)).content.decode()
     run.refresh_from_db()
@@ -226,7 +229,7 @@ def test_a_run_is_stopped_by_a_dialog_alone(operator: Client) -> None:
     assert "stopping" in console.look(operator, console.page_url(run))
 
 
-def test_a_rhythm_is_changed_by_a_dialog(operator: Client, onlooker: Client) -> None:
+def test_a_jobs_schedule_is_changed_in_a_dialog(operator: Client, onlooker: Client) -> None:
     pipeline_runs.ask_due(clock.now(), has_lake=False)
     row = PipelineSchedule.objects.get(job="usage")
     assert "waits for a lake" in console.look(operator, console.page_url(row))

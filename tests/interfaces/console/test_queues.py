@@ -73,7 +73,7 @@ def role(name: str) -> Client:
 # -- Views -----------------------------------------------------------------------------------------
 
 
-def test_the_list_of_queues_says_how_much_waits_in_each(operator: Client) -> None:
+def test_the_list_of_queues_shows_waiting_counts(operator: Client) -> None:
     consumer = waiting(b"x", b"y", client_id="printers")
     ConsumerFactory.create(client_id="pushed")
     text = console.look(operator, console.list_url(Consumer, "?mode__exact=pull"))
@@ -96,7 +96,7 @@ def test_the_list_of_consumers_counts_all_of_its_rows_in_one_query(operator: Cli
     assert asked() == few
 
 
-def test_a_queues_page_says_what_waits_what_is_held_and_what_is_delayed(operator: Client) -> None:
+def test_a_queues_page_counts_waiting_leased_and_delayed_messages(operator: Client) -> None:
     consumer = waiting(b"1", b"2", b"3")
     Delivery.objects.update(accepted_at=clock.now() - timedelta(hours=2, minutes=5))
     Worker(consumer).receive(max=1)
@@ -110,7 +110,7 @@ def test_a_queues_page_says_what_waits_what_is_held_and_what_is_delayed(operator
     assert "None: dead letters stay with this consumer" in shown
 
 
-def test_a_retry_that_waits_for_its_time_is_delayed_and_not_ready(operator: Client) -> None:
+def test_a_scheduled_retry_counts_as_delayed(operator: Client) -> None:
     consumer = waiting(b"1", b"2")
     first = Delivery.objects.order_by("id")[0]
     Delivery.objects.filter(pk=first.pk).update(due_at=clock.now() + timedelta(hours=1))
@@ -126,7 +126,7 @@ def test_a_delayed_message_is_counted_once_before_and_after_its_fan_out() -> Non
         bring(consumer)
 
 
-def test_messages_of_other_channels_are_counted_in_none_of_a_queues_numbers() -> None:
+def test_a_queues_counts_exclude_other_channels() -> None:
     consumer = waiting()
     other = ChannelFactory.create()
     publish(other, b"x", b"y")
@@ -143,7 +143,7 @@ def test_a_push_consumers_page_has_no_queue(operator: Client) -> None:
     assert part(console.look(operator, console.page_url(consumer))) == ""
 
 
-def test_dead_letter_queue_and_source_lead_to_each_other(operator: Client) -> None:
+def test_dead_letter_queue_and_source_link_to_each_other(operator: Client) -> None:
     dead = dead_letter_queue(b"x")
     source = source_of(dead)
     Queue.objects.create(name="Jobs", consumer=source, tags={"team": "<b>print</b>", "bare": ""})
@@ -160,14 +160,14 @@ def test_dead_letter_queue_and_source_lead_to_each_other(operator: Client) -> No
     assert f'href="{console.page_url(source)}">Jobs</a>' in back
 
 
-def test_a_dead_letter_channel_with_several_receivers_is_led_to_itself(operator: Client) -> None:
+def test_a_dead_letter_channel_with_several_consumers_is_linked(operator: Client) -> None:
     dead = dead_letter_queue()
     ConsumerFactory.create(channel=dead.channel, client_id="other", pull=True)
     shown = part(console.look(operator, console.page_url(source_of(dead))))
     assert f'href="{console.page_url(dead.channel)}">jobs.dead</a>;' in shown
 
 
-def test_a_channels_page_leads_to_its_consumers(operator: Client) -> None:
+def test_a_channels_page_links_to_its_consumers(operator: Client) -> None:
     consumer = waiting(client_id="printers")
     ConsumerFactory.create(channel=consumer.channel, client_id="gone", retired=True)
     shown = part(console.look(operator, console.page_url(consumer.channel)), "consumers")
@@ -188,7 +188,7 @@ def test_the_search_finds_a_queue_by_its_own_name(operator: Client) -> None:
 # -- Moving ----------------------------------------------------------------------------------------
 
 
-def test_a_move_is_counted_first_and_begins_when_it_is_asked_for(operator: Client) -> None:
+def test_a_redrive_shows_a_count_before_it_starts(operator: Client) -> None:
     dead = dead_letter_queue(b"x", b"y")
     assert operator.get(url(dead, "redrive")).headers["Location"] == url(dead, "move")
     page = console.look(operator, url(dead, "move"))
@@ -210,7 +210,7 @@ def test_a_move_is_counted_first_and_begins_when_it_is_asked_for(operator: Clien
     assert console.told(operator) == ["Moving 2 messages."]
 
 
-def test_what_is_moved_is_received_where_it_died(operator: Client) -> None:
+def test_redriven_messages_return_to_their_source_queue(operator: Client) -> None:
     dead = dead_letter_queue(b"x", b"y")
     operator.post(url(dead, "move"))
     while backlog.has_work():
@@ -242,7 +242,7 @@ def test_a_destination_is_a_queue_of_the_same_kind(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("rate", ["0", "501", "fast"])
-def test_a_rate_that_cannot_be_is_refused_beside_its_field(operator: Client, rate: str) -> None:
+def test_an_invalid_rate_is_reported_at_its_field(operator: Client, rate: str) -> None:
     dead = dead_letter_queue(b"x")
     answer = operator.post(url(dead, "move"), {"max_per_second": rate})
     assert answer.status_code == 200
@@ -250,7 +250,7 @@ def test_a_rate_that_cannot_be_is_refused_beside_its_field(operator: Client, rat
     assert not MoveTask.objects.exists()
 
 
-def test_of_an_empty_queue_nothing_can_be_moved(operator: Client) -> None:
+def test_an_empty_queue_cannot_be_redriven(operator: Client) -> None:
     page = console.look(operator, url(dead_letter_queue(), "move"))
     assert "there is nothing to move" in page
     assert 'name="max_per_second"' not in page
@@ -265,7 +265,7 @@ def test_a_queue_that_gets_no_dead_letters_has_no_redrive(operator: Client) -> N
     assert not MoveTask.objects.exists()
 
 
-def test_a_move_shows_how_far_it_is_until_it_has_ended(operator: Client) -> None:
+def test_a_redrive_shows_its_progress(operator: Client) -> None:
     dead = dead_letter_queue(b"x", b"y", b"z")
     operator.post(url(dead, "move"), {"max_per_second": "1"})
     backlog.run()
@@ -284,7 +284,7 @@ def test_a_move_shows_how_far_it_is_until_it_has_ended(operator: Client) -> None
     assert "&lt;i&gt;It stopped.&lt;/i&gt;" in part(page)
 
 
-def test_a_move_is_stopped_after_a_question_and_written_down(operator: Client) -> None:
+def test_a_redrive_is_stopped_after_confirmation_and_audited(operator: Client) -> None:
     dead = dead_letter_queue(b"x")
     stop = url(dead, "stop_moving")
     assert operator.post(stop, {"reason": "wrong"}).status_code == 403
@@ -301,7 +301,7 @@ def test_a_move_is_stopped_after_a_question_and_written_down(operator: Client) -
     assert stop not in console.look(operator, console.page_url(dead))
 
 
-def test_two_people_start_one_move(operator: Client) -> None:
+def test_two_concurrent_starts_make_one_redrive(operator: Client) -> None:
     dead = dead_letter_queue(b"x")
     operator.post(url(dead, "move"))
     assert operator.post(url(dead, "move")).status_code == 404
@@ -311,7 +311,7 @@ def test_two_people_start_one_move(operator: Client) -> None:
 @pytest.mark.parametrize(
     ("name", "may"), [("Viewer", False), ("Operator", True), ("Administrator", True)]
 )
-def test_who_only_looks_sees_a_move_and_cannot_start_or_stop_one(name: str, may: bool) -> None:
+def test_a_viewer_sees_redrives_and_cannot_start_or_stop_them(name: str, may: bool) -> None:
     dead = dead_letter_queue(b"x")
     client = role(name)
     page = console.look(client, console.page_url(dead))
@@ -329,7 +329,7 @@ def test_who_only_looks_sees_a_move_and_cannot_start_or_stop_one(name: str, may:
     assert MoveTask.objects.get().state == (State.CANCELLED if may else State.RUNNING)
 
 
-def test_the_page_of_a_queue_asks_the_same_number_of_questions_however_much_waits(
+def test_the_queue_page_uses_a_constant_number_of_queries(
     operator: Client,
 ) -> None:
     dead = dead_letter_queue(b"x")
@@ -344,7 +344,9 @@ def test_the_page_of_a_queue_asks_the_same_number_of_questions_however_much_wait
     assert asked() == few
 
 
-def test_of_many_sources_some_are_shown(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_source_queues_are_truncated(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead = dead_letter_queue()
     for number in range(3):
         channel = ChannelFactory.create(slug=f"source-{number}")

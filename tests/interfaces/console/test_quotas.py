@@ -17,7 +17,7 @@ def used(scope: str, row: Channel | Team) -> None:
     )
 
 
-def test_a_channel_and_a_team_show_what_waits_and_take_limits() -> None:
+def test_channels_and_teams_show_usage_and_accept_quotas() -> None:
     operator = console.operator()
     for scope, row in (("channel", ChannelFactory.create()), ("team", TeamFactory.create())):
         row.max_waiting_messages = 4
@@ -29,7 +29,7 @@ def test_a_channel_and_a_team_show_what_waits_and_take_limits() -> None:
         assert "1.5" in html
 
 
-def test_the_console_sets_a_teams_limits_and_writes_that_down() -> None:
+def test_the_console_sets_and_audits_a_teams_quotas() -> None:
     team = TeamFactory.create(slug="shop", name="Shop")
     form = {"slug": "shop", "name": "Shop", "max_waiting_messages": "9", "max_waiting_bytes": ""}
     form |= {f"memberships-{name}_FORMS": "0" for name in ("TOTAL", "INITIAL")}
@@ -42,7 +42,7 @@ def test_the_console_sets_a_teams_limits_and_writes_that_down() -> None:
     assert b"greater than or equal to 1" in refused.content
 
 
-def test_a_teams_people_see_how_much_of_theirs_waits() -> None:
+def test_members_see_their_teams_usage() -> None:
     team = TeamFactory.create(slug="acme", max_waiting_messages=4)
     used("team", team)
     html = people.person("vera", team).get("/portal/acme/").content.decode()

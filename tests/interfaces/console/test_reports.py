@@ -52,7 +52,7 @@ def start_url(job: str, again: PipelineRun | None = None) -> str:
 
 
 @pytest.mark.parametrize("job", list(PAGES))
-def test_before_its_first_run_a_page_says_how_to_make_it(
+def test_a_page_before_the_first_run_explains_how_to_start(
     operator: Client, settings: LazySettings, job: str
 ) -> None:
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, lake="/srv/lake")
@@ -65,7 +65,7 @@ def test_before_its_first_run_a_page_says_how_to_make_it(
 
 
 @pytest.mark.parametrize("job", list(PAGES))
-def test_a_failed_run_is_told_with_its_error_its_log_and_the_way_out(
+def test_a_failed_run_is_shown_with_error_log_and_remedy(
     operator: Client, onlooker: Client, job: str
 ) -> None:
     run = make(job, error="<Access> denied\nand a long story")
@@ -84,7 +84,7 @@ def test_a_failed_run_is_told_with_its_error_its_log_and_the_way_out(
     assert start_url(job) not in told
 
 
-def test_a_page_tells_of_the_newest_run_of_its_own_job_alone(operator: Client) -> None:
+def test_a_page_shows_only_the_newest_run_of_its_job(operator: Client) -> None:
     make("triage", "finished", finished_at=clock.now() - timedelta(days=400))
     make("usage", error="of another job")
     assert FAILED not in console.look(operator, PAGES["triage"])
@@ -105,7 +105,7 @@ def test_a_page_tells_of_the_newest_run_of_its_own_job_alone(operator: Client) -
     assert "A run is in progress" not in text
 
 
-def test_who_may_not_see_runs_is_not_told_of_them() -> None:
+def test_run_results_require_permission() -> None:
     make("triage", error="it broke")
     user = User.objects.create_user("ida", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_deadcluster"))
@@ -118,7 +118,7 @@ def test_who_may_not_see_runs_is_not_told_of_them() -> None:
     assert "it broke" not in text
 
 
-def test_the_page_of_a_failed_run_has_its_error_its_log_and_the_way_out(operator: Client) -> None:
+def test_a_failed_runs_page_has_error_log_and_remedy(operator: Client) -> None:
     run = make("usage", error="It broke.\nwith a long story", log="<i>one</i>")
 
     page = console.look(operator, console.page_url(run))
@@ -134,9 +134,7 @@ def test_the_page_of_a_failed_run_has_its_error_its_log_and_the_way_out(operator
     assert "It left no log" in console.look(operator, console.page_url(make("usage")))
 
 
-def test_only_what_has_ended_is_begun_again_and_by_operators_alone(
-    operator: Client, onlooker: Client
-) -> None:
+def test_only_operators_restart_only_finished_runs(operator: Client, onlooker: Client) -> None:
     urls = {
         state: reverse("admin:delivery_pipelinerun_again", args=[make("health", state).pk])
         for state in ("running", "finished", "failed", "cancelled")
@@ -148,7 +146,7 @@ def test_only_what_has_ended_is_begun_again_and_by_operators_alone(
     assert {onlooker.get(url).status_code for url in urls.values()} == {403}
 
 
-def test_the_form_is_filled_in_as_the_run_was_told(operator: Client) -> None:
+def test_restarting_prefills_the_runs_options(operator: Client) -> None:
     asked = {"consumer": "orders/crm", "event_type": ["a.*", "b"], "only_dead": True, "rate": "5"}
     run = make("replay", options=asked)
 
@@ -164,7 +162,7 @@ def test_the_form_is_filled_in_as_the_run_was_told(operator: Client) -> None:
         assert "consumer" not in operator.get(url).context["form"].initial
 
 
-def test_a_dry_run_stays_one_and_a_person_is_named_anew(operator: Client) -> None:
+def test_restarting_keeps_dry_run_and_omits_the_person(operator: Client) -> None:
     for is_dry in (True, False):
         run = make("archive", options={"dry_run": True} if is_dry else {})
         form = operator.get(start_url("archive", run)).context["form"]

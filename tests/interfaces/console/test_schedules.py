@@ -36,14 +36,14 @@ def form(**values: Any) -> dict[str, Any]:
     }
 
 
-def test_the_empty_list_says_what_to_do(operator: Client) -> None:
+def test_an_empty_list_explains_how_to_start(operator: Client) -> None:
     page = console.look(operator, LIST)
     assert "No schedules yet" in page
     assert f'href="{ADD}"' in page
     assert "Create a schedule" not in console.look(console.onlooker(), LIST)
 
 
-def test_a_form_makes_one_and_changes_it(operator: Client) -> None:
+def test_a_form_creates_and_changes_a_schedule(operator: Client) -> None:
     channel, producer = ChannelFactory.create(), ProducerFactory.create()
     answer = operator.post(
         ADD,
@@ -87,7 +87,7 @@ def test_a_form_makes_one_and_changes_it(operator: Client) -> None:
         ({"headers": '{"webhook-id": "x"}'}, "is set by the broker"),
     ],
 )
-def test_what_cannot_be_used_stands_in_the_form(
+def test_an_invalid_value_is_reported_in_the_form(
     operator: Client, wrong: dict[str, str], sentence: str
 ) -> None:
     answer = operator.post(ADD, form(channel=ChannelFactory.create().pk, **wrong))
@@ -110,9 +110,7 @@ def test_what_cannot_be_used_stands_in_the_form(
         ({"cron": "<b>"}, "Five fields"),
     ],
 )
-def test_the_form_shows_what_it_would_come_to(
-    operator: Client, typed: dict[str, str], words: str
-) -> None:
+def test_the_form_previews_occurrences(operator: Client, typed: dict[str, str], words: str) -> None:
     page = operator.get(PREVIEW, typed).content.decode()
     assert words in page
     assert "<b>" not in page
@@ -137,7 +135,7 @@ def test_pause_resume_and_run(operator: Client) -> None:
     assert denied.status_code == 403
 
 
-def test_a_schedule_is_forgotten_through_its_step(operator: Client) -> None:
+def test_a_schedule_is_deleted_and_audited(operator: Client) -> None:
     schedule = ScheduleFactory.create()
     url = reverse("admin:channels_app_schedule_delete", args=[schedule.pk])
     assert operator.post(url, {"post": "yes"}).status_code == 302
@@ -148,7 +146,7 @@ def test_a_schedule_is_forgotten_through_its_step(operator: Client) -> None:
     ("traits", "sentence"),
     [({"paused": True}, "When you resume it"), ({"ended": True}, "It has ended")],
 )
-def test_one_that_does_not_go_on_says_why(
+def test_an_ended_schedule_shows_the_reason(
     operator: Client, traits: dict[str, bool], sentence: str
 ) -> None:
     schedule = ScheduleFactory.create(**traits)
@@ -156,7 +154,7 @@ def test_one_that_does_not_go_on_says_why(
 
 
 @pytest.mark.parametrize("body", [b"\xff\x00", b"x" * 70_000])
-def test_a_body_that_fits_no_form_is_left_alone(operator: Client, body: bytes) -> None:
+def test_a_binary_body_is_kept(operator: Client, body: bytes) -> None:
     schedule = ScheduleFactory.create(body=body)
     url = console.page_url(schedule)
     assert "Change this schedule through the API" in console.look(operator, url)

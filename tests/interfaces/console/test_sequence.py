@@ -8,7 +8,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from channels_app.database import clock
-from channels_app.models import EarlyNumber, Sequence
+from channels_app.models import PendingSequenceNumber, Sequence
 from tests.support import console
 from tests.support.factories import ChannelFactory
 
@@ -27,10 +27,10 @@ def make(**values: object) -> Sequence:
 
 def wait(number: int, seconds: int = 60) -> None:
     until = clock.now() + timedelta(seconds=seconds)
-    EarlyNumber.objects.create(id=number, sequence_id=7, number=number, until=until)
+    PendingSequenceNumber.objects.create(id=number, sequence_id=7, number=number, until=until)
 
 
-def test_a_sequence_names_who_waits_and_says_when_there_are_more(operator: Client) -> None:
+def test_a_sequence_lists_waiting_numbers_up_to_a_limit(operator: Client) -> None:
     row = make(expected=100_205)
     for number in range(1_001, 1_021):
         wait(number)
@@ -49,27 +49,27 @@ def test_a_sequence_names_who_waits_and_says_when_there_are_more(operator: Clien
     assert "1,021" not in text
 
 
-def test_who_waits_leads_to_its_key_and_both_lists_to_each_other(operator: Client) -> None:
+def test_waiting_numbers_link_to_their_key(operator: Client) -> None:
     row = make()
     wait(3)
-    EarlyNumber.objects.create(id=9, sequence_id=8, number=9, until=clock.now())
+    PendingSequenceNumber.objects.create(id=9, sequence_id=8, number=9, until=clock.now())
 
-    waiting = console.look(operator, console.list_url(EarlyNumber))
+    waiting = console.look(operator, console.list_url(PendingSequenceNumber))
 
     assert f'href="{console.page_url(row)}"' in waiting
     assert "rooms / room-7" in waiting
-    lists = [console.list_url(model) for model in (Sequence, EarlyNumber)]
+    lists = [console.list_url(model) for model in (Sequence, PendingSequenceNumber)]
     for page in (waiting, console.look(operator, lists[0])):
         assert all(f'href="{one}"' in page for one in lists)
 
 
-def test_many_who_wait_are_one_question(operator: Client) -> None:
+def test_waiting_numbers_are_read_in_one_query(operator: Client) -> None:
     make(id=7)
     costs = []
     for numbers in (range(2, 4), range(4, 24)):
         for number in numbers:
             wait(number)
         with CaptureQueriesContext(connection) as queries:
-            console.look(operator, console.list_url(EarlyNumber))
+            console.look(operator, console.list_url(PendingSequenceNumber))
         costs.append(len(queries))
     assert costs[0] == costs[1]

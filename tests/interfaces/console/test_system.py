@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 PAGE = reverse("admin:system")
 
 
-def test_it_tells_what_runs_and_how_it_is_set() -> None:
+def test_the_system_page_shows_processes_and_settings() -> None:
     console.fill()
     task_queue.ensure_schedules()
     SweepRun.objects.filter(name="orphans").update(last_error="OperationalError: away")
@@ -29,7 +29,7 @@ def test_it_tells_what_runs_and_how_it_is_set() -> None:
     assert "Answers within" in text
 
 
-def test_secrets_are_only_said_to_be_there() -> None:
+def test_the_system_page_hides_secret_values() -> None:
     text = console.look(console.operator(), PAGE)
 
     assert settings.SECRET_KEY not in text
@@ -37,14 +37,14 @@ def test_secrets_are_only_said_to_be_there() -> None:
     assert ">set<" in row[: row.index("</tr>")]
 
 
-def test_a_new_house_says_how_to_start_a_worker() -> None:
+def test_a_new_installation_explains_how_to_start_a_worker() -> None:
     text = console.look(console.operator(), PAGE)
 
     assert "No worker has ever run here" in text
     assert "No sweep has run yet" in text
 
 
-def test_who_may_not_see_sweeps_does_not_see_it() -> None:
+def test_the_system_page_requires_permission() -> None:
     client = Client()
     client.force_login(User.objects.create_user("nina", is_staff=True))
 

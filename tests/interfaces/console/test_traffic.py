@@ -36,9 +36,9 @@ def test_buckets_are_a_table_from_the_fastest_to_the_slowest() -> None:
     assert re.findall(r"<dt>(p\d+)</dt><dd>([^<]+)<", shown)[0] == ("p50", "30 ms")
 
 
-def test_what_is_above_the_last_bound_is_called_so() -> None:
+def test_latencies_above_the_last_bound_are_marked() -> None:
     assert "over 3 d" in latency_of([0] * (BUCKETS - 1) + [1])
 
 
-def test_a_time_in_which_nothing_arrived_says_so() -> None:
+def test_an_interval_without_deliveries_is_marked() -> None:
     assert "Nothing was delivered" in latency_of([0])

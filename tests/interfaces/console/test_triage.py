@@ -36,14 +36,14 @@ def fill() -> None:
     console.dead_letters(DeliveryFactory.create(dead=True), timezone.now())
 
 
-def test_it_says_what_to_do_where_nobody_has_looked(operator: Client) -> None:
+def test_a_page_without_results_explains_how_to_start(operator: Client) -> None:
     text = console.look(operator, PAGE)
 
     assert "Triage has not run yet" in text
     assert "python -m pipeline triage" in text
 
 
-def test_it_says_when_there_are_none(operator: Client) -> None:
+def test_triage_without_failures_says_so(operator: Client) -> None:
     run(since="2026-11-01T00:00:00+00:00", until="2026-11-22T00:00:00+00:00")
 
     text = console.look(operator, PAGE)
@@ -52,7 +52,7 @@ def test_it_says_when_there_are_none(operator: Client) -> None:
     assert "2026-11-01 00:00" in text
 
 
-def test_a_kind_has_its_number_story_and_replay(operator: Client) -> None:
+def test_a_failure_group_has_count_description_and_replay(operator: Client) -> None:
     fill()
 
     text = console.look(operator, PAGE)
@@ -72,7 +72,7 @@ def test_a_kind_has_its_number_story_and_replay(operator: Client) -> None:
     assert operator.get(part.list_url).status_code == 200
 
 
-def test_nothing_is_replayed_that_must_not_be(operator: Client) -> None:
+def test_a_group_that_must_not_be_replayed_has_no_replay(operator: Client) -> None:
     fill()
     DeadCluster.objects.filter(place=1).update(kind="never")
     assert REPLAY not in console.look(operator, PAGE)
@@ -82,7 +82,7 @@ def test_nothing_is_replayed_that_must_not_be(operator: Client) -> None:
     assert REPLAY not in console.look(operator, PAGE)
 
 
-def test_who_only_looks_has_no_replay() -> None:
+def test_a_viewer_has_no_replay_button() -> None:
     fill()
 
     text = console.look(console.onlooker(), PAGE)
@@ -90,7 +90,7 @@ def test_who_only_looks_has_no_replay() -> None:
     assert "Run again" not in text
 
 
-def test_an_answer_is_shown_to_those_who_may_view_messages() -> None:
+def test_responses_require_permission_to_view_messages() -> None:
     fill()
     user = User.objects.create_user("ida", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_deadcluster"))
@@ -103,7 +103,7 @@ def test_an_answer_is_shown_to_those_who_may_view_messages() -> None:
     assert "line #" in console.look(console.operator(), console.page_url(cluster))
 
 
-def test_it_is_shut_to_others() -> None:
+def test_the_page_requires_permission() -> None:
     client = Client()
     client.force_login(User.objects.create_user("eve", is_staff=True))
 

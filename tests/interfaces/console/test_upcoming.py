@@ -28,7 +28,7 @@ def later(hours: float, **values: object) -> Message:
     return MessageFactory.create(due_at=clock.now() + timedelta(hours=hours), **values)
 
 
-def test_what_is_coming_stands_in_the_order_of_its_time(operator: Client) -> None:
+def test_upcoming_messages_are_ordered_by_due_time(operator: Client) -> None:
     third, first, second = later(30), later(0.5), later(5)
     gone = later(-1)
 
@@ -45,7 +45,7 @@ def test_what_is_coming_stands_in_the_order_of_its_time(operator: Client) -> Non
     assert "<rect" not in of_one
 
 
-def test_it_goes_on_page_by_page(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timeline_is_paginated(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upcoming, "SHOWN", 2)
     channel = ChannelFactory.create()
     rows = [later(1 + place, channel=channel) for place in range(3)]
@@ -60,14 +60,14 @@ def test_it_goes_on_page_by_page(operator: Client, monkeypatch: pytest.MonkeyPat
     assert str(rows[0]) in console.look(operator, f"{PAGE}?after=nonsense")
 
 
-def test_the_picture_shows_even_the_least() -> None:
+def test_the_chart_shows_small_values() -> None:
     load = timeline.Load(clock.now(), timedelta(minutes=1), [0, 1, 1000], True)
     low, little, most = upcoming.bars(load)
     assert (low.height, little.height, most.height) == (0.0, 2.0, 100.0)
     assert (little.y, most.y) == (98.0, 0.0)
 
 
-def test_an_empty_timeline_says_how_to_fill_it(operator: Client) -> None:
+def test_an_empty_timeline_explains_how_to_schedule(operator: Client) -> None:
     text = console.look(operator, PAGE)
     assert "Nothing is scheduled" in text
     assert "Hookstation-Delay" in text
@@ -100,7 +100,7 @@ def test_a_message_is_moved_and_cancelled_from_there(operator: Client) -> None:
     assert str(cancelled) not in text
 
 
-def test_who_may_only_look_finds_no_buttons() -> None:
+def test_the_timeline_has_no_buttons_for_viewers() -> None:
     later(1)
     text = console.look(console.onlooker(), PAGE)
     assert "Move the message" not in text

@@ -11,8 +11,8 @@ from django.test import Client
 from django.urls import reverse
 
 from channels_app.models import Consumer, Producer
-from delivery.core.histogram import bucket
 from delivery.models import LatencyHour, UsageHour
+from pipeline.contract.histogram import bucket
 from tests.support import console
 from tests.support.factories import ConsumerFactory, ProducerFactory
 
@@ -62,7 +62,7 @@ def lines(client: Client, query: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
-def test_a_month_is_added_up(operator: Client, crm: Consumer) -> None:
+def test_usage_is_summed_by_month(operator: Client, crm: Consumer) -> None:
     text = console.look(operator, PAGE + NOVEMBER)
     context = operator.get(PAGE + NOVEMBER).context
 
@@ -85,7 +85,7 @@ def test_a_month_is_added_up(operator: Client, crm: Consumer) -> None:
     assert f'href="{console.page_url(crm)}"' in text
 
 
-def test_the_file_is_the_month_in_lines(operator: Client, crm: Consumer) -> None:
+def test_the_usage_file_has_the_month_as_csv(operator: Client, crm: Consumer) -> None:
     by_month = lines(operator, NOVEMBER)
     assert [row["month"] for row in by_month] == ["2026-11"] * 2
     assert [row["consumer"] for row in by_month] == ["", "crm"]
@@ -107,7 +107,7 @@ def test_the_file_is_the_month_in_lines(operator: Client, crm: Consumer) -> None
     assert lines(operator, "?month=2025-01") == []
 
 
-def test_no_cell_is_a_formula_and_what_is_gone_keeps_its_number(
+def test_csv_cells_are_no_formulas_and_deleted_objects_keep_their_id(
     operator: Client, crm: Consumer
 ) -> None:
     Producer.objects.filter(slug="shop").update(slug="@SUM(A1)")
@@ -120,7 +120,7 @@ def test_no_cell_is_a_formula_and_what_is_gone_keeps_its_number(
     assert "#4711" in console.look(operator, PAGE + NOVEMBER)
 
 
-def test_a_month_without_hours_says_how_to_count_them(operator: Client) -> None:
+def test_a_month_without_data_explains_how_to_count(operator: Client) -> None:
     assert "No usage was counted yet" in console.look(operator, PAGE)
     console.fill()
     assert "No usage was counted for this month" in console.look(operator, f"{PAGE}?month=2025-02")
@@ -131,7 +131,7 @@ def test_a_month_without_hours_says_how_to_count_them(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("address", [PAGE, FILE])
-def test_who_may_not_see_usage_sees_neither(address: str) -> None:
+def test_usage_requires_permission(address: str) -> None:
     client = Client()
     client.force_login(User.objects.create_user("nina", is_staff=True))
 

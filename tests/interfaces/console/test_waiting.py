@@ -28,7 +28,7 @@ def take_back(message: Message) -> str:
     return reverse("admin:delivery_message_cancel", args=[message.pk])
 
 
-def test_what_is_scheduled_stands_in_a_list_with_its_instant(operator: Client) -> None:
+def test_scheduled_messages_are_listed_with_due_times(operator: Client) -> None:
     waits = MessageFactory.create(scheduled=True)
     sent = MessageFactory.create(dispatched=True)
 
@@ -53,7 +53,7 @@ def test_a_scheduled_message_is_moved(operator: Client) -> None:
     assert entry.after == {"due_at": times.text(tomorrow)}
 
 
-def test_it_can_be_sent_now(operator: Client) -> None:
+def test_a_scheduled_message_can_be_sent_now(operator: Client) -> None:
     message = MessageFactory.create(scheduled=True)
     operator.post(move(message), {"due_at": "", "now": "1"})
     message.refresh_from_db()
@@ -61,7 +61,7 @@ def test_it_can_be_sent_now(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("typed", ["tomorrow", "", "2999-01-01T00:00:00Z"])
-def test_what_is_no_instant_is_told_and_kept(operator: Client, typed: str) -> None:
+def test_an_invalid_time_is_reported_and_kept_in_the_form(operator: Client, typed: str) -> None:
     message = MessageFactory.create(scheduled=True)
 
     answer = operator.post(move(message), {"due_at": typed}, follow=True)
@@ -73,7 +73,7 @@ def test_what_is_no_instant_is_told_and_kept(operator: Client, typed: str) -> No
     assert message.due_at == before
 
 
-def test_a_retry_that_waits_is_moved_with_its_message(operator: Client) -> None:
+def test_a_waiting_retry_is_moved_with_its_message(operator: Client) -> None:
     delivery = DeliveryFactory.create(retrying=True)
     assert move(delivery.message) in console.look(operator, console.page_url(delivery.message))
     done = DeliveryFactory.create(delivered=True)
@@ -84,7 +84,7 @@ def test_a_retry_that_waits_is_moved_with_its_message(operator: Client) -> None:
     assert "no delivery that waits" in answer.content.decode()
 
 
-def test_a_scheduled_message_is_taken_back(operator: Client) -> None:
+def test_a_scheduled_message_is_cancelled(operator: Client) -> None:
     message = MessageFactory.create(scheduled=True)
 
     operator.post(take_back(message), {"reason": "wrong"})
@@ -94,7 +94,7 @@ def test_a_scheduled_message_is_taken_back(operator: Client) -> None:
     assert AuditEntry.objects.get(action="message.cancel").reason == "wrong"
 
 
-def test_an_onlooker_moves_nothing() -> None:
+def test_a_viewer_cannot_move_messages() -> None:
     onlooker, message = console.onlooker(), MessageFactory.create(scheduled=True)
     text = console.look(onlooker, console.page_url(message))
     for url in (move(message), take_back(message)):

@@ -37,7 +37,7 @@ def test_every_route_of_a_team_checks_membership() -> None:
     assert [path for path, view in people.team_routes() if not issubclass(view, TeamView)] == []
 
 
-def test_a_stranger_to_the_team_finds_nothing_on_any_route() -> None:
+def test_a_non_member_gets_404_on_every_route() -> None:
     people.person("olive", TeamFactory.create(slug="acme"), "owner")
     stranger = people.person("sam", TeamFactory.create(slug="other"), "owner")
 
@@ -49,7 +49,7 @@ def test_a_stranger_to_the_team_finds_nothing_on_any_route() -> None:
                 assert "acme" not in answer.content.decode(), path
 
 
-def test_an_operator_who_is_no_member_is_a_stranger() -> None:
+def test_an_operator_without_membership_gets_404() -> None:
     people.person("olive", TeamFactory.create(slug="acme"), "owner")
     client = Client()
     client.force_login(User.objects.create_superuser("olga"))
@@ -57,7 +57,7 @@ def test_an_operator_who_is_no_member_is_a_stranger() -> None:
     assert client.get("/portal/acme/").status_code == 404
 
 
-def test_who_is_not_signed_in_is_asked_to_on_every_route_and_comes_back() -> None:
+def test_anonymous_users_sign_in_and_return_to_their_page() -> None:
     TeamFactory.create(slug="acme")
 
     asked = [
@@ -73,7 +73,7 @@ def test_who_is_not_signed_in_is_asked_to_on_every_route_and_comes_back() -> Non
         assert answer["Location"] == f"/accounts/login/?next={address}"
 
 
-def test_a_viewer_is_refused_on_every_route_that_changes_something() -> None:
+def test_a_viewer_is_refused_on_every_changing_route() -> None:
     team = TeamFactory.create(slug="acme")
     people.person("olive", team, "owner")
     viewer = people.person("victor", team, "viewer")
@@ -87,7 +87,7 @@ def test_a_viewer_is_refused_on_every_route_that_changes_something() -> None:
                 assert "olive" in answer.content.decode(), "who can help is not named"
 
 
-def test_a_role_that_ends_ends_at_the_next_request() -> None:
+def test_a_removed_role_ends_at_the_next_request() -> None:
     team = TeamFactory.create(slug="acme")
     client = people.person("mia", team, "owner")
     assert client.get("/portal/acme/").status_code == 200
@@ -97,7 +97,7 @@ def test_a_role_that_ends_ends_at_the_next_request() -> None:
     assert client.get("/portal/acme/").status_code == 404
 
 
-def test_pages_load_nothing_from_elsewhere_and_run_nothing_inline() -> None:
+def test_pages_load_only_own_files_and_run_no_inline_scripts() -> None:
     team = TeamFactory.create(slug="acme")
     client = people.person("mia", team, "owner")
 
@@ -111,7 +111,7 @@ def test_pages_load_nothing_from_elsewhere_and_run_nothing_inline() -> None:
         assert not re.search(r"""(?:src|href|action)=["']?(?:https?:)?//""", html), address
 
 
-def test_pages_are_kept_in_no_cache() -> None:
+def test_pages_are_not_cached() -> None:
     team = TeamFactory.create(slug="acme")
 
     answer = people.person("mia", team).get("/portal/acme/")
@@ -119,7 +119,7 @@ def test_pages_are_kept_in_no_cache() -> None:
     assert "no-store" in answer["Cache-Control"]
 
 
-def test_the_only_team_is_entered_at_once_and_several_are_offered() -> None:
+def test_a_single_team_is_opened_and_several_are_listed() -> None:
     acme, blue = TeamFactory.create(slug="acme"), TeamFactory.create(slug="blue")
     client = people.person("mia", acme)
     assert client.get("/portal/")["Location"] == "/portal/acme/"
@@ -132,11 +132,11 @@ def test_the_only_team_is_entered_at_once_and_several_are_offered() -> None:
     assert reverse("portal:home", args=["blue"]) in offered
 
 
-def test_who_has_no_team_is_told_how_to_get_into_one() -> None:
+def test_a_user_without_a_team_is_told_how_to_join() -> None:
     assert "invitation" in people.person("nora").get("/portal/").content.decode()
 
 
-def test_a_form_from_elsewhere_changes_nothing_and_says_what_to_do() -> None:
+def test_a_cross_site_form_changes_nothing_and_explains() -> None:
     client = Client(enforce_csrf_checks=True)
 
     answer = client.post("/accounts/logout/")

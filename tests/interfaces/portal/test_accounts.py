@@ -43,7 +43,7 @@ def is_in(client: Client) -> bool:
 
 
 @pytest.mark.parametrize("login", ["mia", "mia@example.com"])
-def test_people_sign_in_by_name_or_address_and_sign_out(login: str) -> None:
+def test_users_sign_in_by_name_or_mail_address(login: str) -> None:
     user, client = make(), Client()
     Membership.objects.create(team=TeamFactory.create(slug="acme"), user=user, role="viewer")
 
@@ -56,7 +56,7 @@ def test_people_sign_in_by_name_or_address_and_sign_out(login: str) -> None:
 
 
 @pytest.mark.trap("guessed passwords")
-def test_after_five_wrong_passwords_the_right_one_does_not_help_from_anywhere() -> None:
+def test_five_wrong_passwords_lock_the_account_for_all_addresses() -> None:
     make()
     for _ in range(5):
         assert "not correct" in sign_in(Client(), "mia", "guess").content.decode()
@@ -68,7 +68,7 @@ def test_after_five_wrong_passwords_the_right_one_does_not_help_from_anywhere() 
 
 
 @pytest.mark.trap("guessed passwords")
-def test_who_guesses_many_names_from_one_address_is_stopped_too() -> None:
+def test_guessing_many_names_locks_the_address() -> None:
     make()
     for number in range(10):
         sign_in(Client(), f"nobody-{number}", "guess")
@@ -78,7 +78,7 @@ def test_who_guesses_many_names_from_one_address_is_stopped_too() -> None:
 
 
 @pytest.mark.trap("guessed passwords")
-def test_what_a_caller_says_of_his_address_is_not_believed() -> None:
+def test_a_forged_x_forwarded_for_is_ignored() -> None:
     for number in range(10):
         sign_in(Client(HTTP_X_FORWARDED_FOR=f"10.0.0.{number}"), f"nobody-{number}", "guess")
 
@@ -86,7 +86,7 @@ def test_what_a_caller_says_of_his_address_is_not_believed() -> None:
     assert "Too many" in sign_in(Client(HTTP_X_FORWARDED_FOR="10.9.9.9"), "mia").content.decode()
 
 
-def test_a_proxy_that_is_counted_tells_addresses_apart(settings: Any) -> None:
+def test_trusted_proxies_distinguish_addresses(settings: Any) -> None:
     settings.ALLAUTH_TRUSTED_PROXY_COUNT = 1
     for number in range(10):
         sign_in(Client(HTTP_X_FORWARDED_FOR="10.0.0.1"), f"nobody-{number}", "guess")
@@ -96,7 +96,7 @@ def test_a_proxy_that_is_counted_tells_addresses_apart(settings: Any) -> None:
     assert answer.status_code == 302
 
 
-def test_the_console_has_no_door_of_its_own() -> None:
+def test_the_console_uses_the_common_sign_in() -> None:
     make("olga", is_staff=True, is_superuser=True)
     client = Client()
     assert client.get("/admin/login/?next=/admin/")["Location"] == f"{LOGIN}?next=%2Fadmin%2F"
@@ -108,7 +108,7 @@ def test_the_console_has_no_door_of_its_own() -> None:
     assert client.get("/admin/").status_code == 200
 
 
-def test_a_member_at_the_console_is_told_that_it_is_not_theirs() -> None:
+def test_a_member_without_staff_status_is_refused_by_the_console() -> None:
     client = Client()
     client.force_login(make())
 
@@ -118,7 +118,7 @@ def test_a_member_at_the_console_is_told_that_it_is_not_theirs() -> None:
     assert "not an operator" in answer.content.decode()
 
 
-def test_without_an_invitation_nobody_makes_an_account() -> None:
+def test_without_an_invitation_signup_is_closed() -> None:
     form = {"username": "eve", "email": "eve@example.com"}
     form |= {"password1": PASSWORD, "password2": PASSWORD}
 
@@ -127,7 +127,7 @@ def test_without_an_invitation_nobody_makes_an_account() -> None:
     assert not User.objects.exists()
 
 
-def test_where_everybody_may_come_an_address_has_to_be_verified_first(settings: Any) -> None:
+def test_open_signup_requires_a_verified_mail_address(settings: Any) -> None:
     settings.SIGNUP, settings.ACCOUNT_EMAIL_VERIFICATION = "open", "mandatory"
     form = {"username": "nora", "email": "nora@example.com"}
     form |= {"password1": PASSWORD, "password2": PASSWORD}
@@ -143,7 +143,7 @@ def test_where_everybody_may_come_an_address_has_to_be_verified_first(settings: 
     assert is_in(client)
 
 
-def test_an_operator_comes_in_although_mail_does_not_work(settings: Any) -> None:
+def test_an_operator_can_sign_in_while_mail_fails(settings: Any) -> None:
     settings.SIGNUP, settings.ACCOUNT_EMAIL_VERIFICATION = "open", "mandatory"
     make("olga", is_staff=True)
     make("mia")
@@ -166,7 +166,7 @@ def test_a_password_that_is_easily_guessed_is_refused(settings: Any, password: s
     assert not User.objects.exists()
 
 
-def test_a_forgotten_password_is_replaced_by_a_link_that_works_once(settings: Any) -> None:
+def test_a_password_reset_link_works_once(settings: Any) -> None:
     make()
     Client().post("/accounts/password/reset/", {"email": "mia@example.com"})
     (sent,) = mail.outbox
@@ -193,7 +193,7 @@ def _lasting_codes(settings: Any) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("_lasting_codes")
-def test_what_people_do_to_their_way_in_is_written_down() -> None:
+def test_changes_to_sign_in_data_are_audited() -> None:
     make()
     client = Client()
     sign_in(client, "mia")
@@ -223,7 +223,7 @@ def test_what_people_do_to_their_way_in_is_written_down() -> None:
     assert changed.after == {"email": "new@example.com"}
 
 
-def test_nobody_learns_whether_an_address_has_an_account() -> None:
+def test_forms_do_not_reveal_whether_an_account_exists() -> None:
     make()
     answers = [
         Client().post("/accounts/password/reset/", {"email": address}, follow=True).content
@@ -234,7 +234,7 @@ def test_nobody_learns_whether_an_address_has_an_account() -> None:
     assert len(mail.outbox) == 1
 
 
-def test_who_cannot_get_mail_is_told(settings: Any) -> None:
+def test_a_failed_mail_is_reported_to_the_user(settings: Any) -> None:
     settings.CAN_MAIL = False
     assert "sends no mail" in Client().get("/accounts/password/reset/").content.decode()
     settings.CAN_MAIL = True
@@ -242,7 +242,7 @@ def test_who_cannot_get_mail_is_told(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("_lasting_codes")
-def test_a_second_factor_is_asked_for_and_its_secret_is_sealed() -> None:
+def test_a_second_factor_is_required_and_its_secret_encrypted() -> None:
     user, secret = make(), generate_totp_secret()
     stored = SecondFactors().encrypt(secret)
     Authenticator.objects.create(user=user, type="totp", data={"secret": stored})
@@ -258,7 +258,7 @@ def test_a_second_factor_is_asked_for_and_its_secret_is_sealed() -> None:
     assert is_in(client)
 
 
-def test_second_factors_are_sealed_again_when_keys_change() -> None:
+def test_key_rotation_reencrypts_second_factors() -> None:
     old, new = generate_key(), generate_key()
     with host(old):
         sealed = {"seed": data_encryption.encrypt_second_factor("seed"), "used_mask": 3}
@@ -297,7 +297,7 @@ def test_pages_of_accounts_run_nothing_inline(is_known: bool) -> None:
 
 
 @pytest.mark.parametrize("place", ["email/", "password/change/", "reauthenticate/"])
-def test_forms_of_ones_own_account_speak_our_words(place: str) -> None:
+def test_account_forms_use_the_portals_texts(place: str) -> None:
     client = Client()
     client.force_login(make())
 

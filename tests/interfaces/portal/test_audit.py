@@ -41,7 +41,7 @@ def told(client: Client, query: str = "") -> list[str]:
     return re.findall(r'data-label="Did"[^>]*>([\w.]+)<', html)
 
 
-def test_what_anybody_does_to_a_team_s_things_stands_there(team: Team, viewer: Client) -> None:
+def test_every_change_of_a_teams_objects_is_listed(team: Team, viewer: Client) -> None:
     ChannelFactory.create(slug="orders", external=True)
     who: Any = {"actor": "user:olga"}
     producers.put("shop", {"team": "acme"}, **who)
@@ -61,7 +61,7 @@ def test_what_anybody_does_to_a_team_s_things_stands_there(team: Team, viewer: C
     ]  # fmt: skip
 
 
-def test_what_is_done_to_its_deliveries_stands_there_too(team: Team, viewer: Client) -> None:
+def test_actions_on_a_teams_deliveries_are_listed(team: Team, viewer: Client) -> None:
     consumer = ConsumerFactory.create(team=team)
     principal, now = Principal("user:olga"), clock.now()
     dead = DeliveryFactory.create(consumer=consumer, dead=True)
@@ -83,7 +83,7 @@ def test_what_is_done_to_its_deliveries_stands_there_too(team: Team, viewer: Cli
     assert to_public(DELIVERY, dead.id) in viewer.get("/portal/acme/audit/").content.decode()
 
 
-def test_what_is_another_s_does_not(team: Team, viewer: Client) -> None:
+def test_entries_of_other_teams_are_not_listed(team: Team, viewer: Client) -> None:
     other = TeamFactory.create(slug="other")
     theirs = ConsumerFactory.create(team=other, client_id="theirs")
     nobody_s = ConsumerFactory.create(client_id="nobodys")
@@ -94,7 +94,7 @@ def test_what_is_another_s_does_not(team: Team, viewer: Client) -> None:
     assert AuditEntry.objects.count() == 2
 
 
-def test_values_are_shown_as_they_were_and_became(team: Team, viewer: Client) -> None:
+def test_entries_show_old_and_new_values(team: Team, viewer: Client) -> None:
     AuditEntry.record(
         "user:<b>", "consumer.update", "consumer:x", team_id=team.pk, reason="<i>why</i>",
         before={"url": "http://old", "same": 1}, after={"url": "http://new", "same": 1},

@@ -78,7 +78,7 @@ def publish(text: str) -> int:
     )
 
 
-def test_a_key_is_made_shown_once_used_and_dead_when_revoked(
+def test_a_key_is_shown_once_and_ends_when_revoked(
     editor: Client, orders: Channel, shop: Producer
 ) -> None:
     text = made(editor.post(NEW, wish()))
@@ -118,9 +118,7 @@ def test_a_key_for_sqs_clients_shows_both_values_once(
     assert "AWS_" not in editor.post(NEW, wish()).content.decode()
 
 
-def test_a_key_of_the_team_belongs_to_nobody_else(
-    editor: Client, team: Team, orders: Channel
-) -> None:
+def test_a_key_belongs_to_its_team(editor: Client, team: Team, orders: Channel) -> None:
     made(editor.post(NEW, wish(owner="team", scopes=["read", "replay"], channels=["*"], days="")))
 
     key = newest()
@@ -153,7 +151,7 @@ def test_a_key_of_the_team_belongs_to_nobody_else(
         pytest.param({"scopes": []}, "required", id="nothing"),
     ],
 )
-def test_a_key_with_more_than_the_team_has_is_refused_and_nothing_typed_is_lost(
+def test_a_key_beyond_the_teams_grants_is_refused_and_input_kept(
     editor: Client,
     team: Team,
     orders: Channel,
@@ -178,7 +176,7 @@ def test_a_key_with_more_than_the_team_has_is_refused_and_nothing_typed_is_lost(
 
 
 @pytest.mark.parametrize("scope", ["register", "receive", "read", "replay"])
-def test_who_may_publish_everywhere_gets_no_look_at_internal_channels(
+def test_all_channels_permission_excludes_viewing_internal_channels(
     editor: Client, team: Team, scope: str
 ) -> None:
     ChannelFactory.create(slug="payroll")
@@ -195,7 +193,7 @@ def test_who_may_publish_everywhere_gets_no_look_at_internal_channels(
     assert newest().channels == []
 
 
-def test_all_of_a_producer_is_what_it_was_granted_by_name(
+def test_all_channels_of_a_producer_are_its_named_grants(
     editor: Client, team: Team, orders: Channel, shop: Producer
 ) -> None:
     ChannelFactory.create(slug="news", external=True)
@@ -212,7 +210,7 @@ def test_all_of_a_producer_is_what_it_was_granted_by_name(
 
 
 @pytest.mark.parametrize("days", ["90", ""])
-def test_a_key_does_not_outlive_the_grant_that_it_passes_on(
+def test_a_key_does_not_outlive_its_grant(
     editor: Client, team: Team, orders: Channel, days: str
 ) -> None:
     shop = ProducerFactory.create(slug="shop", team=team)
@@ -228,7 +226,7 @@ def test_a_key_does_not_outlive_the_grant_that_it_passes_on(
     assert newest().expires_at == ends
 
 
-def test_what_an_operator_granted_by_name_can_be_passed_on(editor: Client, team: Team) -> None:
+def test_named_grants_can_be_passed_on(editor: Client, team: Team) -> None:
     ChannelFactory.create(slug="payroll")
     ApiKeyFactory.create(team=team, scopes=["read"], channels=["payroll"])
     wished = wish(owner="team", channels=["payroll"])
@@ -239,7 +237,9 @@ def test_what_an_operator_granted_by_name_can_be_passed_on(editor: Client, team:
     assert newest().channels == ["payroll"]
 
 
-def test_the_form_says_what_there_is_to_give(editor: Client, team: Team, shop: Producer) -> None:
+def test_the_form_lists_grantable_channels_and_scopes(
+    editor: Client, team: Team, shop: Producer
+) -> None:
     ApiKeyFactory.create(team=team, scopes=["read"], channels=["payroll"])
     ApiKeyFactory.create(team=team, scopes=["read"], channels=["secret"], revoked=True)
     ApiKeyFactory.create(producer=ProducerFactory.create(slug="bus", team=team))
@@ -255,7 +255,7 @@ def test_the_form_says_what_there_is_to_give(editor: Client, team: Team, shop: P
     assert ticked(html) == set()
 
 
-def test_rotation_leaves_both_keys_working_for_a_while(
+def test_rotation_keeps_the_old_key_for_the_overlap(
     editor: Client, orders: Channel, shop: Producer
 ) -> None:
     old = made(editor.post(NEW, wish()))
@@ -275,7 +275,7 @@ def test_rotation_leaves_both_keys_working_for_a_while(
 
 
 @pytest.mark.parametrize("scope", ["admin", "sensitive"])
-def test_a_key_that_operators_gave_is_no_team_s_to_rotate(
+def test_a_key_from_operators_cannot_be_rotated_by_the_team(
     editor: Client, team: Team, scope: str
 ) -> None:
     key = ApiKeyFactory.create(team=team, scopes=[scope])
@@ -287,7 +287,7 @@ def test_a_key_that_operators_gave_is_no_team_s_to_rotate(
     assert ApiKey.objects.count() == 1
 
 
-def test_a_key_that_is_over_has_no_successor(editor: Client, shop: Producer) -> None:
+def test_an_expired_key_cannot_be_rotated(editor: Client, shop: Producer) -> None:
     key = ApiKeyFactory.create(producer=shop, revoked=True)
 
     answer = editor.post(f"/portal/acme/keys/{key.key_id}/rotate/", {"overlap_s": "0"})
@@ -295,7 +295,7 @@ def test_a_key_that_is_over_has_no_successor(editor: Client, shop: Producer) -> 
     assert "create a new one" in answer.content.decode()
 
 
-def test_keys_of_others_do_not_exist(editor: Client) -> None:
+def test_keys_of_others_are_not_found(editor: Client) -> None:
     other = ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
     for key in (ApiKeyFactory.create(producer=other), ApiKeyFactory.create(admin=True)):
         assert key.key_id not in editor.get("/portal/acme/keys/").content.decode()
@@ -305,7 +305,7 @@ def test_keys_of_others_do_not_exist(editor: Client) -> None:
     assert ApiKey.objects.filter(revoked_at=None, expires_at=None).count() == 2
 
 
-def test_no_number_of_keys_that_are_over_hides_one_that_works(
+def test_expired_keys_do_not_hide_active_ones(
     editor: Client, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "MAX_SHOWN", 3)
@@ -324,7 +324,7 @@ def test_no_number_of_keys_that_are_over_hides_one_that_works(
     assert [key.key_id in html for key in (*working, *over)] == [True, True, False, False]
 
 
-def test_a_viewer_sees_keys_and_no_way_to_act(team: Team, shop: Producer) -> None:
+def test_a_viewer_sees_keys_without_buttons(team: Team, shop: Producer) -> None:
     key = ApiKeyFactory.create(producer=shop, label="till")
     viewer = people.person("vera", team, "viewer")
 
@@ -338,7 +338,5 @@ def test_a_viewer_sees_keys_and_no_way_to_act(team: Team, shop: Producer) -> Non
     assert viewer.get(NEW).status_code == 403
 
 
-def test_the_page_with_a_key_is_kept_in_no_cache(
-    editor: Client, orders: Channel, shop: Producer
-) -> None:
+def test_the_page_with_a_key_is_not_cached(editor: Client, orders: Channel, shop: Producer) -> None:
     assert "no-store" in editor.post(NEW, wish())["Cache-Control"]

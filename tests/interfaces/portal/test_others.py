@@ -62,7 +62,7 @@ def addresses(team: str, found: dict[str, str]) -> Iterator[tuple[str, str, str]
                 yield path, method.upper(), address
 
 
-def test_the_same_addresses_lead_their_owners_somewhere() -> None:
+def test_owners_reach_the_same_urls() -> None:
     """Without this, the tests below would prove nothing."""
     team = TeamFactory.create(slug="theirs")
     found = belongings(team)
@@ -75,8 +75,8 @@ def test_the_same_addresses_lead_their_owners_somewhere() -> None:
     assert {path for path, _, _ in addresses("theirs", found)} == led
 
 
-@pytest.mark.trap("another tenant's object by its number")
-def test_what_is_anothers_is_nowhere_among_my_teams_addresses() -> None:
+@pytest.mark.trap("another tenant's object by its id")
+def test_objects_of_others_are_404_under_the_teams_urls() -> None:
     theirs = belongings(TeamFactory.create(slug="theirs"))
     me = people.person("mia", TeamFactory.create(slug="mine"), "owner")
     before = rows(TABLES, but="last_used_at")
@@ -99,8 +99,8 @@ def told(client: Client, address: str) -> list[str]:
     return [str(message) for message in answer.context["messages"]]
 
 
-@pytest.mark.trap("another tenant's object by its number")
-def test_what_is_anothers_is_not_reached_through_my_webhook() -> None:
+@pytest.mark.trap("another tenant's object by its id")
+def test_objects_of_others_are_404_under_an_own_webhook() -> None:
     """Deliveries and replays are addressed below a webhook: mine gives no access to theirs."""
     theirs = belongings(TeamFactory.create(slug="theirs"))
     mine = TeamFactory.create(slug="mine")

@@ -21,7 +21,7 @@ def receive_request(**changes: Any) -> dict[str, Any]:
     return {"name": "till", "description": "The till", "default_priority": "4", **changes}
 
 
-def test_a_producer_is_made_listed_and_changed(team: Team, editor: Client) -> None:
+def test_a_producer_is_created_listed_and_changed(team: Team, editor: Client) -> None:
     assert "No producers yet" in editor.get(LIST).content.decode()
 
     answer = editor.post(NEW, receive_request(default_priority="6"), follow=True)
@@ -58,7 +58,7 @@ def test_a_producer_is_made_listed_and_changed(team: Team, editor: Client) -> No
         pytest.param({"description": "\x07"}, "Control characters", id="a bell"),
     ],
 )
-def test_what_cannot_be_made_is_said_and_nothing_typed_is_lost(
+def test_an_invalid_producer_is_refused_and_input_kept(
     team: Team, editor: Client, changes: dict[str, Any], sentence: str
 ) -> None:
     ProducerFactory.create(slug="acme.shop", team=team)
@@ -72,7 +72,7 @@ def test_what_cannot_be_made_is_said_and_nothing_typed_is_lost(
     assert Producer.objects.count() == 1
 
 
-def test_a_team_s_producer_takes_nobody_s_name(editor: Client) -> None:
+def test_a_producer_cannot_take_an_existing_name(editor: Client) -> None:
     ProducerFactory.create(slug="till", team=None)
     ProducerFactory.create(slug="acme.till", team=TeamFactory.create(slug="other"))
 
@@ -84,7 +84,7 @@ def test_a_team_s_producer_takes_nobody_s_name(editor: Client) -> None:
     ]
 
 
-def test_there_is_an_end_to_how_many(
+def test_the_number_of_producers_is_limited(
     team: Team, editor: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producers, "MAX_OF_TEAM", 1)
@@ -96,9 +96,7 @@ def test_there_is_an_end_to_how_many(
     assert "ask an operator for more" in answer.content.decode()
 
 
-def test_no_right_of_the_team_or_of_a_sister_passes_to_a_fresh_producer(
-    team: Team, editor: Client
-) -> None:
+def test_a_new_producer_inherits_no_grants(team: Team, editor: Client) -> None:
     ChannelFactory.create(slug="orders", external=True)
     ApiKeyFactory.create(
         producer=ProducerFactory.create(slug="acme.shop", team=team), channels=["orders"]
@@ -113,9 +111,7 @@ def test_no_right_of_the_team_or_of_a_sister_passes_to_a_fresh_producer(
     assert not Producer.objects.get(slug="acme.till").keys.exists()
 
 
-def test_limits_and_what_an_operator_disabled_are_not_a_team_s_to_change(
-    team: Team, editor: Client
-) -> None:
+def test_a_team_cannot_change_limits_or_an_operators_disabling(team: Team, editor: Client) -> None:
     shop = ProducerFactory.create(
         slug="acme.shop", team=team, max_priority=5, rate_per_second=2.0, disabled=True
     )
@@ -133,7 +129,7 @@ def test_limits_and_what_an_operator_disabled_are_not_a_team_s_to_change(
     assert (shop.default_priority, shop.team) == (5, team)
 
 
-def test_who_was_slower_is_told_so(team: Team, editor: Client) -> None:
+def test_a_concurrent_change_is_reported(team: Team, editor: Client) -> None:
     shop = ProducerFactory.create(slug="acme.shop", team=team)
     stale = receive_request(description="Mine", version=f"{shop.version}")
     shop.save()
@@ -146,7 +142,7 @@ def test_who_was_slower_is_told_so(team: Team, editor: Client) -> None:
     assert "Mine" in html
 
 
-def test_another_team_s_producer_does_not_exist(editor: Client) -> None:
+def test_a_producer_of_another_team_is_not_found(editor: Client) -> None:
     ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
     ProducerFactory.create(slug="free")
 
@@ -158,7 +154,7 @@ def test_another_team_s_producer_does_not_exist(editor: Client) -> None:
             producers.change_within("acme", slug, {}, actor="user:eddy")
 
 
-def test_a_viewer_looks_and_changes_nothing(team: Team) -> None:
+def test_a_viewer_cannot_change_producers(team: Team) -> None:
     ProducerFactory.create(slug="acme.shop", team=team)
     viewer = people.person("vera", team)
 

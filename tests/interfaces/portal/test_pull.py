@@ -56,7 +56,9 @@ def test_a_pull_consumer_is_registered_and_shown_how_to_receive(
 @pytest.mark.parametrize(
     "tab", ["", "upcoming/", "dead/", "health/", "settings/", "secret/", "replays/"]
 )
-def test_every_tab_of_it_works(owner: Client, orders: Channel, team: Team, tab: str) -> None:
+def test_every_tab_of_a_pull_consumer_works(
+    owner: Client, orders: Channel, team: Team, tab: str
+) -> None:
     ConsumerFactory.create(channel=orders, client_id="printer", team=team, pull=True)
     answer = owner.get(f"{ROOT}/orders/printer/{tab}")
     assert answer.status_code == 200
@@ -64,9 +66,7 @@ def test_every_tab_of_it_works(owner: Client, orders: Channel, team: Team, tab: 
     assert "a test" not in text(answer)
 
 
-def test_its_settings_are_changed_without_an_address(
-    owner: Client, orders: Channel, team: Team
-) -> None:
+def test_a_pull_consumers_settings_need_no_url(owner: Client, orders: Channel, team: Team) -> None:
     consumer = ConsumerFactory.create(channel=orders, client_id="printer", team=team, pull=True)
     page = text(owner.get(f"{ROOT}/orders/printer/settings/"))
     assert 'name="url"' not in page
@@ -77,7 +77,7 @@ def test_its_settings_are_changed_without_an_address(
     assert (consumer.mode, consumer.url) == ("pull", "")
 
 
-def test_a_webhook_still_needs_an_address(owner: Client, orders: Channel) -> None:
+def test_a_push_consumer_needs_a_url(owner: Client, orders: Channel) -> None:
     for mode in ("push", ""):
         answer = owner.post(f"{ROOT}/-/new/orders/", {"client_id": "billing", "mode": mode})
         assert answer.status_code == 422
@@ -85,7 +85,7 @@ def test_a_webhook_still_needs_an_address(owner: Client, orders: Channel) -> Non
     assert not Consumer.objects.exists()
 
 
-def test_how_lapsed_leases_count_is_chosen_for_what_pulls_alone(
+def test_charging_expired_leases_is_a_setting_of_pull_consumers_only(
     owner: Client, orders: Channel, team: Team
 ) -> None:
     pulls = ConsumerFactory.create(channel=orders, client_id="printer", team=team, pull=True)
@@ -100,7 +100,7 @@ def test_how_lapsed_leases_count_is_chosen_for_what_pulls_alone(
     assert refused.status_code == 422
 
 
-def test_dead_letters_go_where_producers_of_the_team_publish(
+def test_dead_letter_channels_are_those_the_team_may_publish_to(
     owner: Client, orders: Channel, team: Team
 ) -> None:
     mine, other = ProducerFactory.create(team=team), ProducerFactory.create()
@@ -127,7 +127,7 @@ def test_dead_letters_go_where_producers_of_the_team_publish(
     assert consumer.dead_letter_channel is None
 
 
-def test_a_dead_letter_channel_that_an_operator_chose_stays(
+def test_an_operators_dead_letter_channel_is_kept(
     owner: Client, orders: Channel, team: Team
 ) -> None:
     chosen = ChannelFactory.create(slug="operators-choice")

@@ -57,7 +57,7 @@ def text(answer: Any) -> str:
 
 
 @pytest.mark.seed("S4-04")
-def test_what_is_due_later_stands_in_the_order_of_its_time(
+def test_scheduled_deliveries_are_ordered_by_due_time(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = f"{root(webhook)}/upcoming/"
@@ -100,7 +100,7 @@ def die(webhook: Consumer, receiver: Receiver, count: int) -> list[Delivery]:
     return list(Delivery.objects.filter(state="dead").order_by("id"))
 
 
-def test_dead_letters_are_counted_first_then_sent_again(
+def test_dead_letters_are_counted_before_a_replay(
     owner: Client, webhook: Consumer, receiver: Receiver
 ) -> None:
     rows = die(webhook, receiver, 5)
@@ -129,7 +129,7 @@ def test_dead_letters_are_counted_first_then_sent_again(
     assert (entry.actor, entry.reason) == ("user:olga", "it was down")
 
 
-def test_only_the_selected_are_sent_again(
+def test_only_selected_dead_letters_are_replayed(
     owner: Client, webhook: Consumer, receiver: Receiver
 ) -> None:
     first, second, third = die(webhook, receiver, 3)
@@ -184,7 +184,7 @@ def asked(team_id: int | None, consumer_id: int) -> Replay:
     )
 
 
-def test_no_number_of_other_replays_of_the_team_hides_one(
+def test_other_replays_do_not_hide_one(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replays, "LAST", 2)
@@ -207,7 +207,7 @@ def test_no_number_of_other_replays_of_the_team_hides_one(
     assert found == [mine[:2], mine[2:3], mine[3:], []]
 
 
-def test_what_others_replay_pushes_nothing_out_of_the_list(
+def test_replays_of_others_do_not_displace_own_ones(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replays, "SCAN_ROWS", 50)
@@ -238,7 +238,7 @@ def test_another_webhooks_replay_is_not_found(owner: Client, webhook: Consumer) 
         row.delete()
 
 
-def test_one_is_sent_again_or_taken_back(
+def test_a_delivery_is_replayed_or_cancelled(
     owner: Client, webhook: Consumer, receiver: Receiver
 ) -> None:
     (row,) = die(webhook, receiver, 1)
@@ -293,7 +293,7 @@ def walk(owner: Client, address: str, query: str = "") -> list[str]:
 
 @pytest.mark.slow("turns the pages of every filter")
 @pytest.mark.parametrize("looks", [pages.SCAN_ROWS, (7,) * 4, (3, 9)])
-def test_every_page_holds_what_its_filter_says_in_order_and_once(
+def test_every_page_lists_matching_rows_once_in_order(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch, looks: tuple[int, ...]
 ) -> None:
     """Even when the scan stops before it has filled a page."""
@@ -329,7 +329,7 @@ def test_the_time_filter_reads_no_older_rows(webhook: Consumer) -> None:
     assert [row.id for row in found.rows] == expected
 
 
-def test_the_health_page_says_how_messages_fared(
+def test_the_health_page_counts_outcomes(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = make_history(webhook)
@@ -345,7 +345,7 @@ def test_the_health_page_says_how_messages_fared(
         assert "All messages of this time." in page
 
 
-def test_the_list_of_webhooks_asks_as_often_for_many_as_for_one(
+def test_the_list_of_webhooks_uses_a_constant_number_of_queries(
     owner: Client, webhook: Consumer
 ) -> None:
     def count() -> int:
@@ -368,7 +368,7 @@ def test_the_list_of_webhooks_asks_as_often_for_many_as_for_one(
     assert len(ticks[webhook.id]) == 30
 
 
-def test_a_week_of_health_asks_as_often_as_a_day(owner: Client, webhook: Consumer) -> None:
+def test_a_week_of_health_uses_as_many_queries_as_a_day(owner: Client, webhook: Consumer) -> None:
     make_history(webhook)
     asked = []
     for span in ("24h", "7d"):
@@ -380,7 +380,7 @@ def test_a_week_of_health_asks_as_often_as_a_day(owner: Client, webhook: Consume
     assert asked == [1, 1]
 
 
-def test_pages_ask_no_more_the_more_there_is(owner: Client, webhook: Consumer) -> None:
+def test_pages_use_a_constant_number_of_queries(owner: Client, webhook: Consumer) -> None:
     """The number of queries does not grow with the rows on a page."""
 
     def count(path: str) -> int:

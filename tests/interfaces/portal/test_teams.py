@@ -69,7 +69,7 @@ def test_an_invitation_makes_a_member_once(owner: Client, team: Team) -> None:
     assert set(AuditEntry.objects.values_list("team_id", flat=True)) == {team.pk}
 
 
-def test_the_link_is_stored_nowhere_and_shown_once(owner: Client) -> None:
+def test_an_invitation_link_is_not_stored_and_shown_once(owner: Client) -> None:
     token = link_of(owner).split("/")[-2]
 
     stored = str(list(Invitation.objects.values())) + str(list(AuditEntry.objects.values()))
@@ -77,7 +77,7 @@ def test_the_link_is_stored_nowhere_and_shown_once(owner: Client) -> None:
     assert token not in owner.get("/portal/acme/members/").content.decode()
 
 
-def test_looking_at_a_link_uses_nothing_up_and_neither_does_a_member(owner: Client) -> None:
+def test_viewing_a_link_or_being_a_member_does_not_use_it_up(owner: Client) -> None:
     link = link_of(owner)
     Client().get(link)
     owner.post(link)
@@ -87,7 +87,7 @@ def test_looking_at_a_link_uses_nothing_up_and_neither_does_a_member(owner: Clie
 
 
 @pytest.mark.parametrize("how", ["ended", "taken back"])
-def test_an_invitation_that_is_over_opens_nothing(owner: Client, how: str) -> None:
+def test_an_expired_invitation_is_refused(owner: Client, how: str) -> None:
     link = link_of(owner)
     number = Invitation.objects.get().pk
     if how == "ended":
@@ -102,7 +102,7 @@ def test_an_invitation_that_is_over_opens_nothing(owner: Client, how: str) -> No
     assert Membership.objects.count() == 1
 
 
-def test_an_invitation_lets_its_holder_make_an_account_and_nobody_else(owner: Client) -> None:
+def test_only_an_invited_person_can_create_an_account(owner: Client) -> None:
     link, client = link_of(owner), Client()
     form = {"username": "nora", "email": "nora@example.com"}
     form |= {"password1": PASSWORD, "password2": PASSWORD}
@@ -117,7 +117,7 @@ def test_an_invitation_lets_its_holder_make_an_account_and_nobody_else(owner: Cl
     assert member("nora").role == "editor"
 
 
-def test_an_invitation_that_leaks_is_no_open_door(owner: Client) -> None:
+def test_a_leaked_invitation_cannot_be_reused(owner: Client) -> None:
     link = link_of(owner)
     for number in range(5):
         form = {"username": f"n{number}", "email": f"n{number}@example.com", "next": link}
@@ -130,7 +130,7 @@ def test_an_invitation_that_leaks_is_no_open_door(owner: Client) -> None:
     assert "n2" in owner.get("/portal/acme/audit/").content.decode()
 
 
-def test_the_log_names_no_link_that_still_works(
+def test_the_log_contains_no_valid_invitation_links(
     owner: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = link_of(owner)
@@ -149,7 +149,7 @@ def test_the_log_names_no_link_that_still_works(
     assert link.split("/")[-2] not in log.getvalue()
 
 
-def test_an_invitation_is_mailed_where_there_is_mail(owner: Client, settings: Any) -> None:
+def test_an_invitation_is_mailed_if_mail_is_configured(owner: Client, settings: Any) -> None:
     link_of(owner, email="nora@example.com")
     assert mail.outbox == []
     settings.CAN_MAIL = True
@@ -161,7 +161,7 @@ def test_an_invitation_is_mailed_where_there_is_mail(owner: Client, settings: An
     assert link in str(sent.body)
 
 
-def test_mail_that_fails_loses_no_invitation(owner: Client, settings: Any) -> None:
+def test_a_failed_mail_keeps_the_invitation(owner: Client, settings: Any) -> None:
     settings.CAN_MAIL, settings.EMAIL_PORT = True, 1
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     form = {"role": "viewer", "days": "7", "email": "nora@example.com"}
@@ -172,7 +172,7 @@ def test_mail_that_fails_loses_no_invitation(owner: Client, settings: Any) -> No
     assert "/portal/-/join/" in html
 
 
-def test_what_was_typed_stays_when_it_cannot_be_used(owner: Client) -> None:
+def test_invalid_input_is_kept_in_the_form(owner: Client) -> None:
     form = {"role": "editor", "days": "7", "email": "no address"}
 
     answer = owner.post("/portal/acme/members/invite/", form)
@@ -182,9 +182,7 @@ def test_what_was_typed_stays_when_it_cannot_be_used(owner: Client) -> None:
     assert not Invitation.objects.exists()
 
 
-def test_a_team_cannot_be_flooded_with_invitations(
-    team: Team, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_invitations_is_limited(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teams, "MAX_OPEN", 1)
     teams.invite("acme", {}, actor="user:o", inviter="o")
 
@@ -196,7 +194,7 @@ def test_a_team_cannot_be_flooded_with_invitations(
     ("limit", "team_slug", "inviter"),
     [("MAX_OF_TEAM", "acme", "otto"), ("MAX_OF_PERSON", "blue", "olive")],
 )
-def test_taking_invitations_back_does_not_let_anybody_send_mail_without_end(
+def test_revoking_invitations_does_not_reset_the_mail_limit(
     team: Team, monkeypatch: pytest.MonkeyPatch, limit: str, team_slug: str, inviter: str
 ) -> None:
     TeamFactory.create(slug="blue")
@@ -213,7 +211,7 @@ def test_taking_invitations_back_does_not_let_anybody_send_mail_without_end(
 
 
 @pytest.mark.parametrize("role", ["viewer", "editor"])
-def test_only_owners_decide_who_belongs(team: Team, owner: Client, role: str) -> None:
+def test_only_owners_manage_members(team: Team, owner: Client, role: str) -> None:
     client = people.person("eddy", team, role)
     olive = member("olive").pk
     waiting = teams.invite("acme", {}, actor="user:o", inviter="o").row.pk
@@ -228,7 +226,7 @@ def test_only_owners_decide_who_belongs(team: Team, owner: Client, role: str) ->
     assert Invitation.objects.filter(revoked_at=None).count() == 1
 
 
-def test_an_owner_changes_roles_and_takes_members_out(team: Team, owner: Client) -> None:
+def test_an_owner_changes_roles_and_removes_members(team: Team, owner: Client) -> None:
     people.person("vera", team, "viewer")
     vera = member("vera").pk
 
@@ -242,7 +240,7 @@ def test_an_owner_changes_roles_and_takes_members_out(team: Team, owner: Client)
     assert [action for _, action, _ in audited()] == ["membership.change", "membership.end"]
 
 
-def test_the_last_owner_stays_owner_and_stays(team: Team, owner: Client) -> None:
+def test_the_last_owner_cannot_leave_or_lose_the_role(team: Team, owner: Client) -> None:
     people.person("vera", team, "editor")
     olive = member("olive").pk
 
@@ -254,7 +252,7 @@ def test_the_last_owner_stays_owner_and_stays(team: Team, owner: Client) -> None
     assert AuditEntry.objects.count() == 0
 
 
-def test_an_owner_who_cannot_sign_in_is_no_owner_that_stays(team: Team, owner: Client) -> None:
+def test_an_inactive_owner_does_not_count_as_the_last_owner(team: Team, owner: Client) -> None:
     people.person("otto", team, "owner")
     User.objects.filter(username="otto").update(is_active=False)
 
@@ -265,7 +263,7 @@ def test_an_owner_who_cannot_sign_in_is_no_owner_that_stays(team: Team, owner: C
 
 
 @pytest.mark.parametrize("how", ["leave", "remove", "demote"])
-def test_nobody_comes_back_by_an_invitation_of_their_own(
+def test_a_removed_member_cannot_return_by_an_own_invitation(
     team: Team, owner: Client, how: str
 ) -> None:
     otto = people.person("otto", team, "owner")
@@ -287,7 +285,7 @@ def test_nobody_comes_back_by_an_invitation_of_their_own(
     assert (f"user:{who}", "invitation.revoke", f"invitation:acme/{taken.pk}") in audited()
 
 
-def test_who_becomes_an_owner_keeps_what_waits(team: Team, owner: Client) -> None:
+def test_a_new_owner_keeps_pending_invitations(team: Team, owner: Client) -> None:
     people.person("vera", team, "viewer")
     teams.invite("acme", {}, actor="user:vera", inviter="vera")
 
@@ -305,7 +303,7 @@ def test_a_viewer_may_leave(team: Team, owner: Client) -> None:
     assert audited() == [("user:vera", "membership.end", "membership:acme/vera")]
 
 
-def test_members_of_other_teams_cannot_be_reached_by_number(owner: Client) -> None:
+def test_members_of_other_teams_are_not_found(owner: Client) -> None:
     other = TeamFactory.create(slug="other")
     people.person("tim", other, "owner")
     people.person("tom", other, "owner")
@@ -319,7 +317,7 @@ def test_members_of_other_teams_cannot_be_reached_by_number(owner: Client) -> No
     assert Invitation.objects.filter(revoked_at=None).exists()
 
 
-def test_where_everybody_may_come_everybody_may_found_a_team(settings: Any) -> None:
+def test_with_open_signup_everybody_may_create_a_team(settings: Any) -> None:
     settings.SIGNUP = "open"
     client = people.person("nora")
 
@@ -330,7 +328,7 @@ def test_where_everybody_may_come_everybody_may_found_a_team(settings: Any) -> N
     assert audited() == [("user:nora", "team.create", "team:nora")]
 
 
-def test_else_only_those_whom_operators_allowed_it() -> None:
+def test_without_open_signup_only_permitted_users_create_teams() -> None:
     client = people.person("nora")
     assert client.get("/portal/-/new/").status_code == 403
     assert client.post("/portal/-/new/", {"name": "N", "slug": "n"}).status_code == 403
@@ -345,7 +343,7 @@ def test_else_only_those_whom_operators_allowed_it() -> None:
     ("slug", "sentence"),
     [("acme", "has this name already"), ("-", "begins with a letter"), ("Ä b", "lower-case")],
 )
-def test_a_name_that_cannot_be_used_is_told_at_its_field(
+def test_an_invalid_name_is_reported_at_its_field(
     team: Team, settings: Any, slug: str, sentence: str
 ) -> None:
     settings.SIGNUP = "open"
@@ -360,7 +358,7 @@ def test_a_name_that_cannot_be_used_is_told_at_its_field(
 
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_two_owners_who_leave_at_once_do_not_both_go() -> None:
+def test_two_last_owners_cannot_leave_at_the_same_time() -> None:
     team = TeamFactory.create(slug="acme")
     for name in ("olive", "otto"):
         people.person(name, team, "owner")
@@ -372,7 +370,7 @@ def test_two_owners_who_leave_at_once_do_not_both_go() -> None:
 
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_two_who_join_by_one_link_at_once_do_not_both_get_in() -> None:
+def test_one_link_admits_only_one_of_two_concurrent_users() -> None:
     TeamFactory.create(slug="acme")
     token = teams.invite("acme", {}, actor="a", inviter="o").secrets[0]
     users = [User.objects.create_user(name) for name in ("nora", "tim")]
@@ -385,7 +383,7 @@ def test_two_who_join_by_one_link_at_once_do_not_both_get_in() -> None:
 
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_who_joins_by_two_links_at_once_is_a_member_once() -> None:
+def test_joining_by_two_links_creates_one_membership() -> None:
     TeamFactory.create(slug="acme")
     tokens = [teams.invite("acme", {}, actor="a", inviter="o").secrets[0] for _ in range(2)]
     user, refused = User.objects.create_user("nora"), []

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from channels_app.models import AuditEntry, Channel, Consumer, Team
 from delivery.core.signing import verify
-from delivery.models import ConsumerHealth, Delivery, Standing
+from delivery.models import ConsumerHealth, Delivery, HealthStatus
 from delivery.queue import fanout
 from delivery.transport import test_delivery
 from tests.support import people
@@ -137,7 +137,7 @@ def _signed_at(request: Any) -> float:
         ),
     ],
 )
-def test_what_cannot_be_used_is_said_and_nothing_typed_is_lost(
+def test_invalid_settings_are_refused_and_input_kept(
     owner: Client, orders: Channel, changed: dict[str, Any], said: str
 ) -> None:
     form = {
@@ -159,7 +159,7 @@ def test_what_cannot_be_used_is_said_and_nothing_typed_is_lost(
         assert kept in page.replace("&#x27;", "'")
 
 
-def test_a_name_that_is_taken_is_said_whoever_has_it(owner: Client, orders: Channel) -> None:
+def test_a_taken_name_is_reported(owner: Client, orders: Channel) -> None:
     ConsumerFactory.create(channel=orders, client_id="theirs", team=TeamFactory.create())
     ConsumerFactory.create(channel=orders, client_id="ours", team=Team.objects.get(slug="acme"))
     before = list(Consumer.objects.order_by("id").values_list("url", "version"))
@@ -173,7 +173,7 @@ def test_a_name_that_is_taken_is_said_whoever_has_it(owner: Client, orders: Chan
     assert list(Consumer.objects.order_by("id").values_list("url", "version")) == before
 
 
-def test_an_address_is_judged_while_it_is_typed(owner: Client) -> None:
+def test_a_url_is_checked_while_typing(owner: Client) -> None:
     def check(url: str) -> str:
         return text(owner.get(f"{ROOT}/-/check/", {"url": url}))
 
@@ -184,7 +184,7 @@ def test_an_address_is_judged_while_it_is_typed(owner: Client) -> None:
     assert "<script>" not in check("<script>")
 
 
-def test_a_try_calls_nothing_that_may_not_be_called(
+def test_a_test_of_a_forbidden_url_is_refused(
     owner: Client, orders: Channel, receiver: Receiver
 ) -> None:
     answer = owner.post(f"{ROOT}/-/new/orders/", {"url": "http://10.0.0.7/", "do": "try"})
@@ -195,7 +195,7 @@ def test_a_try_calls_nothing_that_may_not_be_called(
     assert "This refusal is expected" in text(refused)
 
 
-def test_only_external_channels_and_the_teams_own_webhooks_are_there(
+def test_only_external_channels_and_own_webhooks_are_listed(
     owner: Client, orders: Channel, team: Team
 ) -> None:
     inside = ChannelFactory.create(slug="inside")
@@ -218,7 +218,7 @@ def test_only_external_channels_and_the_teams_own_webhooks_are_there(
         assert owner.get(f"{ROOT}/{path}").status_code == 404, path
 
 
-def test_another_webhooks_deliveries_are_not_found_through_mine(
+def test_deliveries_of_another_webhook_are_not_found(
     owner: Client, orders: Channel, team: Team
 ) -> None:
     ConsumerFactory.create(channel=orders, client_id="mine", team=team)
@@ -237,7 +237,7 @@ def _delivery(consumer: Consumer) -> Delivery:
     return Delivery.objects.get(consumer=consumer)
 
 
-def test_a_viewer_sees_every_page_and_no_button(
+def test_a_viewer_sees_every_page_without_buttons(
     owner: Client, orders: Channel, team: Team, receiver: Receiver
 ) -> None:
     webhook = ConsumerFactory.create(
@@ -263,7 +263,7 @@ def test_a_viewer_sees_every_page_and_no_button(
     assert receiver.requests() == []
 
 
-def test_settings_keep_what_was_not_touched(owner: Client, orders: Channel, team: Team) -> None:
+def test_unchanged_settings_are_kept(owner: Client, orders: Channel, team: Team) -> None:
     page = f"{ROOT}/orders/mine/settings/"
     owner.post(
         f"{ROOT}/-/new/orders/",
@@ -360,15 +360,13 @@ def test_a_hot_key_is_named(owner: Client, orders: Channel, team: Team) -> None:
     assert "ordering key" not in text(owner.get(page))
     now = webhook.created_at
     hot: dict[str, Any] = {"hot_count": 1, "hot_key": "room-<7>", "hot_waiting": 1234}
-    Standing.objects.create(consumer=webhook, since=now, looked_at=now, **hot)
+    HealthStatus.objects.create(consumer=webhook, since=now, looked_at=now, **hot)
     shown = text(owner.get(page))
     assert "1234 messages wait for an earlier message with the ordering key" in shown
     assert "room-&lt;7&gt;" in shown
 
 
-def test_too_long_a_reason_is_said_and_nothing_is_done(
-    owner: Client, orders: Channel, team: Team
-) -> None:
+def test_a_too_long_reason_is_refused(owner: Client, orders: Channel, team: Team) -> None:
     webhook = ConsumerFactory.create(channel=orders, client_id="mine", team=team)
 
     answer = owner.post(f"{ROOT}/orders/mine/retire/", {"reason": "x" * 201}, follow=True)
@@ -378,8 +376,8 @@ def test_too_long_a_reason_is_said_and_nothing_is_done(
     assert webhook.state == "active"
 
 
-@pytest.mark.trap("a body or an answer that runs as a page")
-def test_an_answer_of_any_kind_is_shown_and_never_run(
+@pytest.mark.trap("a body or response executed as a page")
+def test_responses_are_shown_as_text_and_never_executed(
     owner: Client, orders: Channel, team: Team, receiver: Receiver
 ) -> None:
     ConsumerFactory.create(channel=orders, client_id="mine", team=team, url=receiver.url("/hook"))
@@ -395,7 +393,7 @@ def test_an_answer_of_any_kind_is_shown_and_never_run(
         assert "<script>alert" not in page
 
 
-def test_tries_and_tests_wait_for_no_turn(
+def test_url_checks_and_tests_do_not_queue(
     owner: Client, orders: Channel, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ConsumerFactory.create(channel=orders, team=team, client_id="billing")
@@ -410,8 +408,8 @@ def test_tries_and_tests_wait_for_no_turn(
     assert "http://127.0.0.1:9/hook" in text(tried)
 
 
-@pytest.mark.trap("a page that shows the program's own objects")
-def test_the_pages_of_a_webhook_that_never_answered_say_so(
+@pytest.mark.trap("a page that shows internal objects")
+def test_pages_of_a_webhook_without_responses_say_so(
     owner: Client, team: Team, orders: Channel
 ) -> None:
     webhook = ConsumerFactory.create(channel=orders, team=team, client_id="billing")
@@ -435,7 +433,7 @@ def test_the_pages_of_a_webhook_that_never_answered_say_so(
     assert "None is failing" not in text(owner.get("/portal/acme/"))
 
 
-@pytest.mark.trap("a page that shows the program's own objects")
+@pytest.mark.trap("a page that shows internal objects")
 def test_health_without_an_attempt_counts_none(owner: Client, team: Team, orders: Channel) -> None:
     webhook = ConsumerFactory.create(channel=orders, team=team, client_id="billing")
     DeliveryFactory.create(consumer=webhook)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import inject, profile
-from bench.inject.sitecustomize import FOLDER
-from tests.unit.bench.test_table import result
+from bench.internal import sampling
+from bench.scenarios import profile
+from tests.unit.bench.test_results import result
 
 BURN = """
 import os, threading, time
@@ -44,10 +44,10 @@ def stack(*frames: tuple[str, int]) -> str:
         ([], "unseen"),
     ],
 )
-def test_a_stack_belongs_to_the_innermost_room_that_is_known(
+def test_a_stack_belongs_to_the_innermost_part_that_is_known(
     files: list[str], expected: str
 ) -> None:
-    assert profile.room(stack(*[(file, 1) for file in files])) == expected
+    assert profile.part_of(stack(*[(file, 1) for file in files])) == expected
 
 
 def test_what_c_code_does_counts_for_libcurl_where_our_line_calls_it(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_what_c_code_does_counts_for_libcurl_where_our_line_calls_it(tmp_path: P
     path = folder / "sender.py"
     path.write_text("self._multi.socket_action(fd, 0)\nself._done.append(answer)\n")
 
-    assert profile.room(stack((str(path), 1))) == "libcurl"
-    assert profile.room(stack((str(path), 2))) == "sender"
+    assert profile.part_of(stack((str(path), 1))) == "libcurl"
+    assert profile.part_of(stack((str(path), 2))) == "sender"
 
 
 def test_time_without_samples_is_unseen() -> None:
@@ -69,14 +69,10 @@ def test_time_without_samples_is_unseen() -> None:
 
 
 def test_running_code_is_noted_and_waiting_code_is_not(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        FOLDER: str(tmp_path),
-        "PYTHONPATH": str(Path(inject.__file__).parent),
-    }
+    environment = {**os.environ, **sampling.environment(tmp_path)}
     subprocess.run([sys.executable, "-c", BURN], env=environment, check=True, timeout=300)
 
-    texts = [path.read_text() for path in tmp_path.iterdir()]
+    texts = [path.read_text() for path in tmp_path.iterdir() if path.is_file()]
     assert len(texts) == 2, "the process and its child"
     for text in texts:
         assert text.count("in burn") >= 10
@@ -84,7 +80,7 @@ def test_running_code_is_noted_and_waiting_code_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.seed("S3-17")
-def test_the_tables_name_rooms_and_counters() -> None:
+def test_the_tables_name_parts_and_counters() -> None:
     found = result()
     assert profile.markdown([found]) == ""
     found.values |= {

@@ -20,14 +20,14 @@ def test_the_largest_value_has_a_round_number_above_it() -> None:
     assert chart.summary == "Flow. Last: one 7, two 1."
 
 
-def test_nothing_at_all_is_a_flat_line() -> None:
+def test_a_chart_without_values_is_flat() -> None:
     chart = linear("Flow", [Line("one", "t", [0, 0])], [], words)
 
     assert chart.marks == ["2", "1", "0"]
     assert chart.lines[0].path == f"M0.0 {HEIGHT:.1f} L{WIDTH:.1f} {HEIGHT:.1f}"
 
 
-def test_a_line_breaks_off_where_nothing_is_known() -> None:
+def test_a_chart_line_has_gaps_for_missing_values() -> None:
     chart = logarithmic("Time", [Line("p50", "t", [10.0, None, 1000.0])], [], words)
 
     assert chart.marks == ["1000", "100", "10"]

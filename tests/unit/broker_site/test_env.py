@@ -10,14 +10,14 @@ from broker_site import env
 
 @pytest.mark.trap("bodies without a limit")
 @pytest.mark.parametrize("name", ["HOOKSTATION_MAX_BODY_BYTES", "HOOKSTATION_MAX_BATCH_BYTES"])
-def test_bodies_that_cost_a_process_its_memory_cannot_be_allowed(name: str) -> None:
+def test_body_size_settings_have_a_maximum(name: str) -> None:
     env.read({name: str(env.MAX_BODY_BYTES)})
     with pytest.raises(env.BadEnvironment, match=f"{name}=.* cannot be used.*67108864"):
         env.read({name: "200000000"})
 
 
-@pytest.mark.trap("an installation that is open until somebody shuts it")
-def test_the_readmes_installation_opens_nothing_and_has_a_key_for_each_purpose() -> None:
+@pytest.mark.trap("an installation that is open by default")
+def test_the_readme_installation_is_closed_and_has_separate_keys() -> None:
     page = (settings.BASE_DIR / "README.md").read_text()
     part = page.partition("## An installation of your own")[2]
     commands = part.partition("```sh\n")[2].partition("```")[0]

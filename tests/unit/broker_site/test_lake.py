@@ -32,13 +32,15 @@ def test_a_folder_is_taken_as_it_is(text: str) -> None:
     assert settings.read(variables).lake == Path(text)
 
 
-@pytest.mark.trap("a bucket that becomes a folder")
+@pytest.mark.trap("a bucket URL used as a folder")
 @pytest.mark.parametrize(("text", "why"), REFUSED.items(), ids=list(REFUSED))
-def test_what_is_no_folder_is_refused_by_both(text: str, why: str) -> None:
+def test_invalid_lake_folders_are_refused_by_broker_and_pipeline(text: str, why: str) -> None:
     variables = {"HOOKSTATION_LAKE": text}
     with pytest.raises(env.BadEnvironment, match=rf"HOOKSTATION_LAKE=.* cannot be used.*{why}"):
         env.read(variables)
-    with pytest.raises(settings.BadSetting, match=rf"HOOKSTATION_LAKE=.* cannot be used.*{why}"):
+    with pytest.raises(
+        settings.InvalidSetting, match=rf"HOOKSTATION_LAKE=.* cannot be used.*{why}"
+    ):
         settings.read(variables)
 
 
@@ -48,8 +50,8 @@ def test_without_one_nothing_is_archived() -> None:
         assert settings.read(variables).lake is None
 
 
-def test_what_is_not_finished_lies_outside_of_the_tables() -> None:
-    aside = layout.aside("deliveries/day=2026-11-22/000000000017.parquet", 11)
+def test_unfinished_files_are_outside_of_the_tables() -> None:
+    aside = layout.staging_path("deliveries/day=2026-11-22/000000000017.parquet", 11)
 
     assert Path(aside).parts[0] == layout.STAGING
     assert layout.STAGING not in layout.TABLES

@@ -23,7 +23,7 @@ def test_owns_is_true_for_the_own_team_and_for_operators(
     assert tenant.owns(team_id) is owns
 
 
-def test_includes_of_a_role_is_itself_and_those_before() -> None:
+def test_includes_of_a_role_are_itself_and_weaker_roles() -> None:
     assert {
         role: [other for other in TEAM_RANKS if includes(role, other)] for role in TEAM_RANKS
     } == {

@@ -229,9 +229,9 @@ def test_public_hosts_are_accepted(host: str, form: str) -> None:
     assert check_url(form.format(host), allowed=()) is None
 
 
-@pytest.mark.trap("a webhook into the inner network")
+@pytest.mark.trap("a webhook into the private network")
 @pytest.mark.parametrize("host", INNER_HOSTS)
-def test_inner_hosts_are_refused(host: str) -> None:
+def test_private_hosts_are_refused(host: str) -> None:
     assert check_url(f"https://{host}/hooks", allowed=())
     assert check_url(f"http://{host}:8080", allowed=())
 
@@ -251,7 +251,7 @@ def test_malformed_addresses_are_refused_even_where_everything_is_allowed(url: s
     "host",
     ["127.0.0.1", "127.1", "2130706433", "[::1]", "[::ffff:127.0.0.1]", "localhost", "a.localhost"],
 )
-def test_an_allowed_network_may_be_called_in_every_spelling(host: str) -> None:
+def test_an_allowed_network_may_be_called_in_every_notation(host: str) -> None:
     assert check_url(f"http://{host}:9000/", allowed=LOOPBACK) is None
 
 
@@ -268,7 +268,7 @@ def test_an_allowed_network_may_be_called_in_every_spelling(host: str) -> None:
         ("localhost", parse_networks("127.0.0.1"), True),
     ],
 )
-def test_only_what_is_allowed_opens(host: str, allowed: Networks, fits: bool) -> None:
+def test_only_allowed_networks_are_accepted(host: str, allowed: Networks, fits: bool) -> None:
     assert (check_url(f"http://{host}/", allowed=allowed) is None) is fits
 
 
@@ -284,7 +284,7 @@ def test_length_limit() -> None:
     assert check_url(url + "a", allowed=())
 
 
-def test_every_refusal_is_a_sentence() -> None:
+def test_every_refusal_has_an_error_message() -> None:
     urls = [*MALFORMED, *(f"http://{host}/" for host in INNER_HOSTS)]
     errors = [check_url(url, allowed=()) for url in urls]
     assert all(error is not None and error.endswith(".") for error in errors)

@@ -96,7 +96,7 @@ def test_an_endless_exponential_does_not_overflow() -> None:
     assert delay(Exponential(1.0, 100.0, 60.0), 100_000, 0.5) == 60
 
 
-def test_what_consumers_may_write() -> None:
+def test_valid_policies_are_parsed() -> None:
     assert parse_policy("fast") == PRESETS["fast"]
     assert parse_policy([5, 30.5]) == Steps((5.0, 30.5))
     assert parse_policy({"base": 1, "factor": 2, "cap": 60}) == Exponential(1.0, 2.0, 60.0)
@@ -163,6 +163,6 @@ def test_parse_policy_of_a_wrong_value_names_what_is_wrong(value: object, senten
         b"fast",
     ],
 )
-def test_everything_else_is_refused_with_a_sentence(value: object) -> None:
+def test_invalid_values_are_refused_with_an_error_message(value: object) -> None:
     with pytest.raises(ValueError, match=r"^[A-Za-z].* .*\.$"):
         parse_policy(value)

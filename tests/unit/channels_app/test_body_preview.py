@@ -23,7 +23,7 @@ def test_a_form_has_its_fields_in_order() -> None:
     assert body_preview.show(body, "text/plain").fields == ()
 
 
-def test_what_is_no_text_is_shown_byte_by_byte_only() -> None:
+def test_binary_bodies_are_shown_only_as_hex() -> None:
     shown = body_preview.show(b"\xff\xfe\x00A")
     assert (shown.text, shown.pretty) == ("", "")
     assert shown.hexdump.startswith("00000000  ff fe 00 41")

@@ -20,12 +20,12 @@ def fill(some: ConcurrencyLimit, owner: str) -> int:
     ("count", "shares"),
     [(20, [10, 5, 3, 1, 1, 0]), (4, [2, 1, 1, 0]), (2, [1, 1, 0]), (1, [1, 0])],
 )
-def test_each_leaves_as_many_as_it_takes(count: int, shares: list[int]) -> None:
+def test_each_holder_leaves_as_many_places_as_it_takes(count: int, shares: list[int]) -> None:
     some = ConcurrencyLimit(count)
     assert [fill(some, f"owner {number}") for number in range(len(shares))] == shares
 
 
-def test_what_is_given_back_can_be_taken_by_anybody() -> None:
+def test_a_released_place_can_be_taken() -> None:
     some = ConcurrencyLimit(16)
     fill(some, "slow")
     for _ in range(8):
@@ -33,7 +33,9 @@ def test_what_is_given_back_can_be_taken_by_anybody() -> None:
     assert fill(some, "another") == 8
 
 
-def test_who_sits_on_his_places_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_that_releases_no_places_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Requests are also refused at once when no slot was released for a long time."""
     monkeypatch.setattr(concurrency, "MAX_WAIT_S", 0.0)
     monkeypatch.setattr(concurrency, "PAUSES_S", (600.0,))
@@ -44,7 +46,7 @@ def test_who_sits_on_his_places_is_refused_at_once(monkeypatch: pytest.MonkeyPat
     assert not some.take("a third one")
 
 
-def test_while_places_change_hands_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_limit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(concurrency, "MAX_WAIT_S", 60.0)
     monkeypatch.setattr(concurrency, "PAUSES_S", (0.001,) * 60_000)
     some = ConcurrencyLimit(2)
@@ -55,7 +57,7 @@ def test_while_places_change_hands_one_is_waited_for(monkeypatch: pytest.MonkeyP
         assert waiting.result()
 
 
-def test_nobody_waits_longer_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_place_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pytest.approx(0.25, abs=0.01) == concurrency.MAX_WAIT_S
     monkeypatch.setattr(concurrency, "MAX_WAIT_S", 60.0)
     some = ConcurrencyLimit(2)

@@ -27,6 +27,6 @@ def test_an_active_consumer(known: dict[str, Any], word: str, tone: str) -> None
 @pytest.mark.parametrize(
     ("state", "tone"), [("paused", "wait"), ("disabled", "bad"), ("retired", "wait")]
 )
-def test_one_that_is_called_no_more_says_so_first(state: str, tone: str) -> None:
+def test_a_retired_or_disabled_consumer_shows_that_first(state: str, tone: str) -> None:
     for known, _, _ in CASES:
         assert consumer_config.of(state, **{"is_pull": False} | known) == (state, tone, state)

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl
         pytest.param(b"", id="empty"),
     ],
 )
-def test_the_line_sends_the_same_bytes(receiver: Receiver, tmp_path: object, body: bytes) -> None:
+def test_the_curl_command_sends_the_same_bytes(
+    receiver: Receiver, tmp_path: object, body: bytes
+) -> None:
     headers = [("webhook-id", "msg_1"), ("X-Note", 'it\'s "fine" $HOME')]
     line = http.line(receiver.url("/hook?a=[1]&b={2}&c='x'"), headers, body)
 
@@ -38,5 +40,5 @@ def test_the_line_sends_the_same_bytes(receiver: Receiver, tmp_path: object, bod
     assert request.header("x-note") == 'it\'s "fine" $HOME'
 
 
-def test_what_no_shell_would_take_is_no_line() -> None:
+def test_a_too_large_body_has_no_curl_command() -> None:
     assert http.line("http://127.0.0.1/", [], b"x" * (http.MAX_BODY_LENGTH + 1)) == ""

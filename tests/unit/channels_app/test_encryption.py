@@ -17,7 +17,7 @@ ROW = b"message:1"
 
 @quick
 @given(st.binary(max_size=2000), st.binary(max_size=50))
-def test_what_is_sealed_opens_again(plain: bytes, aad: bytes) -> None:
+def test_encrypted_data_decrypts(plain: bytes, aad: bytes) -> None:
     envelope = RING.encrypt(plain, aad)
     assert RING.open(envelope, aad) == plain
     assert RING.key_id(envelope) == RING.primary_id
@@ -26,7 +26,7 @@ def test_what_is_sealed_opens_again(plain: bytes, aad: bytes) -> None:
 
 @quick
 @given(st.binary(max_size=2000))
-def test_plain_envelopes_open_anywhere(data: bytes) -> None:
+def test_plain_envelopes_open_in_any_row(data: bytes) -> None:
     envelope = RING.plain(data)
     assert RING.open(envelope, ROW) == data
     assert RING.key_id(envelope) == ""
@@ -34,7 +34,7 @@ def test_plain_envelopes_open_anywhere(data: bytes) -> None:
 
 @quick
 @given(st.binary(max_size=2000), st.binary(max_size=50))
-def test_what_is_digested_is_in_clear_and_opens_in_its_row(data: bytes, aad: bytes) -> None:
+def test_digested_data_is_plain_and_bound_to_its_row(data: bytes, aad: bytes) -> None:
     envelope = RING.digested(data, aad)
     assert RING.open(envelope, aad) == data
     assert envelope.endswith(data)
@@ -45,7 +45,7 @@ def test_what_is_digested_is_in_clear_and_opens_in_its_row(data: bytes, aad: byt
         Keyring.from_texts([OLD]).open(envelope, aad)
 
 
-def test_what_names_a_row_does_not_run_on_into_the_data() -> None:
+def test_row_binding_is_unambiguous() -> None:
     envelope = RING.digested(b"2 x", b"row:1")
     with pytest.raises(Changed):
         RING.open(envelope[:-3] + b" x", b"row:12")
@@ -53,7 +53,7 @@ def test_what_names_a_row_does_not_run_on_into_the_data() -> None:
 
 @quick
 @given(st.binary(max_size=100), st.booleans(), st.data())
-def test_one_changed_bit_is_noticed(plain: bytes, sealed: bool, data: st.DataObject) -> None:
+def test_a_changed_bit_is_detected(plain: bytes, sealed: bool, data: st.DataObject) -> None:
     envelope = bytearray((RING.encrypt if sealed else RING.digested)(plain, ROW))
     # Except the bit that makes it a plain envelope: the row's key id reveals that change.
     bit = data.draw(st.integers(0, len(envelope) * 8 - 1).filter(lambda bit: bit != 1 - sealed))
@@ -64,7 +64,7 @@ def test_one_changed_bit_is_noticed(plain: bytes, sealed: bool, data: st.DataObj
 
 @quick
 @given(st.binary(max_size=100), st.data())
-def test_a_cut_envelope_is_noticed(plain: bytes, data: st.DataObject) -> None:
+def test_a_truncated_envelope_is_detected(plain: bytes, data: st.DataObject) -> None:
     envelope = data.draw(st.sampled_from([RING.encrypt, RING.digested]))(plain, ROW)
     size = data.draw(st.integers(0, len(envelope) - 1))
     with pytest.raises(Unreadable):
@@ -90,7 +90,7 @@ def test_the_plain_text_is_not_in_the_envelope() -> None:
     assert RING.encrypt(plain, ROW) != RING.encrypt(plain, ROW)
 
 
-def test_after_a_rotation_the_old_key_still_opens() -> None:
+def test_after_a_rotation_the_old_key_still_decrypts() -> None:
     before = Keyring.from_texts([OLD]).encrypt(b"body", ROW)
     assert RING.open(before, ROW) == b"body"
     assert RING.key_id(before) != RING.primary_id
@@ -124,13 +124,13 @@ def test_a_key_may_be_listed_twice() -> None:
 @pytest.mark.parametrize(
     "text", ["", "short", NEW[:-1], NEW + "=", NEW + "A", " " + NEW, "\u00e9" * 44, "A" * 24]
 )
-def test_a_bad_key_is_told_by_its_place_and_not_shown(text: str) -> None:
+def test_an_invalid_key_is_named_by_position_and_not_shown(text: str) -> None:
     with pytest.raises(ValueError, match="Encryption key 2 is not base64 of 32 bytes") as caught:
         Keyring.from_texts([NEW, text])
     assert not text or text not in str(caught.value)
 
 
-def test_a_ring_needs_whole_keys() -> None:
+def test_a_keyring_needs_complete_keys() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Keyring.from_texts([])
     with pytest.raises(ValueError, match="32 bytes"):

@@ -39,7 +39,7 @@ READERS = {
 @pytest.mark.slow("draws JSON of any shape")
 @pytest.mark.parametrize("name", READERS)
 @given(value=ANYTHING)
-def test_a_reader_gives_a_clean_value_or_a_sentence(name: str, value: Any) -> None:
+def test_a_reader_returns_a_value_or_an_error_message(name: str, value: Any) -> None:
     reader = READERS[name]
     try:
         clean = reader(value)
@@ -117,7 +117,7 @@ def test_clean_fills_in_what_a_replacement_leaves_out() -> None:
     assert fields.clean(FIELDS, {}, partial=True) == {}
 
 
-def test_clean_tells_every_fault() -> None:
+def test_clean_reports_every_error() -> None:
     with pytest.raises(InvalidValues) as refusal:
         fields.clean(FIELDS, {"size": "x", "what": 1}, partial=False)
     assert [fault.field for fault in refusal.value.faults] == ["what", "name", "size"]

@@ -38,13 +38,15 @@ PATTERNS = NAMES | NAMES.map(lambda name: f"{name}.*") | st.just("*")
         ([""], "", False),
     ],
 )
-def test_what_is_wanted(patterns: list[str], event_type: str, wanted: bool) -> None:
+def test_subscriptions_match_event_types(
+    patterns: list[str], event_type: str, wanted: bool
+) -> None:
     assert matches(patterns, event_type) is wanted
 
 
 @quick
 @given(st.lists(PATTERNS, min_size=1, max_size=4), NAMES)
-def test_patterns_mean_what_they_say(patterns: list[str], event_type: str) -> None:
+def test_patterns_match_their_event_types(patterns: list[str], event_type: str) -> None:
     words = event_type.split(".")
     above = {".".join(words[:depth]) + ".*" for depth in range(1, len(words))}
     assert matches(patterns, event_type) is bool({event_type, "*", *above} & set(patterns))
@@ -52,7 +54,9 @@ def test_patterns_mean_what_they_say(patterns: list[str], event_type: str) -> No
 
 @quick
 @given(st.lists(PATTERNS, max_size=4), PATTERNS, NAMES)
-def test_one_more_pattern_never_takes_away(patterns: list[str], more: str, event_type: str) -> None:
+def test_another_pattern_never_reduces_matches(
+    patterns: list[str], more: str, event_type: str
+) -> None:
     if patterns and matches(patterns, event_type):
         assert matches([*patterns, more], event_type)
 

@@ -38,7 +38,7 @@ SOON, LATE = (datetime(2030, month, 1, tzinfo=UTC) for month in (1, 2))
         pytest.param(["admin"], [], [], "scopes", id="ruling"),
     ],
 )
-def test_a_team_gives_itself_no_more_than_it_has(
+def test_a_team_cannot_grant_itself_more_than_it_has(
     scopes: list[str], channels: list[str], held: list[Held], field: str | None
 ) -> None:
     fault = access.excess(scopes, channels, of_producer=False, held=held)
@@ -65,7 +65,7 @@ def test_a_team_gives_itself_no_more_than_it_has(
         ],
     ],
 )
-def test_a_team_gives_its_producer_no_more_than_it_has(
+def test_a_team_cannot_grant_its_producer_more_than_it_has(
     scopes: list[str], channels: list[str], held: list[Held], field: str | None
 ) -> None:
     fault = access.excess(scopes, channels, of_producer=True, held=held)
@@ -97,13 +97,13 @@ def test_a_team_gives_its_producer_no_more_than_it_has(
         ),
     ],
 )
-def test_a_right_lasts_as_long_as_the_keys_that_have_it(
+def test_a_grant_lasts_as_long_as_its_keys(
     channels: list[str], held: list[Held], end: datetime | None
 ) -> None:
     assert access.end(["publish"], channels, of_producer=True, held=held) == end
 
 
-def test_what_is_open_to_every_team_comes_from_no_key() -> None:
+def test_grants_for_public_channels_have_no_end() -> None:
     assert access.end(["read"], [], of_producer=False, held=[Held(["read"], ["a"], SOON)]) is None
 
 
@@ -121,7 +121,7 @@ def test_what_is_open_to_every_team_comes_from_no_key() -> None:
         ),
     ],
 )
-def test_excess_of_a_wish_that_goes_too_far_says_what_and_what_helps(
+def test_an_excessive_request_names_the_excess_and_a_remedy(
     scopes: list[str], channels: list[str], of_producer: bool, sentence: str
 ) -> None:
     fault = access.excess(scopes, channels, of_producer=of_producer, held=[INNER, PUBLISHES])
@@ -187,7 +187,7 @@ TODAY = datetime(2026, 1, 10, tzinfo=UTC)
         ([(3, None), (3, 2)], 3),
     ],
 )
-def test_a_right_counts_from_when_it_was_held_without_a_break(
+def test_a_grant_counts_from_its_last_uninterrupted_start(
     spans: list[tuple[int, int | None]], days: int
 ) -> None:
     """All periods are in days before today."""

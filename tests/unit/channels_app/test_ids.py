@@ -29,7 +29,7 @@ def scripted(times: list[int]) -> Iterator[int]:
 
 @quick
 @given(st.lists(st.integers(NOW_MS - 50, NOW_MS + 50), min_size=1, max_size=200), st.data())
-def test_keys_rise_whatever_the_clock_does(times: list[int], data: st.DataObject) -> None:
+def test_ids_increase_despite_clock_steps(times: list[int], data: st.DataObject) -> None:
     clock = scripted(times)
     make = IdMaker(now_ms=lambda: next(clock))
     last = -1
@@ -81,7 +81,7 @@ def test_reseeding_always_finds_another_slot() -> None:
     assert len(set(slots)) > 900
 
 
-def test_threads_share_a_maker() -> None:
+def test_threads_share_an_id_generator() -> None:
     make = IdMaker()
     made: list[list[int]] = [[] for _ in range(8)]
 
@@ -98,7 +98,7 @@ def test_threads_share_a_maker() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_makes_other_keys() -> None:
+def test_a_forked_process_generates_other_ids() -> None:
     make = IdMaker(now_ms=lambda: NOW_MS)
     make()
     read, write = os.pipe()
@@ -120,7 +120,7 @@ def test_the_clock_is_real_by_default() -> None:
     assert before <= created_ms(key) <= time.time() * 1000
 
 
-def test_a_key_tells_its_time_by_the_agreed_epoch() -> None:
+def test_an_id_contains_its_time() -> None:
     assert datetime.fromtimestamp(created_ms(0) / 1000, UTC) == datetime(2025, 1, 1, tzinfo=UTC)
 
 
@@ -141,7 +141,7 @@ def test_public_form_sorts_like_the_number(a: int, b: int) -> None:
 
 @quick
 @given(st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyzMSG_", max_size=18) | st.text())
-def test_a_key_has_one_spelling(text: str) -> None:
+def test_an_id_has_one_notation(text: str) -> None:
     for candidate in (text, f"msg_{text}"):
         key = from_public("msg", candidate)
         assert key is None or to_public("msg", key) == candidate
@@ -172,7 +172,7 @@ def test_a_key_has_one_spelling(text: str) -> None:
         "dlv_0000000000001",
     ],
 )
-def test_malformed_ids_are_none(text: str) -> None:
+def test_malformed_ids_are_refused(text: str) -> None:
     assert from_public("msg", text) is None
 
 
@@ -210,13 +210,13 @@ def test_uuids_sort_like_the_numbers(a: int, b: int) -> None:
         "0193f4f5-1d00-7000-8000-000000000000\n",
     ],
 )
-def test_other_uuids_are_no_keys(text: str) -> None:
+def test_other_uuids_are_refused(text: str) -> None:
     assert ids.from_uuid(text) is None
     assert ids.from_uuid(ids.to_uuid(0x400000)) == 0x400000
 
 
 @pytest.mark.parametrize("number", [-1, 2**63])
-def test_what_is_no_key_has_no_public_form(number: int) -> None:
+def test_an_invalid_id_has_no_public_form(number: int) -> None:
     with pytest.raises(ValueError, match="is not a key"):
         to_public("msg", number)
 
@@ -233,5 +233,5 @@ def test_the_first_id_of_a_millisecond_cuts_exactly(unix_ms: int, slot: int) -> 
     assert created_ms(first_id_at(unix_ms)) == unix_ms
 
 
-def test_before_the_epoch_there_are_no_keys() -> None:
+def test_ids_before_the_epoch_are_refused() -> None:
     assert first_id_at(0) == 0

@@ -25,7 +25,7 @@ from channels_app.core.ordering_key import SHARED, Keying
         ("n", {"n": 10**30}, str(10**30)),
     ],
 )
-def test_the_key_stands_where_the_path_leads(path: str, body: Any, key: str) -> None:
+def test_the_path_finds_the_ordering_key(path: str, body: Any, key: str) -> None:
     assert ordering_key.path_fault(path) is None
     assert Keying(path).key(json.dumps(body).encode()) == key
 
@@ -51,13 +51,13 @@ def test_the_key_stands_where_the_path_leads(path: str, body: Any, key: str) -> 
     ],
     ids=lambda body: repr(body)[:30],
 )
-def test_what_has_none_has_none(body: bytes) -> None:
+def test_a_body_without_the_path_has_no_key(body: bytes) -> None:
     assert Keying("user").key(body) == ""
     assert Keying("user", is_fifo=True).key(body) == SHARED
 
 
 @pytest.mark.parametrize("user", ["é", "a\nb", "\ud800", "x" * 256])
-def test_what_no_header_can_carry_goes_by_a_name_of_its_own(user: str) -> None:
+def test_an_unrepresentable_key_is_hashed(user: str) -> None:
     def key(value: str) -> str:
         return Keying("user").key(json.dumps({"user": value}).encode())
 
@@ -69,11 +69,11 @@ def test_what_no_header_can_carry_goes_by_a_name_of_its_own(user: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["user..id", "[", " ", "join(user)", "[]" * 50, "(" * 200, "$"])
-def test_what_is_no_path_is_told(path: str) -> None:
+def test_an_invalid_path_is_reported(path: str) -> None:
     assert ordering_key.path_fault(path)
 
 
-def test_most_channels_make_no_keys() -> None:
+def test_channels_without_key_paths_have_no_keys() -> None:
     assert ordering_key.of("keyed", "") is None
     assert ordering_key.of("keyed", "user") == Keying("user")
     assert ordering_key.of("fifo", "") == Keying(is_fifo=True)

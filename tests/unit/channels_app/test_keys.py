@@ -30,7 +30,7 @@ def test_a_new_key_is_recognised_by_its_digest() -> None:
     assert not matches(secret, generate().digest)
 
 
-def test_what_is_stored_or_printed_does_not_hold_the_secret() -> None:
+def test_stored_and_printed_keys_do_not_contain_the_secret() -> None:
     key = generate()
     _, secret = parse(key.text) or ("", "")
     assert secret

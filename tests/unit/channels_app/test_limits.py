@@ -42,7 +42,7 @@ def test_a_rested_limiter_lets_the_whole_burst_through_and_no_more(rate: Rate) -
 
 @quick
 @given(RATES, GAPS)
-def test_whoever_waits_as_told_is_let_through_and_not_before(rate: Rate, gaps: list[float]) -> None:
+def test_waiting_as_instructed_succeeds_and_not_earlier(rate: Rate, gaps: list[float]) -> None:
     arrival, now = 0.0, START
     for gap in gaps:
         now += gap
@@ -68,7 +68,7 @@ def test_a_steady_sender_at_twice_the_rate_gets_half_through() -> None:
     assert len(allowed_instants(rate, [0.0625] * 200)) == 100
 
 
-def test_the_wait_is_told_in_seconds() -> None:
+def test_the_wait_is_in_seconds() -> None:
     rate = Rate(per_second=0.5, burst=2)
     arrival = 0.0
     for _ in range(2):

@@ -36,16 +36,18 @@ def fired(every_s: float, late_s: float, misfire: str) -> tuple[list[float], int
         ("skip", [0], 6),
     ],
 )
-def test_after_an_hour(misfire: str, late: list[float], missed: int) -> None:
+def test_misfires_after_an_hour_follow_the_policy(
+    misfire: str, late: list[float], missed: int
+) -> None:
     assert fired(600, 3600, misfire) == (late, missed)
 
 
 @pytest.mark.parametrize("misfire", ["fire_once", "fire_all", "skip"])
-def test_up_to_a_minute_nothing_is_missed(misfire: str) -> None:
+def test_occurrences_up_to_a_minute_late_are_no_misfires(misfire: str) -> None:
     assert fired(1, 60, misfire) == ([float(late) for late in range(60, -1, -1)], 0)
 
 
-def test_a_week_of_seconds_is_judged_in_parts() -> None:
+def test_misfires_of_a_week_are_handled_in_parts() -> None:
     table = Timetable(every_ms=1000, start_at=NOW - timedelta(days=7))
     assert table.start_at is not None
     done = turn(table.start_at, NOW, "skip", table.after)

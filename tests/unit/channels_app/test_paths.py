@@ -34,7 +34,7 @@ ANY_JSON = st.recursive(
         ("[*].id", []),
     ],
 )
-def test_what_a_path_finds(path: str, found: list[object]) -> None:
+def test_valid_paths_find_values(path: str, found: list[object]) -> None:
     assert json_paths.check(path) is None
     assert list(json_paths.found(path, BODY)) == found
 
@@ -57,13 +57,13 @@ def test_what_a_path_finds(path: str, found: list[object]) -> None:
         ),
     ],
 )
-def test_what_is_no_path(path: str) -> None:
+def test_invalid_paths_are_refused(path: str) -> None:
     assert json_paths.check(path)
 
 
 @pytest.mark.slow("draws many bodies")
 @given(path=st.from_regex(json_paths.PATTERN, fullmatch=True), value=ANY_JSON)
-def test_every_path_can_be_asked_of_everything(path: str, value: object) -> None:
+def test_every_path_applies_to_every_body(path: str, value: object) -> None:
     if json_paths.check(path) is None and len(path) <= json_paths.MAX_LENGTH:
         assert None not in list(json_paths.found(path, value))
 

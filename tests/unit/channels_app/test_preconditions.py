@@ -67,7 +67,7 @@ def test_always_holds() -> None:
 
 
 @given(st.integers(1, 2**63), st.integers(1, 2**63))
-def test_a_tag_matches_its_own_version_alone(version: int, other: int) -> None:
+def test_an_etag_matches_only_its_version(version: int, other: int) -> None:
     held = http.parse(http.tag(version)).holds(other)
     assert held is (version == other and version < 10**18)
 

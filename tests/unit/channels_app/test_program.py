@@ -34,7 +34,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 TEXT = "Run `manage.py migrate`, python manage.py doctor or `python -m pipeline usage`."
 
 
-def test_in_a_checkout_commands_are_run_by_python() -> None:
+def test_in_a_checkout_the_program_is_manage_py() -> None:
     assert typed(TEXT) == (
         "Run `python manage.py migrate`, python manage.py doctor or `python -m pipeline usage`."
     )
@@ -42,7 +42,7 @@ def test_in_a_checkout_commands_are_run_by_python() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_where_it_is_installed_commands_have_its_name() -> None:
+def test_an_installed_program_has_its_name() -> None:
     assert typed(TEXT) == (
         "Run `hookstation migrate`, hookstation doctor or `hookstation pipeline usage`."
     )
@@ -58,7 +58,7 @@ def test_where_it_is_installed_commands_have_its_name() -> None:
         ("/usr/lib/python3/hookstation/__main__.py", "python -m hookstation"),
     ],
 )
-def test_the_name_is_that_of_the_program_that_people_started(started: str, name: str) -> None:
+def test_the_program_name_is_the_started_one(started: str, name: str) -> None:
     env.name_command(started)
     assert env.command() == name
 
@@ -71,7 +71,7 @@ def test_a_child_keeps_the_name_of_its_parent() -> None:
 
 
 @pytest.mark.usefixtures("environment")
-def test_who_started_the_web_server_otherwise_is_told_by_where_the_code_lies(
+def test_without_a_started_name_the_location_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert env.command() == "python manage.py"

@@ -51,7 +51,7 @@ def test_an_entry_for_everything_holds_for_messages_without_an_event_type() -> N
     assert view(entry("*", max_attempts=2)).retry_for("") == RetryRule(OWN.policy, 2)
 
 
-def test_many_event_types_are_told_apart_and_few_are_remembered() -> None:
+def test_the_cache_of_event_types_is_bounded() -> None:
     consumer = view(entry("a.*", max_attempts=9))
     for number in range(3 * MAX_KNOWN):
         assert consumer.retry_for(f"a.x{number}").max_attempts == 9
@@ -61,13 +61,13 @@ def test_many_event_types_are_told_apart_and_few_are_remembered() -> None:
     assert consumer == view(entry("a.*", max_attempts=9)), "what is remembered is no setting"
 
 
-def test_what_an_entry_leaves_out_is_the_consumers() -> None:
+def test_an_entry_inherits_missing_settings() -> None:
     consumer = view(entry("a", max_attempts=9), entry("b", retry="fast"))
     assert consumer.retry_for("a") == RetryRule(OWN.policy, 9)
     assert consumer.retry_for("b") == RetryRule(PRESETS["fast"], 4)
 
 
-def test_a_consumer_that_never_retries_does_so_where_an_entry_brings_a_policy() -> None:
+def test_an_entrys_policy_overrides_no_retries() -> None:
     overrides = retry_overrides.resolved(
         [entry("a", max_attempts=9), entry("b", retry=[1], max_attempts=9)], "once", 10
     )
@@ -79,7 +79,7 @@ def test_a_consumer_that_never_retries_does_so_where_an_entry_brings_a_policy() 
 
 @quick
 @given(st.lists(st.lists(PATTERNS, min_size=1, max_size=3), max_size=4), NAMES | st.just(""))
-def test_it_is_the_first_by_the_filter_of_subscriptions(
+def test_retry_overrides_match_like_subscriptions(
     patterns: list[list[str]], event_type: str
 ) -> None:
     entries = [entry(*some, max_attempts=100 + place) for place, some in enumerate(patterns)]
@@ -100,7 +100,7 @@ def test_a_pattern_covers_another_if_it_matches_all_that_the_other_does(
 
 @quick
 @given(st.lists(st.lists(PATTERNS, min_size=1, max_size=3, unique=True), max_size=4))
-def test_each_pattern_of_what_is_accepted_can_be_reached(patterns: list[list[str]]) -> None:
+def test_accepted_patterns_are_reachable(patterns: list[list[str]]) -> None:
     entries = [entry(*some, max_attempts=100 + place) for place, some in enumerate(patterns)]
     try:
         stored = retry_overrides.retry_overrides(entries)
@@ -117,7 +117,7 @@ def test_each_pattern_of_what_is_accepted_can_be_reached(patterns: list[list[str
             assert view(*stored).retry_for(name).max_attempts == it["max_attempts"]
 
 
-def test_what_is_stored_names_each_setting() -> None:
+def test_stored_overrides_name_each_setting() -> None:
     given = [{"event_types": ["a.*"], "retry": "fast"}, {"event_types": ["*"], "max_attempts": 3.0}]
     assert retry_overrides.retry_overrides(given) == [
         entry("a.*", retry="fast"),
@@ -162,14 +162,12 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "sentence"), BAD, ids=[sentence for _, sentence in BAD])
-def test_a_list_that_cannot_be_used_is_refused_with_the_entry_that_is_wrong(
-    value: Any, sentence: str
-) -> None:
+def test_an_invalid_list_is_refused_with_its_invalid_entry(value: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
         retry_overrides.retry_overrides(value)
 
 
-def test_the_settings_that_hold_are_told_with_what_follows_from_them() -> None:
+def test_effective_settings_are_described() -> None:
     overrides = [entry("a", retry="once"), entry("b", max_attempts=3)]
     assert retry_overrides.effective(overrides, None, 10) == [
         {"event_types": ["a"], "retry": "once", "max_attempts": 1, "gives_up_after_s": 0.0},

@@ -43,13 +43,13 @@ def test_a_good_body(schema: Any, body: bytes) -> None:
     [b'{"id": "7"}', b"{}", b"[]", b"", b"{", b'{"id": NaN}', b"\xff", b"[" * 100_000,
      b'{"id": 1' + b"0" * 5000 + b"}"],
 )  # fmt: skip
-def test_a_bad_body_gets_one_short_sentence(body: bytes) -> None:
+def test_an_invalid_body_gets_one_short_error(body: bytes) -> None:
     sentence = fault(ORDER, body)
     assert sentence is not None
     assert 10 < len(sentence) < 1000
 
 
-def test_the_place_of_the_fault_is_told() -> None:
+def test_the_position_of_the_error_is_named() -> None:
     sentence = fault({"items": {"properties": {"a": {"type": "null"}}}}, b'[{}, {"a": 5}]')
     assert sentence is not None
     assert "/1/a" in sentence
@@ -86,7 +86,7 @@ def test_a_body_with_many_faults_is_left_at_the_first() -> None:
         {"$defs": {"a": {"$id": "https://example.com/a", "$ref": "#"}}},
     ],
 )  # fmt: skip
-def test_what_is_no_schema_is_refused_with_a_sentence(schema: object) -> None:
+def test_an_invalid_schema_is_refused_with_an_error_message(schema: object) -> None:
     with pytest.raises(ValueError, match=r"^[A-Z$].*"):
         json_schema.check(schema)
 
@@ -97,7 +97,7 @@ def test_nothing_is_fetched_even_for_a_schema_that_was_never_checked(receiver: R
     assert receiver.connections == 0
 
 
-def test_a_draft_that_nobody_knows_is_not_fetched(receiver: Receiver) -> None:
+def test_an_unknown_draft_is_not_fetched(receiver: Receiver) -> None:
     with pytest.raises(ValueError, match="published draft"):
         json_schema.check({"$schema": receiver.url("/draft")})
     assert receiver.connections == 0
@@ -133,7 +133,7 @@ def test_a_pattern_takes_time_by_the_length_of_its_text_alone(pattern: str) -> N
     assert fault({"patternProperties": {pattern: False}}, b"{" + text + b": 1}") is None
 
 
-@pytest.mark.trap("a schema that doubles itself")
+@pytest.mark.trap("a schema that grows exponentially")
 def test_parts_that_double_are_counted_before_they_are_applied() -> None:
     json_schema.check(doubling(10))
     with pytest.raises(ValueError, match="too many subschemas"):
@@ -142,7 +142,7 @@ def test_parts_that_double_are_counted_before_they_are_applied() -> None:
         json_schema.check(union(200))
 
 
-@pytest.mark.trap("a schema that doubles itself")
+@pytest.mark.trap("a schema that grows exponentially")
 def test_parts_that_double_with_each_level_allow_fewer_levels() -> None:
     checker = json_schema.compiled(union(2))
     assert checker.levels < json_schema.MAX_DEPTH
@@ -155,7 +155,7 @@ def test_parts_that_double_with_each_level_allow_fewer_levels() -> None:
     assert "levels deep" in (json_schema.fault(checker, nested(checker.levels)) or "")
 
 
-def test_what_a_body_goes_through_is_bounded() -> None:
+def test_validation_work_is_bounded() -> None:
     schema = {"items": {"anyOf": [{"const": number} for number in range(100)]}}
     assert fault(schema, b"[" + b"7," * 1000 + b"7]") is None
     assert "too large to be checked" in (fault(schema, b"[" + b"7," * 100_000 + b"7]") or "")
@@ -179,7 +179,7 @@ def test_repetitions_make_a_pattern_heavier(pattern: str, weight: int) -> None:
     assert json_schema._weight(pattern) == weight
 
 
-def test_a_fault_with_many_branches_is_told_without_keeping_them() -> None:
+def test_an_error_in_many_branches_is_reported_without_storing_them() -> None:
     """The error message once kept the faults of each branch: gigabytes for a body of 6 KB."""
     schema: dict[str, Any] = {"type": "null"}
     for _ in range(50):
@@ -188,7 +188,7 @@ def test_a_fault_with_many_branches_is_told_without_keeping_them() -> None:
     assert said == "The body does not satisfy its event type's schema."
 
 
-def test_names_that_are_looked_for_count() -> None:
+def test_property_names_count_towards_the_limit() -> None:
     names = [f"name{number}" for number in range(3000)]
     schema = {"items": {"dependentRequired": {"x": names}, "required": ["x"]}}
     assert json_schema.compiled(schema).parts > 100

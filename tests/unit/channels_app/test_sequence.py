@@ -22,12 +22,14 @@ from channels_app.core.sequence import Decision, Turn, decide, sequence_id
         (0, {"is_over": True}, Decision(Turn.GOES, 1)),
     ],
 )
-def test_what_becomes_of_a_number(number: int, options: dict[str, int], decision: Decision) -> None:
+def test_each_number_is_stored_waits_or_is_refused(
+    number: int, options: dict[str, int], decision: Decision
+) -> None:
     lower = options.pop("lower", None)
     assert decide(number, 5, lower=lower, is_over=bool(options)) == decision
 
 
-def test_in_whatever_order_they_ask_they_go_in_that_of_their_numbers() -> None:
+def test_numbers_are_stored_in_order_whatever_their_arrival() -> None:
     for seed in range(50):
         chance = random.Random(seed)
         waiting, expected, gone = list(range(1, 20)), 1, []
@@ -41,7 +43,7 @@ def test_in_whatever_order_they_ask_they_go_in_that_of_their_numbers() -> None:
         assert gone == sorted(gone)
 
 
-def test_sequences_of_others_are_others() -> None:
+def test_sequences_are_independent() -> None:
     ids = {sequence_id(*one) for one in [(1, 1, "a"), (1, 2, "a"), (2, 1, "a"), (1, None, "a")]}
     assert len(ids) == 4
     assert sequence_id(1, 1, "a") == sequence_id(1, 1, "a") > 0

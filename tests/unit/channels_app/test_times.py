@@ -27,7 +27,7 @@ INSTANTS = st.datetimes(datetime(1970, 1, 2), datetime(2400, 1, 1), timezones=st
         (946_684_800_000, "2000-01-01T00:00:00+00:00"),
     ],
 )
-def test_an_instant_in_every_spelling(value: object, expected: str) -> None:
+def test_instants_in_every_notation_are_parsed(value: object, expected: str) -> None:
     assert times.instant(value).isoformat() == expected
 
 
@@ -44,13 +44,13 @@ def test_an_instant_in_every_spelling(value: object, expected: str) -> None:
         1.5, True, None, [], {}, b"2030-01-01T00:00:00Z",
     ],
 )  # fmt: skip
-def test_everything_else_is_refused_with_a_sentence(value: object) -> None:
+def test_invalid_values_are_refused_with_an_error_message(value: object) -> None:
     with pytest.raises(ValueError, match=r"^[A-Z].*\.$"):
         times.instant(value)
 
 
 @given(INSTANTS)
-def test_what_is_written_is_read_back_to_the_millisecond(value: datetime) -> None:
+def test_instants_round_trip_to_the_millisecond(value: datetime) -> None:
     read = times.instant(times.text(value))
     assert timedelta(0) <= value - read < timedelta(milliseconds=1)
 
@@ -93,6 +93,6 @@ def test_a_delay(value: object, expected: int) -> None:
 @pytest.mark.parametrize(
     "value", [-1, 1.5, "1.5", "", "-1", "1_000", "²", True, None, 10**13, "9" * 15, 10**400]
 )
-def test_what_is_no_delay(value: object) -> None:
+def test_invalid_delays_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"^[A-Z].*\.$"):
         times.delay_ms(value)

@@ -141,7 +141,7 @@ def test_a_daily_one_happens_once_on_each_day(
     at=st.datetimes(datetime(2026, 1, 1), datetime(2030, 1, 1)),
     until=st.integers(0, 10_000),
 )
-def test_an_occurrence_does_not_depend_on_where_one_asks(
+def test_occurrences_do_not_depend_on_the_query_time(
     zone: str, cron: str, at: datetime, until: int
 ) -> None:
     """Searching from any moment before an occurrence finds it; past ones are never found."""
@@ -161,7 +161,7 @@ def test_an_occurrence_does_not_depend_on_where_one_asks(
     every=st.integers(recurrence.MIN_INTERVAL_MS, 10**9),
     at=st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)),
 )
-def test_every_so_many_milliseconds_counts_from_its_start(every: int, at: datetime) -> None:
+def test_intervals_count_from_the_start_time(every: int, at: datetime) -> None:
     start = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=UTC)
     table = Timetable(every_ms=every, start_at=start)
     instant = at.replace(tzinfo=UTC)
@@ -175,7 +175,7 @@ def test_every_so_many_milliseconds_counts_from_its_start(every: int, at: dateti
     assert found == first or found - timedelta(milliseconds=every) <= instant
 
 
-def test_start_and_end_belong_to_it() -> None:
+def test_start_and_end_are_inclusive() -> None:
     nine = datetime(2027, 1, 4, 9, tzinfo=UTC)
     table = Timetable(cron="0 9 * * *", start_at=nine, end_at=nine + timedelta(days=2))
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
@@ -199,7 +199,7 @@ def test_start_and_end_belong_to_it() -> None:
         ("1," * 150 + "1 * * * *", "characters"),
     ],
 )
-def test_what_is_no_expression_is_refused(text: str, fault: str) -> None:
+def test_invalid_cron_expressions_are_refused(text: str, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         recurrence.check_cron(text)
 
@@ -219,7 +219,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "europe/paris", "Mars/Phobos", "../UTC", "localtime", "right/UTC", "Europe", "\0"]
 )
-def test_what_is_no_zone_is_refused(name: str) -> None:
+def test_invalid_time_zones_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="IANA"):
         recurrence.check_zone(name)
 
@@ -237,5 +237,5 @@ def test_what_is_no_zone_is_refused(name: str) -> None:
         (Timetable(every_ms=7_200_000), "Every 2 hours"),
     ],
 )  # fmt: skip
-def test_it_says_itself_in_words(table: Timetable, words: str) -> None:
+def test_a_recurrence_is_described_in_words(table: Timetable, words: str) -> None:
     assert table.words() == words

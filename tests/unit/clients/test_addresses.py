@@ -85,7 +85,7 @@ def test_refused_connection_and_silence_lead_to_the_next_address(
     assert len(receiver.requests(PATH)) == 1
 
 
-def test_busy_address_is_left_before_its_retry_after(
+def test_a_busy_address_is_left_before_its_retry_after(
     receiver: Receiver, other: Receiver, publish: Publish
 ) -> None:
     receiver.script(PATH, [Reply(503, PROBLEM, (("Retry-After", "60"),))])
@@ -96,7 +96,7 @@ def test_busy_address_is_left_before_its_retry_after(
     assert len(receiver.requests(PATH)) == len(other.requests(PATH)) == 1
 
 
-def test_call_goes_on_when_the_records_of_its_name_have_become_fewer() -> None:
+def test_a_call_continues_when_its_host_name_loses_records() -> None:
     found = Addresses(["http://a.example"])
     found.add_records("http://a.example", [("", "", 0, "", (host, 80)) for host in ("::1", "::2")])
     tries = Tries(Call("GET", "/x", lambda response: None), found, retries=1)
@@ -122,7 +122,7 @@ def test_each_round_tries_each_address_once(
     assert [len(one.requests(PATH)) for one in (receiver, other)] == [3, 3]
 
 
-def test_call_that_must_not_be_repeated_goes_no_further_once_it_was_sent(
+def test_a_sent_call_that_is_not_idempotent_is_not_retried(
     receiver: Receiver, other: Receiver
 ) -> None:
     receiver.script("/api/v1/replays", [Reply(reset=True)])

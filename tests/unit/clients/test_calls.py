@@ -46,7 +46,7 @@ def call(is_repeatable: bool = True) -> Call[None]:
         (507, True, False),
     ],
 )
-def test_only_what_cannot_have_its_effect_twice_is_repeated(
+def test_only_idempotent_calls_are_retried_after_ambiguous_failures(
     status: int, repeatable: bool, always: bool
 ) -> None:
     """Proxies send no error code, so their 429, 503 and 507 may concern a forwarded request."""
@@ -57,7 +57,7 @@ def test_only_what_cannot_have_its_effect_twice_is_repeated(
 
 
 @pytest.mark.parametrize("status", [429, 503, 507])
-def test_what_the_broker_says_it_did_not_do_is_always_repeated(status: int) -> None:
+def test_refusals_without_effect_are_always_retried(status: int) -> None:
     error = error_of(status, {}, PROBLEM)
 
     assert wait_before_retry(call(is_repeatable=False), error, 0, 6) is not None
@@ -149,7 +149,7 @@ def test_refused_requests_are_repeated_with_the_same_key(
     assert {request.body for request in requests} == {b'{"a":1}'}
 
 
-def test_errors_that_last_are_raised(receiver: Receiver, clients: Hookstation) -> None:
+def test_lasting_errors_are_raised(receiver: Receiver, clients: Hookstation) -> None:
     clients.retries = 1
     receiver.script("/api/v1/channels", [Reply(429, PROBLEM, (("Retry-After", "0"),))])
     receiver.script("/api/v1/replays", [Reply(reset=True)])
@@ -178,7 +178,7 @@ def receive_awaiting(url: str) -> None:
 
 
 @pytest.mark.parametrize("receive", [receive_blocking, receive_awaiting])
-def test_batch_with_a_body_that_cannot_be_fetched_is_given_back(
+def test_a_batch_with_an_unfetchable_body_is_released(
     receiver: Receiver, receive: Callable[[str], None]
 ) -> None:
     fields = dict.fromkeys(("delivery_id", "attempt", "max_attempts", "event_type", "priority"))

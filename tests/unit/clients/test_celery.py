@@ -73,12 +73,12 @@ def add(app: Celery) -> Task:
         lambda app, add: group(add.s(1, 2)).apply_async(link=add.s(1)),
     ],
 )
-def test_what_is_not_covered_says_so_at_once(app: Celery, add: Task, use: Any) -> None:
+def test_unsupported_features_raise_at_once(app: Celery, add: Task, use: Any) -> None:
     with pytest.raises(NotCovered, match="is not supported"):
         use(app, add)
 
 
-def test_another_broker_needs_an_address_of_ours(
+def test_another_broker_url_requires_hookstation_url(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HOOKSTATION_URL", "HOOKSTATION_KEY"):
@@ -113,7 +113,7 @@ def test_results_need_a_backend(add: Task, app: Celery) -> None:
         ("http://h", {"queue_order_strategy": "priority"}, 3, 6),
     ],
 )
-def test_priorities_keep_the_order_of_the_broker_before(
+def test_priorities_keep_the_order_of_the_previous_broker(
     app: Celery, broker: str, options: dict[str, Any], given: int | None, expected: int
 ) -> None:
     app.conf.update(broker_url=broker, broker_transport_options=options)
@@ -135,7 +135,7 @@ def test_priorities_keep_the_order_of_the_broker_before(
         ),
     ],
 )
-def test_rhythms_are_the_brokers_schedules(rhythm: Any, fields: dict[str, Any]) -> None:
+def test_beat_schedules_become_broker_schedules(rhythm: Any, fields: dict[str, Any]) -> None:
     found = schedules.maybe_schedule(rhythm).as_fields("Europe/Paris")
     if "cron" in fields:
         fields = fields | {"timezone": "Europe/Paris"}
@@ -159,7 +159,7 @@ def test_routes_are_names_patterns_and_functions(app: Celery) -> None:
     assert app._queue_of("feed.read", (), {}, {"queue": "chosen"}) == "chosen"
 
 
-def test_settings_are_read_of_djangos(app: Celery) -> None:
+def test_settings_are_read_from_django(app: Celery) -> None:
     class Settings:
         CELERY_TASK_DEFAULT_QUEUE = "jobs"
         CELERY_TIMEZONE = "Europe/Paris"
@@ -169,7 +169,7 @@ def test_settings_are_read_of_djangos(app: Celery) -> None:
     assert (app.conf.task_default_queue, app.conf["timezone"]) == ("jobs", "Europe/Paris")
 
 
-def test_values_survive_the_message() -> None:
+def test_values_round_trip_through_a_message() -> None:
     values = [
         datetime(2026, 1, 2, 3, tzinfo=UTC),
         date(2026, 1, 2),
@@ -183,14 +183,14 @@ def test_values_survive_the_message() -> None:
     assert decode(encode(values)) == values
     message = TaskMessage(task="add", id="1", args=values, chain=[signature("b", app=None)])
     assert TaskMessage.decode(message.encode()) == message
-    with pytest.raises(ValueError, match="holds no task"):
+    with pytest.raises(ValueError, match="contains no task"):
         TaskMessage.decode(b"{}")
 
 
 # -- composition ---------------------------------------------------------------------------------
 
 
-def test_what_follows_a_group_makes_it_a_chord(add: Task) -> None:
+def test_a_task_after_a_group_makes_it_a_chord(add: Task) -> None:
     found = add.s(1, 2) | group(add.s(1), add.s(2)) | add.s(3) | add.s(4)
     assert repr(found) == "add(1, 2) | chord(group([add(1), add(2)]), add(3) | add(4))"
     assert repr(chain(add.s(1, 2), add.s(3))) == "add(1, 2) | add(3)"
@@ -199,7 +199,7 @@ def test_what_follows_a_group_makes_it_a_chord(add: Task) -> None:
     )
 
 
-def test_ids_are_derived_so_that_they_are_the_same_again(add: Task) -> None:
+def test_derived_ids_are_deterministic(add: Task) -> None:
     header = group(add.s(1, 1), add.s(2, 2))
     results = [header.clone().frozen_as_header("g", add.s(1)) for _ in range(2)]
     first, second = ([result.id for result in one.results] for one in results)
@@ -207,7 +207,7 @@ def test_ids_are_derived_so_that_they_are_the_same_again(add: Task) -> None:
     assert len({*first}) == 2
 
 
-def test_a_signature_keeps_what_it_was_given(add: Task) -> None:
+def test_a_signature_keeps_its_arguments(add: Task) -> None:
     call = add.s(1).set(queue="slow")
     assert call.clone((2,), countdown=3).options == {"queue": "slow", "countdown": 3}
     assert call.clone((2,)).args == [2, 1]
@@ -218,7 +218,7 @@ def test_a_signature_keeps_what_it_was_given(add: Task) -> None:
 # -- eager mode ----------------------------------------------------------------------------------
 
 
-def test_eager_tasks_are_run_here(eager: Celery, add: Task) -> None:
+def test_eager_tasks_run_in_this_process(eager: Celery, add: Task) -> None:
     @eager.task(bind=True, max_retries=3)
     def stubborn(self: Any) -> int:
         if self.request.retries < 2:
@@ -258,7 +258,7 @@ def test_the_hooks_of_a_class_are_called(eager: Celery) -> None:
     assert heard == [("success", 2.0), ("failure", "ZeroDivisionError('division by zero')")]
 
 
-def test_a_task_that_is_called_is_a_function(app: Celery, add: Task) -> None:
+def test_calling_a_task_calls_its_function(app: Celery, add: Task) -> None:
     @app.task(bind=True, max_retries=1)
     def once(self: Any) -> None:
         assert self.request.called_directly
@@ -269,7 +269,7 @@ def test_a_task_that_is_called_is_a_function(app: Celery, add: Task) -> None:
         once()
 
 
-def test_a_shared_task_is_every_applications(app: Celery) -> None:
+def test_a_shared_task_belongs_to_every_application(app: Celery) -> None:
     @shared_task(name="shared.double")
     def double(x: int) -> int:
         return 2 * x
@@ -292,13 +292,13 @@ def test_rates_are_spread_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
         RateLimit("often")
 
 
-def test_errors_have_celerys_names() -> None:
+def test_errors_have_the_names_of_celery() -> None:
     assert issubclass(Retry, exceptions.TaskPredicate)
     assert Reject("why", requeue=True).requeue
     assert str(exceptions.NotRegistered("a.b")) == "There is no task 'a.b'."
 
 
-def test_a_result_does_not_decide_what_is_imported() -> None:
+def test_a_result_causes_no_imports() -> None:
     """As in CVE-2021-23727 of Celery: a result must not be able to run code where it is read."""
     sys.modules.pop("this", None)
     encoded = {"exc_module": "this", "exc_type": "Zen", "exc_message": ["x"]}

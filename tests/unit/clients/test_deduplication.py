@@ -80,7 +80,7 @@ def test_message_whose_handler_failed_is_handled_again(make: Make) -> None:
     assert calls == ["one", "one"]
 
 
-def test_message_that_is_being_handled_is_to_come_again(make: Make) -> None:
+def test_a_message_being_handled_is_retried_later(make: Make) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     @once(make())
@@ -111,7 +111,7 @@ def test_two_functions_share_a_store(make: Make) -> None:
     assert handled == ["one", "one"]
 
 
-def test_coroutine_function_stays_one(make: Make) -> None:
+def test_a_coroutine_function_stays_a_coroutine_function(make: Make) -> None:
     handled: list[str] = []
 
     @once(make())
@@ -125,7 +125,7 @@ def test_coroutine_function_stays_one(make: Make) -> None:
     assert handled == ["one"]
 
 
-def test_old_messages_are_forgotten(make: Make) -> None:
+def test_old_message_ids_are_deleted(make: Make) -> None:
     handled: list[str] = []
     handle = once(make(keep=0.0))(recording(handled))
 
@@ -135,7 +135,7 @@ def test_old_messages_are_forgotten(make: Make) -> None:
     assert handled == ["one", "two", "one"]
 
 
-def test_sqlite_store_outlives_its_process(tmp_path: Path) -> None:
+def test_sqlite_store_survives_its_process(tmp_path: Path) -> None:
     handled: list[str] = []
     for _ in range(2):
         store = SQLiteStore(tmp_path / "handled.db")
@@ -168,7 +168,7 @@ def test_message_of_a_killed_process_is_handled_at_once(tmp_path: Path) -> None:
     assert handled == ["one"]
 
 
-def test_claim_that_was_left_behind_ends(make: Make) -> None:
+def test_an_abandoned_claim_expires(make: Make) -> None:
     handled: list[str] = []
     store = make(claim=0.0)
     entered = store.claim("same:one")
@@ -179,7 +179,7 @@ def test_claim_that_was_left_behind_ends(make: Make) -> None:
     assert handled == ["one"]
 
 
-def test_handler_that_outlived_its_claim_forgets_no_other(make: Make) -> None:
+def test_a_handler_past_its_claim_removes_no_other_claim(make: Make) -> None:
     lapsed, store = make(claim=0.0), make()
     if isinstance(store, MemoryStore):
         store = lapsed
@@ -199,7 +199,7 @@ def test_handler_that_outlived_its_claim_forgets_no_other(make: Make) -> None:
     assert handled == ["one"]
 
 
-def test_process_on_another_host_is_not_taken_for_dead(tmp_path: Path) -> None:
+def test_a_process_on_another_host_is_considered_alive(tmp_path: Path) -> None:
     path = tmp_path / "handled.db"
     store = SQLiteStore(path)
     # no process on this machine has this id
@@ -254,7 +254,7 @@ for _ in range(3):
 
 
 @pytest.mark.slow("starts a process with settings of its own")
-def test_model_store_remembers_in_the_transaction_of_the_handler() -> None:
+def test_model_store_uses_the_handlers_transaction() -> None:
     source = Path(hookstation_client.__file__).parents[1]
 
     done = subprocess.run(

@@ -11,6 +11,7 @@ ROOT = Path(settings.BASE_DIR)
 EXAMPLES = ROOT / "clients/examples"
 LOOKALIKES = {
     "boto3": "before.env",
+    "bullmq": "before.mjs",
     "celery": "before.py",
     "celery-sqs": "before.env",
     "django-q2": "before.env",
@@ -37,27 +38,34 @@ def changes(folder: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("folder", LOOKALIKES)
-def test_one_line_is_the_difference(folder: str) -> None:
+def test_before_and_after_differ_in_one_line(folder: str) -> None:
     gone, come = changes(folder)
     assert len(gone) <= 1
     assert len(come) == 1
 
 
-def test_celerys_line_is_the_import() -> None:
+def test_the_celery_example_differs_in_the_import() -> None:
     (old,), (new,) = changes("celery")
     assert old.startswith("from celery import")
     assert new == old.replace("from celery", "from hookstation_client.celery")
 
 
+def test_bullmqs_line_is_the_import() -> None:
+    (old,), (new,) = changes("bullmq")
+    assert old.startswith("import {")
+    assert old.endswith(' from "bullmq";')
+    assert new == old.replace('"bullmq"', '"@hookstation/bullmq"')
+
+
 @pytest.mark.parametrize("folder", ["boto3", "celery-sqs", "django-q2"])
-def test_the_line_of_sqs_is_the_address(folder: str) -> None:
+def test_the_sqs_examples_differ_in_the_endpoint(folder: str) -> None:
     assert changes(folder) == ([], ["AWS_ENDPOINT_URL_SQS=http://127.0.0.1:8000"])
     code = "".join(path.read_text() for path in (EXAMPLES / folder).rglob("*.py"))
     assert not re.search("hookstation|endpoint_url", code, re.IGNORECASE)
 
 
 @pytest.mark.parametrize("folder", sorted(folders()))
-def test_each_example_says_how_it_is_run_and_is_listed(folder: str) -> None:
+def test_each_example_has_commands_and_is_listed(folder: str) -> None:
     assert "```sh" in (EXAMPLES / folder / "README.md").read_text()
     listed = (ROOT / "docs/clients/README.md").read_text()
     assert f"(../../clients/examples/{folder}/README.md)" in listed

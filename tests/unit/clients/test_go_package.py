@@ -27,7 +27,7 @@ def test_unit_tests_pass_and_vet_finds_nothing() -> None:
 
 
 @pytest.mark.slow("gofmt and go list start the toolchain")
-def test_sources_are_formatted_and_need_the_standard_library_alone() -> None:
+def test_sources_are_formatted_and_need_only_the_standard_library() -> None:
     formatted = toolchains.run(["gofmt", "-l", "."], GO)
     imports = toolchains.run(
         ["go", "list", "-deps", "-f", "{{.ImportPath}}", "."], GO, GO_ENVIRONMENT

@@ -59,7 +59,7 @@ def test_jars_hold_the_package_its_sources_and_its_licence(tmp_path: Path) -> No
 
 
 @pytest.mark.slow("starts javac")
-def test_without_the_api_of_servlets_the_jar_has_no_servlet(tmp_path: Path) -> None:
+def test_without_the_servlet_api_the_jar_has_no_servlet(tmp_path: Path) -> None:
     toolchains.run(["./build"], JAVA, {"OUT": str(tmp_path), "SERVLET_API": ""})
 
     jar = zipfile.ZipFile(tmp_path / f"hookstation-client-{version()}.jar").namelist()

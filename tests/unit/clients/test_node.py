@@ -81,7 +81,7 @@ def test_an_application_in_typescript_compiles_with_the_package(
     node.compile_all(client, tmp_path)
 
 
-def test_package_needs_nothing() -> None:
+def test_package_has_no_dependencies() -> None:
     package = json.loads((node.SOURCE / "package.json").read_text())
 
     assert not package.keys() & {"dependencies", "peerDependencies", "optionalDependencies"}

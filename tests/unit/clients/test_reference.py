@@ -18,13 +18,13 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "clients" / "python-api.md
 HEAD = """\
 # Reference of the Python client
 
-Every public name of `hookstation_client`, written from its signatures and docstrings. The
-[guide](python.md) says how they are used together, [Celery](celery.md) what of Celery is covered,
-and the [API](../api.md) which fields and errors there are. Durations are seconds, instants are
+Every public name of `hookstation_client`, generated from signatures and docstrings. The
+[guide](python.md) shows how to use them together, [Celery](celery.md) lists the supported parts of
+Celery, and the [API](../api.md) describes fields and errors. Durations are in seconds, instants are
 aware datetimes.
 
-`AsyncHookstation`, `AsyncDelivery`, `AsyncBuffer` and `AsyncWorker` have the same names as what is
-here without `Async`: await their calls, and iterate over lists with `async for`.
+`AsyncHookstation`, `AsyncDelivery`, `AsyncBuffer` and `AsyncWorker` have the same methods as the
+classes here without `Async`: await their calls, and iterate over lists with `async for`.
 """
 TWINS = ("AsyncBuffer", "AsyncDelivery", "AsyncHookstation", "AsyncWorker")
 WIDTH = 88

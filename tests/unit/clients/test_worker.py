@@ -39,7 +39,7 @@ def work_awaiting(url: str) -> None:
 
 
 @pytest.mark.parametrize("work", [work_blocking, work_awaiting])
-def test_worker_resumes_when_the_broker_is_there(
+def test_a_worker_continues_when_the_broker_is_available_again(
     receiver: Receiver, work: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hookstation_client.worker.AFTER_FAILURE_S", 0.0)

@@ -67,7 +67,7 @@ def much_slower(random: Random, number: int) -> float:
 
 @pytest.mark.seed("S3-30")
 @pytest.mark.parametrize("fixed_ms", [1000.0, 2000.0])
-def test_with_lost_acknowledgements_less_is_waited_than_with_a_fixed_time(fixed_ms: float) -> None:
+def test_adaptive_timeout_waits_less_than_a_fixed_one(fixed_ms: float) -> None:
     fixed = simulate(usual, lambda heard, silent: fixed_ms)
     came = simulate(usual, adaptive)
     assert came.waited_ms < 0.6 * fixed.waited_ms
@@ -76,13 +76,13 @@ def test_with_lost_acknowledgements_less_is_waited_than_with_a_fixed_time(fixed_
 
 
 @pytest.mark.seed("S3-30")
-def test_it_follows_a_consumer_that_becomes_slower() -> None:
+def test_adaptive_timeout_follows_a_slower_consumer() -> None:
     came = simulate(much_slower, adaptive)
     assert came.last_ms > 1500
     assert came.too_soon < 0.08 * 10_000
 
 
-def test_where_little_is_known_it_waits_long() -> None:
+def test_adaptive_timeout_is_long_with_little_data() -> None:
     assert wait_ms([], 0, low=LOW, high=HIGH) == HIGH
     assert wait_ms([100.0] * (MIN_SAMPLES - 1), 0, low=LOW, high=HIGH) == HIGH
     assert wait_ms([100.0] * MIN_SAMPLES, 0, low=LOW, high=HIGH) == acks.MARGIN * 100
@@ -95,7 +95,7 @@ def test_where_little_is_known_it_waits_long() -> None:
     low=st.floats(10, 1000),
     more=st.floats(0, 1e6),
 )
-def test_it_stays_within_its_bounds(
+def test_adaptive_timeout_stays_within_bounds(
     took: list[float], silent: int, low: float, more: float
 ) -> None:
     assert low <= wait_ms(took, silent, low=low, high=low + more) <= low + more

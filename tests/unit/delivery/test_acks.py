@@ -32,7 +32,9 @@ POLICY = Steps((1.0,))
     ],
 )
 @pytest.mark.seed("S3-38")
-def test_a_word_in_every_state(state: DeliveryState, reason: Reason, word: AckResult) -> None:
+def test_an_acknowledgement_in_every_state(
+    state: DeliveryState, reason: Reason, word: AckResult
+) -> None:
     assert acks.ack_result(state, reason, ok=True) is word
     if state is S.QUEUED:
         assert acks.ack_result(state, reason, ok=False) is AckResult.LATE
@@ -59,7 +61,7 @@ def test_how_a_consumer_acknowledges(setting: dict[str, object] | None, mode: Mo
     failures=st.integers(0, 5),
     jitter=st.floats(0, 1, exclude_max=True),
 )
-def test_whatever_follows_is_an_arrow_of_the_table(
+def test_every_sequence_follows_the_state_table(
     on_timeout: acks.OnTimeout, failures: int, jitter: float
 ) -> None:
     mode = Mode("callback", 1.0, on_timeout)

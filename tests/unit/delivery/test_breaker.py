@@ -38,7 +38,7 @@ def test_a_few_failures_change_nothing() -> None:
     assert may_send(circuit, NOW) == "yes"
 
 
-def test_failures_in_a_row_open_it_until_the_probe() -> None:
+def test_failures_in_a_row_open_the_circuit_until_the_probe() -> None:
     circuit = failed(THRESHOLD)
     assert circuit.state == OPEN
     assert may_send(circuit, NOW) == "no"
@@ -52,7 +52,7 @@ def test_a_success_between_failures_starts_the_count_again() -> None:
     assert circuit.state == CLOSED
 
 
-def test_requests_on_their_way_do_not_push_the_probe_away() -> None:
+def test_requests_in_flight_do_not_delay_the_probe() -> None:
     circuit = failed(THRESHOLD)
     late = fail(circuit, NOW + 4)
     assert late.next_probe_at == circuit.next_probe_at
@@ -71,13 +71,13 @@ def test_each_failed_probe_doubles_the_wait_up_to_the_cap() -> None:
     assert circuit.failing_since == NOW
 
 
-def test_one_success_forgives_everything() -> None:
+def test_a_success_resets_the_circuit() -> None:
     circuit = slowed(failed(THRESHOLD + 5), NOW, 30.0)
     assert after_success(circuit, NOW) == Circuit()
     assert may_send(after_success(circuit, NOW), NOW) == "yes"
 
 
-def test_a_slowed_consumer_is_left_alone_without_opening() -> None:
+def test_a_slowed_consumer_pauses_without_opening_the_circuit() -> None:
     circuit = slowed(Circuit(), NOW, retry_after=30.0)
     assert circuit.state == CLOSED
     assert may_send(circuit, NOW + 29.999) == "no"
@@ -85,11 +85,11 @@ def test_a_slowed_consumer_is_left_alone_without_opening() -> None:
 
 
 @pytest.mark.parametrize(("wish", "pause"), [(0.0, 0), (1.0, 1), (60.0, 60), (86_400.0, 60)])
-def test_its_wish_is_honoured_up_to_a_minute(wish: float, pause: float) -> None:
+def test_retry_after_pauses_a_consumer_up_to_a_minute(wish: float, pause: float) -> None:
     assert slowed(Circuit(), NOW, wish).slow_until == NOW + pause
 
 
-def test_without_a_wish_each_pause_doubles_up_to_a_minute() -> None:
+def test_without_retry_after_each_pause_doubles_up_to_a_minute() -> None:
     circuit, now, pauses = Circuit(), NOW, []
     for _ in range(40):
         circuit = slowed(circuit, now, None)
@@ -100,7 +100,7 @@ def test_without_a_wish_each_pause_doubles_up_to_a_minute() -> None:
     assert set(pauses[6:]) == {SLOW_CAP_S}
 
 
-def test_answers_on_their_way_do_not_double_the_pause() -> None:
+def test_responses_in_flight_do_not_double_the_pause() -> None:
     circuit = slowed(Circuit(), NOW, None)
     assert slowed(circuit, NOW + 0.5, None) == circuit
     longer = slowed(circuit, NOW + 0.5, 20.0)
@@ -109,7 +109,7 @@ def test_answers_on_their_way_do_not_double_the_pause() -> None:
     assert longer.slow_count == 1
 
 
-def test_a_pause_also_holds_the_probe_back() -> None:
+def test_a_pause_also_delays_the_probe() -> None:
     circuit = slowed(failed(THRESHOLD), NOW, 30.0)
     assert may_send(circuit, NOW + BASE_S) == "no"
     assert may_send(circuit, NOW + 30) == "probe"
@@ -122,7 +122,7 @@ EVENTS = st.lists(
 
 @quick
 @given(EVENTS, st.none() | st.floats(0, 86_400))
-def test_whatever_happens_it_is_tried_again_before_long(
+def test_an_open_circuit_is_probed_within_the_cap(
     events: list[tuple[str, float]], wish: float | None
 ) -> None:
     circuit, now = Circuit(), NOW

@@ -36,7 +36,7 @@ def ack(**values: Any) -> dict[str, Any]:
 WHATSAPP = ack(preset="whatsapp-cloud")
 
 
-def test_a_preset_fills_in_what_is_not_given() -> None:
+def test_a_preset_fills_missing_settings() -> None:
     setting = ack(preset="whatsapp-cloud", accept=["read"])["correlation"]
     assert setting["accept"] == ["read"]
     assert setting["response_id"] == "messages[0].id"
@@ -57,12 +57,12 @@ def test_a_preset_fills_in_what_is_not_given() -> None:
         {"preset": "whatsapp-cloud", "colour": "red"},
     ],
 )
-def test_a_setting_that_cannot_work_is_refused(values: dict[str, Any]) -> None:
+def test_an_unworkable_setting_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="correlation"):
         ack(**values)
 
 
-def test_without_it_nothing_is_written_down() -> None:
+def test_without_correlation_no_id_is_stored() -> None:
     assert "correlation" not in read_ack({"mode": "callback"})
     assert "correlation" not in read_ack({"mode": "callback", "correlation": None})
     assert named(None, b'{"messages": [{"id": "x"}]}') == ""
@@ -86,11 +86,11 @@ def test_without_it_nothing_is_written_down() -> None:
         (b"", ""),
     ],
 )
-def test_the_id_that_an_answer_names(answer: bytes, name: str) -> None:
+def test_the_id_is_found_in_the_response(answer: bytes, name: str) -> None:
     assert named(WHATSAPP, answer) == name
 
 
-def test_each_status_is_a_word_by_itself() -> None:
+def test_each_status_is_a_separate_callback() -> None:
     setting = ack(
         response_id="id",
         callback="[*]",
@@ -114,7 +114,7 @@ def test_each_status_is_a_word_by_itself() -> None:
     ]
 
 
-def test_the_whole_body_may_be_one_word() -> None:
+def test_the_whole_body_can_be_one_callback() -> None:
     setting = ack(
         response_id="sid", callback_id="sid", callback_status="status", accept=["delivered"]
     )["correlation"]
@@ -122,7 +122,7 @@ def test_the_whole_body_may_be_one_word() -> None:
 
 
 @given(body=ANY_JSON)
-def test_whatever_is_called_back_is_words_or_nothing(body: Any) -> None:
+def test_any_body_parses_to_callbacks_or_none(body: Any) -> None:
     found = list(words(WHATSAPP["correlation"], body))
     assert all(word.provider_id for word in found)
     for word in found:
@@ -130,7 +130,7 @@ def test_whatever_is_called_back_is_words_or_nothing(body: Any) -> None:
     assert isinstance(named(WHATSAPP, json.dumps(body).encode()), str)
 
 
-def test_one_callback_tells_about_so_many() -> None:
+def test_the_number_of_statuses_per_callback_is_limited() -> None:
     statuses = [{"id": f"{n}", "status": "sent"} for n in range(acks.MAX_WORDS + 1)]
     body = {"entry": [{"changes": [{"value": {"statuses": statuses}}]}]}
     with pytest.raises(ValueError, match="1000"):
@@ -139,7 +139,7 @@ def test_one_callback_tells_about_so_many() -> None:
     assert len(list(words(WHATSAPP["correlation"], body))) == acks.MAX_WORDS
 
 
-def test_ids_of_consumers_do_not_meet() -> None:
+def test_correlation_ids_of_consumers_do_not_collide() -> None:
     numbers = {correlation_id(n, i) for n in (1, 2) for i in ("a", "b", ":a", "\ud800")}
     assert len(numbers) == 8
 

@@ -16,9 +16,7 @@ HOUR = timedelta(hours=1)
 
 @quick
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=300), st.sampled_from([50, 95, 99]))
-def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed(
-    values: list[int], share: int
-) -> None:
+def test_a_percentile_is_the_nearest_rank(values: list[int], share: int) -> None:
     values.sort()
     found = timing.percentile(values, share / 100)
     assert found is not None
@@ -30,12 +28,12 @@ def _up_to(values: list[int], limit: int) -> int:
     return sum(value <= limit for value in values)
 
 
-def test_nothing_has_no_percentile_and_no_rate() -> None:
+def test_an_empty_sample_has_no_percentile_and_no_rate() -> None:
     assert timing.percentile([], 0.5) is None
     assert timing.success_rate(timing.bar(BEGIN, BEGIN + HOUR, [], is_sample=False)) is None
 
 
-def test_a_bar_counts_what_became_of_each() -> None:
+def test_a_bar_counts_each_outcome() -> None:
     fates = [
         DeliveryFate("delivered", 1, 30),
         DeliveryFate("delivered", 3, 10),

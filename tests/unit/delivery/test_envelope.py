@@ -45,7 +45,7 @@ def test_a_plain_message() -> None:
     assert build(PLAIN) == BROKERS
 
 
-def test_what_is_said_only_when_it_is_so() -> None:
+def test_optional_headers_are_sent_only_if_they_apply() -> None:
     full = PLAIN._replace(ordering_key="customer-7", replay=True, test=True)
     assert build(full)[len(BROKERS) :] == [
         ("Hookstation-Ordering-Key", "customer-7"),
@@ -59,12 +59,12 @@ def test_priority_zero_is_a_priority() -> None:
     assert dict(build(PLAIN._replace(priority=0)))["Hookstation-Priority"] == "0"
 
 
-def test_no_content_type_is_made_up() -> None:
+def test_a_missing_content_type_stays_missing() -> None:
     headers = build(PLAIN._replace(content_type="", forwarded={"Content-Type": "text/html"}))
     assert headers == BROKERS[1:]
 
 
-def test_people_come_first_and_the_consumer_over_the_producer() -> None:
+def test_custom_headers_come_first_and_the_consumers_win() -> None:
     headers = build(
         PLAIN._replace(
             forwarded={"X-Tenant": "producer's", "X-Trace": "1"},
@@ -96,7 +96,7 @@ def test_broker_headers_always_win(forwarded: dict[str, str], static: dict[str, 
 
 @quick
 @given(st.text(), st.text())
-def test_no_text_of_ours_breaks_a_line(ordering_key: str, content_type: str) -> None:
+def test_broker_values_fit_on_one_header_line(ordering_key: str, content_type: str) -> None:
     headers = build(PLAIN._replace(ordering_key=ordering_key, content_type=content_type))
     for name, value in headers:
         assert f"{name}: {value}".isascii()

@@ -22,25 +22,25 @@ def priorities(chosen: Sequence[Row]) -> list[int]:
     return [-row[0] for row in chosen]
 
 
-def test_the_highest_priority_goes_first_whosesoever_it_is() -> None:
+def test_the_highest_priority_goes_first_across_all_consumers() -> None:
     found = {1: rows(0, 0, 9), 2: rows(4, 4), 3: rows(0, 0)}
     chosen = share_out(found, dict.fromkeys(found, 10), (), 3)
     assert {key: priorities(mine) for key, mine in chosen.items()} == {1: [9], 2: [4, 4], 3: []}
 
 
-def test_within_a_priority_goes_what_is_due_longest() -> None:
+def test_within_a_priority_the_longest_due_goes_first() -> None:
     found = {1: rows(4, 4, due=10), 2: rows(4, 4, due=0)}
     chosen = share_out(found, dict.fromkeys(found, 10), (), 3)
     assert (len(chosen[1]), len(chosen[2])) == (1, 2)
 
 
-def test_a_limit_of_its_own_leaves_the_rest_to_lower_priorities() -> None:
+def test_a_consumers_limit_leaves_the_rest_to_lower_priorities() -> None:
     found = {1: rows(9, 9, 9), 2: rows(0, 0)}
     chosen = share_out(found, {1: 1, 2: 5}, (), 3)
     assert (priorities(chosen[1]), priorities(chosen[2])) == ([9], [0, 0])
 
 
-def test_a_share_that_leaves_something_out_leaves_out_what_is_less_urgent() -> None:
+def test_a_partial_share_leaves_out_lower_priorities() -> None:
     found = {1: rows(9, 9, 9), 2: rows(9, 0)}
     chosen = share_out(found, {1: 2, 2: 5}, {1}, 10)
     assert (priorities(chosen[1]), priorities(chosen[2])) == ([9, 9], [9])
@@ -63,7 +63,7 @@ def test_the_guard_gives_half_to_the_oldest() -> None:
     st.data(),
 )
 @quick
-def test_nothing_of_higher_priority_is_left_that_might_have_gone(
+def test_no_eligible_higher_priority_is_left_out(
     pairs: Mapping[int, Sequence[tuple[int, int]]], data: st.DataObject
 ) -> None:
     found = {key: sorted((*pair, next(_ids)) for pair in some) for key, some in pairs.items()}

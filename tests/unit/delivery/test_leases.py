@@ -27,7 +27,7 @@ LEASES = st.builds(
 
 
 @given(LEASES)
-def test_a_token_stands_for_its_lease(lease: Lease) -> None:
+def test_a_token_identifies_its_lease(lease: Lease) -> None:
     token = leases.to_token(lease, KEY)
     assert len(token) <= MAX_TOKEN_LENGTH
     assert leases.from_token(token, KEY) == lease
@@ -35,7 +35,7 @@ def test_a_token_stands_for_its_lease(lease: Lease) -> None:
 
 
 @given(LEASES, st.integers(0, 10_000), st.sampled_from("abcXYZ019-_"))
-def test_a_changed_token_stands_for_nothing(lease: Lease, place: int, other: str) -> None:
+def test_a_changed_token_is_refused(lease: Lease, place: int, other: str) -> None:
     token = leases.to_token(lease, KEY)
     place %= len(token) - 1  # some bits of the last character are unused
     changed = token[:place] + other + token[place + 1 :]
@@ -43,7 +43,7 @@ def test_a_changed_token_stands_for_nothing(lease: Lease, place: int, other: str
 
 
 @given(st.text(max_size=600) | st.text("abcXYZ019-_=", max_size=300).map("lse_{}".format))
-def test_anything_else_is_no_token(text: str) -> None:
+def test_an_invalid_token_is_refused(text: str) -> None:
     assert leases.from_token(text, KEY) is None
 
 

@@ -64,7 +64,7 @@ def step(
     st.booleans(),
     st.booleans(),
 )
-def test_every_step_is_an_arrow(
+def test_every_transition_is_in_the_diagram(
     outcome: Outcome,
     failures: int,
     attempts: int,
@@ -96,9 +96,7 @@ def test_every_step_is_an_arrow(
 
 @quick
 @given(st.data(), st.integers(1, 10), POLICIES)
-def test_no_sequence_of_failures_goes_on_for_ever(
-    data: st.DataObject, most: int, policy: Policy
-) -> None:
+def test_every_sequence_of_failures_ends(data: st.DataObject, most: int, policy: Policy) -> None:
     failures = attempts = 0
     while True:
         attempts += 1
@@ -131,7 +129,7 @@ def test_success_delivers_whatever_came_before(outcome: Outcome) -> None:
         (Outcome.EXPIRED, S.CANCELLED, R.EXPIRED),
     ],
 )
-def test_what_a_retry_cannot_mend_ends_at_once(
+def test_permanent_failures_are_dead_at_once(
     outcome: Outcome, state: DeliveryState, reason: Reason
 ) -> None:
     assert step(outcome) == Transition(state, reason, due_in=None, charged=True)
@@ -158,7 +156,7 @@ def test_a_policy_without_retries_overrules_the_number_of_attempts() -> None:
     ("outcome", "reason"),
     [(Outcome.INTERRUPTED, R.INTERRUPTED), (Outcome.LEASE_EXPIRED, R.LEASE_EXPIRED)],
 )
-def test_what_the_broker_spoilt_is_free_but_not_endlessly(outcome: Outcome, reason: Reason) -> None:
+def test_broker_failures_are_uncharged_up_to_a_limit(outcome: Outcome, reason: Reason) -> None:
     free = step(outcome, attempt_count=FREE_ATTEMPTS, max_attempts=2)
     assert free == Transition(S.QUEUED, reason, due_in=0.0, charged=False)
     charged = step(outcome, attempt_count=FREE_ATTEMPTS + 1, max_attempts=2)
@@ -179,7 +177,7 @@ def test_retry_after_lengthens_the_wait_and_never_shortens_it() -> None:
     assert step(Outcome.THROTTLED, retry_after=1.0).due_in == 60
 
 
-def test_the_wait_is_the_one_of_this_failure() -> None:
+def test_the_wait_belongs_to_the_current_failure() -> None:
     policy = Steps((1.0, 10.0, 100.0))
     for failures in range(3):
         move = step(Outcome.TIMEOUT, failure_count=failures, policy=policy, jitter=0.9)
@@ -192,7 +190,7 @@ def test_only_a_replay_leaves_a_finished_state() -> None:
     assert {start for start, _, reason in ARROWS if reason is R.REPLAYED} == FINISHED
 
 
-def test_the_arrows_are_those_that_are_drawn() -> None:
+def test_transitions_equal_the_documented_diagram() -> None:
     assert {(start, end) for start, end, _ in ARROWS} == {
         (S.QUEUED, S.IN_FLIGHT),
         (S.QUEUED, S.CANCELLED),
@@ -235,7 +233,7 @@ def test_every_state_is_reached_and_left() -> None:
         (S.CANCELLED, 0, 0, "Cancelled"),
     ],
 )
-def test_people_see_the_names_of_the_requirement(
+def test_shown_states_have_the_names_of_the_requirement(
     state: DeliveryState, failures: int, attempts: int, shown: str
 ) -> None:
     assert shown_state(state, failures, attempts) == shown

@@ -33,7 +33,7 @@ AMOUNTS = st.sampled_from([*BOUNDS[1:], 0.0, 0.125, 0.625, 2.625, 1e9])
 
 @quick
 @given(st.lists(st.lists(AMOUNTS, max_size=20), max_size=4))
-def test_many_amounts_at_once_are_what_one_by_one_would_be(rounds: list[list[float]]) -> None:
+def test_bulk_increments_equal_single_ones(rounds: list[list[float]]) -> None:
     at_once, one_by_one = histogram(), histogram()
     for amounts in rounds:
         at_once[0].observe_all(amounts)

@@ -50,7 +50,7 @@ def waited(keys: int, per_second: float, hold_ms: float) -> float:
 
 @pytest.mark.seed("S3-41")
 @pytest.mark.parametrize(("keys", "slots"), [(1, 64), (10, 64), (50, 10), (500, 100)])
-def test_the_throughput_is_what_is_counted(keys: int, slots: int) -> None:
+def test_estimated_throughput_equals_the_simulated(keys: int, slots: int) -> None:
     load = Load(keys=keys, answer_ms=100, max_in_flight=slots)
     counted = crowded(keys, slots, 100, 110)
     assert named(load, "ordered keys").per_second == pytest.approx(counted, rel=WITHIN)
@@ -60,7 +60,7 @@ def test_the_throughput_is_what_is_counted(keys: int, slots: int) -> None:
 
 @pytest.mark.seed("S3-41")
 @pytest.mark.parametrize("per_second", [10, 45, 80])
-def test_the_wait_is_what_is_counted(per_second: float) -> None:
+def test_estimated_wait_equals_the_simulated(per_second: float) -> None:
     load = Load(keys=10, answer_ms=90, max_in_flight=64, per_second=per_second)
     counted = waited(10, per_second, 100)
     assert named(load, "ordered keys").wait_ms == pytest.approx(counted, rel=WITHIN)
@@ -78,7 +78,7 @@ def test_lost_acknowledgements_hold_a_key_for_their_whole_wait() -> None:
     ]
 
 
-def test_no_order_exceeds_none_nor_the_machine() -> None:
+def test_ordered_throughput_is_at_most_the_unordered() -> None:
     for most in (math.inf, 300):
         load = Load(keys=25_000, answer_ms=100, max_in_flight=64, most_per_second=most)
         plain, *others = (cost.per_second for cost in ordering.costs(load))
@@ -86,7 +86,7 @@ def test_no_order_exceeds_none_nor_the_machine() -> None:
         assert max(others) <= plain
 
 
-def test_a_key_that_gets_more_than_it_carries_never_catches_up() -> None:
+def test_an_overloaded_key_never_catches_up() -> None:
     load = Load(keys=1, answer_ms=90, max_in_flight=64, per_second=10)
     assert named(load, "ordered keys").wait_ms == math.inf
     assert ordering.in_flight(Load(25_000, 100, 64, per_second=25_000)) == 2500

@@ -71,18 +71,18 @@ class Pump:
 # -- by priority ---------------------------------------------------------------------------------
 
 
-def test_lines_come_by_the_highest_priority_that_is_due() -> None:
+def test_consumer_queues_are_ordered_by_highest_due_priority() -> None:
     pump = Pump([queue(1, p0=-9), queue(2, p4=-1, p9=60), queue(3, p0=-1, p7=-1)])
     assert [(pick.queue.view.id, pick.level) for pick in pump.gather()] == [(3, 7), (2, 4), (1, 0)]
 
 
-def test_those_of_one_priority_take_turns() -> None:
+def test_consumers_of_one_priority_take_turns() -> None:
     pump = Pump([queue(n, p4=-1) for n in range(6)])
     turns = [[pick.queue.view.id for pick in pump.gather(2)] for _ in range(4)]
     assert turns == [[0, 1], [2, 3], [4, 5], [0, 1]]
 
 
-def test_the_guard_looks_at_the_lowest_priority_too() -> None:
+def test_the_starvation_guard_considers_the_lowest_priority() -> None:
     pump = Pump([queue(1, p0=-1), *(queue(n, p9=-1) for n in range(2, 20))])
     assert 1 not in {pick.queue.view.id for pick in pump.gather(10)}
     guarded = [pick.queue.view.id for pick in pump.gather(10, guard=True)]
@@ -90,14 +90,14 @@ def test_the_guard_looks_at_the_lowest_priority_too() -> None:
     assert 1 in guarded
 
 
-def test_a_line_rises_when_what_is_more_urgent_falls_due() -> None:
+def test_a_consumer_queue_rises_when_a_higher_priority_is_due() -> None:
     it = queue(1, p0=-1, p9=60)
     pump = Pump([it])
     assert [pick.level for pick in pump.gather()] == [0]
     assert pump.ready_consumers.wake_at() == (NOW + timedelta(seconds=60) - LEAD).timestamp()
 
 
-def test_a_line_without_room_sleeps_until_something_happens_to_it() -> None:
+def test_a_full_consumer_queue_sleeps_until_an_event() -> None:
     it = queue(1, most=2, p4=-1)
     it.in_flight = 2
     pump = Pump([it])
@@ -110,7 +110,7 @@ def test_a_line_without_room_sleeps_until_something_happens_to_it() -> None:
     assert [pick.room for pick in pump.gather()] == [1]
 
 
-def test_what_it_remembers_of_the_future_does_not_grow() -> None:
+def test_the_cache_of_due_times_is_bounded() -> None:
     it = queue(1)
     pump = Pump([it])
     for second in range(3 * MAX_SCANNED, 0, -1):
@@ -120,7 +120,7 @@ def test_what_it_remembers_of_the_future_does_not_grow() -> None:
     assert len(pump.ready_consumers._asleep) < MAX_SCANNED + 10
 
 
-def test_what_one_claim_takes_is_shared_by_those_of_one_priority() -> None:
+def test_one_claim_is_shared_by_consumers_of_one_priority() -> None:
     pump = Pump([queue(1, p9=-1), *(queue(n, p0=-1) for n in range(2, 12))])
     limits = {
         share.queue.view.id: share.limit for share in shares(pump.gather(), pump.free, CLAIM_BATCH)
@@ -128,7 +128,7 @@ def test_what_one_claim_takes_is_shared_by_those_of_one_priority() -> None:
     assert limits == {1: 64, **dict.fromkeys(range(2, 12), CLAIM_BATCH // 10)}
 
 
-def test_a_look_costs_microseconds_beside_a_thousand_that_may_take_nothing() -> None:
+def test_a_scan_is_fast_beside_a_thousand_full_consumers() -> None:
     hung = [queue(n, answer_s=1.0, p9=-1) for n in range(1_000)]
     pump = Pump([queue(1_000, p4=-1), *hung], is_open=REQUESTS - REQUESTS // RESERVED)
     pump.gather()
@@ -143,7 +143,7 @@ def test_a_look_costs_microseconds_beside_a_thousand_that_may_take_nothing() -> 
 # -- capacity for prompt consumers ---------------------------------------------------------------
 
 
-def test_seventy_that_hang_do_not_fill_a_pump() -> None:
+def test_seventy_hanging_consumers_do_not_fill_a_pump() -> None:
     pump = Pump([])
     for n in range(70):  # one after the other, each with more deliveries than its limit
         pump.queues[n] = queue(n, answer_s=None, p4=-1)
@@ -152,7 +152,7 @@ def test_seventy_that_hang_do_not_fill_a_pump() -> None:
     assert pump.free >= REQUESTS // UNTRIED_RESERVED
 
 
-def test_those_that_answered_so_far_and_hang_now_do_not_fill_it_either() -> None:
+def test_consumers_that_begin_to_hang_do_not_fill_a_pump() -> None:
     pump = Pump([])
     for n in range(70):
         pump.queues[n] = queue(n, p4=-1)
@@ -164,7 +164,7 @@ def test_those_that_answered_so_far_and_hang_now_do_not_fill_it_either() -> None
     assert [pick.queue for pick in pump.gather(ticks=TICKS + 2 * PROMPT_S)] == [healthy]
 
 
-def test_the_more_hang_the_less_each_of_them_gets() -> None:
+def test_hanging_consumers_share_a_shrinking_limit() -> None:
     alone = Pump([queue(1, most=1_000, answer_s=None, p4=-1)])
     alone.fill()
     many = Pump([queue(n, most=1_000, answer_s=None, p4=-1) for n in range(20)])
@@ -175,13 +175,13 @@ def test_the_more_hang_the_less_each_of_them_gets() -> None:
 
 
 @pytest.mark.parametrize("most", [64, 1_000])
-def test_one_that_answers_may_have_all_that_is_its_own(most: int) -> None:
+def test_a_responding_consumer_gets_its_full_limit(most: int) -> None:
     pump = Pump([queue(1, most=most, p4=-1)])
     pump.fill()
     assert pump.queues[1].in_flight >= min(most, REQUESTS - REQUESTS // RESERVED)
 
 
-def test_a_consumer_of_which_nothing_is_known_gets_one_to_show() -> None:
+def test_an_unknown_consumer_gets_one_request() -> None:
     new = queue(1, answer_s=None, p4=-1)
     pump = Pump([new], is_open=REQUESTS - REQUESTS // RESERVED)
     assert [share.limit for share in shares(pump.gather(), pump.free, CLAIM_BATCH)] == [1]
@@ -189,7 +189,7 @@ def test_a_consumer_of_which_nothing_is_known_gets_one_to_show() -> None:
     assert pump.gather() == []
 
 
-def test_how_a_consumer_stands() -> None:
+def test_consumer_states_by_response_time() -> None:
     it = queue(1, answer_s=None)
     assert it.status(TICKS) is QueueStatus.UNTRIED
     it.in_flight, it.began = 2, {1: TICKS, 2: TICKS + 1}
@@ -206,7 +206,7 @@ def test_how_a_consumer_stands() -> None:
     assert it.status(TICKS + 3) is QueueStatus.PROMPT
 
 
-def test_a_look_goes_round_among_more_than_it_passes() -> None:
+def test_scans_rotate_among_more_consumers_than_fit() -> None:
     full = [queue(n, answer_s=1.0, p4=-1) for n in range(SCAN + 50)]
     for it in full[:SCAN]:
         it.in_flight = 60

@@ -49,7 +49,7 @@ def deal(world: World, number: int, key: str = "") -> Tally[int]:
     return Tally(one for _ in range(number) for one in recipients.of(1, "x", key))
 
 
-def test_a_topics_message_goes_to_all_that_want_it() -> None:
+def test_a_topic_message_goes_to_all_matching_consumers() -> None:
     world = World([Place(1, "topic", (One(1), One(2, halted=True), One(3, likes="y")))])
     assert world.recipients().of(1, "x", "") == [1, 2]
     assert world.recipients().of(1, "y", "key") == [1, 2, 3]
@@ -57,7 +57,7 @@ def test_a_topics_message_goes_to_all_that_want_it() -> None:
     assert world.asked == 0
 
 
-def test_one_that_fails_is_passed_over_unless_nobody_else_is_awake() -> None:
+def test_a_failing_consumer_is_skipped_unless_no_other_is_available() -> None:
     three = tuple(One(n, halted=n == 3) for n in range(1, 4))
     world = World([Place(1, "queue", three)], resting=frozenset([1]))
     assert deal(world, 6) == {2: 6}
@@ -68,19 +68,19 @@ def test_one_that_fails_is_passed_over_unless_nobody_else_is_awake() -> None:
     assert deal(world, 6) == {1: 1, 2: 5}
 
 
-def test_a_queue_shares_out_and_asks_once() -> None:
+def test_a_queue_distributes_messages_with_one_query() -> None:
     world = World([Place(1, "queue", tuple(One(n) for n in range(1, 5)))])
     assert set(deal(world, 400).values()) == {100}
     assert world.asked == 1
 
 
-def test_who_has_much_to_do_gets_less() -> None:
+def test_a_busy_consumer_gets_fewer_messages() -> None:
     world = World([Place(1, "queue", (One(1), One(2)))], {1: 100})
     assert deal(world, 50) == {2: 50}
     assert deal(world, 200) == {1: 50, 2: 150}
 
 
-def test_who_is_halted_is_passed_over_unless_all_are() -> None:
+def test_a_halted_consumer_is_skipped_unless_all_are() -> None:
     world = World([Place(1, "queue", (One(1, halted=True), One(2)))])
     assert deal(world, 10) == {2: 10}
     world = World([Place(1, "queue", (One(1, halted=True), One(2, halted=True)))])

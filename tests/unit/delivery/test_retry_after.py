@@ -64,25 +64,25 @@ def capped(seconds: float) -> float:
 
 @settings(quick, max_examples=200)
 @given(WISHES)
-def test_a_wish_lies_between_nothing_and_a_day(value: str | None) -> None:
+def test_retry_after_is_between_zero_and_a_day(value: str | None) -> None:
     seconds = parse_retry_after(value, NOW)
     assert seconds is None or 0 <= seconds <= RETRY_AFTER_CAP_S
 
 
 @quick
 @given(st.integers(0, 10**60), st.sampled_from(["", " ", "\t"]))
-def test_seconds_mean_what_they_say_up_to_a_day(seconds: int, blank: str) -> None:
+def test_retry_after_seconds_are_obeyed_up_to_a_day(seconds: int, blank: str) -> None:
     assert parse_retry_after(f"{blank}{seconds}{blank}", NOW) == capped(seconds)
 
 
 @quick
 @given(st.sampled_from([*FORMS]), NEAR_DATES)
-def test_a_date_is_the_time_until_then_up_to_a_day(form: str, then: datetime) -> None:
+def test_a_retry_after_date_is_obeyed_up_to_a_day(form: str, then: datetime) -> None:
     assert parse_retry_after(FORMS[form](then), NOW) == capped((then - NOW).total_seconds())
 
 
 @pytest.mark.parametrize("value", GARBAGE)
-def test_garbage_is_no_wish(value: str) -> None:
+def test_an_invalid_retry_after_is_ignored(value: str) -> None:
     assert parse_retry_after(value, NOW) is None
 
 
@@ -92,7 +92,7 @@ def test_garbage_is_no_wish(value: str) -> None:
     st.integers(1, 10),
     st.lists(st.tuples(st.sampled_from(RETRIED), WISHES, JITTER), min_size=10, max_size=10),
 )
-def test_no_wish_shortens_a_wait_or_takes_an_attempt_away(
+def test_no_retry_after_shortens_a_wait_or_uses_an_attempt(
     policy: Policy, most: int, answers: list[tuple[Outcome, str | None, float]]
 ) -> None:
     """Simulate a whole delivery whose consumer answers each attempt differently."""
@@ -120,7 +120,7 @@ def test_no_wish_shortens_a_wait_or_takes_an_attempt_away(
 
 @quick
 @given(st.lists(st.tuples(WISHES, st.floats(0, 100)), min_size=1, max_size=20))
-def test_no_wish_keeps_a_consumer_waiting_for_more_than_a_minute(
+def test_no_retry_after_pauses_a_consumer_for_more_than_a_minute(
     answers: list[tuple[str | None, float]],
 ) -> None:
     circuit, now = Circuit(), NOW.timestamp()

@@ -17,7 +17,7 @@ def ms(amount: float) -> datetime:
 
 
 @pytest.mark.seed("S3-16")
-def test_it_ends_where_the_broker_has_the_acknowledgement() -> None:
+def test_roundtrip_ends_with_the_recorded_acknowledgement() -> None:
     found = timing.of(BEGIN, ms(20), 5, 100, ms(400))
     assert [(part.name, part.ms) for part in found.parts] == [
         ("waited", 20),
@@ -29,7 +29,7 @@ def test_it_ends_where_the_broker_has_the_acknowledgement() -> None:
     assert [part.begins for part in found.parts] == [0, 0.05, 0.0625, 0.3]
 
 
-def test_over_an_open_connection_it_is_sent_at_once() -> None:
+def test_roundtrip_over_an_open_connection_has_no_connect_time() -> None:
     found = timing.of(BEGIN, ms(20), None, 100, ms(130))
     assert found.sent_at == found.leased_at == ms(20)
 
@@ -41,7 +41,7 @@ def test_over_an_open_connection_it_is_sent_at_once() -> None:
     total=st.integers(0, 10_000),
     finished=st.integers(-100, 10_000),
 )
-def test_no_instant_lies_before_another(
+def test_roundtrip_times_never_decrease(
     started: int, connect: int | None, total: int, finished: int
 ) -> None:
     found = timing.of(BEGIN, ms(started), connect, total, ms(finished))

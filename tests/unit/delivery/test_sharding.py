@@ -17,22 +17,22 @@ def pump(generation: int, keys: str, missing: str = "") -> KeyHolder:
     return KeyHolder.of(generation, keys, missing)
 
 
-def test_a_pump_without_the_sealing_key_steps_back_while_another_has_it() -> None:
+def test_a_pump_without_the_active_key_yields_to_one_with_it() -> None:
     assert able([pump(1, "old"), pump(2, "new,old")], "new") == {2}
     assert able([pump(1, "old"), pump(2, "older")], "new") == {1, 2}
 
 
-def test_a_pump_steps_back_for_one_that_has_what_it_lacks() -> None:
+def test_a_pump_yields_to_one_with_its_missing_keys() -> None:
     assert able([pump(1, "new", "old"), pump(2, "new,old")], "new") == {2}
     assert able([pump(1, "new", "lost"), pump(2, "new,old")], "new") == {1, 2}
 
 
-def test_of_two_that_lack_what_the_other_has_one_stays() -> None:
+def test_of_two_pumps_with_different_missing_keys_one_stays() -> None:
     assert able([pump(1, "new,a", "b"), pump(2, "new,b", "a")], "new") == {2}
 
 
 @given(PUMPS)
-def test_somebody_is_always_left_and_everybody_agrees(pumps: list[KeyHolder]) -> None:
+def test_at_least_one_pump_stays_and_all_agree(pumps: list[KeyHolder]) -> None:
     left = able(pumps, "a")
     assert left
     assert left == able(reversed(pumps), "a")
@@ -52,7 +52,7 @@ def test_owners_stay_when_another_pump_leaves(
 
 
 @given(st.integers(1, 1000), st.integers(1, 16))
-def test_parts_are_equal_and_together_all(total: int, count: int) -> None:
+def test_parts_are_equal_and_complete(total: int, count: int) -> None:
     share = Share(0, tuple(range(count)))
     parts = [share.of(total, pump) for pump in range(count)]
     assert sum(parts) == total

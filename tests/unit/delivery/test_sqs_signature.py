@@ -61,13 +61,13 @@ def refusal(meta: Mapping[str, Any], **options: Any) -> str:
     return refused.value.name
 
 
-def test_what_botocore_signs_is_accepted() -> None:
+def test_signatures_of_botocore_are_accepted() -> None:
     check(signed())
     check(signed(url="http://127.0.0.1:8000/000000000000/Orders-1.fifo?b=2&a=%20x&a=1&c"))
     check(signed(body=b"", headers={}), b"")
 
 
-def test_what_botocore_presigns_is_accepted_until_it_expires() -> None:
+def test_presigned_urls_of_botocore_are_accepted_until_they_expire() -> None:
     meta = signed(body=b"", headers={}, auth=SigV4QueryAuth)
     check(meta, b"", timedelta(minutes=55))
     assert refusal(meta, body=b"", later=timedelta(hours=2)) == "SignatureDoesNotMatch"
@@ -126,7 +126,7 @@ def test_a_host_that_is_not_signed_is_refused() -> None:
         ("AWS4-HMAC-SHA256 Credential=a/b/c/d/e, SignedHeaders=host, Signature=0", None),
     ],
 )
-def test_what_is_no_signature_is_refused(given: str | None, name: str | None) -> None:
+def test_an_invalid_signature_is_refused(given: str | None, name: str | None) -> None:
     meta = signed()
     del meta["HTTP_AUTHORIZATION"]
     if given is not None:
@@ -139,7 +139,7 @@ def test_a_signature_for_another_service_is_refused() -> None:
 
 
 @pytest.mark.parametrize("expires", ["0", "604801", "9" * 5000, "x", "-1"])
-def test_a_presigned_request_is_good_for_a_week_at_most(expires: str) -> None:
+def test_a_presigned_request_is_valid_for_at_most_a_week(expires: str) -> None:
     meta = signed(body=b"", headers={}, auth=SigV4QueryAuth)
     meta["QUERY_STRING"] = meta["QUERY_STRING"].replace("Expires=3600", f"Expires={expires}")
     assert refusal(meta, body=b"") == "IncompleteSignature"

@@ -4,7 +4,7 @@ import pytest
 
 from delivery.core.outcome import Outcome
 from delivery.models import DeadCluster
-from pipeline.rules.advice import _UNKNOWN, Kind, advice
+from pipeline.core.triage import _UNKNOWN, Kind, advice
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.core.outcome import Outcome
-from pipeline.rules import health, outcomes
-from pipeline.rules.health import Measures, burn, recency, score, wilson
+from pipeline.contract import outcomes
+from pipeline.core import health
+from pipeline.core.health import Measures, burn_rate, recency, score, wilson
 
 COUNTS = st.integers(0, 10**6)
 SINCE = datetime(2026, 11, 22, 4, 20, tzinfo=UTC)
@@ -89,9 +90,9 @@ def test_few_attempts_prove_little() -> None:
 
 
 def test_a_budget_burns_as_fast_as_it_may_at_one() -> None:
-    assert burn(measured(999, server_error=1), 99.9) == pytest.approx(1)
-    assert burn(measured(900, server_error=100), 99) == pytest.approx(10)
-    assert burn(Measures(), 99.9) is None
+    assert burn_rate(measured(999, server_error=1), 99.9) == pytest.approx(1)
+    assert burn_rate(measured(900, server_error=100), 99) == pytest.approx(10)
+    assert burn_rate(Measures(), 99.9) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Histograms in pipeline and console: each duration and percentile is in the right bucket."""
+"""Histograms of pipeline and console: each duration and percentile is in the right bucket."""
 
 import math
 from collections import Counter as Tally
@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.core import histogram as brokers
-from pipeline.rules import health
-from pipeline.rules.health import bounds, bucket, percentile
+from pipeline.contract.histogram import bounds, bucket, percentile
 
 DURATIONS = st.integers(min_value=1, max_value=2**31 - 1)
 
@@ -51,10 +49,3 @@ def test_histograms_of_two_hours_add_up(one: list[int], other: list[int]) -> Non
 def test_nothing_has_no_percentile() -> None:
     assert percentile({}, 50) is None
     assert percentile({7: 0}, 50) is None
-
-
-@given(st.dictionaries(st.integers(0, 124), st.integers(0, 10**12)), st.sampled_from([50, 99]))
-def test_the_console_reads_what_the_pipeline_wrote(counts: dict[int, int], percent: int) -> None:
-    """The two share no code on purpose."""
-    assert brokers.percentile(counts, percent) == health.percentile(counts, percent)
-    assert [brokers.bounds(place) for place in counts] == [bounds(place) for place in counts]

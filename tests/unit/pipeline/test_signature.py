@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.rules import signature
+from pipeline.core import triage
 from tests.support.properties import quick
 
 PIECES = st.lists(
@@ -37,10 +37,10 @@ PIECES = st.lists(
 @quick
 @given(PIECES)
 def test_a_shape_is_short_stable_and_has_no_digits(pieces: list[str]) -> None:
-    shape = signature.shape("".join(pieces))
+    shape = triage.shape("".join(pieces))
 
-    assert signature.shape(shape) == shape
-    assert len(shape) <= signature.MAX_LENGTH
+    assert triage.shape(shape) == shape
+    assert len(shape) <= triage.MAX_SHAPE_LENGTH
     assert not re.search(r"\d", shape)
     assert shape == " ".join(shape.split())
     shape.encode()
@@ -65,14 +65,14 @@ def test_a_shape_is_short_stable_and_has_no_digits(pieces: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_what_differs_each_time_is_left_out(text: str, shape: str) -> None:
-    assert signature.shape(text) == shape
+    assert triage.shape(text) == shape
 
 
 def test_the_words_of_an_error_count_more_than_the_answer() -> None:
-    assert signature.answer("no route", b"x") == "no route"
-    assert signature.answer("", "é".encode() * 300) == "é" * signature.MAX_LENGTH
-    assert signature.answer(None, b"\xffno") == "�no"
-    assert signature.answer(None, None) == ""
+    assert triage.response_text("no route", b"x") == "no route"
+    assert triage.response_text("", "é".encode() * 300) == "é" * triage.MAX_SHAPE_LENGTH
+    assert triage.response_text(None, b"\xffno") == "�no"
+    assert triage.response_text(None, None) == ""
 
 
 def test_every_part_tells_kinds_apart() -> None:
@@ -85,8 +85,8 @@ def test_every_part_tells_kinds_apart() -> None:
         ("unavailable", 503, "a.example", "gone"),
     ]
 
-    signatures = {signature.signature(*parts) for parts in (whole, *others)}
+    signatures = {triage.signature(*parts) for parts in (whole, *others)}
 
     assert len(signatures) == 1 + len(others)
     assert all(re.fullmatch("[0-9a-f]{32}", one) for one in signatures)
-    assert signature.signature(*whole) == signature.signature(*whole)
+    assert triage.signature(*whole) == triage.signature(*whole)

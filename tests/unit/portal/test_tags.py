@@ -8,7 +8,7 @@ from django.template.loader import render_to_string
 from channels_app.portal import tags
 
 
-def test_an_instant_stands_in_utc_until_the_script_comes() -> None:
+def test_an_instant_is_rendered_in_utc_before_scripts_run() -> None:
     at = datetime(2026, 3, 4, 6, 7, 8, 9000, tzinfo=timezone(timedelta(hours=1)))
 
     html = tags.instant(at)
@@ -18,14 +18,14 @@ def test_an_instant_stands_in_utc_until_the_script_comes() -> None:
     assert "never" in tags.instant(None)
 
 
-def test_a_badge_has_the_colour_of_its_word_and_is_escaped() -> None:
+def test_a_badge_has_the_colour_of_its_label_and_is_escaped() -> None:
     assert tags.badge("active") == '<span class="badge badge-good">active</span>'
     assert tags.badge("in_flight") == '<span class="badge badge-busy">in flight</span>'
     assert "badge-bad" in tags.badge("whatever", "bad")
     assert "&lt;b&gt;" in tags.badge("<b>")
 
 
-def test_a_sparkline_is_drawn_whatever_it_is_given() -> None:
+def test_a_sparkline_is_drawn_for_any_values() -> None:
     for values in ([], [0], [3], [0, 0], [1, 5, 2]):
         assert "<polyline" in tags.sparkline(values)
     assert 'points="0.0,26.0 120.0,2.0"' in tags.sparkline([0, 5])
@@ -42,7 +42,7 @@ class Sample(forms.Form):
     )
 
 
-def test_a_form_keeps_what_was_typed_and_says_what_is_wrong_with_each_field() -> None:
+def test_a_form_keeps_input_and_shows_field_errors() -> None:
     form = Sample({"note": "<kept>"})
 
     html = render_to_string("portal/form.html", {"form": form})

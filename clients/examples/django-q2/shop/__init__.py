@@ -1,1 +1,1 @@
-"""A shop whose letters are written by a django-q2 cluster."""
+"""A shop with a django-q2 cluster that writes letters."""

@@ -1,4 +1,4 @@
-"""Settings of the example project. The environment alone decides where the queue is."""
+"""Settings of the example project. The environment determines the service."""
 
 import os
 
@@ -16,7 +16,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 Q_CLUSTER = {
     "name": os.environ.get("QUEUE", "shop-letters"),
     "workers": 2,
-    # Seconds a task may take, and seconds until another cluster receives it.
+    # Seconds in which a task must end, and seconds until another cluster receives it.
     "timeout": int(os.environ.get("TIMEOUT_S", "60")),
     "retry": int(os.environ.get("RETRY_S", "90")),
     # A failed task stays in the queue and is received again.

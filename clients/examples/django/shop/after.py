@@ -1,4 +1,4 @@
-"""Orders that are published whenever they are committed, even if a process is killed."""
+"""Orders that are published if they are committed, even if a process is killed."""
 
 from django.db import transaction
 from hookstation_client.django import publish_on_commit

@@ -1,4 +1,4 @@
-// Package shop keeps orders in a file, one line of JSON each.
+// Package shop stores orders in a file, one line of JSON each.
 package shop
 
 import (
@@ -22,7 +22,7 @@ type line struct {
 	Order   Order  `json:"order"`
 }
 
-// Shop holds the orders of one file.
+// Shop has the orders of one file.
 type Shop struct {
 	mutex   sync.Mutex
 	file    *os.File
@@ -30,7 +30,7 @@ type Shop struct {
 	handled map[string]bool
 }
 
-// Open reads the orders of a file, and creates it where there is none.
+// Open reads the orders of a file, and creates it if it does not exist.
 func Open(name string) (*Shop, error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	hookstation "hookstation.dev/client"
 )
 
-// request holds the members of all operations.
+// request has the members of all operations.
 type request struct {
 	Op         string            `json:"op"`
 	Channel    string            `json:"channel"`
@@ -199,10 +199,10 @@ func receive(r request) (any, error) {
 	return object{"messages": messages}, err
 }
 
-// lease is a text in all operations but receive, where it is seconds.
+// lease is a string in all operations except receive, where it is a number of seconds.
 func (r request) lease() string {
 	var lease string
-	_ = json.Unmarshal(r.Lease, &lease) // anything else is a lease that nobody has
+	_ = json.Unmarshal(r.Lease, &lease) // anything else is an unknown lease
 	return lease
 }
 
@@ -264,8 +264,8 @@ func answer(r request) object {
 	return object{"error": object{"code": "driver", "status": 0, "detail": err.Error()}}
 }
 
-// now is the clock that the scenario turns with libfaketime's variable. Go programs ask the kernel
-// itself, so that the library cannot turn it; the client takes its clock from here.
+// now is the clock that the scenario changes with libfaketime's variable. The library cannot change
+// the clock of Go programs, which call the kernel directly, so the client uses this function.
 func now() time.Time {
 	ahead, _ := strconv.Atoi(os.Getenv("FAKETIME"))
 	return time.Now().Add(time.Duration(ahead) * time.Second)

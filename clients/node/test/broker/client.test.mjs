@@ -13,7 +13,7 @@ import {
 } from "../../dist/esm/index.js";
 import { channelOf, hooks, listed, SILENT, statesOf, until } from "./support.mjs";
 
-test("what is published is received, with all that it carries", async () => {
+test("a published message is received with all its fields", async () => {
   const channel = await channelOf();
   await hooks.register(channel, "all");
   const body = { name: "Zoë \u{1F40D}" };
@@ -43,7 +43,7 @@ test("what is published is received, with all that it carries", async () => {
   assert.deepEqual(await hooks.body(sent.id), Buffer.from(JSON.stringify(body)));
 });
 
-test("an endless receive ends with a wait of 0, and gives back what is released", async () => {
+test("receive with a wait of 0 ends, and released messages return", async () => {
   const channel = await channelOf();
   await hooks.register(channel, "all");
   await hooks.publishBatch(channel, ["a", "b", "c"].map((body) => ({ body })));
@@ -76,7 +76,7 @@ test("consumers are registered, changed, paused, resumed and retired", async () 
   assert.equal((await listed(hooks.consumers(channel))).length, 0);
 });
 
-test("channels are found, and what is not there is an error of its own", async () => {
+test("channels are found, and an unknown one is NotFound", async () => {
   const channel = await channelOf();
 
   assert.equal((await hooks.channel(channel)).slug, channel);
@@ -121,7 +121,7 @@ test("a delivery is cancelled, a dead one is replayed", async () => {
   assert.deepEqual(await statesOf(channel), ["Cancelled"]);
 });
 
-test("any other call goes through request and pages", async () => {
+test("request and pages make any other call", async () => {
   const channel = await channelOf();
   const sent = await hooks.publish(channel, {}, { deliverIn: 3600 });
 
@@ -131,7 +131,7 @@ test("any other call goes through request and pages", async () => {
   assert.equal((await hooks.request("POST", "/replays", { json: replay })).matched_count, 0);
 });
 
-test("the broker delivers to handlers of Hooks, and a test is answered without one", async (t) => {
+test("the broker delivers to handlers of Hooks, and tests need no handler", async (t) => {
   const channel = await channelOf();
   const calls = [];
   let secret = "";

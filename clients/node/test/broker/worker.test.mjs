@@ -72,7 +72,7 @@ test("a worker acknowledges, retries and rejects", async () => {
   ]);
 });
 
-test("Retry decides when a message comes again, in place of the retry policy", async () => {
+test("Retry sets the time of the retry instead of the retry policy", async () => {
   const channel = await channelOf();
   await hooks.register(channel, "all", { retry: [3600] });
   await hooks.publish(channel, "x");
@@ -90,7 +90,7 @@ test("Retry decides when a message comes again, in place of the retry policy", a
   await runUntil(worker, isDelivered, "it does not come again");
 });
 
-test("a worker extends leases, runs several at once and no more", async (t) => {
+test("a worker extends leases and runs at most concurrency handlers", async (t) => {
   const channel = await channelOf();
   await hooks.register(channel, "all");
   await hooks.publishBatch(channel, ["1", "2", "3", "4", "5"].map((body) => ({ body })));
@@ -125,7 +125,7 @@ test("a worker extends leases, runs several at once and no more", async (t) => {
   assert.deepEqual(attempts, [1, 1, 1, 1, 1]);
 });
 
-test("a worker that is stopped gives back what it received meanwhile, uncharged", async (t) => {
+test("a stopped worker releases messages received meanwhile, uncharged", async (t) => {
   const channel = await channelOf();
   await hooks.register(channel, "all", { max_attempts: 1 });
   // What comes after the stop: the broker's answer is held until then.
@@ -148,7 +148,7 @@ test("a worker that is stopped gives back what it received meanwhile, uncharged"
   assert.deepEqual(await statesOf(channel), ["Delivered"]);
 });
 
-test("a worker that is full stops at once", ends, async (t) => {
+test("a fully occupied worker stops at once", ends, async (t) => {
   const channel = await channelOf();
   await hooks.register(channel, "all");
   await hooks.publish(channel, "x");
@@ -165,7 +165,7 @@ test("a worker that is full stops at once", ends, async (t) => {
   await ended;
 });
 
-test("an answer that cannot be read does not end a worker", async (t) => {
+test("a malformed response does not end a worker", async (t) => {
   const channel = await channelOf();
   await hooks.register(channel, "all");
   await hooks.publish(channel, "x");
@@ -179,10 +179,10 @@ test("an answer that cannot be read does not end a worker", async (t) => {
 
   await started(t, worker);
 
-  assert.match(warnings.join(), /cannot settle, the message comes again: SyntaxError/);
+  assert.match(warnings.join(), /cannot settle, the message will be delivered again: SyntaxError/);
 });
 
-test("a worker waits for its handlers as long as shutdownTimeout says", async (t) => {
+test("a worker waits for its handlers up to shutdownTimeout", async (t) => {
   const channel = await channelOf();
   await hooks.register(channel, "all");
   await hooks.publish(channel, "x");
@@ -205,13 +205,13 @@ test("a worker waits for its handlers as long as shutdownTimeout says", async (t
   await until(async () => `${await statesOf(channel)}` === "Delivered", "the late one is not kept");
 });
 
-test("a worker ends with an error that does not end by itself", ends, async (t) => {
+test("a worker ends with an error that is not temporary", ends, async (t) => {
   const worker = new Worker(hooks, await channelOf(), "nobody", () => {}, OPTIONS);
 
   await assert.rejects(started(t, worker), NotFound);
 });
 
-test("a worker goes on when the broker is back", async (t) => {
+test("a worker continues when the broker is back", async (t) => {
   const channel = await channelOf();
   await hooks.register(channel, "all");
   await hooks.publish(channel, "x");
@@ -292,7 +292,7 @@ test("a second signal ends a worker at once", ends, async (t) => {
   assert.equal(await ended, "SIGTERM");
 });
 
-test("a worker begins with what its killed predecessor held", ends, async (t) => {
+test("a resuming worker first receives the leases of its killed predecessor", ends, async (t) => {
   const channel = await channelOf();
   await hooks.register(channel, "all");
   await hooks.publish(channel, "x");

@@ -13,7 +13,7 @@ test("the address that works is kept", () => {
   assert.deepEqual(addresses.ordered(), [B, C, A]);
 });
 
-test("what failed comes last for some seconds, the first failure first", () => {
+test("failed addresses come last for some seconds, oldest failure first", () => {
   let now = 0;
   const addresses = new Addresses([A, B, C], () => now);
 
@@ -27,7 +27,7 @@ test("what failed comes last for some seconds, the first failure first", () => {
   assert.deepEqual(addresses.ordered(), [A, B, C]);
 });
 
-test("an address that answers again is away no more", () => {
+test("an address that responds again is available", () => {
   const addresses = new Addresses([A, B]);
 
   addresses.failed(A);

@@ -9,7 +9,7 @@ const CALL = { method: "POST", path: "/x" };
 const ONCE = { ...CALL, isRepeatable: false };
 const failed = (code) => new client.ConnectionFailed("x", { code });
 
-test("waits double up to 20 seconds, with up to half of each by chance", () => {
+test("waits double up to 20 seconds, and half of each is random", () => {
   for (const [retry, backoff] of [[0, 0.2], [1, 0.4], [5, 6.4], [9, 20]]) {
     const waits = Array.from({ length: 200 }, () =>
       waitBeforeRetry(CALL, failed("no_response"), retry, 10),
@@ -20,7 +20,7 @@ test("waits double up to 20 seconds, with up to half of each by chance", () => {
   }
 });
 
-test("Retry-After is the least wait, and a long one is the caller's", () => {
+test("Retry-After is the minimum wait, and a long one throws", () => {
   const busy = (seconds) => errorOf(503, String(seconds), "{}");
 
   assert.ok(waitBeforeRetry(CALL, busy(7), 0, 6) >= 7);
@@ -28,7 +28,7 @@ test("Retry-After is the least wait, and a long one is the caller's", () => {
   assert.equal(waitBeforeRetry(CALL, busy(1), 6, 6), undefined);
 });
 
-test("what may have had its effect is repeated where twice is as good as once", () => {
+test("ambiguous failures are retried if the call is idempotent", () => {
   // A proxy gives no code, so that 429, 503 and 507 may be about a request that it passed on.
   for (const status of [408, 429, 500, 502, 503, 504, 507]) {
     assert.equal(mayRepeat(CALL, errorOf(status, null, "")), true);
@@ -54,7 +54,7 @@ test("errors are classes by their status", () => {
   }
 });
 
-test("an error names the fields at fault", () => {
+test("an error names the invalid fields", () => {
   const one = { code: "invalid_fields", detail: "Not 0 to 9.", field: "priority" };
   const several = { code: "invalid_fields", detail: "Two.", errors: [{ field: "a", detail: "x" }, { field: "b" }] };
 

@@ -19,10 +19,10 @@ test("address and key come from the environment", () => {
   delete process.env.HOOKSTATION_KEY;
   assert.throws(() => new Hookstation(), /HOOKSTATION_URL/);
   assert.throws(() => new Hookstation("http://a"), /HOOKSTATION_KEY/);
-  assert.throws(() => new Hookstation("ftp://a", KEY), /no address/);
+  assert.throws(() => new Hookstation("ftp://a", KEY), /not an http or https URL/);
 });
 
-test("a repeat has the key of the first try, also where none was given", async (t) => {
+test("a retry has the key of the first try, even without a given one", async (t) => {
   const broker = await serving(t, "reset", BUSY, [500, {}], OK);
   const hooks = new Hookstation(broker.url, KEY);
 
@@ -34,6 +34,16 @@ test("a repeat has the key of the first try, also where none was given", async (
   assert.equal(new Set(keys.slice(0, 4)).size, 1);
   assert.match(keys[0], /^[0-9a-f-]{36}$/);
   assert.equal(keys[4], "order-8");
+});
+
+test("the error of a nack is one line of 300 characters", async (t) => {
+  const broker = await serving(t, [200, { done: ["lse_1"], failed: [] }]);
+  const hooks = new Hookstation(broker.url, KEY);
+
+  await hooks.nack("lse_1", { error: `no\nink\u001b[0m\ud83d${"😀".repeat(400)}` });
+
+  const { error } = JSON.parse(broker.requests[0].body);
+  assert.equal(error, `no ink [0m ${"😀".repeat(289)}`);
 });
 
 test("options of a publish are headers", async (t) => {
@@ -65,7 +75,7 @@ test("options of a publish are headers", async (t) => {
   for (const [name, value] of Object.entries(said)) assert.equal(headers[name], value);
 });
 
-test("text beyond ASCII goes as JSON, with the same key at each try", async (t) => {
+test("non-ASCII text is sent as JSON, with the same key in each try", async (t) => {
   const broker = await serving(t, "reset", [207, { items: [{ ...ACCEPTED, status: 202 }] }]);
 
   const sent = await new Hookstation(broker.url, KEY).publish("orders", "x", { orderingKey: "Zoë" });
@@ -77,13 +87,13 @@ test("text beyond ASCII goes as JSON, with the same key at each try", async (t) 
   assert.match(items[0].idempotency_key, /^[0-9a-f-]{36}$/);
 });
 
-test("a body that is no JSON and no bytes is refused before it is sent", async () => {
+test("an unsupported body is refused before it is sent", async () => {
   const hooks = new Hookstation("http://127.0.0.1:9", KEY);
 
   await assert.rejects(hooks.publish("orders", undefined), TypeError);
 });
 
-test("a call with a second effect is not repeated when it may have had the first", async (t) => {
+test("a call that is not idempotent is not retried after an ambiguous failure", async (t) => {
   const broker = await serving(t, "reset", [200, {}]);
 
   await assert.rejects(
@@ -102,14 +112,14 @@ test("retries end, and 0 turns them off", async (t) => {
   assert.equal(broker.requests.length, 4);
 });
 
-test("a response that does not come is given up after the timeout", async (t) => {
+test("a missing response times out", async (t) => {
   const broker = await serving(t, "silence");
   const hooks = new Hookstation(broker.url, { ...KEY, retries: 0, timeout: 2 });
 
   await assert.rejects(hooks.message("m"), /no response within 2 s/);
 });
 
-test("a batch with a body that cannot be fetched is given back", async (t) => {
+test("a batch with an unfetchable body is released", async (t) => {
   const messages = [{ id: "m1", lease: "a", body: "x" }, { id: "m2", lease: "b", body_url: "/x" }];
   const done = [200, { done: [], failed: [] }];
   const broker = await serving(t, [200, { messages }], [404, {}], done);
@@ -141,7 +151,7 @@ for (const away of ["reset", [502, {}], [503, {}], [504, {}]]) {
   });
 }
 
-test("an address that refuses connections is left, and tried again where the other is busy", async (t) => {
+test("an address that refuses connections is skipped, and tried again while the other is busy", async (t) => {
   const second = await serving(t, OK, BUSY);
   const hooks = new Hookstation([await refusing(), second.url], { ...KEY, retries: 0 });
 
@@ -151,14 +161,14 @@ test("an address that refuses connections is left, and tried again where the oth
   assert.equal(second.requests.length, 2);
 });
 
-test("an address that does not answer in time is left", async (t) => {
+test("an address that does not respond in time is skipped", async (t) => {
   const [first, second] = [await serving(t, "silence"), await serving(t, [200, { id: "m" }])];
   const hooks = new Hookstation(`${first.url},${second.url}`, { ...KEY, timeout: 2, retries: 0 });
 
   assert.equal((await hooks.message("m")).id, "m");
 });
 
-test("a call with a second effect stays with the address that may have had it", async (t) => {
+test("a call that is not idempotent stays at its address after an ambiguous failure", async (t) => {
   const [first, second] = [await serving(t, "reset"), await serving(t, [200, {}])];
   const hooks = new Hookstation([first.url, second.url], KEY);
 
@@ -166,7 +176,7 @@ test("a call with a second effect stays with the address that may have had it", 
   assert.equal(second.requests.length, 0);
 });
 
-test("an address that failed is not tried first a moment later", async (t) => {
+test("an address that failed recently is not tried first", async (t) => {
   const [first, second] = [await serving(t, "reset"), await serving(t, [200, { id: "m" }])];
   const hooks = new Hookstation([first.url, second.url], KEY);
 
@@ -186,7 +196,7 @@ test("the address that works is kept after the other one is back", async (t) => 
   assert.deepEqual([first.requests.length, second.requests.length], [1, 2]);
 });
 
-test("a call with a second effect goes on where nothing was sent, and only there", async (t) => {
+test("a call that is not idempotent uses the next address only if nothing was sent", async (t) => {
   const [silent, second] = [await serving(t, "silence"), await serving(t, [200, { id: "d" }])];
   const options = { ...KEY, timeout: 2 };
 
@@ -199,7 +209,7 @@ test("a call with a second effect goes on where nothing was sent, and only there
   assert.equal(second.requests.length, 1);
 });
 
-test("the messages of a batch have the same keys at each try", async (t) => {
+test("the messages of a batch have the same keys in each try", async (t) => {
   const broker = await serving(t, "reset", [207, { items: [] }]);
 
   await new Hookstation(broker.url, KEY).publishBatch("orders", [{ body: "a" }, { body: "b" }]);
@@ -219,7 +229,7 @@ test("a refusal is final at the first address", async (t) => {
 const [major] = process.versions.node.split(".");
 const skip = Number(major) < 20 && "Node.js 18 connects to the first record alone";
 
-test("a DNS record that refuses connections is left for the next one", { skip }, async (t) => {
+test("a DNS record that refuses connections is skipped", { skip }, async (t) => {
   const { url, requests } = await serving(t, [200, { id: "m" }]);
   const { port } = new URL(url);
   const real = dns.lookup;
@@ -236,7 +246,7 @@ test("a DNS record that refuses connections is left for the next one", { skip },
   assert.equal(requests[0].headers.host, `broker.test:${port}`);
 });
 
-test("fetch may be replaced", async () => {
+test("fetch can be replaced", async () => {
   const seen = [];
   const replaced = async (url, { method }) => {
     seen.push([method, url]);
@@ -265,7 +275,7 @@ test("lists are read page by page", async (t) => {
   assert.deepEqual(broker.requests.map(({ url }) => url), [path, `${path}&cursor=c+2`]);
 });
 
-test("a version is a condition, and its call is not repeated", async (t) => {
+test("a call with a version is conditional and not retried", async (t) => {
   const broker = await serving(t, [500, {}]);
 
   await assert.rejects(new Hookstation(broker.url, KEY).cancel("m", { version: 3 }), Unavailable);

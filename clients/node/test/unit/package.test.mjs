@@ -14,6 +14,6 @@ test("require and import find the same names", () => {
   assert.ok(new required.Retry() instanceof client.Retry);
 });
 
-test("there is no dependency", () => {
+test("the package has no dependencies", () => {
   assert.equal(require("hookstation-client/package.json").dependencies, undefined);
 });

@@ -37,7 +37,7 @@ test("the first handler whose pattern matches gets body and event", async () => 
   assert.deepEqual(names, ["order", "paid", "rest", "rest", "order", "rest"]);
 });
 
-test("what no handler matches is rejected", async () => {
+test("an event without a handler is rejected", async () => {
   const hooks = hooksOf().on("invoice.*", () => {});
   const { status, headers } = await hooks.handle(signed(ORDER), Buffer.from(ORDER));
 
@@ -63,7 +63,7 @@ for (const [name, error, status, headers] of [
   });
 }
 
-test("forged, old and unsigned requests are answered 401 without a handler", async () => {
+test("forged, old and unsigned requests get 401 and reach no handler", async () => {
   const hooks = hooksOf().on("*", () => assert.fail("called"));
   const now = Math.floor(Date.now() / 1000);
 
@@ -74,7 +74,7 @@ test("forged, old and unsigned requests are answered 401 without a handler", asy
   assert.equal((await hooks.handle({}, Buffer.from("{}"))).status, 401);
 });
 
-test("tolerance is an option, and so are several secrets or a function", async () => {
+test("tolerance, several secrets and a secret function are options", async () => {
   const old = { at: Math.floor(Date.now() / 1000) - 400 };
   const secrets = [[OTHER, SECRET], () => SECRET, async () => [SECRET]];
 
@@ -104,7 +104,7 @@ test("a body is JSON, text or bytes by its content type", async () => {
   assert.deepEqual(bodies, [{ id: 7 }, { id: 7 }, ORDER, Buffer.from(ORDER)]);
 });
 
-test("a body that cannot be used is rejected for good", async () => {
+test("an invalid body is rejected", async () => {
   const parse = (order) => {
     if (!Number.isInteger(order.id)) throw new Error("no id");
     return order.id;
@@ -118,7 +118,7 @@ test("a body that cannot be used is rejected for good", async () => {
   assert.deepEqual(ids, [7]);
 });
 
-test("samples of a test need no handler unless it is asked for", async () => {
+test("test samples need no handler by default", async () => {
   const calls = [];
   const sample = { "hookstation-test": "true" };
 
@@ -128,7 +128,7 @@ test("samples of a test need no handler unless it is asked for", async () => {
   assert.deepEqual(calls, [true]);
 });
 
-test("a repeat is acknowledged and not handled; a failure is handled again", async () => {
+test("a repeat is acknowledged and not handled; a failure is retried", async () => {
   let calls = 0;
   const hooks = hooksOf({ store: new MemoryStore() }).on("*", () => {
     calls += 1;
@@ -141,7 +141,7 @@ test("a repeat is acknowledged and not handled; a failure is handled again", asy
   assert.equal(calls, 3);
 });
 
-test("a repeat that arrives while the first is handled waits", async () => {
+test("a repeat during handling is retried later", async () => {
   let end;
   const hooks = hooksOf({ store: new MemoryStore() }).on("*", () => new Promise((done) => (end = done)));
 
@@ -213,7 +213,7 @@ for (const [name, serverOf] of Object.entries(FRAMEWORKS)) {
   });
 }
 
-test("express: a body over the limit is answered by its length, unread", async (t) => {
+test("express: a body over the limit is refused by its length, unread", async (t) => {
   const url = await listening(t, await FRAMEWORKS.express(hooksOf({ maxBodyBytes: 10_000 })));
   const body = "x".repeat(3_000_000);
 
@@ -222,7 +222,7 @@ test("express: a body over the limit is answered by its length, unread", async (
   assert.deepEqual([status, headers.get("Hookstation-Retry")], [413, "never"]);
 });
 
-test("Express that has parsed the body before says how to register", async (t) => {
+test("Express with a parsed body explains how to register", async (t) => {
   const said = [];
   const logger = { warn() {}, error: (_, error) => said.push(error.message) };
   const app = express();

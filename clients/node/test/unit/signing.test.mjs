@@ -41,10 +41,10 @@ for (const [change, detail] of [
   [{ "Webhook-Signature": "v1,Ω" }, "No signature matches."],
   [{ "Webhook-Id": "msg_other" }, "No signature matches."],
   [{ "Webhook-Timestamp": String(AT + 1) }, "No signature matches."],
-  [{ "Webhook-Timestamp": "soon" }, "webhook-timestamp is no whole number of seconds."],
-  [{ "Webhook-Timestamp": `${AT}x` }, "webhook-timestamp is no whole number of seconds."],
-  [{ "Webhook-Timestamp": String(AT - 301) }, "The timestamp is 301 s off; 300 s are allowed."],
-  [{ "Webhook-Timestamp": String(AT + 301) }, "The timestamp is -301 s off; 300 s are allowed."],
+  [{ "Webhook-Timestamp": "soon" }, "webhook-timestamp is not a whole number of seconds."],
+  [{ "Webhook-Timestamp": `${AT}x` }, "webhook-timestamp is not a whole number of seconds."],
+  [{ "Webhook-Timestamp": String(AT - 301) }, "The timestamp is 301 s off; the limit is 300 s."],
+  [{ "Webhook-Timestamp": String(AT + 301) }, "The timestamp is -301 s off; the limit is 300 s."],
   [{ "Webhook-Id": undefined }, "The header webhook-id is missing."],
 ]) {
   test(`changed ${JSON.stringify(change)} is refused`, () => {

@@ -61,7 +61,7 @@ for (const [name, storeOf] of Object.entries(STORES)) {
   });
 }
 
-test("SQLiteStore: another process knows what was handled, and frees what a dead one claimed", () => {
+test("SQLiteStore: processes share handled messages, and claims of dead processes end", () => {
   const path = file();
   const store = new SQLiteStore(new Database(path));
   store.claim("handled");
@@ -84,7 +84,7 @@ test("SQLiteStore: another process knows what was handled, and frees what a dead
   assert.equal(store.claim("claimed there").state, "new");
 });
 
-test("SQLiteStore: a process on another host is not taken for dead", () => {
+test("SQLiteStore: a process on another host is considered alive", () => {
   const database = new Database(file());
   const store = new SQLiteStore(database);
   // No process of this machine has such an id.

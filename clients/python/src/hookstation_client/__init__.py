@@ -1,4 +1,4 @@
-"""The Python client of Hookstation: publish, receive, work, verify.
+"""The Python client of Hookstation: publish and receive messages, run workers, verify webhooks.
 
 from hookstation_client import Hookstation
 

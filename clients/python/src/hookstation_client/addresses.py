@@ -1,7 +1,7 @@
-"""The addresses of a broker: which one is next, and which ones failed a moment ago.
+"""Choose the address for the next request, and avoid addresses that failed recently.
 
-A broker has several addresses where several are given, or where its host name has several DNS
-records. Nothing here sends a request.
+A broker has several addresses if the user passes several, or if its host name has several DNS
+records. This module sends no requests.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from typing import Any, NamedTuple
 import httpx
 
 AVOID_S = 10.0
-"""Seconds for which an address that failed is tried after all others."""
+"""Seconds for which the client prefers all other addresses to one that failed."""
 LOOK_UP_S = 30.0
-"""Seconds for which the DNS records of a host name hold."""
+"""Seconds for which the client caches the DNS records of a host name."""
 CONNECT_TIMEOUT_S = 5.0
-"""Seconds for a connection where another address may be tried."""
+"""Connect timeout in seconds if there are other addresses to try."""
 
 
 class Name(NamedTuple):
-    """A host name to be looked up."""
+    """A host name to look up."""
 
     url: str
-    """As it was given."""
+    """As the user passed it."""
     host: str
     port: int | None
 
 
 @dataclass(eq=False)
 class Address:
-    """One place at which the broker may answer."""
+    """One address of the broker."""
 
     url: str
-    """Without a path; its host is an IP address where the name has several."""
+    """Without a path; the host is an IP address if the host name has several."""
     name: str = ""
-    """``host:port`` as it was given, where ``url`` has an IP address instead."""
+    """``host:port`` as passed, if ``url`` has an IP address instead; else empty."""
     avoided_until: float = 0.0
-    """By the monotonic clock."""
+    """In seconds of the monotonic clock."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the request needs because its URL has an IP address."""
+        """The ``Host`` header that a URL with an IP address needs."""
         return {"Host": self.name} if self.name else {}
 
     @property
     def extensions(self) -> dict[str, Any]:
-        """The name by which the certificate is checked."""
+        """The host name for the check of the TLS certificate."""
         return {"sni_hostname": httpx.URL(f"//{self.name}").host} if self.name else {}
 
 
 class Addresses:
-    """The addresses of one client. It may be used by several threads.
+    """The addresses of one client. Thread-safe.
 
-    The first one is used until it fails, then the next one that works.
+    The client uses the first address until it fails, then the next one that works.
     """
 
     def __init__(self, urls: Sequence[str], *, looks_up: bool = True) -> None:
@@ -73,7 +73,7 @@ class Addresses:
         return sum(map(len, self._addresses.values()))
 
     def names(self) -> list[Name]:
-        """What has to be looked up now, for `add_records`."""
+        """Return the host names that are to be looked up now, for `add_records`."""
         now = time.monotonic()
         if not self._names or now < self._look_up_at:
             return []
@@ -82,10 +82,10 @@ class Addresses:
         return [Name(given, url.host, url.port) for given, url in urls]
 
     def add_records(self, given: str, records: Iterable[Any]) -> None:
-        """Take what ``getaddrinfo`` answered for one of `names`."""
+        """Store the results of ``getaddrinfo`` for one of `names`."""
         hosts = dict.fromkeys(str(record[4][0]) for record in records)
         if len(hosts) < 2:
-            # The connection looks it up by itself.
+            # With a single record, the connection looks it up.
             found = [Address(given)]
         else:
             url = httpx.URL(given)
@@ -95,7 +95,7 @@ class Addresses:
         self._addresses[given] = [known.get(address.url, address) for address in found]
 
     def choose(self, tried: Collection[Address] = ()) -> Address | None:
-        """The address to try next; None when all are in ``tried``."""
+        """Return the address to try next, or None if all are in ``tried``."""
         left = [one for every in self._addresses.values() for one in every if one not in tried]
         if not left:
             return None
@@ -106,12 +106,12 @@ class Addresses:
         return self._current
 
     def avoid(self, address: Address) -> None:
-        """Try this one after all others for some seconds: it failed."""
+        """Prefer all other addresses for `AVOID_S` seconds, because this one failed."""
         address.avoided_until = time.monotonic() + AVOID_S
 
 
 def addresses_of(given: str | Sequence[str] | None) -> list[str]:
-    """The URLs that were passed, or those of ``HOOKSTATION_URL``; commas separate several."""
+    """Return the passed URLs, or those in ``HOOKSTATION_URL``, separated by commas."""
     found = given or os.environ.get("HOOKSTATION_URL") or ""
     parts = found.split(",") if isinstance(found, str) else found
     urls = [part.strip().rstrip("/") for part in parts if part.strip()]
@@ -121,7 +121,7 @@ def addresses_of(given: str | Sequence[str] | None) -> list[str]:
 
 
 def _has_records(url: str) -> bool:
-    """Whether the host is a name that this process has to look up."""
+    """Return whether the host is a name that this process must look up."""
     with contextlib.suppress(httpx.InvalidURL):
         found = httpx.URL(url)
         if found.scheme not in {"http", "https"} or not found.host:
@@ -134,7 +134,7 @@ def _has_records(url: str) -> bool:
 
 
 def _has_proxy(url: httpx.URL) -> bool:
-    """Whether the environment names a proxy for it, which looks names up by itself."""
+    """Return whether the environment names a proxy for the URL; a proxy looks names up itself."""
     proxies = urllib.request.getproxies()
     is_direct = urllib.request.proxy_bypass(url.host)
     return not is_direct and bool(proxies.get(url.scheme) or proxies.get("all"))

@@ -1,4 +1,4 @@
-"""Bodies of messages as the types that a handler is annotated with."""
+"""Convert message bodies to the types in a handler's annotations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _UNIONS = (Union, getattr(types, "UnionType", Union))
 
 
 def parser_for(annotation: Any) -> Parser:
-    """The function that makes a value of this type of a body; it raises `ValueError`.
+    """Return the function that converts a body to this type; it raises `ValueError`.
 
-    Understands models of pydantic, dataclasses, ``bytes``, ``str``, and anything that JSON holds by
-    itself (``dict``, ``list``, ``Any``). Raises `TypeError` for any other type.
+    Supports pydantic models, dataclasses, ``bytes``, ``str`` and the types of JSON (``dict``,
+    ``list``, ``Any``). Raises `TypeError` for other types.
     """
     if hasattr(annotation, "model_validate_json"):
         parse: Parser = annotation.model_validate_json
@@ -36,13 +36,13 @@ def parser_for(annotation: Any) -> Parser:
     if annotation is Any or origin in (dict, list):
         return json.loads
     raise TypeError(
-        f"A body cannot be made a {annotation!r}: use a pydantic model, a dataclass, dict, list,"
-        " str or bytes."
+        f"A body cannot be converted to {annotation!r}: use a pydantic model, a dataclass, dict,"
+        " list, str or bytes."
     )
 
 
 def _build(kind: Any, value: Any) -> Any:
-    """The value that JSON stands for, as the type says; raises `ValueError` where it does not."""
+    """Convert a JSON value to the type; raises `ValueError` if it does not fit."""
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if kind is Any:
@@ -61,9 +61,9 @@ def _build(kind: Any, value: Any) -> Any:
         return kind.fromisoformat(value.replace("Z", "+00:00"))
     if kind is float and type(value) is int:
         return float(value)
-    # Not `isinstance`: True is no number here, though Python says so.
+    # Not `isinstance`: in Python, True is an instance of int.
     if type(value) is not (origin or kind):
-        raise ValueError(f"{value!r} is no {getattr(kind, '__name__', kind)}")
+        raise ValueError(f"{value!r} is not of type {getattr(kind, '__name__', kind)}")
     return value
 
 
@@ -73,13 +73,13 @@ def _first_that_fits(kinds: tuple[Any, ...], value: Any) -> Any:
             return _build(kind, value)
         except ValueError:
             continue
-    raise ValueError(f"{value!r} is none of {kinds}")
+    raise ValueError(f"{value!r} is of none of the types {kinds}")
 
 
 def _build_dataclass(kind: Any, value: Any) -> Any:
-    """Fields that the dataclass does not have are left out: producers may add some."""
+    """Convert an object to a dataclass. Ignores unknown fields, because producers may add some."""
     if not isinstance(value, dict):
-        raise ValueError(f"{kind.__name__} is made of an object, not of {value!r}")
+        raise ValueError(f"{kind.__name__} needs a JSON object, not {value!r}")
     hints = typing.get_type_hints(kind)
     known = {field.name for field in dataclasses.fields(kind) if field.init}
     fields = {}

@@ -1,8 +1,8 @@
-"""Publish in the background: messages wait in a spool and are sent in batches.
+"""Publish in the background: store messages in a spool file and send them in batches.
 
-The spool is an SQLite file. What `Buffer.publish` has returned for is in the file and outlives the
-process; the next process that opens the file sends it. Each message has its idempotency key from
-the beginning, so that a batch whose response was lost stores nothing twice.
+The spool is an SQLite file. When `Buffer.publish` returns, the message is in the file and survives
+the process; the next process that opens the file sends it. Each message gets its idempotency key
+when it is spooled, so the broker stores nothing twice if the response to a batch is lost.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ logger = logging.getLogger("hookstation_client.buffer")
 
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 8 * 1024 * 1024
-"""Of the text of the items; the broker takes 16 MiB."""
+"""Most bytes of JSON items in a batch; the broker accepts 16 MiB."""
 LINGER_S = 0.05
-"""Seconds that a message waits for others to make a batch with."""
+"""Seconds for which a message waits for others to form a batch."""
 MAX_PAUSE_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
 
@@ -57,7 +57,7 @@ _of_parents: list[sqlite3.Connection] = []
 
 @dataclass(frozen=True)
 class Refused:
-    """A message that the broker will never take."""
+    """A message that the broker refused finally."""
 
     channel: str
     item: dict[str, Any]
@@ -66,27 +66,28 @@ class Refused:
 
 
 class SpoolItem(Outgoing):
-    """A message whose batch item was made before, by this process or another one."""
+    """A message from the spool file, with the batch item that is stored there."""
 
     def __init__(self, item: dict[str, Any]) -> None:
         super().__init__(None, id=item["idempotency_key"])
         self.item = item
 
     def as_item(self) -> dict[str, Any]:
-        """The item as it was spooled."""
+        """Return the item as it was spooled."""
         return self.item
 
 
 class Buffer:
     """Publishes to one channel in the background, in the order of the calls.
 
-    ``spool`` is the path of the file; without one the messages wait in memory and are lost with the
-    process. A process that is killed loses nothing that is in the file. A machine that loses power
-    may lose the last moments, unless ``fsync`` is true: then each `publish` waits for the disk.
+    ``spool`` is the path of the spool file. Without one, messages wait in memory and are lost when
+    the process ends. Messages in the file survive a kill of the process. A power failure may lose
+    the newest ones, unless ``fsync`` is true: then each `publish` waits until the message is on
+    disk.
 
-    Several processes may share a file: each message is sent by whoever comes to it, and stored
-    once. ``on_refused`` is called, by the background thread, with each message that the broker
-    refuses for good; such messages are kept in the file, see `refused`.
+    Several processes may share a file: any of them sends a message, and the broker stores it once.
+    The background thread calls ``on_refused`` with each message that the broker refuses finally.
+    Such messages stay in the file; `refused` returns them.
     """
 
     def __init__(
@@ -108,16 +109,16 @@ class Buffer:
         atexit.register(self.close)
 
     def publish(self, body: Any, **fields: Any) -> str:
-        """Take a message; returns its idempotency key. The fields are those of `Outgoing`.
+        """Spool a message and return its idempotency key. The fields are those of `Outgoing`.
 
-        Raises `ValueError` when the buffer is closed, and `sqlite3.Error` when the file cannot be
+        Raises `ValueError` if the buffer is closed, and `sqlite3.Error` if the file cannot be
         written.
         """
         if self._closed:
             raise ValueError("The buffer is closed.")
         outgoing = Outgoing(body, **fields)
         if outgoing.deliver_in is not None:
-            # It counts from now, not from when the broker takes the message.
+            # The delay counts from now, not from when the broker stores the message.
             outgoing.deliver_at = datetime.now(timezone.utc) + timedelta(
                 seconds=outgoing.deliver_in
             )
@@ -129,16 +130,16 @@ class Buffer:
         return outgoing.id
 
     def waiting(self) -> int:
-        """How many messages wait in the spool."""
+        """Return the number of messages in the spool."""
         return int(self._rows("SELECT count(*) FROM waiting")[0][0])
 
     def refused(self) -> list[Refused]:
-        """The messages that the broker refused for good, oldest first."""
+        """Return the messages that the broker refused finally, oldest first."""
         rows = self._rows("SELECT channel, item, error FROM refused ORDER BY number")
         return [Refused(channel, json.loads(item), error) for channel, item, error in rows]
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until nothing waits any more; false when ``timeout`` seconds were not enough."""
+        """Wait until the spool is empty; return false if that takes longer than ``timeout`` s."""
         end = None if timeout is None else time.monotonic() + timeout
         self._hurry.set()
         self._work.set()
@@ -150,7 +151,7 @@ class Buffer:
         return True
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send what waits, for ``timeout`` seconds at most. A file keeps what is left."""
+        """Send spooled messages for up to ``timeout`` seconds. A file keeps the rest."""
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
@@ -202,12 +203,12 @@ class Buffer:
                 self._hurry.clear()
             except (HookstationError, sqlite3.Error) as error:
                 pause = min(MAX_PAUSE_S, max(1.0, pause * 2))
-                logger.warning("cannot send what waits, again in %.0f s: %s", pause, error)
+                logger.warning("cannot send spooled messages, retrying in %.0f s: %s", pause, error)
                 self._ending.wait(pause)
                 self._work.set()
 
     def _send_batch(self) -> bool:
-        """Send the oldest messages; whether there were any."""
+        """Send the oldest messages; return whether there were any."""
         rows = self._oldest()
         if not rows:
             return False
@@ -219,7 +220,7 @@ class Buffer:
             if len(rows) == 1:
                 results = [BatchResult(None, error)]
             else:
-                # One of them makes the request unusable: find it.
+                # One of them makes the request invalid: send each alone to find it.
                 results = [self._alone(channel, item) for item in items]
         self._settle(rows, results)
         return True
@@ -231,7 +232,7 @@ class Buffer:
             return BatchResult(None, error)
 
     def _oldest(self) -> list[tuple[int, str, str]]:
-        """As many as make a batch, of one channel."""
+        """Return the oldest messages of one channel, as many as fit into a batch."""
         chosen: list[tuple[int, str, str]] = []
         size = 0
         for row in self._rows(
@@ -261,7 +262,7 @@ class Buffer:
                     refused.append(Refused(channel, json.loads(item), str(error)))
                 self._database.execute("DELETE FROM waiting WHERE number = ?", (number,))
         for one in refused:
-            logger.error("the broker refused a message for good: %s", one.error)
+            logger.error("the broker refused a message finally: %s", one.error)
             if self.on_refused is not None:
                 try:
                     self.on_refused(one)
@@ -272,8 +273,8 @@ class Buffer:
 
     def _rows(self, statement: str, *values: Any) -> list[Any]:
         if self._pid != os.getpid():
-            # After a fork the thread and the connection are the parent's. SQLite forbids even to
-            # close the latter here.
+            # After a fork the thread and the connection belong to the parent process. SQLite does
+            # not allow the child to use the connection, not even to close it.
             _of_parents.append(self._database)
             self._start()
         with self._lock:
@@ -281,31 +282,31 @@ class Buffer:
 
 
 class AsyncBuffer:
-    """The same for asyncio. A thread writes the file, and another one sends."""
+    """`Buffer` for asyncio. One thread writes the file, and another one sends."""
 
     def __init__(self, buffer: Buffer, owned: Hookstation | None = None) -> None:
         self._buffer = buffer
         self._owned = owned
-        """The client that was made for this buffer, to be closed with it."""
+        """The client that was created for this buffer, and is closed with it."""
 
     async def publish(self, body: Any, **fields: Any) -> str:
-        """Take a message; returns its idempotency key."""
+        """Spool a message and return its idempotency key."""
         return await asyncio.to_thread(lambda: self._buffer.publish(body, **fields))
 
     async def waiting(self) -> int:
-        """How many messages wait in the spool."""
+        """Return the number of messages in the spool."""
         return await asyncio.to_thread(self._buffer.waiting)
 
     async def refused(self) -> list[Refused]:
-        """The messages that the broker refused for good, oldest first."""
+        """Return the messages that the broker refused finally, oldest first."""
         return await asyncio.to_thread(self._buffer.refused)
 
     async def flush(self, timeout: float | None = None) -> bool:
-        """Wait until nothing waits any more; false when ``timeout`` seconds were not enough."""
+        """Wait until the spool is empty; return false if that takes longer than ``timeout`` s."""
         return await asyncio.to_thread(self._buffer.flush, timeout)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Send what waits, for ``timeout`` seconds at most. A file keeps what is left."""
+        """Send spooled messages for up to ``timeout`` seconds. A file keeps the rest."""
         await asyncio.to_thread(self._buffer.close, timeout)
         if self._owned is not None:
             self._owned.close()

@@ -1,7 +1,7 @@
-"""A call of the REST API as a value, and the rules of repeating it.
+"""Describe a call of the REST API as a value, and decide whether to retry it.
 
-The blocking and the asyncio client share everything but the sending: operations build a `Call` or
-`Pages`, and a client sends it. Nothing here reads or writes a socket.
+The blocking and the asyncio client share everything except sending: operations build a `Call` or
+`Pages`, and a client sends it. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ F = TypeVar("F", bound="Callable[..., Any]")
 FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 20.0
 MAX_RETRY_AFTER_S = 60.0
-"""A longer ``Retry-After`` is the caller's to wait for: the error is raised at once."""
+"""Longest ``Retry-After`` that the client waits for, in seconds; else it raises the error."""
 
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-"""Failures before the request left this process."""
+"""Failures before the request was sent."""
 _NOTHING_DONE = frozenset({429, 503, 507})
-"""Statuses with which the broker says, with a ``code``, that it did nothing."""
+"""Statuses that, with a ``code``, mean that the broker did nothing."""
 _AMBIGUOUS = frozenset({408, 500, 502, 504})
-"""Statuses after which the request may have had its effect."""
+"""Statuses after which the request may have taken effect."""
 _AWAY = frozenset({502, 503, 504})
-"""Statuses after which another address may answer."""
+"""Statuses after which the client tries another address."""
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request, and how its response becomes a value."""
+    """One request, and the function that parses its response."""
 
     method: str
     path: str
@@ -57,9 +57,9 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes | None = None
     is_repeatable: bool = True
-    """Whether sending it twice has the effect of sending it once."""
+    """Whether the call is idempotent."""
     wait_s: float = 0.0
-    """Seconds for which the broker may hold the response back."""
+    """Seconds for which the broker may delay the response (long poll)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Pages(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def page(self, cursor: str | None) -> Call[Page[T]]:
-        """The call of one page; None is the first one."""
+        """Return the call for one page; None means the first page."""
         extra = {} if cursor is None else {"cursor": cursor}
         return Call("GET", self.path, self._parse, params={**self.params, **extra})
 
@@ -89,7 +89,7 @@ class Pages(Generic[T]):
 
 
 def blocking(build: Callable[Concatenate[Any, P], Call[T]]) -> Callable[Concatenate[Any, P], T]:
-    """The method of a blocking client that sends what ``build`` describes."""
+    """Return a method of the blocking client that sends the call from ``build``."""
 
     def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         sent: T = self._send(build(self, *args, **kwargs))
@@ -101,7 +101,7 @@ def blocking(build: Callable[Concatenate[Any, P], Call[T]]) -> Callable[Concaten
 def listing(
     build: Callable[Concatenate[Any, P], Pages[T]],
 ) -> Callable[Concatenate[Any, P], Iterator[T]]:
-    """The method of a blocking client that iterates over a list, page by page."""
+    """Return a method of the blocking client that iterates over a list, page by page."""
 
     def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         items: Iterator[T] = self._iterate(build(self, *args, **kwargs))
@@ -113,7 +113,7 @@ def listing(
 def awaiting(
     build: Callable[Concatenate[Any, P], Call[T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The same as `blocking`, for asyncio."""
+    """Like `blocking`, for asyncio."""
 
     async def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         sent: T = await self._send(build(self, *args, **kwargs))
@@ -125,7 +125,7 @@ def awaiting(
 def async_listing(
     build: Callable[Concatenate[Any, P], Pages[T]],
 ) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
-    """The same as `listing`, for asyncio."""
+    """Like `listing`, for asyncio."""
 
     def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         items: AsyncIterator[T] = self._iterate(build(self, *args, **kwargs))
@@ -137,10 +137,10 @@ def async_listing(
 def wait_before_retry(
     call: Call[Any], error: HookstationError, retry: int, retries: int
 ) -> float | None:
-    """Seconds to wait before retry number ``retry`` (from 0), None when the error is final.
+    """Return the seconds to wait before retry number ``retry`` (from 0), or None if it is final.
 
-    The waits double from `FIRST_BACKOFF_S` to `MAX_BACKOFF_S`, with up to half of each by chance,
-    so that clients that failed together do not return together.
+    The waits double from `FIRST_BACKOFF_S` to `MAX_BACKOFF_S`. Half of each is random, so that
+    clients that failed at the same time do not retry at the same time.
     """
     if retry >= retries or not _may_repeat(call, error):
         return None
@@ -152,10 +152,10 @@ def wait_before_retry(
 
 
 class Tries:
-    """The tries of one call: at which address, and after how long.
+    """Choose the address and the wait for each try of one call.
 
-    A round tries each address at most once, without a wait, while they are away; so many retries
-    mean so many rounds more.
+    One round tries each unavailable address at most once, without waiting in between. Each retry
+    is another round.
     """
 
     def __init__(self, call: Call[Any], addresses: Addresses, retries: int) -> None:
@@ -167,15 +167,15 @@ class Tries:
         self._address: Address | None = None
 
     def address(self) -> Address:
-        """Where to send it now."""
+        """Return the address for the next try."""
         if self._address is None:
-            # All may have been tried: the records of a host name can become fewer during a call.
+            # All may have been tried: a host name can lose DNS records during a call.
             self._address = self._addresses.choose(self._tried) or self._addresses.choose()
         assert self._address is not None  # a client has at least one
         return self._address
 
     def wait_after(self, error: HookstationError) -> float | None:
-        """Seconds to wait before the next try, None when the error is final."""
+        """Return the seconds to wait before the next try, or None if the error is final."""
         if is_away(error):
             address = self.address()
             self._addresses.avoid(address)
@@ -191,33 +191,33 @@ class Tries:
 
 
 def is_away(error: HookstationError) -> bool:
-    """Whether another address of the broker may answer."""
+    """Return whether the address is unavailable, so that another one should be tried."""
     if isinstance(error, ConnectionFailed):
         return not isinstance(error.__cause__, httpx.PoolTimeout)
     return error.status in _AWAY
 
 
 def connection_failed(call: Call[Any], cause: httpx.TransportError) -> ConnectionFailed:
-    """What a failure of the transport is to the caller."""
+    """Return the error for a failure of the transport."""
     code = "not_sent" if isinstance(cause, _UNSENT) else "no_response"
     said = f"{call.method} {call.path}: {str(cause) or type(cause).__name__}"
     return ConnectionFailed(said, code=code)
 
 
 def check(response: httpx.Response) -> httpx.Response:
-    """The response, if it is a success; raises what it stands for else."""
+    """Return the response if it is a success; else raise its error."""
     if response.is_success:
         return response
     raise error_of(response.status_code, response.headers, response.content)
 
 
 def as_json(value: Any) -> bytes:
-    """The body of a JSON request."""
+    """Return the body of a JSON request."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_of).encode()
 
 
 def instant(value: datetime | None) -> str | None:
-    """An instant as the API takes it. Without a time zone it could mean any of 24."""
+    """Format an instant for the API. Raises `ValueError` if it has no time zone."""
     if value is None:
         return None
     if value.tzinfo is None:
@@ -226,17 +226,17 @@ def instant(value: datetime | None) -> str | None:
 
 
 def parse_instant(value: str | None) -> datetime | None:
-    """An instant as the API answers it."""
+    """Parse an instant from a response."""
     return datetime.fromisoformat(value.replace("Z", "+00:00")) if value else None
 
 
 def milliseconds(seconds: float | None) -> int | None:
-    """Seconds of the client are milliseconds of the API."""
+    """Convert seconds to milliseconds, which the API uses."""
     return None if seconds is None else round(seconds * 1000)
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The values that are not None; a trailing underscore keeps a name from being a keyword."""
+    """Return the values that are not None, with names like ``from_`` changed to ``from``."""
     return {
         name.rstrip("_"): instant(value) if isinstance(value, datetime) else value
         for name, value in values.items()
@@ -252,7 +252,7 @@ def _json_of(value: Any) -> Any:
 
 def _may_repeat(call: Call[Any], error: HookstationError) -> bool:
     is_undone = error.status in _NOTHING_DONE
-    # A proxy answers such a status without a code, and may have passed the request on before.
+    # Without a code the status comes from a proxy, which may have forwarded the request before.
     if error.code == "not_sent" or (is_undone and error.code):
         return True
     is_ambiguous = is_undone or error.code == "no_response" or error.status in _AMBIGUOUS
@@ -262,7 +262,7 @@ def _may_repeat(call: Call[Any], error: HookstationError) -> bool:
 def _documented(method: F, build: Callable[..., Any], kind: str = "") -> F:
     """Give the method name, docstring and signature of the operation that it sends."""
     functools.update_wrapper(method, build)
-    # A signature of our own, in place of the one that `inspect` would read there.
+    # `inspect` would show the signature of the wrapped function; it gets one below.
     vars(method).pop("__wrapped__")
     signature = inspect.signature(build)
     value = re.sub(r"^(?:Call|Pages)\[(.*)\]$", r"\1", str(signature.return_annotation))

@@ -1,4 +1,4 @@
-"""The clients: `Hookstation` waits for each response, `AsyncHookstation` awaits it."""
+"""The clients: `Hookstation` is blocking, `AsyncHookstation` is for asyncio."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONNECTIONS = 100
 
 
 class _Common:
-    """The settings of a client, and the request that a call becomes."""
+    """The settings of a client; builds the HTTP request for a call."""
 
     def __init__(
         self,
@@ -86,19 +86,19 @@ class _Common:
 
 
 class Hookstation(_Common):
-    """The blocking client. It may be used by several threads.
+    """The blocking client. Thread-safe.
 
-    ``url`` and ``key`` come from ``HOOKSTATION_URL`` and ``HOOKSTATION_KEY`` unless given. ``url``
-    may be several addresses of one broker. A host name with several DNS records counts as several
-    addresses, too. While one address fails, the client uses the next one.
+    ``url`` and ``key`` default to ``HOOKSTATION_URL`` and ``HOOKSTATION_KEY``. ``url`` may be
+    several addresses of one broker. A host name with several DNS records also counts as several
+    addresses. While one address fails, the client uses the next one.
 
-    ``timeout`` is seconds for connecting, sending and each read of a response; a long poll waits
-    longer by its own time. A failed request is repeated up to ``retries`` times, at each address,
-    where that is safe, always with the same idempotency key. ``grpc``, or
-    ``HOOKSTATION_GRPC_URL``, is the address of the broker's gRPC server, as ``grpc://host:port`` or
-    ``grpcs://host:port`` for TLS: a `Worker` then receives over a stream. ``http`` is a client of
-    httpx to use instead of one that is made here, for certificates, proxies and the like; only that
-    client then looks host names up.
+    ``timeout`` is the limit in seconds for connecting, for sending and for each read of a response;
+    a long poll adds its own time. If it is safe, the client retries a failed request up to
+    ``retries`` times, at each address, always with the same idempotency key. ``grpc`` is the
+    address of the broker's gRPC server, ``grpc://host:port`` or, for TLS, ``grpcs://host:port``; a
+    `Worker` then receives over a stream. It defaults to ``HOOKSTATION_GRPC_URL``. ``http`` is an
+    httpx client to use instead of the default one, for example with other certificates or proxies;
+    then only that client looks up host names.
     """
 
     def __init__(
@@ -164,9 +164,9 @@ class Hookstation(_Common):
     def receive_batch(self, channel: str, consumer: str, **options: Any) -> list[Delivery]:
         """Receive up to ``max`` messages for a pull consumer, in one call.
 
-        Options are ``max`` (10), ``wait`` (0 to 20 seconds to wait when there is nothing),
-        ``lease`` (30 seconds for which they are yours), ``worker_id``, ``keys``, ``resume`` and
-        ``auto_ack`` (docs/api.md, "Pull consumers").
+        Options are ``max`` (default 10), ``wait`` (seconds to wait for a message, 0 to 20, default
+        0), ``lease`` (seconds until another worker may receive the messages, default 30),
+        ``worker_id``, ``keys``, ``resume`` and ``auto_ack`` (docs/api.md, "Pull consumers").
         """
         found = self._receive(channel, consumer, **options)
         received = [Delivery(client=self, **received_fields(item)) for item in found]
@@ -175,7 +175,7 @@ class Hookstation(_Common):
                 if delivery.body_url:
                     delivery.body = self.body(delivery.id)
         except HookstationError:
-            # Nobody gets them: let them come again at once.
+            # The caller does not get them, so release them for the next receive call.
             with contextlib.suppress(HookstationError):
                 self.release([one for one in received if one.lease])
             raise
@@ -184,10 +184,11 @@ class Hookstation(_Common):
     def receive(
         self, channel: str, consumer: str, *, max: int = 10, wait: float = 20, **options: Any
     ) -> Iterator[Delivery]:
-        """Iterate over the messages of a pull consumer, without end.
+        """Iterate endlessly over the messages of a pull consumer.
 
         With ``wait=0`` the iterator ends when there is nothing to receive. The options are those
-        of `receive_batch`. Settle each message before the next one: `ack`, `nack` or `release`.
+        of `receive_batch`. Settle each message before you take the next one, with `ack`, `nack` or
+        `release`.
         """
         while True:
             batch = self.receive_batch(channel, consumer, max=max, wait=wait, **options)
@@ -205,11 +206,12 @@ class Hookstation(_Common):
         after: str | None = None,
         replay: bool = False,
     ) -> Reconciliation:
-        """Compare notes: what the broker gave the consumer, and what ``seen(message_id)`` knows.
+        """Compare the broker's record of a consumer's messages with the consumer's own.
 
-        Covers what was accepted behind the message ``after``, up to two seconds ago. With
-        ``replay`` what is missing or dead is sent again. Keep ``last`` of the result, and pass it
-        as ``after`` the next time.
+        ``seen(message_id)`` returns whether the consumer has the message. The comparison covers
+        messages accepted after the message ``after``, up to two seconds ago. With ``replay``, the
+        broker sends missing and dead messages again. Store ``last`` of the result, and pass it as
+        ``after`` the next time.
         """
         result = Reconciliation(last=after)
         for item in self.expected(channel, consumer, after=after):
@@ -227,11 +229,11 @@ class Hookstation(_Common):
         fsync: bool = False,
         on_refused: Callable[[Refused], None] | None = None,
     ) -> Buffer:
-        """A `Buffer`: publishes to the channel in the background, through a spool file."""
+        """Return a `Buffer`, which publishes to the channel in the background."""
         return Buffer(self, channel, spool=spool, fsync=fsync, on_refused=on_refused)
 
     def schedules(self, channel: str) -> Schedules:
-        """The schedules of a channel."""
+        """Return the schedules of a channel."""
         return Schedules(self, channel)
 
     def close(self) -> None:
@@ -264,7 +266,7 @@ class Hookstation(_Common):
 
     def _look_up(self) -> None:
         for name in self._addresses.names():
-            # A failure is the connection's to report.
+            # If the look-up fails, connecting fails as well and reports the error.
             with contextlib.suppress(OSError):
                 found = socket.getaddrinfo(name.host, name.port, type=socket.SOCK_STREAM)
                 self._addresses.add_records(name.url, found)
@@ -292,7 +294,7 @@ class Hookstation(_Common):
 
 
 class AsyncHookstation(_Common):
-    """The same client for asyncio: the same names, to be awaited or iterated with ``async for``."""
+    """The client for asyncio. Its methods have the same names; await them or use ``async for``."""
 
     def __init__(
         self,
@@ -372,7 +374,7 @@ class AsyncHookstation(_Common):
     async def receive(
         self, channel: str, consumer: str, *, max: int = 10, wait: float = 20, **options: Any
     ) -> AsyncIterator[AsyncDelivery]:
-        """Iterate over the messages of a pull consumer; with ``wait=0`` until there is none."""
+        """Iterate over the messages of a pull consumer; ``wait=0`` ends when there are none."""
         while True:
             batch = await self.receive_batch(channel, consumer, max=max, wait=wait, **options)
             for delivery in batch:
@@ -390,7 +392,7 @@ class AsyncHookstation(_Common):
         after: str | None = None,
         replay: bool = False,
     ) -> Reconciliation:
-        """Compare notes as `Hookstation.reconcile` does; ``seen`` may be a coroutine function."""
+        """Like `Hookstation.reconcile`; ``seen`` may be a coroutine function."""
         result = Reconciliation(last=after)
         async for item in self.expected(channel, consumer, after=after):
             known = seen(item["message_id"])
@@ -409,7 +411,7 @@ class AsyncHookstation(_Common):
         on_refused: Callable[[Refused], None] | None = None,
         client: Hookstation | None = None,
     ) -> AsyncBuffer:
-        """An `AsyncBuffer`. Its thread sends with ``client``, or one with the settings of this."""
+        """Return an `AsyncBuffer`. It sends with ``client``, by default one like this client."""
         owned = None
         if client is None:
             client = owned = Hookstation(
@@ -419,7 +421,7 @@ class AsyncHookstation(_Common):
         return AsyncBuffer(buffer, owned)
 
     def schedules(self, channel: str) -> AsyncSchedules:
-        """The schedules of a channel."""
+        """Return the schedules of a channel."""
         return AsyncSchedules(self, channel)
 
     async def close(self) -> None:
@@ -453,7 +455,7 @@ class AsyncHookstation(_Common):
     async def _look_up(self) -> None:
         loop = asyncio.get_running_loop()
         for name in self._addresses.names():
-            # A failure is the connection's to report.
+            # If the look-up fails, connecting fails as well and reports the error.
             with contextlib.suppress(OSError):
                 found = await loop.getaddrinfo(name.host, name.port, type=socket.SOCK_STREAM)
                 self._addresses.add_records(name.url, found)
@@ -494,7 +496,7 @@ class Schedules:
 
 
 class AsyncSchedules:
-    """The same for asyncio."""
+    """`Schedules` for asyncio."""
 
     def __init__(self, client: AsyncHookstation, channel: str) -> None:
         self.channel = channel
@@ -512,9 +514,10 @@ class AsyncSchedules:
 
 
 class Delivery(ReceivedMessage):
-    """A received message and what may be done with it.
+    """A received message, with methods that settle it.
 
-    Each of its calls raises `LeaseLost` when the lease has ended and somebody else has the message.
+    Each method raises `LeaseLost` if the lease has ended, so that another worker may have received
+    the message.
     """
 
     def __init__(self, *, client: Hookstation, **fields: Any) -> None:
@@ -522,59 +525,61 @@ class Delivery(ReceivedMessage):
         self._client = client
 
     def ack(self) -> None:
-        """It is delivered."""
+        """Acknowledge the message: it is delivered."""
         settled(self, self._client.ack(self))
 
     def nack(self, delay: int | None = None, error: str | None = None, final: bool = False) -> None:
-        """It failed: again after ``delay`` seconds, or as the consumer's retry policy says.
+        """Report a failed attempt. The broker retries after ``delay`` seconds.
 
-        With ``final`` it is dead at once.
+        Without ``delay``, the consumer's retry policy sets the time. With ``final`` the delivery is
+        dead at once.
         """
         settled(self, self._client.nack(self, delay=delay, error=error, final=final))
 
     def extend(self, lease: int) -> None:
-        """The lease ends ``lease`` seconds from now."""
+        """Make the lease end ``lease`` seconds from now."""
         settled(self, self._client.extend(self, lease))
 
     def release(self, delay: int | None = None) -> None:
-        """Give it back, uncharged, to come again at once or after ``delay`` seconds."""
+        """Return the message, to be received again at once or after ``delay`` seconds."""
         settled(self, self._client.release(self, delay=delay))
 
 
 class AsyncDelivery(ReceivedMessage):
-    """The same for asyncio."""
+    """`Delivery` for asyncio."""
 
     def __init__(self, *, client: AsyncHookstation, **fields: Any) -> None:
         super().__init__(**fields)
         self._client = client
 
     async def ack(self) -> None:
-        """It is delivered."""
+        """Acknowledge the message: it is delivered."""
         settled(self, await self._client.ack(self))
 
     async def nack(
         self, delay: int | None = None, error: str | None = None, final: bool = False
     ) -> None:
-        """It failed: again after ``delay`` seconds, or as the consumer's retry policy says.
+        """Report a failed attempt. The broker retries after ``delay`` seconds.
 
-        With ``final`` it is dead at once.
+        Without ``delay``, the consumer's retry policy sets the time. With ``final`` the delivery is
+        dead at once.
         """
         settled(self, await self._client.nack(self, delay=delay, error=error, final=final))
 
     async def extend(self, lease: int) -> None:
-        """The lease ends ``lease`` seconds from now."""
+        """Make the lease end ``lease`` seconds from now."""
         settled(self, await self._client.extend(self, lease))
 
     async def release(self, delay: int | None = None) -> None:
-        """Give it back, uncharged, to come again at once or after ``delay`` seconds."""
+        """Return the message, to be received again at once or after ``delay`` seconds."""
         settled(self, await self._client.release(self, delay=delay))
 
 
 def settled(message: ReceivedMessage, result: Settled) -> None:
-    """Raise `LeaseLost` unless the call had its effect."""
+    """Raise `LeaseLost` unless the call settled the message."""
     reason = result.failed.get(message.lease)
     if reason is not None:
-        raise LeaseLost(f"The lease of {message.id} was not found: {reason}.", code=reason)
+        raise LeaseLost(f"The lease of {message.id} cannot be used: {reason}.", code=reason)
 
 
 def _limits() -> httpx.Limits:

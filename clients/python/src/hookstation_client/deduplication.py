@@ -1,7 +1,7 @@
-"""Handle each message once: `once` and the stores that remember what was handled.
+"""Handle each message once: the decorator `once`, and stores of handled message ids.
 
-Delivery is at least once, so a message may arrive again with the same id. A store remembers ids for
-a week unless told otherwise: longer than the broker tries.
+Delivery is at least once, so a message may arrive again with the same id. By default a store keeps
+ids for a week, which is longer than the broker retries.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 KEEP_S = 7 * 86_400.0
 CLAIM_S = 120.0
-"""Seconds after which a message whose process died is handled by another one.
+"""Seconds until another process may handle a message whose process died.
 
-Longer than a handler takes: after that time a repeat of its message would run beside it.
+Must be longer than a handler runs: after this time a repeat of the message runs at the same time.
 """
 
 current: contextvars.ContextVar[str] = contextvars.ContextVar("hookstation_message_id")
-"""The id of the message that a handler of `Hooks` is called for."""
+"""The id of the message that a handler of `Hooks` handles."""
 
 
 class Store(Protocol):
-    """Remembers which messages were handled. Write your own where the effect is stored."""
+    """Stores which messages were handled. Implement your own to store it with the effect."""
 
     def claim(self, key: str) -> contextlib.AbstractContextManager[bool]:
-        """Enter to learn whether to handle the message; an exception inside forgets the claim.
+        """Return a context manager whose value is whether to handle the message.
 
-        Raises `Retry` when another thread or process handles the same message right now.
+        An exception inside it removes the claim. Raises `Retry` while another thread or process
+        handles the same message.
         """
 
 
 def once(store: Store, name: str | None = None) -> Callable[[F], F]:
-    """Call the function once for each message, as far as ``store`` remembers.
+    """Return a decorator that calls the function once for each message in ``store``.
 
-    For handlers of `Hooks` and of a worker. A repeat returns None, which acknowledges it. A handler
-    that raises has not handled the message. ``name`` tells the functions apart that share a
-    store; it is the function's qualified name unless given.
+    For handlers of `Hooks` and of a worker. For a repeat, the wrapper returns None, which
+    acknowledges it. If the handler raises, the message does not count as handled. ``name``
+    distinguishes functions that share a store; the default is the function's qualified name.
     """
 
     def decorate(function: F) -> F:
@@ -74,43 +75,43 @@ def once(store: Store, name: str | None = None) -> Callable[[F], F]:
                 with store.claim(key(arguments)) as is_new:
                     return function(*arguments) if is_new else None
 
-        # A wrapper with the function's own signature; types cannot say so for both kinds.
+        # The wrapper has the function's signature; type hints cannot express that for both kinds.
         return wrapper  # type: ignore[return-value]
 
     return decorate
 
 
 class _State(NamedTuple):
-    """What a store knows about a key: ``new``, ``running`` or ``done``."""
+    """The state of a key in a store: ``new``, ``running`` or ``done``."""
 
     name: str
     until: float
-    """Unix seconds until which the claim holds: of ``new``, the one that was just made."""
+    """Unix seconds until which the claim holds; for ``new``, the claim that was just made."""
 
 
 class _Claims:
-    """A store made of three short calls."""
+    """A store that is built from three short operations."""
 
     def _begin(self, key: str) -> _State:
-        """Claim a key; the state in which it was."""
+        """Claim a key and return its previous state."""
         raise NotImplementedError
 
     def _done(self, key: str) -> None:
-        """Remember the key as handled."""
+        """Store the key as handled."""
         raise NotImplementedError
 
     def _forget(self, key: str, until: float) -> None:
-        """Give up the claim that holds until then; not one that came after it lapsed."""
+        """Remove the claim with this end, but not a later claim by another process."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def claim(self, key: str) -> Iterator[bool]:
-        """As `Store.claim`."""
+        """Implement `Store.claim`."""
         state = self._begin(key)
         if state.name == "running":
-            # Whoever asked again before the claim ends would use up attempts for nothing.
+            # A retry before the claim ends would only use up attempts.
             wait = max(1.0, state.until - time.time())
-            raise Retry(wait, "the same message is being handled right now")
+            raise Retry(wait, "the same message is being handled")
         if state.name == "done":
             yield False
             return
@@ -123,7 +124,7 @@ class _Claims:
 
 
 class MemoryStore(_Claims):
-    """Remembers in this process alone: for tests, and for one process that may forget."""
+    """Stores handled messages in memory: for tests, or a single process that may lose them."""
 
     def __init__(self, keep: float = KEEP_S, claim: float = CLAIM_S) -> None:
         self._keep = keep
@@ -136,7 +137,7 @@ class MemoryStore(_Claims):
         now = time.time()
         until = now + self._claim
         with self._lock:
-            # The oldest stand first: a key is put at the end each time it is set.
+            # The oldest come first: setting a key moves it to the end.
             for old, state in list(self._states.items())[:100]:
                 if state.until < now:
                     del self._states[old]
@@ -147,12 +148,12 @@ class MemoryStore(_Claims):
             return _State("new", until)
 
     def _done(self, key: str) -> None:
-        """Remember the key as handled."""
+        """Store the key as handled."""
         with self._lock:
             self._set(key, _State("done", time.time() + self._keep))
 
     def _forget(self, key: str, until: float) -> None:
-        """Give the claim up."""
+        """Remove the claim."""
         with self._lock:
             if self._states.get(key) == _State("running", until):
                 del self._states[key]
@@ -163,9 +164,9 @@ class MemoryStore(_Claims):
 
 
 class SQLiteStore(_Claims):
-    """Remembers in an SQLite file, which the processes of one host share.
+    """Stores handled messages in an SQLite file, which the processes of one host share.
 
-    The claim of a process that died is free at once.
+    When a process dies, its claims end at once.
     """
 
     def __init__(self, path: str | Path, keep: float = KEEP_S, claim: float = CLAIM_S) -> None:
@@ -199,12 +200,12 @@ class SQLiteStore(_Claims):
         return _State("new", until)
 
     def _done(self, key: str) -> None:
-        """Remember the key as handled."""
+        """Store the key as handled."""
         with self._connection() as database:
             self._set(database, key, "", time.time() + self._keep)
 
     def _forget(self, key: str, until: float) -> None:
-        """Give the claim up."""
+        """Remove the claim."""
         with self._connection() as database:
             database.execute(
                 "DELETE FROM hookstation_handled WHERE key = ? AND owner = ? AND until = ?",
@@ -216,7 +217,7 @@ class SQLiteStore(_Claims):
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection of its own: neither threads nor forks share one."""
+        """Open a new connection: threads and forked processes cannot share one."""
         with (
             contextlib.closing(
                 sqlite3.connect(self._path, isolation_level=None, timeout=30.0)
@@ -227,10 +228,10 @@ class SQLiteStore(_Claims):
 
 
 class CacheStore(_Claims):
-    """Remembers in a cache with Django's interface (``add``, ``get``, ``set``, ``delete``).
+    """Stores handled messages in a cache with Django's interface (``add``, ``get``, ``set``...).
 
-    The cache must be shared by all processes, and ``add`` must be atomic, as with Redis,
-    Memcached and the database cache. What the cache evicts is forgotten.
+    All processes must share the cache, and ``add`` must be atomic, as with Redis, Memcached and
+    the database cache. If the cache evicts an entry, a repeat of that message is handled again.
     """
 
     def __init__(
@@ -254,11 +255,11 @@ class CacheStore(_Claims):
         return _State("done", until) if found == "done" else _State("running", float(found))
 
     def _done(self, key: str) -> None:
-        """Remember the key as handled."""
+        """Store the key as handled."""
         self._cache.set(self._name(key), "done", timeout=self._keep)
 
     def _forget(self, key: str, until: float) -> None:
-        """Give the claim up."""
+        """Remove the claim."""
         name = self._name(key)
         if self._cache.get(name) == until:
             self._cache.delete(name)
@@ -269,12 +270,12 @@ class CacheStore(_Claims):
 
 
 class ModelStore:
-    """Remembers in a Django model, in the transaction in which the handler writes.
+    """Stores handled messages in a Django model, in the handler's own transaction.
 
-    What the handler stores in the same database and the memory of it are committed together or not
-    at all: each message has its effect once. ``model`` needs a unique text field ``key``, as long
-    as the names of your functions and 60 characters more. Delete old rows yourself. For functions
-    that are not coroutines, as Django's transactions are.
+    The database commits the handler's writes and the row of the message together or not at all, so
+    each message takes effect once. ``model`` needs a unique text field ``key`` that holds the
+    longest name of your functions and 60 more characters. Delete old rows yourself. Handlers must
+    not be coroutine functions, because Django's transactions do not support them.
     """
 
     def __init__(self, model: Any, using: str | None = None) -> None:
@@ -283,7 +284,7 @@ class ModelStore:
 
     @contextlib.contextmanager
     def claim(self, key: str) -> Iterator[bool]:
-        """As `Store.claim`; a second process waits for the first one's transaction."""
+        """Implement `Store.claim`; a second process waits for the first one's transaction."""
         from django.db import router, transaction
 
         database = self._using or router.db_for_write(self._model)
@@ -297,20 +298,20 @@ _processes: dict[int, str] = {}
 
 
 def _this_process() -> str:
-    """Its id, its host, and a mark that a later process of the same id does not have."""
+    """Return the process id, the host, and a random mark, because process ids are reused."""
     pid = os.getpid()
     return f"{pid}:{socket.gethostname()}:{_processes.setdefault(pid, uuid.uuid4().hex)}"
 
 
 def _is_alive(owner: str) -> bool:
-    """Whether a process still exists; true where that is not known."""
+    """Return whether a process still exists; true if that is unknown."""
     pid, host, _ = owner.split(":")
     if host != socket.gethostname():
         return True
     if int(pid) == os.getpid():
         return owner == _this_process()
     if os.name != "posix":
-        return True  # Signal 0 asks nothing there.
+        return True  # Signal 0 does not check for existence there.
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The errors of the client: one class for each kind of refusal, all with the broker's `code`."""
+"""The errors of the client: one class for each kind, all with the broker's `code`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 
 class HookstationError(Exception):
-    """A request that the broker refused, or that did not reach it.
+    """A request failed: the broker refused it, or did not respond.
 
-    ``code`` is the broker's stable name of the error (the table in docs/api.md), ``status`` the
-    HTTP status (0 where there was no response), ``detail`` a sentence for people, ``fields`` the
-    fields or headers at fault, each with what is wrong with it.
+    ``code`` is the broker's stable name of the error (see the table in docs/api.md), ``status`` the
+    HTTP status (0 without a response), ``detail`` a sentence for people. ``fields`` maps the name
+    of each invalid field or header to what is wrong with it.
     """
 
     def __init__(
@@ -32,60 +32,60 @@ class HookstationError(Exception):
         self.status = status
         self.fields: dict[str, str] = dict(fields or {})
         self.retry_after = retry_after
-        """Seconds to wait before the next try, where the broker names them."""
+        """Seconds to wait before the next try, if the broker sent ``Retry-After``."""
 
     def __str__(self) -> str:
-        # The detail of several faults names their fields, that of a single one does not.
+        # The detail names the fields only if several are invalid.
         field = next(iter(self.fields)) if len(self.fields) == 1 else ""
         return ": ".join(part for part in (self.code, field, self.detail) if part)
 
 
 class BadRequest(HookstationError):
-    """The request cannot be used as it is (400, 405, 411, 413, 415, 422)."""
+    """The request is invalid (400, 405, 411, 413, 415, 422)."""
 
 
 class Unauthorized(HookstationError):
-    """There is no valid key (401)."""
+    """The API key is missing or invalid (401)."""
 
 
 class Forbidden(HookstationError):
-    """The key is valid and may not do this (403)."""
+    """The API key does not permit this (403)."""
 
 
 class NotFound(HookstationError):
-    """There is no such object for this key (404)."""
+    """The object does not exist, or the API key may not see it (404)."""
 
 
 class Conflict(HookstationError):
-    """The state of the object forbids it, or somebody else changed it first (409, 412)."""
+    """The object's state does not allow it, or the object was changed meanwhile (409, 412)."""
 
 
 class RateLimited(HookstationError):
-    """A rate or a quota is used up (429); ``retry_after`` says for how many seconds."""
+    """A rate limit or quota is exceeded (429); ``retry_after`` has the seconds to wait."""
 
 
 class Unavailable(HookstationError):
-    """The broker cannot do it now (5xx). Nothing was stored where ``status`` is 503 or 507."""
+    """The broker cannot do it now (5xx). If ``status`` is 503 or 507, nothing was stored."""
 
 
 class ConnectionFailed(HookstationError):
-    """There was no response: no connection, or it broke, or it took too long."""
+    """There was no response: connecting failed, the connection broke, or a timeout ended."""
 
 
 class LeaseLost(Conflict):
-    """A lease ended before the call: the message may be with another worker by now."""
+    """The lease ended before the call; another worker may have received the message."""
 
 
 class SignatureError(ValueError):
-    """A webhook that is not signed with the secret, or whose timestamp is too old or too new."""
+    """The webhook is not signed with the secret, or its timestamp is too old or too new."""
 
 
 class Retry(Exception):
-    """Raised by a handler: the message is to come again, ``after`` so many seconds at least.
+    """Raise it in a handler to have the message delivered again, ``after`` seconds at the earliest.
 
-    A push consumer's own retry policy may wait longer. With ``pause`` the broker holds back
-    everything for this consumer meanwhile, up to a minute: for a handler whose own database is
-    down. A worker's messages come again after exactly that time.
+    For a push consumer, its retry policy may set a longer time. With ``pause`` the broker also
+    sends this consumer nothing else until then, for up to a minute: use it if the handler's own
+    database is down. A worker receives the message again after exactly ``after`` seconds.
     """
 
     def __init__(self, after: float = 0, reason: str = "", *, pause: bool = False) -> None:
@@ -95,7 +95,7 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: it can never handle this message, which is a dead letter at once."""
+    """Raise it in a handler that can never handle the message: it becomes a dead letter at once."""
 
     def __init__(self, reason: str = "rejected") -> None:
         super().__init__(reason)
@@ -112,7 +112,7 @@ _CLASSES: dict[int, type[HookstationError]] = {
 
 
 def error_of(status: int, headers: Mapping[str, str], content: bytes) -> HookstationError:
-    """The error that a response stands for: an RFC 9457 problem, or whatever a proxy answered."""
+    """Return the error for a response: an RFC 9457 problem, or any response of a proxy."""
     problem = _problem(content)
     listed: list[dict[str, Any]] = problem.get("errors") or [problem]
     fields = {
@@ -129,12 +129,12 @@ def error_of(status: int, headers: Mapping[str, str], content: bytes) -> Hooksta
 
 
 def error_of_item(item: Mapping[str, Any]) -> HookstationError:
-    """The error of one item of a batch."""
+    """Return the error of one item of a batch."""
     return error_of(int(item["status"]), {}, json.dumps(dict(item)).encode())
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """Seconds that a ``Retry-After`` header names, as a number or a date (RFC 9110, 10.2.3)."""
+    """Return the seconds in a ``Retry-After`` header, a number or a date (RFC 9110, 10.2.3)."""
     if retry_after is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the client takes and returns: plain values that know no connection."""
+"""The values that the client takes and returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookstation_client.calls import given, instant, milliseconds, parse_instant
 from hookstation_client.errors import HookstationError, error_of_item
 
 Resource = dict[str, Any]
-"""An object of the API as it is answered; docs/api.md has its fields."""
+"""An object in a response of the API; docs/api.md describes its fields."""
 
 JSON_TYPE = "application/json"
 TEXT_TYPE = "text/plain; charset=utf-8"
@@ -23,12 +23,12 @@ BINARY_TYPE = "application/octet-stream"
 
 @dataclass
 class Outgoing:
-    """One message to be published, for `publish_batch` and the buffer.
+    """One message to publish, for `publish_batch` and the buffer.
 
-    ``body`` is sent as it is when it is ``bytes`` or ``str``, anything else as JSON. ``id`` is the
-    idempotency key: a second message with the same one is not stored. Without it the client makes
-    one up, so that its own retries store nothing twice. The other fields are those of
-    `Hookstation.publish`.
+    The client sends a ``body`` of type ``bytes`` or ``str`` as it is, any other as JSON. ``id`` is
+    the idempotency key: the broker does not store a second message with the same one. Without it
+    the client generates one, so that its own retries store nothing twice. The other fields are
+    those of `Hookstation.publish`.
     """
 
     body: Any
@@ -45,12 +45,12 @@ class Outgoing:
     content_type: str | None = None
 
     def __post_init__(self) -> None:
-        """Make up the idempotency key now: whoever sends the object twice means one message."""
+        """Generate the idempotency key, so that sending this object twice stores one message."""
         if self.id is None:
             self.id = str(uuid.uuid4())
 
     def content(self) -> tuple[bytes, str]:
-        """The bytes of the body and their content type."""
+        """Return the bytes of the body and their content type."""
         if isinstance(self.body, (bytes, bytearray, memoryview)):
             return bytes(self.body), self.content_type or BINARY_TYPE
         if isinstance(self.body, str):
@@ -59,7 +59,7 @@ class Outgoing:
         return text.encode(), self.content_type or JSON_TYPE
 
     def as_headers(self) -> dict[str, str]:
-        """The headers of a single publish (docs/api.md, "Publish")."""
+        """Return the headers of a single publish (docs/api.md, "Publish")."""
         said = given(
             **{
                 "Idempotency-Key": self.id,
@@ -77,7 +77,7 @@ class Outgoing:
         return {name: str(value) for name, value in {**said, **named}.items()}
 
     def as_item(self) -> dict[str, Any]:
-        """The item of a batch (docs/api.md, "Publish many at once")."""
+        """Return the item for a batch (docs/api.md, "Publish many at once")."""
         content, content_type = self.content()
         return given(
             **_encoded(content),
@@ -101,14 +101,14 @@ class Message:
 
     id: str
     is_duplicate: bool
-    """Whether it was stored by an earlier request with the same id; nothing was stored now."""
+    """Whether an earlier request with the same id stored it, so that this one stored nothing."""
     matched_consumers: int
     due_at: datetime | None
     url: str
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Message:
-        """Read the broker's answer."""
+        """Parse the broker's response."""
         return cls(
             found["id"],
             found["duplicate"],
@@ -120,14 +120,14 @@ class Message:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The result of one message of a batch: it is stored, or ``error`` says why not."""
+    """The result for one message of a batch: the stored message, or the error."""
 
     message: Message | None
     error: HookstationError | None
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> BatchResult:
-        """Read one item of the broker's answer."""
+        """Parse one item of the broker's response."""
         if found["status"] >= 300:
             return cls(None, error_of_item(found))
         return cls(Message.from_json(found), None)
@@ -135,16 +135,16 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class ItemResult:
-    """The result of one message of `move_many` or `cancel_many`."""
+    """The result for one message of `move_many` or `cancel_many`."""
 
     id: str
     version: int | None
-    """The version of the message now; None where ``error`` says why nothing changed."""
+    """The new version of the message; None if ``error`` is set and nothing changed."""
     error: HookstationError | None
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> ItemResult:
-        """Read one item of the broker's answer."""
+        """Parse one item of the broker's response."""
         if found["status"] >= 300:
             return cls(found["id"], None, error_of_item(found))
         return cls(found["id"], found.get("version"), None)
@@ -152,7 +152,7 @@ class ItemResult:
 
 @dataclass(frozen=True)
 class Settled:
-    """The leases that a call settled, and those that it did not, each with the reason.
+    """The leases that a call settled, and those that it did not settle, with the reasons.
 
     Reasons are ``expired``, ``unknown`` and ``too_long`` (docs/api.md, "Pull consumers").
     """
@@ -162,19 +162,19 @@ class Settled:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Settled:
-        """Read the broker's answer."""
+        """Parse the broker's response."""
         return cls(found["done"], {item["lease"]: item["error"] for item in found["failed"]})
 
 
 @dataclass
 class ReceivedMessage:
-    """A message that a pull consumer has received."""
+    """A message that a pull consumer received."""
 
     id: str
-    """The message's own id: the same each time it is received. Deduplicate by it."""
+    """The id of the message, the same each time it is received. Deduplicate by it."""
     delivery_id: str
     lease: str
-    """Names this receipt in `ack`, `nack`, `extend` and `release`. Empty with ``auto_ack``."""
+    """Identifies the lease in `ack`, `nack`, `extend` and `release`. Empty with ``auto_ack``."""
     lease_expires_at: datetime | None
     attempt: int
     max_attempts: int
@@ -187,15 +187,15 @@ class ReceivedMessage:
     headers: dict[str, str]
     body: bytes = field(repr=False)
     body_url: str = field(repr=False, default="")
-    """Where the body is, when it was too large to come along; the client has fetched it."""
+    """The URL of a body that is too large for the response; the client fetches it."""
 
     def json(self) -> Any:
-        """The body, read as JSON."""
+        """Parse the body as JSON."""
         return json.loads(self.body)
 
 
 def received_fields(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `ReceivedMessage`, of the broker's answer."""
+    """Return the fields of a `ReceivedMessage` from the broker's response."""
     return {
         "id": found["id"],
         "delivery_id": found["delivery_id"],
@@ -216,7 +216,7 @@ def received_fields(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def body_fields(body: Any, content_type: str | None = None) -> dict[str, Any]:
-    """``body`` or ``body_base64``, and ``content_type``, of a schedule."""
+    """Return ``body`` or ``body_base64``, and ``content_type``, for a schedule."""
     content, kind = Outgoing(body, content_type=content_type, id="-").content()
     return {**_encoded(content), "content_type": kind}
 

@@ -1,7 +1,7 @@
-"""The operations of the broker: what each method takes, and the call that it makes.
+"""The operations of the broker: the parameters of each method, and the call that it makes.
 
-`Hookstation` sends these calls and waits, `AsyncHookstation` awaits them. The fields and the errors
-of each are in docs/api.md.
+`Hookstation` and `AsyncHookstation` send these calls. docs/api.md describes the fields and errors
+of each.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from hookstation_client.models import (
 T = TypeVar("T")
 
 MAX_LEASES = 100
-"""Leases in one call."""
+"""Most leases in one call."""
 
 Lease = Union[str, ReceivedMessage]
 
 
 class Operations:
-    """Every operation but those that a client composes of several calls."""
+    """All operations, except those that a client composes of several calls."""
 
     # -- Publish ---------------------------------------------------------------------------------
 
@@ -57,11 +57,11 @@ class Operations:
     ) -> Call[Message]:
         """Publish one message. When it returns, the broker has stored the message (S0-49).
 
-        ``body`` is sent as it is when it is ``bytes`` or ``str``, anything else as JSON.
+        The client sends a ``body`` of type ``bytes`` or ``str`` as it is, any other as JSON.
         ``id`` is the idempotency key: a repeat with the same one returns the first message and
-        stores nothing. Without it the client makes one up, for its own retries.
-        ``deliver_in`` and ``spread`` are seconds, ``priority`` is 0 to 9, ``headers`` are forwarded
-        to the consumers.
+        stores nothing. Without it the client generates one for its own retries.
+        ``deliver_in`` and ``spread`` are in seconds, ``priority`` is 0 to 9. The broker forwards
+        ``headers`` to the consumers.
         """
         outgoing = Outgoing(
             body,
@@ -79,7 +79,7 @@ class Operations:
         )
         said = outgoing.as_headers()
         if not all(value.isascii() for value in said.values()):
-            # HTTP servers differ on bytes beyond ASCII in headers. JSON has no such limit.
+            # HTTP servers treat non-ASCII bytes in headers differently. JSON has no such problem.
             return _batch(channel, [outgoing], _only_message)
         content, kind = outgoing.content()
         return Call(
@@ -93,19 +93,19 @@ class Operations:
     def publish_batch(self, channel: str, messages: Iterable[Outgoing]) -> Call[list[BatchResult]]:
         """Publish up to 1,000 messages and 16 MiB in one request.
 
-        All that are valid are stored in one transaction. The results are in the order of
-        ``messages``; one that was refused holds its error.
+        The broker stores all valid messages in one transaction. The results are in the order of
+        ``messages``; the result for a refused message has its error.
         """
         return _batch(channel, messages, _batch_results)
 
     # -- Messages --------------------------------------------------------------------------------
 
     def message(self, id: str) -> Call[Resource]:
-        """A message with its deliveries."""
+        """Return a message with its deliveries."""
         return _get("messages", id)
 
     def body(self, id: str) -> Call[bytes]:
-        """The exact bytes of a message's body."""
+        """Return the exact bytes of a message's body."""
         return Call("GET", _path("messages", id, "body"), lambda response: response.content)
 
     def messages(
@@ -118,10 +118,10 @@ class Operations:
         from_: datetime | None = None,
         to: datetime | None = None,
     ) -> Pages[Resource]:
-        """The messages of a channel, newest first, accepted from ``from_`` and before ``to``.
+        """List the messages of a channel, newest first, accepted from ``from_`` and before ``to``.
 
-        ``id`` finds the one that was published with it by this producer, or none once the
-        channel's idempotency window has ended.
+        ``id`` finds the message that this producer published with that idempotency key. After the
+        channel's idempotency window it finds none.
         """
         params = given(state=state, event_type=event_type, idempotency_key=id, from_=from_, to=to)
         return Pages(_path("channels", channel, "messages"), dict, params)
@@ -129,7 +129,7 @@ class Operations:
     def timeline(
         self, channel: str, *, from_: datetime | None = None, to: datetime | None = None
     ) -> Pages[Resource]:
-        """The messages that are due in the future, the next one first."""
+        """List the messages that are due in the future, the earliest first."""
         return Pages(_path("channels", channel, "timeline"), dict, given(from_=from_, to=to))
 
     def timeline_histogram(
@@ -140,7 +140,7 @@ class Operations:
         to: datetime | None = None,
         width: int = 60,
     ) -> Call[Resource]:
-        """How many messages are due in each ``width`` seconds."""
+        """Return the number of messages that are due in each interval of ``width`` seconds."""
         params = given(from_=from_, to=to, width_s=width)
         return _get("channels", channel, "timeline", "histogram", params=params)
 
@@ -154,9 +154,9 @@ class Operations:
         reason: str | None = None,
         version: int | None = None,
     ) -> Call[Resource]:
-        """Move a waiting message to another instant or priority.
+        """Change the due time or priority of a waiting message.
 
-        With ``version`` only if the message still has it; raises `Conflict` else, and while a
+        Raises `Conflict` if the message no longer has the ``version`` that you pass, or if a
         delivery of it is in flight.
         """
         said = given(
@@ -167,17 +167,17 @@ class Operations:
     def cancel(
         self, id: str, *, reason: str | None = None, version: int | None = None
     ) -> Call[Resource]:
-        """Cancel what is still queued of a message. Twice is harmless."""
+        """Cancel the queued deliveries of a message. Idempotent."""
         params = given(reason=reason)
         return _write("DELETE", _path("messages", id), None, version, params)
 
     def move_many(
         self, moves: Iterable[Mapping[str, Any]], *, reason: str | None = None
     ) -> Call[list[ItemResult]]:
-        """Move up to 200 messages, each by itself.
+        """Move up to 200 messages, each independently of the others.
 
         A move has ``id`` and one or more of ``deliver_at``, ``deliver_in``, ``priority`` and
-        ``version``, which mean what they mean in `move`.
+        ``version``, with the same meaning as in `move`.
         """
         items = [
             given(
@@ -194,33 +194,33 @@ class Operations:
     def cancel_many(
         self, ids: Iterable[str], *, reason: str | None = None
     ) -> Call[list[ItemResult]]:
-        """Cancel up to 200 messages, each by itself."""
+        """Cancel up to 200 messages, each independently of the others."""
         return _many("cancel", [{"id": id} for id in ids], reason)
 
     # -- Channels and consumers ------------------------------------------------------------------
 
     def create_channel(self, /, channel: str, **fields: Any) -> Call[Resource]:
-        """Create a channel or replace its settings. The same call twice changes nothing."""
+        """Create a channel or replace its settings. Idempotent."""
         return _write("PUT", _path("channels", channel), fields)
 
     def channel(self, channel: str) -> Call[Resource]:
-        """A channel."""
+        """Return a channel."""
         return _get("channels", channel)
 
     def channels(self) -> Pages[Resource]:
-        """The channels that the key may use."""
+        """List the channels that the key may use."""
         return Pages(_path("channels"), dict)
 
     def create_event_type(self, /, channel: str, name: str, **fields: Any) -> Call[Resource]:
-        """Register an event type or replace it: ``schema``, ``example``, ``description``."""
+        """Register or replace an event type with ``schema``, ``example`` and ``description``."""
         return _write("PUT", _path("channels", channel, "event-types", name), fields)
 
     def event_types(self, channel: str) -> Pages[Resource]:
-        """The event types that are registered on a channel."""
+        """List the event types that are registered on a channel."""
         return Pages(_path("channels", channel, "event-types"), dict)
 
     def delete_event_type(self, channel: str, name: str) -> Call[None]:
-        """Forget an event type; messages of that type are accepted unchecked from then on."""
+        """Delete an event type. The broker then accepts messages of that type unchecked."""
         return _delete("channels", channel, "event-types", name)
 
     def register(
@@ -233,12 +233,12 @@ class Operations:
         events: Sequence[str] = (),
         **fields: Any,
     ) -> Call[Resource]:
-        """Register a consumer, or replace its settings. Safe at each start of a service.
+        """Register a consumer or replace its settings. Idempotent: call it when a service starts.
 
-        ``events`` are event types and patterns such as ``order.*``; none means every event. A
-        consumer without ``url`` pulls (``mode="pull"``). ``fields`` are the API's, such as
-        ``max_attempts``, ``retry`` and ``retry_overrides``. The result holds the signing secret as
-        ``secret`` once: when the consumer is new.
+        ``events`` are event types and patterns such as ``order.*``; none means all events. A
+        consumer without ``url`` is a pull consumer (``mode="pull"``). ``fields`` are those of the
+        API, such as ``max_attempts``, ``retry`` and ``retry_overrides``. Only the result that
+        creates the consumer contains the signing secret, as ``secret``.
         """
         said = {"event_types": list(events), **fields}
         if url is None:
@@ -252,34 +252,34 @@ class Operations:
         return _write("PATCH", _path("channels", channel, "consumers", consumer), fields)
 
     def consumer(self, channel: str, consumer: str) -> Call[Resource]:
-        """A consumer."""
+        """Return a consumer."""
         return _get("channels", channel, "consumers", consumer)
 
     def consumers(self, channel: str, *, state: str | None = None) -> Pages[Resource]:
-        """The consumers of a channel; without ``state`` all but the retired ones."""
+        """List the consumers of a channel; without ``state`` all except retired ones."""
         return Pages(_path("channels", channel, "consumers"), dict, given(state=state))
 
     def retire_consumer(self, channel: str, consumer: str) -> Call[None]:
-        """Remove a consumer: what is queued for it is cancelled, its history stays."""
+        """Retire a consumer: cancel its queued deliveries and keep its history."""
         return _delete("channels", channel, "consumers", consumer)
 
     def pause_consumer(self, channel: str, consumer: str) -> Call[Resource]:
-        """Hold deliveries back. When it returns, no request begins any more."""
+        """Stop deliveries to a consumer. After it returns, no new request begins."""
         return _write("POST", _path("channels", channel, "consumers", consumer, "pause"))
 
     def resume_consumer(self, channel: str, consumer: str) -> Call[Resource]:
-        """Send what waits, after a pause or after the broker disabled the consumer."""
+        """Resume deliveries after a pause, or after the broker disabled the consumer."""
         return _write("POST", _path("channels", channel, "consumers", consumer, "resume"))
 
     def rotate_secret(
         self, channel: str, consumer: str, *, overlap: int = 86_400
     ) -> Call[Resource]:
-        """A new signing secret, as ``secret``; the old ones sign for ``overlap`` seconds more."""
+        """Create a signing secret (``secret``). Old ones keep signing for ``overlap`` seconds."""
         place = _path("channels", channel, "consumers", consumer, "secrets")
         return _post(place, {"overlap_s": overlap}, is_repeatable=False)
 
     def test_consumer(self, channel: str, consumer: str) -> Call[Resource]:
-        """Send one signed sample now; the result says what came back."""
+        """Send one signed sample now, and return the consumer's response."""
         return _post(_path("channels", channel, "consumers", consumer, "test"), {}, wait_s=30.0)
 
     # -- Pull ------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Operations:
         resume: bool = False,
         auto_ack: bool = False,
     ) -> Call[list[Resource]]:
-        """What `receive_batch` sends; it makes deliveries of the answer."""
+        """The call that `receive_batch` sends."""
         said = given(
             max=max,
             wait_s=wait,
@@ -314,13 +314,13 @@ class Operations:
             lambda response: list(response.json()["messages"]),
             headers={"Content-Type": "application/json"},
             content=as_json(said),
-            # With `auto_ack` what a lost response held is recorded as delivered: a repeat gets
-            # other messages, and is as good as the next call.
+            # With `auto_ack` the messages of a lost response count as delivered. A repeat gets
+            # other messages, like any further call, so it is safe.
             wait_s=wait,
         )
 
     def ack(self, leases: Lease | Iterable[Lease]) -> Call[Settled]:
-        """Acknowledge up to 100 messages by their leases: they are delivered."""
+        """Acknowledge up to 100 messages by their leases, as delivered."""
         return _settle("ack", leases)
 
     def nack(
@@ -331,28 +331,28 @@ class Operations:
         error: str | None = None,
         final: bool = False,
     ) -> Call[Settled]:
-        """Report a failed attempt: it comes again after ``delay`` seconds, or is dead.
+        """Report a failed attempt. The broker retries after ``delay`` seconds.
 
-        Without ``delay`` the consumer's retry policy decides; with ``final`` it is dead at once.
-        ``error`` is for people.
+        Without ``delay``, the consumer's retry policy sets the time. With ``final`` the delivery is
+        dead at once. The console shows ``error`` to people; up to 300 characters are sent.
         """
         said = error[:300] if error else None
         return _settle("nack", leases, delay_s=delay, error=said, final=final or None)
 
     def extend(self, leases: Lease | Iterable[Lease], lease: int) -> Call[Settled]:
-        """Let leases end ``lease`` seconds from now."""
+        """Make leases end ``lease`` seconds from now."""
         return _settle("extend", leases, lease_s=lease)
 
     def release(
         self, leases: Lease | Iterable[Lease], *, delay: int | None = None
     ) -> Call[Settled]:
-        """Give messages back, to come again at once or after ``delay`` seconds, uncharged."""
+        """Return messages without counting a failure, due at once or after ``delay`` seconds."""
         return _settle("release", leases, delay_s=delay)
 
     # -- Deliveries, replays ---------------------------------------------------------------------
 
     def delivery(self, id: str) -> Call[Resource]:
-        """A delivery with its attempts."""
+        """Return a delivery with its attempts."""
         return _get("deliveries", id)
 
     def deliveries(
@@ -366,7 +366,7 @@ class Operations:
         from_: datetime | None = None,
         to: datetime | None = None,
     ) -> Pages[Resource]:
-        """The deliveries of a consumer, newest first."""
+        """List the deliveries of a consumer, newest first."""
         params = given(state=state, outcome=outcome, event_type=event_type, from_=from_, to=to)
         return Pages(_path("channels", channel, "consumers", consumer, "deliveries"), dict, params)
 
@@ -380,18 +380,18 @@ class Operations:
         from_: datetime | None = None,
         to: datetime | None = None,
     ) -> Pages[Resource]:
-        """The dead deliveries of a consumer, newest first."""
+        """List the dead letters of a consumer, newest first."""
         place = _path("channels", channel, "consumers", consumer, "dead-letters")
         params = given(outcome=outcome, event_type=event_type, from_=from_, to=to)
         return Pages(place, dict, params)
 
     def replay_delivery(self, id: str, *, reason: str | None = None) -> Call[Resource]:
-        """Send a finished delivery again, now and with all its attempts."""
+        """Send a finished delivery again now, with a new budget of attempts."""
         said = given(reason=reason)
         return _post(_path("deliveries", id, "replay"), said, is_repeatable=False)
 
     def cancel_delivery(self, id: str, *, reason: str | None = None) -> Call[Resource]:
-        """Take a queued delivery back."""
+        """Cancel a queued delivery."""
         said = given(reason=reason)
         return _post(_path("deliveries", id, "cancel"), said, is_repeatable=False)
 
@@ -411,10 +411,10 @@ class Operations:
         rate_per_second: float | None = None,
         reason: str | None = None,
     ) -> Call[Resource]:
-        """Send again what matches all conditions, each delivery at most once.
+        """Replay the deliveries that match all conditions, each at most once.
 
-        ``states`` is ``["dead"]`` unless given; ``ids`` are ids of deliveries. With ``dry_run``
-        nothing is sent: the result says how many match.
+        ``states`` defaults to ``["dead"]``; ``ids`` are ids of deliveries. With ``dry_run`` the
+        broker sends nothing, and the result has the number of matches.
         """
         chosen = given(
             channel=channel,
@@ -433,15 +433,15 @@ class Operations:
         return _post(_path("replays"), said, is_repeatable=dry_run)
 
     def replay_progress(self, id: str) -> Call[Resource]:
-        """A replay with its progress."""
+        """Return a replay with its progress."""
         return _get("replays", id)
 
     def replays(self, *, state: str | None = None) -> Pages[Resource]:
-        """The replays, newest first."""
+        """List the replays, newest first."""
         return Pages(_path("replays"), dict, given(state=state))
 
     def cancel_replay(self, id: str) -> Call[Resource]:
-        """Stop a replay; what it has queued is sent all the same."""
+        """Stop a replay. Deliveries that it has already queued are still sent."""
         return _post(_path("replays", id, "cancel"), {}, is_repeatable=False)
 
     def backfill(
@@ -456,7 +456,7 @@ class Operations:
         rate_per_second: float | None = None,
         reason: str | None = None,
     ) -> Call[Resource]:
-        """Give a consumer the stored messages that it wants and has no delivery of."""
+        """Create deliveries of stored messages that match a consumer's filter and it never got."""
         said = given(
             event_types=event_types,
             from_=from_,
@@ -468,7 +468,7 @@ class Operations:
         return _post(_path("channels", channel, "consumers", consumer, "backfill"), said)
 
     def expected(self, channel: str, consumer: str, *, after: str | None = None) -> Pages[Resource]:
-        """What a consumer was meant to get, oldest first, behind the message ``after``."""
+        """List the messages sent to a consumer, oldest first, after the message ``after``."""
         place = _path("channels", channel, "consumers", consumer, "messages")
         return Pages(place, dict, given(after=after, limit=200))
 
@@ -479,10 +479,10 @@ class ScheduleOperations:
     channel: str
 
     def put(self, /, name: str, body: Any = None, **fields: Any) -> Call[Resource]:
-        """Create a schedule, or replace it. The same call twice changes nothing.
+        """Create or replace a schedule. Idempotent.
 
-        ``cron="0 9 * * 1-5"`` or ``every=seconds`` says when, ``body`` what is published. The
-        other fields are those of docs/api.md, "Schedules".
+        ``cron="0 9 * * 1-5"`` or ``every=seconds`` sets the times, ``body`` the message. See
+        docs/api.md, "Schedules", for the other fields.
         """
         return _write(
             "PUT",
@@ -495,27 +495,27 @@ class ScheduleOperations:
         return _write("PATCH", _schedules(self.channel, name), _schedule_fields(fields))
 
     def get(self, name: str) -> Call[Resource]:
-        """A schedule, with its next occurrences and what became of the last ones."""
+        """Return a schedule, with its next occurrences and the results of the last ones."""
         return Call("GET", _schedules(self.channel, name), _json)
 
     def list(self, *, state: str | None = None) -> Pages[Resource]:
-        """The schedules of the channel, newest first, without their bodies."""
+        """List the schedules of the channel, newest first, without their bodies."""
         return Pages(_schedules(self.channel), dict, given(state=state))
 
     def delete(self, name: str) -> Call[None]:
-        """Forget a schedule; its messages stay."""
+        """Delete a schedule. Its messages are kept."""
         return Call("DELETE", _schedules(self.channel, name), _nothing)
 
     def pause(self, name: str) -> Call[Resource]:
-        """Publish nothing until `resume`."""
+        """Pause a schedule: publish nothing until `resume`."""
         return _write("POST", _schedules(self.channel, name, "pause"))
 
     def resume(self, name: str) -> Call[Resource]:
-        """Go on; what was due meanwhile is not published."""
+        """Resume a schedule. Occurrences during the pause are not published."""
         return _write("POST", _schedules(self.channel, name, "resume"))
 
     def run(self, name: str) -> Call[Message]:
-        """Publish the schedule's message once more, now."""
+        """Publish the schedule's message now, in addition to its occurrences."""
         return Call(
             "POST",
             _schedules(self.channel, name, "run"),
@@ -589,7 +589,7 @@ def _write(
     version: int | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Call[Resource]:
-    """A call that leaves the object in the same state when it is made twice."""
+    """Return a write that is idempotent, unless it has a ``version``."""
     headers = {} if said is None else {"Content-Type": "application/json"}
     if version is not None:
         headers["If-Match"] = f'"{version}"'
@@ -600,7 +600,7 @@ def _write(
         params=params or {},
         headers=headers,
         content=None if said is None else as_json(said),
-        # The repeat of a write that had its effect would meet the version that it made.
+        # If the write took effect, a repeat would conflict with the new version.
         is_repeatable=version is None,
     )
 
@@ -633,7 +633,7 @@ def _settle(what: str, leases: Lease | Iterable[Lease], **fields: Any) -> Call[S
     listed = [leases] if isinstance(leases, (str, ReceivedMessage)) else list(leases)
     names = [one if isinstance(one, str) else one.lease for one in listed]
     if len(names) > MAX_LEASES:
-        raise ValueError(f"{len(names)} leases in one call; {MAX_LEASES} are allowed.")
+        raise ValueError(f"{len(names)} leases in one call; the limit is {MAX_LEASES}.")
     return Call(
         "POST",
         _path("leases", what),

@@ -7,9 +7,10 @@
 
     app.include_router(hooks.fastapi_router("/hooks"))
 
-Each request is verified (signature, age), deduplicated, and given to the first handler whose
-pattern matches. When the handler returns, the message is delivered. `Retry` has it sent again
-later, `Reject` never again, any other exception as the consumer's retry policy says.
+`Hooks` verifies each request (signature, age), deduplicates it, and calls the first handler whose
+pattern matches. When the handler returns, the message counts as delivered. If the handler raises
+`Retry`, the broker sends the message again later; after `Reject`, never; after any other exception,
+as the consumer's retry policy says.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 NEVER = {"Hookstation-Retry": "never"}
-"""Tells the broker that another attempt is of no use (docs/api.md, "What your answer means")."""
+"""Tells the broker not to retry (docs/api.md, "What your answer means")."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A message as it was delivered. Its fields are those of docs/api.md."""
+    """A delivered message. docs/api.md describes its fields."""
 
     id: str
-    """The same at every attempt and replay."""
+    """The id of the message, the same in every attempt and replay."""
     event_type: str
     channel: str
     consumer: str
@@ -80,19 +81,19 @@ class Event:
     is_replay: bool
     is_test: bool
     ack_url: str
-    """Where to acknowledge later; empty unless the consumer is registered with ``ack``."""
+    """The URL for a later acknowledgement; empty unless the consumer has ``ack`` on."""
     content_type: str
     headers: Mapping[str, str] = field(repr=False)
-    """All headers of the request, their names in lower case."""
+    """All headers of the request, with lower-case names."""
     body: bytes = field(repr=False)
 
     def json(self) -> Any:
-        """The body, read as JSON."""
+        """Parse the body as JSON."""
         return json.loads(self.body)
 
     @classmethod
     def of(cls, headers: Mapping[str, str], body: bytes) -> Event:
-        """Read a verified request."""
+        """Create an event from a verified request."""
         return cls(
             id=headers["webhook-id"],
             event_type=headers.get("hookstation-event-type", ""),
@@ -113,7 +114,7 @@ class Event:
 
 
 class Response(NamedTuple):
-    """What to answer the broker."""
+    """A response to the broker."""
 
     status: int
     headers: dict[str, str]
@@ -121,14 +122,14 @@ class Response(NamedTuple):
 
     @classmethod
     def empty(cls) -> Response:
-        """The message is delivered."""
+        """Return a response that acknowledges the message."""
         return cls(204, {}, b"")
 
     @classmethod
     def problem(
         cls, status: int, detail: str, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """It is not; ``detail`` is shown to people beside the attempt."""
+        """Return a response that refuses it; the console shows ``detail`` with the attempt."""
         said = {"Content-Type": "application/json", **(headers or {})}
         return cls(status, said, json.dumps({"detail": detail}).encode())
 
@@ -141,13 +142,14 @@ class _Handler(NamedTuple):
 
 
 class Hooks:
-    """The handlers of one application, and the ways into it.
+    """The webhook handlers of one application, and its routes for web frameworks.
 
-    ``secret`` is the consumer's signing secret, or several while one replaces another, or a
-    function that returns them; ``HOOKSTATION_SECRET`` unless given. ``store`` remembers handled
-    messages, so that a repeat is acknowledged and not handled again; it acts as `once` on every
-    handler. ``tolerance`` is how many seconds a timestamp may be off. Samples that the broker sends
-    for a test are answered without a handler, unless ``handle_tests`` is true.
+    ``secret`` is the consumer's signing secret, several secrets during a rotation, or a function
+    that returns them; the default is ``HOOKSTATION_SECRET``. ``store`` stores which messages were
+    handled, so that a repeat is acknowledged but not handled again, as if each handler were
+    decorated with `once`. ``tolerance`` is the largest difference of a timestamp, in seconds. Test
+    samples of the broker are acknowledged without calling a handler, unless ``handle_tests`` is
+    true.
     """
 
     def __init__(
@@ -167,13 +169,13 @@ class Hooks:
         self._handlers: list[_Handler] = []
 
     def on(self, *patterns: str) -> Callable[[F], F]:
-        """Register a handler for event types: a name, ``order.*`` for all below, ``*`` for all.
+        """Register a handler for event types: a name, a pattern such as ``order.*``, or ``*``.
 
-        Its parameters say by their annotations what they get: `Event` the whole delivery, a
-        pydantic model, a dataclass, ``str``, ``bytes``, ``dict``, ``list`` or nothing the body. A
-        body that is none of that type is rejected. The handler may be a coroutine function.
-        Handlers are asked in the order of their registration, and the first that matches is
-        called. What no handler matches is rejected: register ``*`` to accept it.
+        The annotation of each parameter selects its argument: `Event` the whole delivery; a
+        pydantic model, a dataclass, ``str``, ``bytes``, ``dict``, ``list`` or no annotation the
+        body. A body that does not fit the type is rejected. The handler may be a coroutine
+        function. The first registered handler that matches is called. If none matches, the message
+        is rejected; register ``*`` to accept all others.
         """
 
         def register(function: F) -> F:
@@ -193,7 +195,7 @@ class Hooks:
     # -- Handle a request ------------------------------------------------------------------------
 
     def handle(self, headers: Mapping[str, str], body: bytes) -> Response:
-        """The response to a request; for frameworks that block."""
+        """Handle a request and return the response, in blocking frameworks."""
         try:
             event, handler = self._find(headers, body)
             if handler is not None:
@@ -210,7 +212,7 @@ class Hooks:
         return Response.empty()
 
     async def handle_async(self, headers: Mapping[str, str], body: bytes) -> Response:
-        """The same for asyncio. A handler that is no coroutine function runs in a thread."""
+        """Like `handle`, for asyncio. Handlers that are not coroutine functions run in a thread."""
         try:
             event, handler = self._find(headers, body)
             if handler is not None:
@@ -228,15 +230,18 @@ class Hooks:
         return Response.empty()
 
     def refuse(self, headers: Mapping[str, str]) -> Response | None:
-        """The refusal of a request whose body should not be read; None to go on.
+        """Return an error response before the body is read, or None if it may be read.
 
-        The broker always says how long a body is. Anybody else may send without an end.
+        Refuses requests without ``Content-Length``, which the broker always sends, and bodies that
+        are too large.
         """
         length = headers.get("content-length", "")
         if not (length.isascii() and length.isdigit()):
-            return Response.problem(411, "Content-Length is needed.")
+            return Response.problem(411, "Content-Length is required.")
         if int(length) > self._max_body_bytes:
-            return Response.problem(413, f"{self._max_body_bytes} bytes are allowed.", NEVER)
+            return Response.problem(
+                413, f"The body is larger than {self._max_body_bytes} bytes.", NEVER
+            )
         return None
 
     def _find(self, headers: Mapping[str, str], body: bytes) -> tuple[Event, _Handler | None]:
@@ -260,7 +265,7 @@ class Hooks:
     # -- Web frameworks --------------------------------------------------------------------------
 
     def starlette_routes(self, path: str = "/hooks") -> list[Any]:
-        """Routes for ``Starlette(routes=[...])``."""
+        """Return routes for ``Starlette(routes=[...])``."""
         from starlette.requests import Request
         from starlette.responses import Response as StarletteResponse
         from starlette.routing import Route
@@ -274,13 +279,13 @@ class Hooks:
         return [Route(path, receive, methods=["POST"], name="hookstation")]
 
     def fastapi_router(self, path: str = "/hooks") -> Any:
-        """A router for ``app.include_router(...)``."""
+        """Return a router for ``app.include_router(...)``."""
         from fastapi import APIRouter
 
         return APIRouter(routes=self.starlette_routes(path))
 
     def flask_blueprint(self, path: str = "/hooks", name: str = "hookstation") -> Any:
-        """A blueprint for ``app.register_blueprint(...)``. Exempt it from CSRF protection."""
+        """Return a blueprint for ``app.register_blueprint(...)``. Exempt it from CSRF checks."""
         from flask import Blueprint, request
         from flask import Response as FlaskResponse
 
@@ -295,7 +300,7 @@ class Hooks:
         return blueprint
 
     def django_urls(self, path: str = "hooks", name: str = "hookstation") -> list[Any]:
-        """URL patterns for ``urlpatterns``. Exempt from CSRF protection: the signature protects."""
+        """Return URL patterns for ``urlpatterns``. The signature replaces the CSRF check."""
         from django.http import HttpRequest, HttpResponse
         from django.urls import path as django_path
         from django.views.decorators.csrf import csrf_exempt
@@ -312,14 +317,14 @@ class Hooks:
 
 
 def _matches(pattern: str, event_type: str) -> bool:
-    """Whether a pattern means an event type, by the broker's own rule."""
+    """Return whether a pattern matches an event type, by the broker's rule."""
     if pattern.endswith(".*"):
         return event_type.startswith(pattern[:-1])
     return pattern == "*" or pattern == event_type != ""
 
 
 def _arguments_of(function: Callable[..., Any]) -> Callable[[Event], list[Any]]:
-    """What the parameters of a handler get of an event."""
+    """Return a function that makes the arguments of a handler from an event."""
     hints = typing.get_type_hints(function)
     makers: list[Callable[[Event], Any]] = []
     for parameter in inspect.signature(function).parameters.values():
@@ -337,22 +342,22 @@ def _body_maker(parse: Callable[[bytes], Any]) -> Callable[[Event], Any]:
         try:
             return parse(event.body)
         except ValueError as error:
-            raise Reject(f"The body cannot be used: {error}") from error
+            raise Reject(f"The body is invalid: {error}") from error
 
     return make
 
 
 def _response_to(error: Exception) -> Response:
-    """What to answer after an error, so that the broker does what it means."""
+    """Return the response to an error, so that the broker retries or rejects accordingly."""
     if isinstance(error, SignatureError):
-        logger.warning("a request was refused: %s", error)
+        logger.warning("request refused: %s", error)
         return Response.problem(401, str(error))
     if isinstance(error, Reject):
-        logger.warning("a message was rejected: %s", error)
+        logger.warning("message rejected: %s", error)
         return Response.problem(422, str(error), NEVER)
     if isinstance(error, Retry):
-        # After a 503 the broker pauses the whole consumer, after a 409 this delivery alone.
+        # After a 503 the broker pauses the whole consumer, after a 409 only this delivery.
         wait = {"Retry-After": str(math.ceil(error.after))}
         return Response.problem(503 if error.pause else 409, str(error), wait)
-    logger.error("a handler failed", exc_info=error)
+    logger.error("handler failed", exc_info=error)
     return Response.problem(500, type(error).__name__)

@@ -1,4 +1,4 @@
-"""Compare what the broker says a consumer was given with what the consumer has seen."""
+"""Compare the broker's record of a consumer's messages with the consumer's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_REPLAYED_IDS = 1000
-"""Deliveries that one replay may name."""
+"""Most deliveries that one replay may name."""
 
 _FINISHED = frozenset({"Delivered", "Dead", "Cancelled"})
 
@@ -16,25 +16,25 @@ class Reconciliation:
     """The differences between the broker's record and the consumer's own (S4-44)."""
 
     checked: int = 0
-    """Messages that were compared."""
+    """Number of messages compared."""
     missing: list[dict[str, Any]] = field(default_factory=list)
-    """Delivered as the broker says, and not seen by the consumer."""
+    """Messages that the broker delivered and the consumer has not seen."""
     dead: list[dict[str, Any]] = field(default_factory=list)
-    """Given up, and not seen by the consumer."""
+    """Messages whose delivery is dead and that the consumer has not seen."""
     open: int = 0
-    """Not finished yet."""
+    """Number of messages whose delivery is not finished."""
     last: str | None = None
-    """Pass it as ``after`` the next time: everything up to it is finished and was compared."""
+    """Pass it as ``after`` the next time: all messages up to it are finished and compared."""
     replays: list[dict[str, Any]] = field(default_factory=list)
-    """What was started to send the missing ones again."""
+    """Replays that were started to send the missing ones again."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is missing and nothing is dead."""
+        """Whether no message is missing or dead."""
         return not self.missing and not self.dead
 
     def add(self, item: dict[str, Any], seen: bool) -> None:
-        """Take one item of the broker's list into account."""
+        """Add one item of the broker's list."""
         self.checked += 1
         if item["state"] not in _FINISHED:
             self.open += 1
@@ -46,11 +46,11 @@ class Reconciliation:
             self.last = item["message_id"]
 
     def batches(self) -> list[list[str]]:
-        """The ids of the deliveries to be replayed, as many as a replay may name."""
+        """Return the ids of the deliveries to replay, in batches that one replay may name."""
         ids = [item["delivery_id"] for item in self.missing + self.dead]
         return [ids[n : n + MAX_REPLAYED_IDS] for n in range(0, len(ids), MAX_REPLAYED_IDS)]
 
 
 def replay_of(ids: list[str]) -> dict[str, Any]:
-    """The arguments of the replay that sends these deliveries again, delivered ones too."""
+    """Return the arguments of a replay of these deliveries, including delivered ones."""
     return {"ids": ids, "states": ["delivered", "dead"], "reason": "reconciliation"}

@@ -12,7 +12,7 @@ from typing import Union
 from hookstation_client.errors import SignatureError
 
 TOLERANCE_S = 300
-"""How far a timestamp may be off, in seconds, as Standard Webhooks recommends."""
+"""Largest difference of a timestamp in seconds, as Standard Webhooks recommends."""
 
 _PREFIX = "whsec_"
 
@@ -20,9 +20,9 @@ Secrets = Union[str, Iterable[str]]
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes | str) -> str:
-    """The signature of a body, as it stands in ``webhook-signature``: ``v1,`` and base64.
+    """Return the signature of a body for ``webhook-signature``: ``v1,`` and base64.
 
-    ``secret`` is ``whsec_`` and base64, ``timestamp`` is Unix seconds.
+    ``secret`` is ``whsec_`` and base64, ``timestamp`` is in Unix seconds.
     """
     return _signature(_key(secret), message_id, str(int(timestamp)), _bytes(body))
 
@@ -35,25 +35,25 @@ def verify(
     tolerance: int = TOLERANCE_S,
     now: float | None = None,
 ) -> str:
-    """Check that a webhook was signed with the secret, lately; returns its ``webhook-id``.
+    """Check the signature and the timestamp of a webhook; return its ``webhook-id``.
 
-    ``secret`` may be several, while one replaces another. ``headers`` are those of the request, in
-    any spelling, ``body`` its exact bytes. Raises `SignatureError` when no signature matches, or
-    the timestamp is more than ``tolerance`` seconds from ``now``.
+    ``secret`` may be several secrets, during a rotation. ``headers`` are those of the request, in
+    any letter case, ``body`` its exact bytes. Raises `SignatureError` if no signature matches, or
+    if the timestamp differs from ``now`` by more than ``tolerance`` seconds.
     """
     found = {name.lower(): value for name, value in headers.items()}
     try:
         message_id = found["webhook-id"]
         timestamp = found["webhook-timestamp"]
-        # Bytes: `compare_digest` refuses text beyond ASCII, and the header is a stranger's.
+        # Bytes, because `compare_digest` raises for non-ASCII text, which anybody may send.
         signatures = found["webhook-signature"].encode(errors="replace").split(b" ")
     except KeyError as missing:
         raise SignatureError(f"The header {missing.args[0]} is missing.") from None
     if not (timestamp.isascii() and timestamp.isdigit()):
-        raise SignatureError("webhook-timestamp is no whole number of seconds.")
+        raise SignatureError("webhook-timestamp is not a whole number of seconds.")
     distance = (time.time() if now is None else now) - int(timestamp)
     if abs(distance) > tolerance:
-        raise SignatureError(f"The timestamp is {distance:.0f} s off; {tolerance} s are allowed.")
+        raise SignatureError(f"The timestamp is {distance:.0f} s off; the limit is {tolerance} s.")
     content = _bytes(body)
     for one in [secret] if isinstance(secret, str) else secret:
         expected = _signature(_key(one), message_id, timestamp, content).encode()
@@ -70,11 +70,11 @@ def _signature(key: bytes, message_id: str, timestamp: str, body: bytes) -> str:
 def _key(secret: str) -> bytes:
     encoded = secret[len(_PREFIX) :] if secret.startswith(_PREFIX) else secret
     try:
-        key = base64.b64decode(encoded + "==")  # Padding that is not needed is skipped.
+        key = base64.b64decode(encoded + "==")  # Decoding ignores superfluous padding.
     except (binascii.Error, ValueError):
-        raise ValueError("The secret is no base64 behind `whsec_`.") from None
+        raise ValueError("The secret is not base64 after `whsec_`.") from None
     if not key:
-        # Anybody could sign with it.
+        # Anybody could sign with an empty key.
         raise ValueError("The secret is empty.")
     return key
 

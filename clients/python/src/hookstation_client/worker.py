@@ -1,4 +1,4 @@
-"""Workers of a pull consumer: receive, call a handler, settle; leases are extended meanwhile."""
+"""Workers of a pull consumer: receive, call a handler, extend leases, settle."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ logger = logging.getLogger("hookstation_client.worker")
 CONCURRENCY = 8
 LEASE_S = 30
 WAIT_S = 5.0
-"""Seconds that one call waits for messages: so long the end of a worker may take, too."""
+"""Seconds for which one call waits for messages. Stopping may take as long."""
 SHUTDOWN_TIMEOUT_S = 30.0
 AFTER_FAILURE_S = 2.0
-"""Pause after a call that failed in spite of its retries."""
+"""Seconds to wait after a receive call whose retries failed."""
 
 _PASSING = (ConnectionFailed, RateLimited, Unavailable)
-"""Errors that end by themselves; any other ends the worker."""
+"""Temporary errors; any other error ends the worker."""
 
 
 class _Common:
-    """The settings of a worker and the messages that it holds."""
+    """The settings of a worker and the messages that it has leased."""
 
     def __init__(
         self,
@@ -122,21 +122,22 @@ class _Common:
 class Worker(_Common):
     """Runs ``handler(delivery)`` for each message of a pull consumer, in threads (S0-67).
 
-    When the handler returns, the message is acknowledged. `Retry` lets it come again after its
-    time, `Reject` makes it a dead letter at once, any other exception is a failed attempt. Leases
-    are extended as long as the handler runs.
-    At most ``concurrency`` messages are held at a time.
+    When the handler returns, the worker acknowledges the message. If the handler raises `Retry`,
+    the message is delivered again after that time; after `Reject` it is a dead letter at once; any
+    other exception is a failed attempt. The worker extends the lease while the handler runs. It
+    leases at most ``concurrency`` messages at a time.
 
-    `run` ends after SIGTERM, SIGINT or `stop`: it receives no more, and waits up to
-    ``shutdown_timeout`` seconds for the handlers that run. The messages of those that do not end
-    come back when their leases end. A second signal acts as if there were no worker.
+    `run` ends after SIGTERM, SIGINT or `stop`: it receives no more messages, and waits up to
+    ``shutdown_timeout`` seconds for running handlers. Messages of handlers that do not end in time
+    are delivered again when their leases end. A second signal has its default effect.
 
-    Where the client has the address of a gRPC server (``grpc``) and grpcio is installed, messages
-    and settlements go over one stream. While that cannot be reached, the worker uses the REST API.
+    If the client has the address of a gRPC server (``grpc``) and grpcio is installed, the worker
+    receives and settles messages over one stream. While it cannot reach that server, it uses the
+    REST API.
 
-    ``lease`` and ``wait`` are seconds. With ``resume`` the worker begins with what a former worker
-    of the same ``worker_id`` held when it died. With ``sticky`` messages of an ordering key go to
-    the same worker.
+    ``lease`` and ``wait`` are in seconds. With ``resume`` the worker first receives the messages
+    that a killed worker with the same ``worker_id`` had leased. With ``sticky`` messages of an
+    ordering key go to the same worker.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Worker(_Common):
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Work until a signal or `stop`. Raises an error that does not end by itself."""
+        """Run until a signal or `stop`. Raises errors that are not temporary."""
         ended = threading.Event()
         heartbeat = threading.Thread(target=self._extend_leases, args=(ended,), daemon=True)
         heartbeat.start()
@@ -195,14 +196,14 @@ class Worker(_Common):
             heartbeat.join()
 
     def stop(self) -> None:
-        """Receive no more. May be called by any thread, by a handler, and by a signal handler."""
+        """Stop receiving. Any thread, a handler and a signal handler may call it."""
         self._stopping.set()
 
     def _receive(self, pool: ThreadPoolExecutor) -> None:
         with self._changed:
             free = self.concurrency - self._running
             if not free:
-                # A signal handler cannot notify: it might interrupt whoever holds the lock.
+                # `stop` cannot notify: a signal handler may interrupt the thread with the lock.
                 self._changed.wait(timeout=0.5)
                 return
         try:
@@ -304,7 +305,7 @@ class Worker(_Common):
         except LeaseLost as error:
             logger.warning("%s", error)
         except HookstationError as error:
-            logger.warning("cannot settle, the message comes again: %s", error)
+            logger.warning("cannot settle, the message will be delivered again: %s", error)
 
     def _extend_leases(self, ended: threading.Event) -> None:
         while not ended.wait(self.lease / 3):
@@ -328,7 +329,7 @@ class Worker(_Common):
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Stop at SIGTERM and SIGINT, where this thread may say so."""
+        """Stop at SIGTERM and SIGINT, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -351,7 +352,7 @@ class Worker(_Common):
 
 
 class AsyncWorker(_Common):
-    """The same for asyncio: ``await handler(delivery)`` in a task for each message."""
+    """`Worker` for asyncio: awaits ``handler(delivery)`` in a task for each message."""
 
     def __init__(
         self,
@@ -385,8 +386,8 @@ class AsyncWorker(_Common):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Work until a signal or `stop`. Raises an error that does not end by itself."""
-        # Made here: before Python 3.10 an event belongs to the loop in which it was made.
+        """Run until a signal or `stop`. Raises errors that are not temporary."""
+        # Created here: before Python 3.10 an event belongs to the loop that is current then.
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         heartbeat = asyncio.create_task(self._extend_leases())
@@ -407,7 +408,7 @@ class AsyncWorker(_Common):
                 await heartbeat
 
     def stop(self) -> None:
-        """Receive no more."""
+        """Stop receiving."""
         if self._stopping is not None:
             self._stopping.set()
 
@@ -509,7 +510,7 @@ class AsyncWorker(_Common):
                 delivery.body = await self.client.body(delivery.id)
             await self.handler(delivery)
         except asyncio.CancelledError:
-            # Not the message's fault; it comes back when its lease ends.
+            # Not a failure of the message: it is delivered again when its lease ends.
             self._held.pop(delivery.lease, None)
             raise
         except Exception as error:
@@ -529,7 +530,7 @@ class AsyncWorker(_Common):
         except LeaseLost as error:
             logger.warning("%s", error)
         except HookstationError as error:
-            logger.warning("cannot settle, the message comes again: %s", error)
+            logger.warning("cannot settle, the message will be delivered again: %s", error)
 
     async def _extend_leases(self) -> None:
         while True:
@@ -545,7 +546,7 @@ class AsyncWorker(_Common):
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Stop at SIGTERM and SIGINT, where the loop may listen to them."""
+        """Stop at SIGTERM and SIGINT, if the loop supports signal handlers."""
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGTERM, signal.SIGINT)
 
@@ -561,7 +562,7 @@ class AsyncWorker(_Common):
             for number in numbers:
                 loop.add_signal_handler(number, stop)
         except (NotImplementedError, RuntimeError, ValueError):
-            # Windows, and loops outside of the main thread.
+            # Windows, and loops that do not run in the main thread.
             yield
             return
         try:
@@ -571,7 +572,7 @@ class AsyncWorker(_Common):
 
 
 def refusal(message: ReceivedMessage, error: BaseException) -> dict[str, Any]:
-    """The arguments of the `nack` after a handler raised ``error``."""
+    """Return the arguments of `nack` for an error that a handler raised."""
     if isinstance(error, Retry):
         return {"delay": math.ceil(error.after), "error": str(error)}
     if isinstance(error, Reject):

@@ -1,6 +1,6 @@
 """Celery on Hookstation: an application changes ``from celery import ...`` to this module.
 
-What is covered, and what raises `NotCovered`, is listed in docs/clients/celery.md.
+docs/clients/celery.md lists the supported features, and those that raise `NotCovered`.
 """
 
 from __future__ import annotations

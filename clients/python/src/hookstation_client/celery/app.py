@@ -1,4 +1,4 @@
-"""The application: tasks by name, settings, and the sending of calls."""
+"""The application: registers tasks, holds settings, sends calls."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from hookstation_client.errors import Retry as Later
 from hookstation_client.receiving import Event, Hooks
 
 CONSUMER = "workers"
-"""The pull consumer of each queue."""
+"""Client id of the pull consumer of each queue."""
 PUSH_CONSUMER = "web"
-"""The push consumer of a queue that has one."""
+"""Client id of the push consumer of a queue, if it has one."""
 BACK_IN_S = 30
-"""When a message comes again that this process cannot run, because it does not know the task."""
+"""Seconds until the retry of a message whose task this process does not know."""
 MAX_ATTEMPTS = 100
-"""Of a message that no worker can run, because it does not know the task; then it is dead."""
+"""Attempts until a message is dead whose task no worker knows."""
 BATCH_MESSAGES = 200
 BATCH_BYTES = 8 * 1024 * 1024
 BEAT = "beat."
-"""Names of schedules that ``beat_schedule`` made begin so."""
+"""Prefix of the names of schedules that come from ``beat_schedule``."""
 OPTIONS = frozenset(
     {
         *("countdown", "eta", "expires", "priority", "queue", "task_id", "link", "link_error"),
@@ -57,23 +57,23 @@ OPTIONS = frozenset(
         *("group_index", "chain", "chord", "serializer", "retry"),
     }
 )
-"""Options of a call; any other raises NotCovered."""
+"""Supported options of a call; any other raises NotCovered."""
 
 _shared: list[Callable[[Celery], None]] = []
 _EVENT_TYPE = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
 
 class _Call(NamedTuple):
-    """A message that is to be sent."""
+    """A message to send."""
 
     queue: str
     outgoing: Outgoing
     is_repeated: bool
-    """Whether another run of the same task may have sent it, with other content."""
+    """Whether an earlier run of the same task may have sent it with other content."""
 
 
 class _Sending(threading.local):
-    """What the thread is about to send."""
+    """The messages that the current thread is about to send."""
 
     def __init__(self) -> None:
         self.batch: list[_Call] | None = None
@@ -81,20 +81,20 @@ class _Sending(threading.local):
 
 
 class Signal:
-    """Functions that are called with ``sender=app`` when the application is ready."""
+    """Calls its receivers with ``sender=app`` when the application is ready."""
 
     def __init__(self) -> None:
         self._receivers: list[Callable[..., Any]] = []
 
     def connect(self, receiver: Any = None, **options: Any) -> Any:
-        """Have a function called; a decorator."""
+        """Add a receiver; can be used as a decorator."""
         if receiver is None:
             return self.connect
         self._receivers.append(receiver)
         return receiver
 
     def send(self, sender: Any) -> None:
-        """Call each of them, once."""
+        """Call each receiver once."""
         receivers, self._receivers = self._receivers, []
         for receiver in receivers:
             receiver(sender=sender)
@@ -103,8 +103,8 @@ class Signal:
 class Celery:
     """A Celery application whose broker is Hookstation.
 
-    ``broker`` may stay what it was, as long as ``HOOKSTATION_URL`` and ``HOOKSTATION_KEY`` are set.
-    Results are kept where ``backend`` is set, to whatever: they are kept by Hookstation.
+    If ``HOOKSTATION_URL`` and ``HOOKSTATION_KEY`` are set, ``broker`` may keep its previous value.
+    If ``backend`` has any value, results are stored, always in Hookstation.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class Celery:
     def config_from_object(
         self, obj: Any, silent: bool = False, force: bool = False, namespace: str | None = None
     ) -> None:
-        """Take the settings of a module or an object; ``namespace="CELERY"`` of Django's."""
+        """Read settings of a module or object; ``namespace="CELERY"`` reads Django's."""
         self.conf.read(obj, namespace)
 
     def set_current(self) -> None:
-        """Be the application of shared tasks."""
+        """Make this the current application, which sends shared tasks."""
         if self in canvas._apps:
             canvas._apps.remove(self)
         canvas._apps.append(self)
@@ -161,7 +161,7 @@ class Celery:
 
     @property
     def client(self) -> Hookstation:
-        """The native client by which everything is sent."""
+        """The Hookstation client that sends all messages."""
         with self._lock:
             if self._client is None:
                 url, key = self.conf.address
@@ -175,7 +175,7 @@ class Celery:
             self._client = None
 
     def require_backend(self, what: str) -> None:
-        """Raises ImproperlyConfigured where no results are kept."""
+        """Raise ImproperlyConfigured if no result backend is set."""
         if not self.conf.result_backend:
             raise ImproperlyConfigured(
                 f"No result backend is configured, and {what} needs one: Celery(backend=...)."
@@ -190,11 +190,11 @@ class Celery:
     def task(self, **options: Any) -> Callable[[Callable[..., Any]], Task]: ...
 
     def task(self, *args: Any, **options: Any) -> Any:
-        """Make a task of a function; a decorator, with or without options."""
+        """Make a function a task. A decorator, with or without options."""
         if len(args) == 1 and callable(args[0]) and not options:
             return self._task(args[0])
         if args:
-            raise TypeError("@app.task() takes named options alone.")
+            raise TypeError("@app.task() accepts only keyword arguments.")
         return lambda fun: self._task(fun, **options)
 
     def _task(
@@ -214,7 +214,7 @@ class Celery:
         return self.tasks[name]
 
     def register_task(self, task: Any, **options: Any) -> Task:
-        """Register a task that is a class, or an instance of one."""
+        """Register a task class or an instance of one."""
         check_options(options)
         task = task() if isinstance(task, type) else task
         vars(task).update(options)
@@ -226,17 +226,17 @@ class Celery:
         return found
 
     def gen_task_name(self, name: str, module: str) -> str:
-        """The name of a task without one: that of its module and its own."""
+        """Return the default name of a task: module and function name."""
         return f"{self.main if module == '__main__' and self.main else module}.{name}"
 
     def autodiscover_tasks(
         self, packages: Any = None, related_name: str | None = "tasks", force: bool = False
     ) -> None:
-        """Import ``tasks`` of each package when a worker starts; by default of Django's apps."""
+        """Import ``tasks`` of each package, by default of Django's apps, when a worker starts."""
         self.on_after_finalize.connect(lambda sender: _import_related(packages, related_name))
 
     def finalize(self) -> None:
-        """Be ready: import what ``imports`` and ``include`` name; call what was connected."""
+        """Import the modules in ``imports`` and ``include``, and send the signals."""
         for module in (*self.conf.imports, *self.conf.include):
             importlib.import_module(module)
         self.on_after_finalize.send(self)
@@ -245,7 +245,7 @@ class Celery:
     def add_periodic_task(
         self, schedule: Any, sig: Any, args: Any = (), kwargs: Any = None, **options: Any
     ) -> str:
-        """Add a signature to ``beat_schedule``; returns its name there."""
+        """Add a signature to ``beat_schedule`` and return the name of its entry."""
         name = str(options.pop("name", None) or repr(sig))
         call = sig.clone(args, kwargs)
         self.conf.beat_schedule = {
@@ -263,12 +263,12 @@ class Celery:
     # -- Sending ---------------------------------------------------------------------------------
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Send a call of a task by its name; when it returns, the broker has stored it.
+        """Send a call of a task by its name. When it returns, the broker has stored the call.
 
-        Options are ``countdown`` (seconds) or ``eta``, ``expires`` (seconds or an instant),
+        Options are ``countdown`` (seconds) or ``eta``, ``expires`` (seconds or a datetime),
         ``priority``, ``queue``, ``task_id``, ``link``, ``link_error``, ``headers`` and
-        ``ignore_result``. Raises NotCovered for another one, `OperationalError` where the broker
-        cannot take it now, and the client's errors where it refuses it.
+        ``ignore_result``. Raises NotCovered for other options, `OperationalError` if the broker
+        is unavailable, and the client's other errors if it refuses the call.
         """
         if self.conf.task_always_eager and name in self.tasks:
             return self.tasks[name].apply(args, kwargs, **options)
@@ -281,14 +281,14 @@ class Celery:
         return self.AsyncResult(message.id or task_id)
 
     def send_again(self, call: Any, **options: Any) -> None:
-        """Send a retry, once, even if the task that sends it is run twice."""
+        """Send a retry, only once even if the task that sends it runs twice."""
         with self.repeated():
             options = {**call.options, **options}
             self.send_task(call.task, call.args, call.kwargs, **options)
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
-        """Within it, a message that was sent before by another run of the same task is sent."""
+        """Context in which a message that an earlier run of the task sent counts as sent."""
         before, self._sending.is_repeated = self._sending.is_repeated, True
         try:
             yield
@@ -297,7 +297,7 @@ class Celery:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Send what is sent within it together at its end, each queue's in one transaction."""
+        """Context that sends its messages at its end, those of each queue in one transaction."""
         if self._sending.batch is not None:
             yield
             return
@@ -310,21 +310,21 @@ class Celery:
         self._send_all(collected)
 
     def AsyncResult(self, task_id: str, **options: Any) -> AsyncResult:
-        """The result of a task."""
+        """Return the result of a task."""
         return AsyncResult(task_id, app=self, **options)
 
     def GroupResult(self, group_id: str, results: Any) -> GroupResult:
-        """The results of a group."""
+        """Return the results of a group."""
         return GroupResult(group_id, list(results), app=self)
 
     def signature(self, *args: Any, **options: Any) -> Any:
-        """A call of a task as a value, sent by this application."""
+        """Return a signature that this application sends."""
         return canvas.signature(*args, app=self, **options)
 
     def declare(self, queue: str) -> None:
-        """Make the queue's channel and its pull consumer, unless they are there.
+        """Create the queue's channel and pull consumer, unless they exist.
 
-        A channel that is there keeps its settings, and one that has other consumers its own.
+        An existing channel keeps its settings. If it has consumers, none is added.
         """
         if queue in self._declared:
             return
@@ -338,7 +338,7 @@ class Celery:
         self._declared.add(queue)
 
     def put_beat_schedule(self) -> None:
-        """Write ``beat_schedule`` into the broker's schedules, and delete those it has no more."""
+        """Write ``beat_schedule`` to the broker's schedules, and delete removed entries."""
         wanted: dict[str, set[str]] = {self.conf.task_default_queue: set()}
         for name, entry in self.conf.beat_schedule.items():
             queue, slug, fields = self._schedule(name, entry)
@@ -349,7 +349,7 @@ class Celery:
             self._forget_schedules(queue, wanted.get(queue, set()))
 
     def run_message(self, content: bytes, message_id: str, **place: Any) -> None:
-        """Run a task that was received: see `tracing.run`. Raises ValueError if there is none."""
+        """Run a received task, see `tracing.run`. Raises ValueError if the body has no task."""
         from hookstation_client.celery.tracing import run  # noqa: PLC0415 - it needs the app
 
         message = TaskMessage.decode(content)
@@ -358,14 +358,14 @@ class Celery:
         run(self, message, **place)
 
     def task_of(self, content: bytes) -> Task | None:
-        """The task that a message is for, if this application has it."""
+        """Return the task that a message calls, or None if this application does not have it."""
         try:
             return self.tasks.get(TaskMessage.decode(content).task)
         except ValueError:
             return None
 
     def acks_early(self, content: bytes) -> bool:
-        """Whether a received task asks to be acknowledged before it is run."""
+        """Return whether a received task is to be acknowledged before it runs."""
         task = self.task_of(content)
         late = task.acks_late if task and task.acks_late is not None else self.conf.task_acks_late
         return late is False
@@ -383,22 +383,22 @@ class Celery:
     # -- Push ------------------------------------------------------------------------------------
 
     def fastapi_router(self, path: str = "/tasks") -> Any:
-        """A router of FastAPI that runs the tasks that are pushed to it."""
+        """Return a FastAPI router that runs pushed tasks."""
         return self.hooks().fastapi_router(path)
 
     def flask_blueprint(self, path: str = "/tasks") -> Any:
-        """A blueprint of Flask that runs the tasks that are pushed to it."""
+        """Return a Flask blueprint that runs pushed tasks."""
         return self.hooks().flask_blueprint(path, name="hookstation_tasks")
 
     def django_urls(self, path: str = "tasks") -> list[Any]:
-        """URL patterns of Django that run the tasks that are pushed to them."""
+        """Return Django URL patterns that run pushed tasks."""
         return self.hooks().django_urls(path, name="hookstation_tasks")
 
     def hooks(self) -> Hooks:
-        """What receives pushed tasks: signed with ``webhook_secrets``, or ``HOOKSTATION_SECRET``.
+        """Return `Hooks` for pushed tasks, signed with ``webhook_secrets``.
 
-        A task is run within the request, and the response acknowledges it: it has to end within
-        the consumer's ``timeout_ms``.
+        The default secret is ``HOOKSTATION_SECRET``. A task runs within the request, and the
+        response acknowledges it, so it must end within the consumer's ``timeout_ms``.
         """
         hooks = Hooks(self.conf.webhook_secrets or None)
 
@@ -423,10 +423,11 @@ class Celery:
         return hooks
 
     def register_push(self, url: str, queue: str | None = None, **fields: Any) -> dict[str, Any]:
-        """Have a queue's tasks pushed to ``url``, where one of the above receives them.
+        """Make the broker push a queue's tasks to ``url``. Idempotent.
 
-        ``fields`` are those of a consumer (docs/api.md, "Consumers"). The result holds the signing
-        secret as ``secret`` once, when the consumer is new. Safe at each start.
+        One of the routes above must receive them. ``fields`` are those of a consumer (docs/api.md,
+        "Consumers"). Only the result that creates the consumer contains the signing secret, as
+        ``secret``.
         """
         queue = queue or self.conf.task_default_queue
         said = {"max_attempts": MAX_ATTEMPTS, "timeout_ms": 300_000, **fields}
@@ -436,7 +437,7 @@ class Celery:
             self.client.create_channel(queue, kind="queue", description="A queue of tasks")
         return self.client.register(queue, PUSH_CONSUMER, url=url, **said)
 
-    # -- Inside ----------------------------------------------------------------------------------
+    # -- Internal --------------------------------------------------------------------------------
 
     def _message(
         self, name: str, task_id: str | None, args: Any, kwargs: Any, options: dict[str, Any]
@@ -539,7 +540,7 @@ class Celery:
         return {route["queue"] for route in listed if isinstance(route, dict) and "queue" in route}
 
     def _schedule(self, name: str, entry: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-        """Queue, name and fields of the broker's schedule for one entry of ``beat_schedule``."""
+        """Return queue, name and fields of the broker's schedule for a ``beat_schedule`` entry."""
         known = {"task", "schedule", "args", "kwargs", "options"}
         options = dict(entry.get("options") or {})
         refused = [*(set(entry) - known), *(set(options) - {"queue", "priority"})]
@@ -597,7 +598,7 @@ def shared_task(**options: Any) -> Callable[[Callable[..., Any]], Task]: ...
 
 
 def shared_task(*args: Any, **options: Any) -> Any:
-    """A task of every application: it is sent by the current one."""
+    """Make a function a task of every application; the current one sends it."""
     if len(args) == 1 and callable(args[0]) and not options:
         return _share(args[0], {})
     return lambda fun: _share(fun, options)
@@ -630,12 +631,12 @@ def _check_call(options: dict[str, Any]) -> None:
 
 
 def _event_type(name: str) -> str | None:
-    """The task's name, where it can be an event type: then people see it in the console."""
+    """Return the task's name if it is a valid event type, so that the console shows it."""
     return name if len(name) <= 128 and _EVENT_TYPE.fullmatch(name) else None
 
 
 def _matching(routes: Any, name: str) -> Any:
-    """The route of a task among names, patterns and regular expressions."""
+    """Return the route of a task from routes by name, pattern or regular expression."""
     items = routes.items() if isinstance(routes, dict) else routes
     for pattern, route in items:
         if isinstance(pattern, re.Pattern):
@@ -647,7 +648,7 @@ def _matching(routes: Any, name: str) -> Any:
 
 
 def _parts(calls: list[_Call]) -> Iterator[list[_Call]]:
-    """As many as the broker takes in one request, each time."""
+    """Split the calls into parts that the broker accepts in one request."""
     part: list[_Call] = []
     size = 0
     for call in calls:
@@ -671,7 +672,7 @@ def _raise_unless_repeated(error: HookstationError, call: _Call | None = None) -
 
 def _import_related(packages: Any, related_name: str | None) -> None:
     if packages is None:
-        from django.apps import apps  # noqa: PLC0415 - only an application of Django asks for it
+        from django.apps import apps  # noqa: PLC0415 - only Django applications have it
 
         packages = [config.name for config in apps.get_app_configs()]
     for package in packages() if callable(packages) else packages:

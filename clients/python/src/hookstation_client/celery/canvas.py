@@ -1,9 +1,9 @@
-"""Signatures, chains, groups and chords: calls as values, put together.
+"""Signatures, chains, groups and chords: calls of tasks as values, and their combinations.
 
-A chain's message holds the calls that follow, and each step sends the next one. The tasks in a
-chord's header store their results; the one that finds all of them stored sends the body. All ids
-are chosen when the whole is sent, and messages that follow carry idempotency keys made of them: a
-task that is run twice, because a worker was killed, sends what follows once.
+The message of a chain contains the remaining calls, and each step sends the next one. The tasks in
+a chord's header store their results; the task that finds all of them stored sends the body. The
+application chooses all ids when it sends the whole, and the idempotency keys of later messages
+derive from them. So a task that runs twice because a worker was killed sends the next call once.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from hookstation_client.celery.result import AsyncResult
 
 _apps: list[Celery] = []
-"""The applications that were made, the current one last."""
+"""All applications, the current one last."""
 
 
 def current_app() -> Celery:
-    """The application that was made, or set as the current one, last."""
+    """Return the application that was created or made current last."""
     if not _apps:
-        raise RuntimeError("There is no application: make a Celery(...) first.")
+        raise RuntimeError("There is no application: create one with Celery(...).")
     return _apps[-1]
 
 
 class Signature(dict[str, Any]):
-    """A call of a task as a value. It is a dict, so that it can be sent."""
+    """A call of a task as a value. It is a dict, so that JSON can encode it."""
 
     subtask_type: str | None = None
 
@@ -56,7 +56,7 @@ class Signature(dict[str, Any]):
 
     @property
     def app(self) -> Celery:
-        """The application by which it is sent."""
+        """The application that sends it."""
         return self._app or current_app()
 
     @property
@@ -76,34 +76,34 @@ class Signature(dict[str, Any]):
 
     @property
     def kwargs(self) -> Any:
-        """Named arguments."""
+        """Keyword arguments."""
         return self["kwargs"]
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `Celery.send_task`."""
+        """Options for `Celery.send_task`."""
         options: dict[str, Any] = self["options"]
         return options
 
     @property
     def immutable(self) -> bool:
-        """Whether it takes no results of what runs before it."""
+        """Whether it ignores the results of previous tasks."""
         return bool(self["immutable"])
 
     @property
     def id(self) -> str | None:
-        """The task's id, once it is frozen."""
+        """The task's id; None until it is frozen."""
         return self.options.get("task_id")
 
     def set(self, immutable: bool | None = None, **options: Any) -> Signature:
-        """Change options of it; returns itself."""
+        """Change options; return itself."""
         if immutable is not None:
             self["immutable"] = immutable
         self.options.update(options)
         return self
 
     def clone(self, args: Any = (), kwargs: Any = None, **options: Any) -> Any:
-        """A copy, with further arguments in front, and with other options."""
+        """Return a copy with more arguments in front, and with other options."""
         if self.immutable:
             args, kwargs = (), {}
         copy = Signature(
@@ -119,9 +119,9 @@ class Signature(dict[str, Any]):
     partial = clone
 
     def freeze(self, task_id: str | None = None, **place: Any) -> AsyncResult:
-        """Choose the id that it will have; returns the result of it.
+        """Set the task id; return the result that the task will have.
 
-        ``place`` is its place in a whole: ``group_id``, ``group_index`` and ``chord``.
+        ``place`` is its place in a group or chord: ``group_id``, ``group_index`` and ``chord``.
         """
         if task_id:
             self.options["task_id"] = task_id
@@ -130,7 +130,7 @@ class Signature(dict[str, Any]):
         return self.app.AsyncResult(self.options["task_id"])
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Send it."""
+        """Send the call."""
         call = Signature.clone(self, args or (), kwargs, **_linked(self.options, options))
         task = self.app.tasks.get(self.task)
         if task is not None:
@@ -138,31 +138,31 @@ class Signature(dict[str, Any]):
         return self.app.send_task(self.task, call.args, call.kwargs, **call.options)
 
     def delay(self, *args: Any, **kwargs: Any) -> Any:
-        """Send it, with further arguments in front."""
+        """Send the call with more arguments in front."""
         return self.apply_async(args, kwargs)
 
     def apply(self, args: Any = (), kwargs: Any = None, **options: Any) -> Any:
-        """Run it here, and wait for it."""
+        """Run the task in this process and wait for it."""
         call = Signature.clone(self, args, kwargs, **options)
         return self.app.tasks[self.task].apply(call.args, call.kwargs, **call.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the task as a function, here and now."""
+        """Call the task as a function."""
         call = Signature.clone(self, args, kwargs)
         return self.app.tasks[self.task](*call.args, **call.kwargs)
 
     def link(self, callback: Any) -> Any:
-        """Send another one when it has succeeded; returns that one."""
+        """Send ``callback`` when the task succeeds; return it."""
         self.options["link"] = [*as_list(self.options.get("link")), callback]
         return callback
 
     def link_error(self, errback: Any) -> Any:
-        """Call another one when it has failed; returns that one."""
+        """Call ``errback`` when the task fails; return it."""
         self.options["link_error"] = [*as_list(self.options.get("link_error")), errback]
         return errback
 
     def on_error(self, errback: Any) -> Signature:
-        """As `link_error`; returns itself."""
+        """Like `link_error`; return itself."""
         self.link_error(errback)
         return self
 
@@ -173,7 +173,7 @@ class Signature(dict[str, Any]):
         given = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
         return f"{self.task}({', '.join(given)})"
 
-    def __hash__(self) -> int:  # type: ignore[override]  # as Celery's, it is one of its own
+    def __hash__(self) -> int:  # type: ignore[override]  # as in Celery, by identity
         return id(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -213,7 +213,7 @@ class _Chain(Signature):
         return last
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Send the first step; returns the result of the last one."""
+        """Send the first step; return the result of the last one."""
         if self.app.conf.task_always_eager:
             return self.apply(args or (), kwargs, **options)
         options = {**self.options, **_linked(self.options, options)}
@@ -252,7 +252,7 @@ class _Chain(Signature):
 
 
 class group(Signature):
-    """Tasks side by side. With a task behind it, ``group(...) | task``, it is a chord."""
+    """Tasks that run in parallel. ``group(...) | task`` is a chord."""
 
     subtask_type = "group"
 
@@ -275,13 +275,13 @@ class group(Signature):
     partial = clone
 
     def freeze(self, task_id: str | None = None, **place: Any) -> Any:
-        """The id is the group's; those of its tasks follow from it."""
+        """Set the group's id; the ids of its tasks derive from it."""
         if place.get("chord"):
             raise NotCovered("a group at the end of a chain in a chord's header")
         return self.frozen_as_header(task_id, None)
 
     def frozen_as_header(self, group_id: str | None, body: Any) -> Any:
-        """Choose the ids of its tasks; with a body they are those of a chord's header."""
+        """Set the ids of its tasks; ``body`` is that of the chord whose header it is."""
         if group_id:
             self.options["task_id"] = group_id
         group_id = str(self.options.setdefault("task_id", new_id()))
@@ -298,7 +298,7 @@ class group(Signature):
         return self.app.GroupResult(group_id, results)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Send all of them, those of a queue in one transaction."""
+        """Send all tasks, those of each queue in one transaction."""
         if self.app.conf.task_always_eager:
             return self.apply(args or (), kwargs, **options)
         options = {**self.options, **_linked(self.options, options)}
@@ -309,7 +309,7 @@ class group(Signature):
         return result
 
     def send(self, args: Any, kwargs: Any, options: dict[str, Any]) -> None:
-        """Send its tasks, which are frozen."""
+        """Send its tasks, which must be frozen."""
         with self.app.batch():
             for task in self.tasks:
                 task.apply_async(args, kwargs, **options)
@@ -348,7 +348,7 @@ class _Chord(Signature):
 
     @property
     def body(self) -> Any:
-        """What is run with all results of the header."""
+        """The call that runs with all results of the header."""
         return maybe_signature(self.kwargs["body"], self._app)
 
     def clone(self, args: Any = (), kwargs: Any = None, **options: Any) -> Any:
@@ -366,7 +366,7 @@ class _Chord(Signature):
         return result
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Send the header; returns the result of the body."""
+        """Send the header; return the result of the body."""
         if self.app.conf.task_always_eager:
             return self.apply(args or (), kwargs, **options)
         options = {**self.options, **_linked(self.options, options)}
@@ -402,7 +402,7 @@ class _Chord(Signature):
 
 
 def signature(task: Any, args: Any = None, *more: Any, **options: Any) -> Any:
-    """A call of a task as a value: of a task, of its name, or of what was sent."""
+    """Return a signature for a task, for its name, or for a decoded signature."""
     if isinstance(task, dict) and not more and args is None:
         return maybe_signature(task, options.get("app"))
     return Signature(task, args, *more, **options)
@@ -412,7 +412,7 @@ subtask = signature
 
 
 def maybe_signature(value: Any, app: Celery | None = None) -> Any:
-    """A signature of what was one before it was sent; None stays None."""
+    """Return a decoded signature as an object; None stays None."""
     if value is None or isinstance(value, Signature):
         return value
     kwargs, options = value["kwargs"], dict(value["options"])
@@ -427,7 +427,7 @@ def maybe_signature(value: Any, app: Celery | None = None) -> Any:
 
 
 def chain(*tasks: Any, app: Celery | None = None) -> Any:
-    """One after the other, each with the result of the one before."""
+    """Return a chain: each task gets the result of the previous one."""
     listed = list(tasks[0]) if len(tasks) == 1 and not _is_signature(tasks[0]) else list(tasks)
     if len(listed) == 1:
         return _Chain(listed, app)
@@ -435,12 +435,12 @@ def chain(*tasks: Any, app: Celery | None = None) -> Any:
 
 
 def chord(header: Any, body: Any = None, app: Celery | None = None, **options: Any) -> Any:
-    """A group, and a task that is run with the list of its results."""
+    """Return a chord: a group, and a task that gets the list of its results."""
     return _Chord(header, body, app, **options)
 
 
 def joined(parts: Iterable[Any], app: Celery | None = None) -> Any:
-    """A chain of the parts. What follows a group makes a chord of it."""
+    """Return a chain of the parts. A group with its next task becomes a chord."""
     steps: list[Any] = []
     for part in parts:
         for step in part.tasks if isinstance(part, _Chain) else [maybe_signature(part, app)]:
@@ -457,14 +457,14 @@ def joined(parts: Iterable[Any], app: Celery | None = None) -> Any:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Several, one or none, as a list."""
+    """Return a list of several values, one or none."""
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _linked(options: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Further options; further links are added to those that are there."""
+    """Return more options, with their links appended to existing ones."""
     added = dict(more)
     for name in ("link", "link_error"):
         if name in more and name in options:

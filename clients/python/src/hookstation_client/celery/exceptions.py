@@ -1,4 +1,4 @@
-"""Errors, with the names and the hierarchy that they have in Celery."""
+"""Errors, with the names and hierarchy of Celery."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any
 
 
 class CeleryError(Exception):
-    """Base of all others."""
+    """Base class of all errors of this package."""
 
 
 class NotCovered(CeleryError, NotImplementedError):
-    """Celery can do this and Hookstation's look-alike cannot (docs/clients/celery.md)."""
+    """A feature of Celery that this package does not support (docs/clients/celery.md)."""
 
     def __init__(self, what: str, instead: str = "") -> None:
         super().__init__(f"{what} is not supported" + (f": {instead}" if instead else ""))
 
 
 class ImproperlyConfigured(CeleryError):
-    """A setting cannot be used."""
+    """A setting is missing or invalid."""
 
 
 class OperationalError(CeleryError):
-    """The broker cannot be reached, or cannot do it now; ``__cause__`` is the client's error."""
+    """The broker is unavailable; ``__cause__`` is the client's error."""
 
 
 class TaskPredicate(CeleryError):
-    """Raised by a task to say what shall become of its message."""
+    """Base class of errors by which a task decides what happens to its message."""
 
 
 class Ignore(TaskPredicate):
-    """The task is done and has no state."""
+    """The task ends without storing a state."""
 
 
 class Reject(TaskPredicate):
-    """The message is given up, or with ``requeue`` given back to the queue."""
+    """The message is discarded, or with ``requeue`` returned to the queue."""
 
     def __init__(self, reason: Any = None, requeue: bool = False) -> None:
         super().__init__(reason, requeue)
@@ -43,7 +43,7 @@ class Reject(TaskPredicate):
 
 
 class Retry(TaskPredicate):
-    """The task was sent once more."""
+    """The task was sent again as a retry."""
 
     def __init__(
         self,
@@ -62,22 +62,22 @@ class Retry(TaskPredicate):
 
 
 class TaskError(CeleryError):
-    """Base of the errors of tasks."""
+    """Base class of task errors."""
 
 
 class NotRegistered(KeyError, TaskError):
-    """There is no task of this name."""
+    """No task of this name is registered."""
 
     def __str__(self) -> str:
         return f"There is no task {self.args[0]!r}." if self.args else "There is no such task."
 
 
 class TimeoutError(TaskError):
-    """There was no result in time."""
+    """The result did not arrive before the timeout."""
 
 
 class MaxRetriesExceededError(TaskError):
-    """The task was tried again as often as it may be."""
+    """The task failed and has no retries left."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.task_args = kwargs.pop("task_args", ())
@@ -86,8 +86,8 @@ class MaxRetriesExceededError(TaskError):
 
 
 class ChordError(TaskError):
-    """A task in the header of a chord failed, so its body was not run."""
+    """A task in the header of a chord failed, so the body did not run."""
 
 
 class TaskRevokedError(TaskError):
-    """The task expired before it could be run."""
+    """The task expired before it ran."""

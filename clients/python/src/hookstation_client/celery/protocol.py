@@ -1,4 +1,4 @@
-"""What a task looks like as a message: the parts of Celery's protocol 2, as one JSON document."""
+"""Encode tasks as messages: the parts of Celery's protocol 2 as one JSON document."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ class TaskMessage:
 
     task: str
     id: str | None
-    """None of a message that a schedule makes: then the message's own id is the task's."""
+    """None in a message of a schedule; then the id of the message is the task's id."""
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
     retries: int = 0
     eta: str | None = None
     expires: str | None = None
     ignore_result: bool | None = None
-    """None: as the task itself says."""
+    """None: use the task's option."""
     root_id: str | None = None
     parent_id: str | None = None
     group: str | None = None
     group_index: int | None = None
     headers: dict[str, Any] = field(default_factory=dict)
-    """The sender's own, as ``self.request.headers``."""
+    """Custom headers of the sender (``self.request.headers``)."""
     callbacks: list[Any] = field(default_factory=list)
     errbacks: list[Any] = field(default_factory=list)
     chain: list[Any] = field(default_factory=list)
-    """What follows, the next one first."""
+    """The remaining calls, the next one first."""
     chord: dict[str, Any] | None = None
-    """Of which chord's header this is a part: ``group``, ``size``, and its ``body``."""
+    """The chord whose header contains this task: ``group``, ``size`` and ``body``."""
 
     def encode(self) -> bytes:
-        """The body of the message."""
+        """Return the body of the message."""
         return encode({"headers": self._headers(), "body": self._body()})
 
     @classmethod
     def decode(cls, content: bytes) -> TaskMessage:
-        """The task in a message's body. Raises ValueError where it holds none."""
+        """Decode a message body. Raises ValueError if it contains no task."""
         try:
             found = decode(content)
             args, kwargs, embed = found["body"]
             return cls(args=args, kwargs=kwargs, **found["headers"], **embed)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"The message holds no task: {error!r}") from error
+            raise ValueError(f"The message contains no task: {error!r}") from error
 
     def _headers(self) -> dict[str, Any]:
         names = ("task", "id", "retries", "eta", "expires", "ignore_result", "root_id")
@@ -64,23 +64,23 @@ class TaskMessage:
 
 
 def new_id() -> str:
-    """The id of a new task or group."""
+    """Return an id for a new task or group."""
     return str(uuid.uuid4())
 
 
 def derived_id(parent: str, *parts: object) -> str:
-    """The id of what follows from a task: the same when the task is run again."""
+    """Return the id of a call that a task sends, the same if the task runs again."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, ":".join([parent, *map(str, parts)])))
 
 
 def encode(value: Any) -> bytes:
-    """JSON, with the types that Celery's JSON knows besides."""
+    """Encode as JSON, with the additional types of Celery's JSON."""
     text = json.dumps(value, default=_tagged, ensure_ascii=False, separators=(",", ":"))
     return text.encode()
 
 
 def decode(content: bytes) -> Any:
-    """The value that `encode` was given; tuples and sets are lists by then, as in Celery."""
+    """Decode the result of `encode`; tuples and sets become lists, as in Celery."""
     return json.loads(content, object_hook=_untagged)
 
 

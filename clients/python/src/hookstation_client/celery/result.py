@@ -1,9 +1,9 @@
-"""Results: where tasks leave them, and how callers wait for them.
+"""Store the results of tasks, and wait for them.
 
-A result is a message of a channel without consumers, ``<task_default_queue>-results``, whose
-idempotency key is the task's id. So the first result of a task that was run twice is the one that
-counts, and a result is found by its key (docs/api.md, "Messages"). The channel's idempotency
-window is ``result_expires``: a result that is older is not found any more.
+A result is a message on a channel without consumers, ``<task_default_queue>-results``. Its
+idempotency key is the task's id. So if a task runs twice, only its first result is stored, and a
+look-up by key finds it (docs/api.md, "Messages"). The channel's idempotency window is
+``result_expires``; older results are not found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PENDING, SUCCESS, FAILURE = "PENDING", "SUCCESS", "FAILURE"
 RETRY, REVOKED, IGNORED, REJECTED = "RETRY", "REVOKED", "IGNORED", "REJECTED"
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.01, 0.5
-"""How often a caller that waits looks: ever more rarely."""
+"""First and longest interval in seconds between the polls of a waiting caller."""
 DAY_S = 86_400
 
 
@@ -37,11 +37,11 @@ class Results:
 
     @property
     def channel(self) -> str:
-        """Its name."""
+        """The channel's name."""
         return f"{self._app.conf.task_default_queue}-results"
 
     def store(self, task_id: str, status: str, result: Any, trace: str | None, **more: Any) -> None:
-        """Store what became of a task, unless it is stored already."""
+        """Store the result of a task, unless it has one."""
         value = _encoded(result) if isinstance(result, BaseException) else result
         found = {"task_id": task_id, "status": status, "result": value, "traceback": trace, **more}
         found["date_done"] = datetime.now(timezone.utc).isoformat()
@@ -53,15 +53,15 @@ class Results:
             self.store(task_id, FAILURE, ValueError(f"The result is too large: {error}"), None)
 
     def forget(self, task_id: str) -> None:
-        """Find the result of a task no more."""
+        """Mark the result of a task as forgotten, so that `read` returns None."""
         self._publish(_forgotten(task_id), b"{}")
 
     def is_stored(self, task_id: str) -> bool:
-        """Whether there is a result."""
+        """Return whether the task has a result."""
         return self._message_id(task_id) is not None
 
     def read(self, task_id: str) -> dict[str, Any] | None:
-        """The result of a task; None while there is none."""
+        """Return the result of a task, or None if it has none yet."""
         message_id = self._message_id(task_id)
         if message_id is None or self._message_id(_forgotten(task_id)) is not None:
             return None
@@ -81,12 +81,12 @@ class Results:
         try:
             self._app.client.publish(self.channel, body, id=key, content_type="application/json")
         except Conflict as error:
-            # The task was run before, and had another result.
+            # An earlier run of the task stored another result.
             if error.code != "idempotency_conflict":
                 raise
 
     def _declare(self) -> None:
-        """Make the channel, unless it is there: whoever made it chose its settings."""
+        """Create the channel. An existing one keeps its settings."""
         try:
             self._app.client.channel(self.channel)
         except NotFound:
@@ -101,7 +101,7 @@ class Results:
 
 
 class AsyncResult:
-    """The result of a task, which may not be there yet."""
+    """The result of a task, which may not be ready yet."""
 
     def __init__(
         self, id: str, backend: Any = None, app: Celery | None = None, parent: Any = None
@@ -120,12 +120,12 @@ class AsyncResult:
 
     @property
     def first(self) -> Any:
-        """The first of the tasks before it, in a chain."""
+        """The result of the first task in the chain."""
         return self if self.parent is None else self.parent.first
 
     @property
     def state(self) -> str:
-        """PENDING until the task has ended: then SUCCESS or FAILURE."""
+        """PENDING until the task has ended, then SUCCESS or FAILURE."""
         found = self._look()
         return str(found["status"]) if found else PENDING
 
@@ -133,7 +133,7 @@ class AsyncResult:
 
     @property
     def result(self) -> Any:
-        """What the task returned, or the error that it raised; None while there is none."""
+        """The return value or the error of the task; None until it has ended."""
         found = self._look()
         if not found:
             return None
@@ -148,20 +148,20 @@ class AsyncResult:
 
     @property
     def date_done(self) -> datetime | None:
-        """When it ended."""
+        """The time at which the task ended."""
         found = self._look()
         return datetime.fromisoformat(found["date_done"]) if found else None
 
     def ready(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the task has ended."""
         return self._look() is not None
 
     def successful(self) -> bool:
-        """Whether it has returned."""
+        """Return whether the task succeeded."""
         return self.state == SUCCESS
 
     def failed(self) -> bool:
-        """Whether it has raised an error."""
+        """Return whether the task failed."""
         return self.state == FAILURE
 
     def get(
@@ -172,9 +172,9 @@ class AsyncResult:
         disable_sync_subtasks: bool = True,
         **options: Any,
     ) -> Any:
-        """Wait for the result, for ``timeout`` seconds at most; raises the task's error.
+        """Wait for the result for up to ``timeout`` seconds; raise the task's error if it failed.
 
-        Raises `TimeoutError`, and RuntimeError inside a task, which would hold its worker.
+        Raises `TimeoutError`. Raises RuntimeError inside a task, where it would block the worker.
         """
         if options:
             raise NotCovered(f"AsyncResult.get({', '.join(sorted(options))})")
@@ -197,7 +197,7 @@ class AsyncResult:
     wait = get
 
     def maybe_throw(self, propagate: bool = True) -> Any:
-        """Raise the error of a task that failed."""
+        """Raise the task's error if it failed."""
         if propagate and self.state in {FAILURE, REVOKED}:
             raise self.result
         return self.result
@@ -205,7 +205,7 @@ class AsyncResult:
     maybe_reraise = maybe_throw
 
     def forget(self) -> None:
-        """Find the result no more; it is removed when the channel's retention ends."""
+        """Make the result unavailable. The channel's retention deletes it later."""
         self._found = None
         self.app.results.forget(self.id)
 
@@ -240,7 +240,7 @@ class AsyncResult:
 
 
 class EagerResult(AsyncResult):
-    """The result of a task that was run here and now."""
+    """The result of a task that ran eagerly, in this process."""
 
     def __init__(
         self, id: str, value: Any, state: str, traceback: str | None = None, app: Any = None
@@ -280,7 +280,7 @@ class EagerResult(AsyncResult):
     wait = get
 
     def forget(self) -> None:
-        """There is nothing to forget."""
+        """Do nothing: the result is not stored."""
 
 
 class GroupResult:
@@ -293,38 +293,38 @@ class GroupResult:
 
     @property
     def first(self) -> Any:
-        """The first of the tasks before it, in a chain."""
+        """The result of the first task in the chain."""
         return self if self.parent is None else self.parent.first
 
     @property
     def children(self) -> list[Any]:
-        """The results, one of each task."""
+        """The results of the tasks."""
         return self.results
 
     def ready(self) -> bool:
-        """Whether all have ended."""
+        """Return whether all tasks have ended."""
         return all(result.ready() for result in self.results)
 
     def successful(self) -> bool:
-        """Whether all have returned."""
+        """Return whether all tasks succeeded."""
         return all(result.successful() for result in self.results)
 
     def failed(self) -> bool:
-        """Whether one has raised an error."""
+        """Return whether any task failed."""
         return any(result.failed() for result in self.results)
 
     def waiting(self) -> bool:
-        """Whether one has not ended."""
+        """Return whether any task has not ended."""
         return not self.ready()
 
     def completed_count(self) -> int:
-        """How many have returned."""
+        """Return the number of tasks that succeeded."""
         return sum(result.successful() for result in self.results)
 
     def get(
         self, timeout: float | None = None, propagate: bool = True, **options: Any
     ) -> list[Any]:
-        """Wait for all of them, for ``timeout`` seconds in all; raises the first error."""
+        """Wait for all results, ``timeout`` seconds in total; raise the first error."""
         end = None if timeout is None else time.monotonic() + timeout
         found = []
         for result in self.results:
@@ -335,12 +335,12 @@ class GroupResult:
     join = get
 
     def maybe_throw(self, propagate: bool = True) -> None:
-        """Raise the error of a task that failed."""
+        """Raise the task's error if it failed."""
         for result in self.results:
             result.maybe_throw(propagate)
 
     def forget(self) -> None:
-        """Find none of the results any more."""
+        """Make all results unavailable."""
         for result in self.results:
             result.forget()
 
@@ -380,7 +380,7 @@ _NOT_COVERED = frozenset(
 
 
 def refuse_unknown(name: str, kind: str) -> Any:
-    """Raises NotCovered for what Celery has and this has not."""
+    """Raise NotCovered for an attribute that only Celery has, else AttributeError."""
     if name in _NOT_COVERED:
         raise NotCovered(f"{kind}.{name}")
     raise AttributeError(name)
@@ -398,7 +398,7 @@ def _forgotten(task_id: str) -> str:
 
 
 def _encoded(error: BaseException) -> dict[str, Any]:
-    """An error as JSON: its arguments, where they can be written, else its text."""
+    """Encode an error for JSON: its arguments if JSON can encode them, else its text."""
     kind = type(error)
     try:
         encode(error.args)
@@ -409,17 +409,17 @@ def _encoded(error: BaseException) -> dict[str, Any]:
 
 
 def _decoded(encoded: Any) -> BaseException:
-    """The error again: one of its class where that can be had here, else one of its name."""
+    """Decode an error: of its class if that is loaded, else of a new class of that name."""
     args = encoded["exc_message"]
     kind = _class_of(encoded["exc_module"], encoded["exc_type"])
     try:
         return kind(*args)
-    except Exception:  # a class that wants other arguments
+    except Exception:  # the class needs other arguments
         return Exception(f"{encoded['exc_type']}{tuple(args)!r}")
 
 
 def _class_of(module: str, name: str) -> Callable[..., BaseException]:
-    """Of modules that are loaded, as in Celery: a result must not decide what is imported."""
+    """Find a class in loaded modules only: a result must not decide what is imported."""
     try:
         found: Any = sys.modules[module]
         for part in name.split("."):

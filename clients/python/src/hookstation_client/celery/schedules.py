@@ -1,4 +1,4 @@
-"""Rhythms of ``beat_schedule``, as the broker's schedules know them (docs/api.md, "Schedules")."""
+"""Convert entries of ``beat_schedule`` to the broker's schedules (docs/api.md, "Schedules")."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Field = Union[int, str, Iterable[int]]
 
 
 class schedule:
-    """Every so many seconds."""
+    """A schedule with a fixed interval in seconds."""
 
     def __init__(
         self, run_every: float | timedelta, relative: bool = False, nowfun: Any = None
@@ -23,12 +23,12 @@ class schedule:
         self.run_every = timedelta(seconds=seconds)
 
     def as_fields(self, timezone: str) -> dict[str, Any]:
-        """The fields of the broker's schedule."""
+        """Return the fields of the broker's schedule."""
         return {"every_ms": round(self.run_every.total_seconds() * 1000)}
 
 
 class crontab:
-    """At the minutes, hours and days that match, in the application's ``timezone``."""
+    """A schedule at matching minutes, hours and days, in the application's ``timezone``."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class crontab:
         self.day_of_week = _text(day_of_week)
         self.day_of_month, self.month_of_year = _text(day_of_month), _text(month_of_year)
         if self.day_of_week != "*" and self.day_of_month != "*":
-            # Celery wants both to match, a cron expression either of them.
+            # Celery requires both to match, a cron expression either of them.
             raise NotCovered("crontab(day_of_week, day_of_month) with both")
 
     def as_fields(self, timezone: str) -> dict[str, Any]:
-        """The fields of the broker's schedule."""
+        """Return the fields of the broker's schedule."""
         days = f"{self.day_of_month} {self.month_of_year} {self.day_of_week}"
         return {"cron": f"{self.minute} {self.hour} {days}", "timezone": timezone}
 
 
 def maybe_schedule(value: Any) -> Any:
-    """A rhythm, also where it was given as seconds or as a timedelta."""
+    """Return a schedule; seconds or a timedelta become an interval."""
     if isinstance(value, (int, float, timedelta)):
         return schedule(value)
     if isinstance(value, (schedule, crontab)):

@@ -1,4 +1,4 @@
-"""``app.conf``: the settings that are known, and which values of them."""
+"""``app.conf``: the supported settings and their supported values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DEFAULTS: dict[str, Any] = {
     "timezone": "UTC",
     "worker_concurrency": 4,
     "worker_prefetch_multiplier": 1,
-    # Our own.
+    # Not in Celery.
     "webhook_secrets": (),
 }
 FIXED: dict[str, tuple[Any, ...]] = {
@@ -52,12 +52,12 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "task_track_started": (False,),
     "worker_prefetch_multiplier": (1,),
 }
-"""Settings that are known in one sense alone: another value would not do what it says."""
+"""Settings with only one supported value; any other would have no effect."""
 TRANSPORT_OPTIONS = {"visibility_timeout", "queue_order_strategy", "priority_steps", "sep"}
 
 
 class Settings(dict[str, Any]):
-    """The settings, as attributes and as items. Setting what is not known raises NotCovered."""
+    """The settings, as attributes and as items. An unsupported one raises NotCovered."""
 
     def __init__(self) -> None:
         super().__init__(DEFAULTS)
@@ -72,7 +72,7 @@ class Settings(dict[str, Any]):
         super().__setitem__(name, value)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Set several."""
+        """Set several settings."""
         for name, value in dict(*args, **kwargs).items():
             self[name] = value
 
@@ -86,10 +86,10 @@ class Settings(dict[str, Any]):
         self[name] = value
 
     def read(self, source: Any, namespace: str | None) -> None:
-        """Take the settings of a module, an object or a mapping, or of the name of one.
+        """Read settings from a module, an object or a mapping, or from the name of one.
 
-        With a ``namespace`` those whose names begin with it, in capitals; without one those in
-        lower case, as Celery's own are, and in modules with any other name nothing is read.
+        With a ``namespace``, reads upper-case names that begin with it. Without one, reads
+        lower-case names like Celery's, and ignores other names of modules and objects.
         """
         found = _found(source)
         items = found.items() if isinstance(found, Mapping) else vars(found).items()
@@ -104,7 +104,7 @@ class Settings(dict[str, Any]):
                 raise NotCovered(f"the setting {name}")
 
     def seconds_of(self, name: str) -> float:
-        """A duration, which may be given as a number or as a timedelta."""
+        """Return a duration in seconds; the setting is a number or a timedelta."""
         value = self[name]
         return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
@@ -112,8 +112,8 @@ class Settings(dict[str, Any]):
     def address(self) -> tuple[str, str | None]:
         """URL and key of the broker, from ``HOOKSTATION_URL`` or else from ``broker_url``.
 
-        The environment wins, as ``CELERY_BROKER_URL`` does with Celery. Raises ImproperlyConfigured
-        where ``broker_url`` names another broker.
+        The environment has precedence, like ``CELERY_BROKER_URL`` in Celery. Raises
+        ImproperlyConfigured if ``broker_url`` names another kind of broker.
         """
         from hookstation_client.celery.exceptions import ImproperlyConfigured  # noqa: PLC0415
 
@@ -132,20 +132,20 @@ class Settings(dict[str, Any]):
 
     @property
     def configured_broker(self) -> str | None:
-        """What Celery would connect to."""
+        """The broker URL that Celery would use."""
         return os.environ.get("CELERY_BROKER_URL") or self.broker_url
 
     def priority(self, given: int | None) -> int:
-        """The broker's priority for one of Celery's (docs/clients/celery.md, "Priorities").
+        """Convert a priority of Celery to the broker's (docs/clients/celery.md, "Priorities").
 
-        Celery's own brokers disagree: with RabbitMQ 9 is the most urgent, with Redis 0. The
-        application keeps the order that it had, by the broker that it was configured for.
+        Celery's brokers differ: with RabbitMQ 9 is the most urgent, with Redis 0. The meaning
+        follows the broker that the application is configured for.
         """
         given = self.task_default_priority if given is None else given
         return self.priority_of_broker(min(9, max(0, given or 0)))
 
     def priority_of_broker(self, priority: int) -> int:
-        """The same the other way round; it is its own inverse."""
+        """Convert between both orders; the function is its own inverse."""
         scheme = (self.configured_broker or "").partition("://")[0]
         of_redis = {"queue_order_strategy", "priority_steps", "sep"}
         if of_redis & set(self.broker_transport_options) or scheme in _REDIS:

@@ -1,4 +1,4 @@
-"""Tasks: what ``@app.task`` makes of a function, how it is called, and how it is tried again."""
+"""Tasks: defining, calling and retrying them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ OPTIONS = frozenset(
         *("track_started", "abstract"),
     }
 )
-"""What may be said of a task; anything else raises NotCovered."""
+"""Supported options of a task; any other raises NotCovered."""
 FIXED = {"serializer": (None, "json"), "track_started": (None, False)}
 FIXED["reject_on_worker_lost"] = (None, True)
-"""Options that are known in one sense alone."""
+"""Options with only one supported value besides None."""
 
 
 class Context:
-    """``self.request``: what a task knows of the call that it is."""
+    """``self.request``: the current call of a task."""
 
     id: str | None = None
     task: str | None = None
@@ -68,17 +68,17 @@ class Context:
     is_entered = False
 
     def __init__(self, **fields: Any) -> None:
-        # Headers of the sender's own are attributes, too.
+        # Custom headers of the sender are attributes, too.
         vars(self).update(fields.get("headers") or {})
         vars(self).update(fields)
 
     @classmethod
     def of(cls, message: TaskMessage, **fields: Any) -> Context:
-        """The request that a message is."""
+        """Create the request from a message."""
         return cls(**vars(message), called_directly=False, **fields)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute, or the default."""
+        """Return an attribute, or the default."""
         return getattr(self, name, default)
 
     @property
@@ -99,12 +99,12 @@ _DIRECT = Context()
 
 
 def current_request() -> Context | None:
-    """The request of the task that runs in this thread."""
+    """Return the request of the task that runs in this thread."""
     return _running.stack[-1][1] if _running.stack else None
 
 
 def current_task() -> Task | None:
-    """The task that runs in this thread."""
+    """Return the task that runs in this thread."""
     return _running.stack[-1][0] if _running.stack else None
 
 
@@ -139,23 +139,23 @@ class Task:
 
     @property
     def app(self) -> Celery:
-        """The application: of a shared task the current one."""
+        """The application; for a shared task, the current one."""
         return self._app or canvas.current_app()
 
     @property
     def request(self) -> Context:
-        """The call that runs in this thread; without one, that of a plain function call."""
+        """The current call of this task in this thread, or a default one if there is none."""
         for task, request in reversed(_running.stack):
             if task is self:
                 return request
         return _DIRECT
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """What the task does."""
+        """The task's function."""
         raise NotImplementedError("Tasks must define the run method.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it here and now; by the worker, as the request that it has received."""
+        """Run the task as a function; in a worker, with the received request."""
         request = self.request
         if not request.called_directly and not request.is_entered:
             request.is_entered = True
@@ -165,7 +165,7 @@ class Task:
 
     @contextmanager
     def running(self, request: Context) -> Iterator[None]:
-        """Be the current task of this thread."""
+        """Context in which this is the current task of the thread."""
         _running.stack.append((self, request))
         try:
             yield
@@ -173,13 +173,13 @@ class Task:
             _running.stack.pop()
 
     def delay(self, *args: Any, **kwargs: Any) -> AsyncResult | EagerResult:
-        """Send it, with these arguments."""
+        """Send a call with these arguments."""
         return self.apply_async(args, kwargs)
 
     def apply_async(
         self, args: Any = None, kwargs: Any = None, **options: Any
     ) -> AsyncResult | EagerResult:
-        """Send it. The options are those of `Celery.send_task`."""
+        """Send a call. The options are those of `Celery.send_task`."""
         args, kwargs = tuple(args or ()), dict(kwargs or {})
         if self.typing:
             inspect.signature(self.run).bind(*args, **kwargs)
@@ -191,7 +191,7 @@ class Task:
         return sent
 
     def with_defaults(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of a call, with what was said of the task."""
+        """Return the options of a call, with the task's options as defaults."""
         said = {name: getattr(self, name) for name in ("priority", "queue", "expires")}
         said["ignore_result"] = self.ignore_result
         return {**{name: value for name, value in said.items() if value is not None}, **options}
@@ -199,7 +199,7 @@ class Task:
     def apply(
         self, args: Any = None, kwargs: Any = None, throw: bool | None = None, **options: Any
     ) -> EagerResult:
-        """Run it here, and wait for it: retries and links too."""
+        """Run the task in this process and wait for it, including retries and links."""
         from hookstation_client.celery.tracing import apply_eagerly  # noqa: PLC0415 - needs tasks
 
         return apply_eagerly(self, args or (), kwargs or {}, throw, options)
@@ -207,21 +207,21 @@ class Task:
     # -- Signatures ------------------------------------------------------------------------------
 
     def signature(self, args: Any = None, *more: Any, **options: Any) -> canvas.Signature:
-        """The call as a value: see `canvas.Signature`."""
+        """Return a call as a value, see `canvas.Signature`."""
         made: canvas.Signature = canvas.signature(self, args, *more, app=self._app, **options)
         return made
 
     subtask = signature
 
     def s(self, *args: Any, **kwargs: Any) -> canvas.Signature:
-        """The call with these arguments, as a value."""
+        """Return a signature with these arguments."""
         return self.signature(args, kwargs)
 
     def si(self, *args: Any, **kwargs: Any) -> canvas.Signature:
-        """The same; results of what runs before are not passed on to it."""
+        """Like `s`, but immutable: it ignores the results of previous tasks."""
         return self.signature(args, kwargs, immutable=True)
 
-    # -- Trying again ----------------------------------------------------------------------------
+    # -- Retries ---------------------------------------------------------------------------------
 
     def retry(
         self,
@@ -234,12 +234,12 @@ class Task:
         max_retries: int | None = None,
         **options: Any,
     ) -> Retry:
-        """Send the task once more, as the next one of its retries, and raise `Retry`.
+        """Send the task again as its next retry, and raise `Retry`.
 
-        It is a new message with an idempotency key of its own: if the worker is killed between
-        sending it and acknowledging the present one, the task is run again and the retry that it
-        sends is the one that was sent. Raises ``exc``, or `MaxRetriesExceededError`, where
-        ``max_retries`` are used up.
+        The retry is a new message whose idempotency key derives from the task and the retry number.
+        If the worker is killed before it acknowledges the current message, the task runs again,
+        and the broker stores its retry only once. Raises ``exc`` or `MaxRetriesExceededError` if no
+        retries are left.
         """
         request = self.request
         if request.called_directly:
@@ -263,14 +263,14 @@ class Task:
             try:
                 self.app.send_again(again, eta=eta, countdown=countdown)
             except OperationalError as error:
-                # Not the end of the task: its message comes again, and it is run again.
+                # Requeue: the broker delivers the message again, and the task runs again.
                 raise Reject(error, requeue=True) from error
         if throw:
             raise retry
         return retry
 
     def _options_of(self, request: Context) -> dict[str, Any]:
-        """The options with which the same call is sent once more."""
+        """Return the options with which the same call is sent again."""
         info = request.delivery_info or {}
         return {
             "task_id": request.id,
@@ -291,7 +291,7 @@ class Task:
         }
 
     def _attempt(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it, and again where ``autoretry_for`` says so."""
+        """Run the task, and retry it for errors in ``autoretry_for``."""
         if not self.autoretry_for:
             return self.run(*args, **kwargs)
         try:
@@ -316,21 +316,21 @@ class Task:
     # -- Hooks -----------------------------------------------------------------------------------
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Called by the worker before the task is run."""
+        """Called by the worker before the task runs."""
 
     def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
-        """Called by the worker when the task has returned."""
+        """Called by the worker after the task succeeds."""
 
     def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        """Called by the worker when the task has failed; ``einfo`` is the traceback's text."""
+        """Called by the worker after the task fails; ``einfo`` is the text of the traceback."""
 
     def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        """Called by the worker when the task is to be tried again."""
+        """Called by the worker when the task is to be retried."""
 
     def after_return(
         self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any
     ) -> None:
-        """Called by the worker at the end, however the task ended."""
+        """Called by the worker after the task succeeds or fails."""
 
     def __getattr__(self, name: str) -> Any:
         if name in {
@@ -350,7 +350,7 @@ class Task:
 
 
 def task_class(fun: Callable[..., Any], base: type[Task], bind: bool, options: Any) -> type[Task]:
-    """The class that ``@app.task`` makes of a function. Raises NotCovered."""
+    """Return the task class for a function. Raises NotCovered."""
     check_options(options)
     body = {
         "run": fun if bind else staticmethod(fun),
@@ -365,7 +365,7 @@ def task_class(fun: Callable[..., Any], base: type[Task], bind: bool, options: A
 
 
 def check_options(options: dict[str, Any]) -> None:
-    """Raises NotCovered for an option of a task that is not known."""
+    """Raise NotCovered for an unsupported option of a task."""
     for name, value in options.items():
         if name not in OPTIONS:
             raise NotCovered(f"the option {name} of a task")
@@ -374,7 +374,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 
 def _raise(error: BaseException) -> NoReturn:
-    """Raise an error; one that is being handled goes on, with its own traceback."""
+    """Raise an error; if it is the one being handled, keep its traceback."""
     handled = sys.exc_info()[1]
     if handled is error:
         raise error

@@ -1,4 +1,4 @@
-"""Run a task that was received, and send what follows from it."""
+"""Run a received task, and send the calls that follow it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ logger = logging.getLogger("hookstation_client.celery")
 
 
 def run(app: Celery, message: TaskMessage, **place: Any) -> None:
-    """Run a received task, store its result, and send what follows.
+    """Run a received task, store its result, and send the calls that follow it.
 
-    When it returns the message may be acknowledged: whatever the task came to is stored. Raises
-    `NotRegistered`, `Reject`, and the client's errors, after which the message must come again.
+    When it returns, the caller may acknowledge the message, because the result is stored. Raises
+    `NotRegistered`, `Reject`, and the client's errors; then the message must be delivered again.
     """
     task = app.tasks.get(message.task)
     if task is None:
@@ -43,7 +43,7 @@ def run(app: Celery, message: TaskMessage, **place: Any) -> None:
 
 
 def _attempt(task: Task, request: Context) -> tuple[str, Any, str | None]:
-    """Call the task; returns how it ended. Raises Reject."""
+    """Call the task; return its status, value and traceback. Raises Reject."""
     name, args, kwargs = f"{task.name}[{request.id}]", request.args, request.kwargs
     trace = None
     try:
@@ -53,7 +53,7 @@ def _attempt(task: Task, request: Context) -> tuple[str, Any, str | None]:
     except Retry as retry:
         status, value, trace = RETRY, retry, traceback.format_exc()
         task.on_retry(retry.exc, str(request.id), args, kwargs, trace)
-        logger.info("Task %s is tried again: %r", name, retry.exc)
+        logger.info("Task %s is retried: %r", name, retry.exc)
     except Ignore:
         status, value = IGNORED, None
         logger.info("Task %s is ignored", name)
@@ -90,7 +90,7 @@ def _fail(app: Celery, task: Task, request: Context, error: Any, trace: str | No
 
 
 def _end(task: Task, request: Context, status: str, value: Any, trace: str | None) -> None:
-    """The hooks of the task; what they raise is logged, as the task has ended."""
+    """Call the task's hooks. Logs their errors, because the task has already ended."""
     call = (str(request.id), request.args, request.kwargs)
     try:
         if status == SUCCESS:
@@ -113,7 +113,7 @@ def _store(
     if ignored and status == FAILURE:
         kept = task.store_errors_even_if_ignored
         ignored = not (app.conf.task_store_errors_even_if_ignored if kept is None else kept)
-    # A chord counts the results of its header, whether anybody else wants them or not.
+    # A chord needs the results of its header, even if they are ignored otherwise.
     if not ignored or request.chord:
         app.results.store(
             str(request.id), status, value, trace, name=task.name, parent_id=request.parent_id
@@ -129,7 +129,7 @@ def _follow(
     index: int = 0,
     rest: Any = (),
 ) -> None:
-    """Send what follows from a task, once, however often the task is run."""
+    """Send a call that follows a task, only once even if the task runs again."""
     call = canvas.maybe_signature(call, app).clone()
     call.options.setdefault("task_id", derived_id(str(request.id), kind, index))
     if rest:
@@ -139,7 +139,7 @@ def _follow(
 
 
 def _call_errbacks(app: Celery, errbacks: Any, request: Context, error: Any, trace: Any) -> None:
-    """Errbacks of ``(request, exc, traceback)`` are called here, others are sent the task's id."""
+    """Call errbacks of ``(request, exc, traceback)`` here; send others with the task's id."""
     for index, one in enumerate(errbacks or ()):
         errback = canvas.maybe_signature(one, app)
         task = app.tasks.get(errback.task)
@@ -156,9 +156,9 @@ def _call_errbacks(app: Celery, errbacks: Any, request: Context, error: Any, tra
 def _count(app: Celery, chord: dict[str, Any], index: int | None) -> None:
     """Send the body of a chord if all results of its header are stored.
 
-    Who stores the last of them finds all; if several do, they send the same message, which is
-    stored once. Looking begins behind the own one: tasks that end in their order find at once
-    that the next one is missing.
+    The task that stores the last result finds all of them. If several tasks do, they send the same
+    message, which the broker stores once. The check begins after the task's own result, so if
+    tasks end in order, the first look-up finds the next one missing.
     """
     ids = [derived_id(chord["group"], place) for place in range(chord["size"])]
     behind = (index or 0) + 1
@@ -189,7 +189,7 @@ def _fail_chord(app: Celery, body: Any, failed: dict[str, Any]) -> None:
 def apply_eagerly(
     task: Task, args: Any, kwargs: Any, throw: bool | None, options: dict[str, Any]
 ) -> EagerResult:
-    """Run a task here and now, with its retries and links."""
+    """Run a task in this process, with its retries and links."""
     app = task.app
     task_id = options.get("task_id") or new_id()
     request = Context(

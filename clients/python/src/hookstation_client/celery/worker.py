@@ -1,9 +1,9 @@
 """The worker: ``hookstation-worker -A app`` receives tasks and runs them in threads.
 
-A task is acknowledged when all that it came to is stored. Its lease is extended while it runs, so
-that a long task is not given to another worker, and the tasks of a worker that is killed are given
-to another one when their leases end. ``SIGTERM`` and ``SIGINT`` end the worker when the tasks that
-run have ended; a second signal ends it at once, and what it held comes back.
+The worker acknowledges a task when its result is stored. It extends the lease while the task runs,
+so that no other worker receives a long task. When a worker is killed, other workers receive its
+tasks after their leases end. After ``SIGTERM`` or ``SIGINT`` the worker finishes its running tasks
+and ends; a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ logger = logging.getLogger("hookstation_client.celery")
 LEASE_S = 60
 LONGEST_LEASE_S = 43_200
 WAIT_S = 5
-"""How long a call waits for tasks, and so how long the end of the worker may take."""
+"""Seconds for which a receive call waits. Stopping may take as long."""
 PAUSE_S = 1.0
-"""After a failed call."""
+"""Seconds to wait after a failed call."""
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/([smh]))?")
 _UNITS = {"s": 1, "m": 60, "h": 3600, None: 1}
 
 
 class Worker:
-    """Receives the tasks of queues, and runs ``concurrency`` of them at a time."""
+    """Receives tasks from queues, and runs up to ``concurrency`` of them at a time."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Worker:
         self._limits: dict[str, RateLimit] = {}
 
     def run(self) -> None:
-        """Work until `stop`; returns when the tasks that run then have ended."""
+        """Run until `stop`; return when the running tasks have ended."""
         if not self.insist(self._declare):
             return
         fetching = [
@@ -86,7 +86,7 @@ class Worker:
         logger.info("%s has ended", self.hostname)
 
     def stop(self) -> None:
-        """Receive nothing more; what was received and not begun is given back."""
+        """Stop receiving, and release received tasks that have not begun."""
         self._is_stopping.set()
 
     def _declare(self) -> None:
@@ -94,22 +94,21 @@ class Worker:
             self.app.declare(queue)
 
     def insist(self, begin: Callable[[], Any]) -> bool:
-        """Do what has to be done before the first task, again and again while the broker is away.
+        """Call ``begin`` until it succeeds, retrying while the broker is unavailable.
 
-        As Celery does at its start. False if the worker was stopped before. Raises what the broker
-        refuses.
+        Returns false if the worker is stopped first. Raises other errors of the client.
         """
         while not self._is_stopping.is_set():
             try:
                 begin()
                 return True
             except (ConnectionFailed, RateLimited, Unavailable) as error:
-                logger.warning("The broker is tried again: %s", error)
+                logger.warning("The broker is unavailable, retrying: %s", error)
                 self._is_stopping.wait(error.retry_after or PAUSE_S)
         return False
 
     def _fetch(self, queue: str) -> None:
-        """Receive what there are free threads for, and start it."""
+        """Receive as many tasks as there are free threads, and start them."""
         while not self._is_stopping.is_set():
             with self._free:
                 free = self._wait_for_free()
@@ -132,13 +131,13 @@ class Worker:
                 self._start(queue, delivery)
 
     def _wait_for_free(self) -> int:
-        """How many threads are free: one at least, or the worker ends. The condition is held."""
+        """Wait for free threads or for `stop`; return their number. The caller holds the lock."""
         while self._running >= self.concurrency and not self._is_stopping.is_set():
             self._free.wait(1.0)
         return self.concurrency - self._running
 
     def _start(self, queue: str, delivery: Delivery) -> None:
-        """Run it in a thread, as soon as there is one: another queue may have been faster."""
+        """Run a task when a thread is free; another queue may have taken the thread."""
         with self._free:
             self._wait_for_free()
             is_late = self._is_stopping.is_set()
@@ -151,7 +150,7 @@ class Worker:
         try:
             target(queue, delivery)
         except HookstationError as error:
-            # The lease has ended, or the broker is away: the message comes again.
+            # The lease ended or the broker is unavailable: the message is delivered again.
             logger.warning("Message %s: %s", delivery.id, error)
         except Exception:
             logger.exception("Message %s could not be settled", delivery.id)
@@ -203,7 +202,7 @@ class Worker:
             _close_old_connections()
 
     def _wait_for_rate(self, delivery: Delivery) -> bool:
-        """Wait until the task's ``rate_limit`` lets it go; False if the worker ends before."""
+        """Wait until the task's ``rate_limit`` permits it; return false if the worker stops."""
         limit = self._limit_of(delivery)
         while limit is not None and (seconds := limit.wait_s()):
             if self._is_stopping.wait(seconds):
@@ -220,7 +219,7 @@ class Worker:
             return self._limits.setdefault(task.name, RateLimit(rate))
 
     def _extend(self) -> None:
-        """Extend the leases of all that is held, three times in the length of one."""
+        """Extend all leases, three times per lease duration."""
         while True:
             time.sleep(self.lease_s / 3)
             with self._free:
@@ -233,19 +232,21 @@ class Worker:
 
 
 class RateLimit:
-    """So many tasks in a second, minute or hour of this worker, evenly spread, as in Celery."""
+    """Limits this worker to a number of tasks per second, minute or hour, as in Celery."""
 
     def __init__(self, rate: str | float) -> None:
         matched = _RATE.fullmatch(str(rate))
         if matched is None:
-            raise ValueError(f"rate_limit={rate!r}: 10, '10/s', '10/m' or '10/h' is needed.")
+            raise ValueError(
+                f"rate_limit={rate!r} is invalid, expected 10, '10/s', '10/m' or '10/h'."
+            )
         number, unit = matched.groups()
         self._interval = _UNITS[unit] / float(number)
         self._next = 0.0
         self._lock = threading.Lock()
 
     def wait_s(self) -> float:
-        """0 when the next one may go, and then it has; else the seconds until then."""
+        """Take a place and return 0, or return the seconds until the next task may start."""
         with self._lock:
             now = time.monotonic()
             if now < self._next:
@@ -255,7 +256,7 @@ class RateLimit:
 
 
 def find_app(name: str) -> Celery:
-    """The application that ``-A`` names: ``module:name``, or a module with ``app``."""
+    """Return the application that ``-A`` names: ``module:name``, or a module with ``app``."""
     module, _, attribute = name.partition(":")
     found = importlib.import_module(module)
     if attribute:
@@ -269,7 +270,7 @@ def find_app(name: str) -> Celery:
             return value
     if hasattr(found, "__path__"):
         return find_app(f"{module}.celery")
-    raise SystemExit(f"{name} has no application (Celery).")
+    raise SystemExit(f"{name} contains no Celery application.")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -300,34 +301,36 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("hookstation-worker", description="Run the tasks of an app.")
+    parser = argparse.ArgumentParser(
+        "hookstation-worker", description="Run the tasks of a Celery application."
+    )
     parser.add_argument("-A", "--app", required=True, help="module, or module:name")
-    parser.add_argument("-Q", "--queues", help="names, with commas between them")
-    parser.add_argument("-c", "--concurrency", type=int, help="tasks at a time, in threads")
+    parser.add_argument("-Q", "--queues", help="names, separated by commas")
+    parser.add_argument("-c", "--concurrency", type=int, help="number of threads that run tasks")
     parser.add_argument("-n", "--hostname", help="name of the worker")
     parser.add_argument("-l", "--loglevel", default="WARNING")
     parser.add_argument(
-        "-B", "--beat", action="store_true", help="write beat_schedule into the broker's schedules"
+        "-B", "--beat", action="store_true", help="write beat_schedule to the broker's schedules"
     )
     return parser
 
 
 def _checked(found: Any, name: str) -> Celery:
     if not isinstance(found, Celery):
-        raise SystemExit(f"{name} is no application (Celery).")
+        raise SystemExit(f"{name} is not a Celery application.")
     return found
 
 
 def _set_up_django() -> None:
-    """As Celery does, where ``DJANGO_SETTINGS_MODULE`` is set."""
+    """Set up Django if ``DJANGO_SETTINGS_MODULE`` is set, as Celery does."""
     if os.environ.get("DJANGO_SETTINGS_MODULE"):
-        import django  # noqa: PLC0415 - an application of Django has it
+        import django  # noqa: PLC0415 - only Django applications have it
 
         django.setup()
 
 
 def _close_old_connections() -> None:
-    """Before and after a task: a thread's connection to the database may have broken."""
+    """Close broken database connections of this thread, before and after a task."""
     if os.environ.get("DJANGO_SETTINGS_MODULE"):
         from django.db import close_old_connections  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""A transactional outbox for Django: what a transaction publishes is published if it commits.
+"""A transactional outbox for Django: messages are published if their transaction commits.
 
 Add ``"hookstation_client.django"`` to ``INSTALLED_APPS``, run ``migrate``, and keep
 ``manage.py relay_outbox`` running (docs/clients/django.md).

@@ -1,4 +1,4 @@
-"""The application of the outbox's tables."""
+"""The Django application with the outbox's tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class HookstationConfig(AppConfig):
-    """The outbox."""
+    """The Django application of the outbox."""
 
     name = "hookstation_client.django"
     label = "hookstation"

@@ -1,4 +1,4 @@
-"""Publish what happens to a model: created, updated, deleted."""
+"""Publish the creation, update and deletion of a model's rows."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def mirror(
 
     Call it in ``AppConfig.ready``. The event type is ``order.created``, ``order.updated`` or
     ``order.deleted`` for a model ``Order``, unless ``event_type`` gives another first part. The
-    ordering key is the row, so that consumers with ``ordering`` see its changes in their order. The
-    body holds ``event``, ``model``, ``pk`` and ``fields``: all columns, or those named here.
+    ordering key is the row, so that consumers with ``ordering`` get its changes in order. The body
+    has ``event``, ``model``, ``pk`` and ``fields``: all columns, or those in the argument.
 
-    ``save`` of the model becomes one transaction with the outbox, also where none is open. What
-    does not call ``save`` or ``delete`` (``QuerySet.update``, ``bulk_create``, plain SQL) sends no
-    signals in Django, and is not published. Raises FieldDoesNotExist.
+    The model's ``save`` and the write to the outbox become one transaction, even if none is open.
+    Changes that do not call ``save`` or ``delete`` (``QuerySet.update``, ``bulk_create``, plain
+    SQL) send no signals in Django and are not published. Raises FieldDoesNotExist.
     """
     kind = event_type or model._meta.model_name
     chosen = [model._meta.get_field(name).name for name in fields] if fields is not None else None
     if (model, channel) in _mirrored:
-        raise ValueError(f"{model._meta.label} is mirrored to {channel} already.")
+        raise ValueError(f"{model._meta.label} is already mirrored to {channel}.")
     _mirrored.add((model, channel))
 
     def publish(instance: models.Model, event: str, using: str) -> None:
@@ -68,10 +68,10 @@ def mirror(
 
 
 def _save_in_transaction(model: type[models.Model]) -> None:
-    """Make ``save`` one transaction with its ``post_save``.
+    """Run ``save`` and its ``post_save`` signal in one transaction.
 
-    Django commits a plain ``save`` before it sends the signal: a process that is killed in between
-    would have changed the row and told nobody.
+    Django commits a plain ``save`` before it sends the signal. If the process were killed in
+    between, the row would have changed without an event.
     """
     original = model.save_base
     if getattr(original, "is_mirrored", False):
@@ -82,11 +82,11 @@ def _save_in_transaction(model: type[models.Model]) -> None:
         with transaction.atomic(using=using):
             original(self, *args, **kwargs)
 
-    save_base.is_mirrored = True  # type: ignore[attr-defined]  # a mark for the next mirror()
-    model.save_base = save_base  # type: ignore[method-assign]  # said in mirror()'s docstring
+    save_base.is_mirrored = True  # type: ignore[attr-defined]  # tells the next mirror()
+    model.save_base = save_base  # type: ignore[method-assign]  # documented in mirror()
 
 
 def _ordering_key(text: str) -> str:
-    """Printable ASCII of at most 255 characters, as the broker takes it."""
+    """Return the text as printable ASCII of at most 255 characters, as the broker requires."""
     plain = text.encode("ascii", "backslashreplace").decode()
     return "".join(one if " " <= one <= "~" else "_" for one in plain)[:255]

@@ -1,4 +1,4 @@
-"""The outbox: messages that a committed transaction wants published."""
+"""The outbox: messages of committed transactions that are to be published."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from django.db import models
 
 
 class OutboxMessage(models.Model):
-    """A message on its way to the broker; once the broker has stored it, the row is deleted."""
+    """A message that is to be published. The relay deletes it once the broker has stored it."""
 
     id = models.BigAutoField(primary_key=True)
     """Messages of an ordering key are published in this order."""
     channel = models.CharField(max_length=100)
     idempotency_key = models.CharField(max_length=255)
-    """The same at every try: the broker stores the message once."""
+    """The same in every try, so that the broker stores the message once."""
     body = models.BinaryField()
     content_type = models.CharField(max_length=255)
     options = models.JSONField(default=dict)
     """``event_type``, ``ordering_key``, ``priority``, ``headers``, and instants as text."""
     created_at = models.DateTimeField(auto_now_add=True)
     refused_at = models.DateTimeField(null=True)
-    """When the broker refused it for good. It stays for a person, and holds up no others."""
+    """When the broker refused it finally. The row is kept for inspection and blocks no others."""
     error = models.TextField(default="")
 
     objects: ClassVar[models.Manager[OutboxMessage]]
@@ -35,7 +35,7 @@ class OutboxMessage(models.Model):
 
 
 class OutboxRelay(models.Model):
-    """Who relays, and until when: one relay at a time, so that none does another one's work."""
+    """The lease of the active relay. One relay at a time saves duplicate work."""
 
     id = models.PositiveSmallIntegerField(primary_key=True)
     holder = models.CharField(max_length=100, default="")
@@ -48,5 +48,5 @@ class OutboxRelay(models.Model):
 
 
 def waiting(using: str) -> models.QuerySet[OutboxMessage]:
-    """The messages that are to be published, in their order."""
+    """Return the messages that are to be published, in order."""
     return OutboxMessage.objects.using(using).filter(refused_at=None).order_by("id")

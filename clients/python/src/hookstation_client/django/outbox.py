@@ -1,12 +1,12 @@
 """Write messages into the outbox, and relay them to the broker.
 
-Order: a relay reads the outbox in the order of its rows and publishes a row only when all rows
-before it of the same channel are stored. So two relays at the same time keep the order of an
-ordering key, too: each publishes the earlier row itself, or saw that it was gone, and a message
-that both publish is stored once. (``select_for_update(skip_locked=True)`` would break it: the
-second relay skips the row that the first one holds, and publishes the next one of the same key.)
-Rows of one key must be written in the order in which they are to be published: transactions that
-write the same key serialise on a row of their own, which is what they have the key for.
+Order: a relay reads the outbox in row order, and publishes a row only when the broker has stored
+all earlier rows of the same channel. So the order of an ordering key holds even if two relays run
+at the same time: each publishes the earlier row itself or sees that it is deleted, and the broker
+stores a message that both publish only once. (``select_for_update(skip_locked=True)`` would break
+the order: the second relay would skip the row that the first one has locked, and publish the next
+one of the same key.) The application must write the rows of one key in order; usually its
+transactions lock a common row, for example the order that the key identifies.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ logger = logging.getLogger("hookstation_client.django")
 BATCH_MESSAGES = 200
 BATCH_BYTES = 4 * 1024 * 1024
 LEASE = timedelta(seconds=10)
-"""Renewed with each batch. So long the outbox waits after a relay was killed."""
+"""Renewed with each batch. After a relay is killed, publishing stops for up to this time."""
 PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0
 _INSTANTS = ("deliver_at", "expires_at")
 _FINAL = (BadRequest, Conflict)
-"""Refusals that another try does not change."""
+"""Refusals that a retry does not change."""
 
 
 def publish_on_commit(
@@ -62,10 +62,11 @@ def publish_on_commit(
 ) -> OutboxMessage:
     """Publish a message if the current transaction commits (S1-02).
 
-    It is a row of that transaction: rolled back, nothing is published; committed, it is published
-    at least once, whoever is killed, and stored by the broker once, because its idempotency key
-    ``id`` is fixed now. The other options are those of `Hookstation.publish`. ``using`` names the
-    database, by default that of the outbox's model.
+    The message is a row that this transaction writes. If the transaction rolls back, nothing is
+    published. If it commits, the message is published at least once, even if processes are killed,
+    and the broker stores it once, because its idempotency key ``id`` is set now. The other options
+    are those of `Hookstation.publish`. ``using`` names the database, by default that of the
+    outbox's model.
     """
     from hookstation_client.django.models import OutboxMessage  # noqa: PLC0415 - apps must be ready
 
@@ -94,7 +95,7 @@ def publish_on_commit(
 
 
 class Relay:
-    """Publishes what is in the outbox of one database."""
+    """Publishes the messages in the outbox of one database."""
 
     def __init__(self, using: str = "default", client: Hookstation | None = None) -> None:
         self.using = using
@@ -105,11 +106,11 @@ class Relay:
         self._name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
     def drain(self, is_ending: Callable[[], bool] = lambda: False) -> int:
-        """Publish all that can be published now; returns how many messages the broker stored.
+        """Publish all messages that can be published now; return how many the broker stored.
 
-        A channel whose messages cannot be published now is left for the next time, the others go
-        on. Raises the client's error when that was so of any, at the end; returns early while
-        another relay is at work.
+        If publishing to a channel fails, the relay leaves its messages for the next time and
+        continues with other channels; at the end it raises the first such error. Returns early
+        while another relay is active.
         """
         published = 0
         failed: dict[str, HookstationError] = {}
@@ -130,7 +131,7 @@ class Relay:
         return published
 
     def drain_all(self) -> int:
-        """As `drain`, and wait while another relay is at work, until nothing is left."""
+        """Like `drain`, but wait for another active relay, until the outbox is empty."""
         published = self.drain()
         while self.has_waiting():
             time.sleep(PAUSE_S)
@@ -138,15 +139,15 @@ class Relay:
         return published
 
     def has_waiting(self) -> bool:
-        """Whether there is anything to publish."""
+        """Return whether there are messages to publish."""
         from hookstation_client.django.models import waiting  # noqa: PLC0415 - as above
 
         return bool(waiting(self.using).exists())
 
     def _hold(self) -> bool:
-        """Be the one relay for a while; False while another one is.
+        """Take or renew the relay's lease; return False while another relay has it.
 
-        It only saves work: if the lease ends too early, two relay, and no harm is done.
+        The lease only saves work. If it ends too early, two relays run, which is safe.
         """
         from hookstation_client.django.models import OutboxRelay  # noqa: PLC0415 - as above
 
@@ -163,7 +164,7 @@ class Relay:
         mine.update(held_until=clock.now())
 
     def _next(self, without: list[str]) -> list[OutboxMessage]:
-        """The oldest messages of a channel, as many as make a batch."""
+        """Return the oldest messages of one channel, as many as fit into a batch."""
         from hookstation_client.django.models import waiting  # noqa: PLC0415 - as above
 
         rows: list[OutboxMessage] = []
@@ -177,7 +178,7 @@ class Relay:
         return rows
 
     def _publish(self, rows: list[OutboxMessage]) -> int:
-        """Publish a batch in one transaction of the broker, and delete what it has stored."""
+        """Publish a batch in one request, and delete the rows that the broker stored."""
         from hookstation_client.django.models import OutboxMessage  # noqa: PLC0415 - as above
 
         stored, later = [], None
@@ -185,7 +186,7 @@ class Relay:
             if result.error is None:
                 stored.append(row.pk)
             elif isinstance(result.error, _FINAL):
-                logger.error("the broker refused %s for good: %s", row, result.error)
+                logger.error("the broker refused %s finally: %s", row, result.error)
                 row.refused_at, row.error = clock.now(), str(result.error)
                 row.save(using=self.using, update_fields=["refused_at", "error"])
             else:
@@ -202,12 +203,12 @@ class Relay:
         except BadRequest as error:
             if len(rows) == 1:
                 return [BatchResult(None, error)]
-        # One of them makes the request unusable: each by itself.
+        # One of them makes the request invalid: send each alone.
         return [self._results([row])[0] for row in rows]
 
 
 class _Background:
-    """The thread of this process that relays what its transactions have committed."""
+    """The background thread that relays the messages of this process's transactions."""
 
     def __init__(self, using: str) -> None:
         self.pid = os.getpid()
@@ -216,7 +217,7 @@ class _Background:
         threading.Thread(target=self._run, name=f"outbox {using}", daemon=True).start()
 
     def wake(self) -> None:
-        """There is something to relay."""
+        """Tell the thread that there are messages to relay."""
         self._has_work.set()
 
     def _run(self) -> None:
@@ -228,10 +229,10 @@ class _Background:
                 close_old_connections()
                 relay = relay or Relay(self._using)
                 relay.drain()
-                # Another relay may have ended just before it saw what we were woken for.
+                # Another relay may have ended just before it saw the new messages.
                 is_done = not relay.has_waiting()
             except (HookstationError, DatabaseError, ValueError) as error:
-                logger.warning("the outbox waits, again in %.1f s: %s", pause, error)
+                logger.warning("cannot relay the outbox, retrying in %.1f s: %s", pause, error)
                 is_done = False
             finally:
                 close_old_connections()
@@ -248,7 +249,7 @@ _lock = threading.Lock()
 
 
 def wake(using: str = "default") -> None:
-    """Relay what is in the outbox, in the background of this process."""
+    """Start relaying the outbox in a background thread of this process."""
     with _lock:
         thread = _threads.get(using)
         if thread is None or thread.pid != os.getpid():  # threads do not survive a fork

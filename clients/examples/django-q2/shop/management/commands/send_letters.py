@@ -1,4 +1,4 @@
-"""Have letters written: ``manage.py send_letters FIRST LAST FOLDER``."""
+"""Queue tasks that write letters: ``manage.py send_letters FIRST LAST FOLDER``."""
 
 import time
 from typing import Any
@@ -11,18 +11,18 @@ PAUSE_S = 0.02
 
 
 class Command(BaseCommand):
-    """Prints the number of each letter whose task is stored."""
+    """Queue letters and print the number of each stored task."""
 
     help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Which letters, and where they are to be written."""
+        """Add the arguments: first and last number, and the folder."""
         parser.add_argument("first", type=int)
         parser.add_argument("last", type=int)
         parser.add_argument("folder")
 
     def handle(self, first: int, last: int, folder: str, **options: Any) -> None:
-        """Queue one after the other; the same one again after an error."""
+        """Queue the letters in order; repeat one after an error."""
         for number in range(first, last + 1):
             while not self._is_queued(number, folder):
                 time.sleep(0.5)

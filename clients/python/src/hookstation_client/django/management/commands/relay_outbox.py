@@ -16,16 +16,18 @@ from hookstation_client.errors import HookstationError
 class Command(BaseCommand):
     """The command ``relay_outbox``."""
 
-    help = "Publish what committed transactions left in the outbox."
+    help = "Publish the messages that committed transactions wrote to the outbox."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Options."""
-        parser.add_argument("--once", action="store_true", help="Publish what is there, and end.")
-        parser.add_argument("--database", default="default", help="Of the outbox.")
-        parser.add_argument("--poll", type=float, default=1.0, help="Seconds between two looks.")
+        """Add the options."""
+        parser.add_argument(
+            "--once", action="store_true", help="Publish the waiting messages, then end."
+        )
+        parser.add_argument("--database", default="default", help="Database of the outbox.")
+        parser.add_argument("--poll", type=float, default=1.0, help="Seconds between polls.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it. SIGTERM and SIGINT end it when the batch on its way is done."""
+        """Run it. SIGTERM and SIGINT end it after the current batch."""
         relay = Relay(options["database"])
         if options["once"]:
             try:
@@ -44,6 +46,6 @@ class Command(BaseCommand):
                 relay.drain(ending.is_set)
                 pause = options["poll"]
             except (HookstationError, DatabaseError) as error:
-                self.stderr.write(f"The outbox waits: {error}")
+                self.stderr.write(f"Cannot relay the outbox: {error}")
                 pause = min(MAX_PAUSE_S, pause * 2)
             ending.wait(pause)

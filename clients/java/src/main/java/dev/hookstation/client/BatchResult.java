@@ -4,10 +4,10 @@ import java.time.Duration;
 import java.util.Optional;
 
 /**
- * The result of one message of a batch.
+ * The result for one message of a batch.
  *
- * @param message the message, if it is stored
- * @param error why not, otherwise
+ * @param message the message if it was stored, or null
+ * @param error the error if it was refused, or null
  */
 public record BatchResult(Optional<Message> message, Optional<HookstationException> error) {
 

@@ -8,17 +8,17 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.StringJoiner;
 
-/** One request of the API, and whether it may be repeated. */
+/** One request of the API, and whether it may be retried. */
 final class Call {
     final String method;
     final String path;
     final Map<String, String> headers = new LinkedHashMap<>();
     byte[] body = new byte[0];
 
-    /** Sending it twice has an effect that sending it once does not have. */
+    /** Whether the call is not idempotent. */
     boolean isOnce;
 
-    /** How long the broker may hold the response back. */
+    /** How long the broker may delay the response (long poll). */
     Duration wait = Duration.ZERO;
 
     private final StringJoiner query = new StringJoiner("&", "?", "").setEmptyValue("");
@@ -45,11 +45,11 @@ final class Call {
         return this;
     }
 
-    /** Sends it on condition that the object still has a version, null for none. */
+    /** Makes the call conditional on a version of the object; null means no condition. */
     Call ifMatch(Long version) {
         if (version != null) {
             headers.put("If-Match", "\"" + version + "\"");
-            // The repeat of a change that had its effect would meet the version that it made.
+            // If the change took effect, a retry would conflict with the new version.
             isOnce = true;
         }
         return this;
@@ -76,7 +76,7 @@ final class Call {
         return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
     }
 
-    /** Puts a value that is not null; instants and durations as the API takes them. */
+    /** Puts a value that is not null; formats instants and durations for the API. */
     static void put(Map<String, Object> into, String name, Object value) {
         if (value instanceof Duration duration) {
             into.put(name, duration.toMillis());
@@ -87,7 +87,7 @@ final class Call {
         }
     }
 
-    /** Whole seconds, rounded up: a message never comes before its time. */
+    /** Whole seconds, rounded up: a message is never delivered early. */
     static long seconds(Duration duration) {
         return -Math.floorDiv(-duration.toMillis(), 1000L);
     }

@@ -8,9 +8,9 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * A message that a pull consumer has received. {@link #ack}, {@link #nack}, {@link #extend} and
- * {@link #release} throw {@link HookstationException.LeaseLost} where the lease has ended and the
- * message may be with another worker.
+ * A message that a pull consumer received. {@link #ack}, {@link #nack}, {@link #extend} and {@link
+ * #release} throw {@link HookstationException.LeaseLost} if the lease has ended, so that another
+ * worker may have received the message.
  */
 public final class Delivery {
     private final Hookstation client;
@@ -26,7 +26,7 @@ public final class Delivery {
             said.forEach((name, value) -> headers.put(name.toString(), String.valueOf(value)));
         }
         if (!found.text("body_url").isEmpty()) {
-            // Too large to stand in the response beside the others.
+            // The body is too large for the response.
             body = client.body(id());
         } else if (found.fields().get("body_base64") instanceof String encoded) {
             body = Base64.getDecoder().decode(encoded);
@@ -36,7 +36,7 @@ public final class Delivery {
     }
 
     /**
-     * The message's own id: the same each time it is received. Deduplicate by it.
+     * The id of the message, the same each time it is received. Deduplicate by it.
      *
      * @return the id
      */
@@ -54,7 +54,7 @@ public final class Delivery {
     }
 
     /**
-     * Names this receipt in {@link Hookstation#ack} and the like.
+     * Identifies the lease in {@link Hookstation#ack} and the other calls.
      *
      * @return the lease, empty with auto-ack
      */
@@ -63,7 +63,7 @@ public final class Delivery {
     }
 
     /**
-     * When the lease ends unless it is extended.
+     * The time at which the lease ends unless it is extended.
      *
      * @return the time, or null with auto-ack
      */
@@ -72,7 +72,7 @@ public final class Delivery {
     }
 
     /**
-     * Which attempt this is.
+     * The number of this attempt.
      *
      * @return 1 for the first
      */
@@ -81,7 +81,7 @@ public final class Delivery {
     }
 
     /**
-     * After how many failed attempts it is dead.
+     * The number of failed attempts after which the delivery is dead.
      *
      * @return the number
      */
@@ -117,7 +117,7 @@ public final class Delivery {
     }
 
     /**
-     * Whether it was replayed.
+     * Whether this is a replay.
      *
      * @return whether
      */
@@ -126,7 +126,7 @@ public final class Delivery {
     }
 
     /**
-     * When the broker stored the message.
+     * The time at which the broker stored the message.
      *
      * @return the time
      */
@@ -144,7 +144,7 @@ public final class Delivery {
     }
 
     /**
-     * The headers that the producer gave.
+     * The headers that the producer set.
      *
      * @return the headers
      */
@@ -162,19 +162,19 @@ public final class Delivery {
     }
 
     /**
-     * The body as a record, or as what {@link Json} reads.
+     * The body as a record, or as a type that {@link Json} reads.
      *
      * @param <T> the type
      * @param type its class
      * @return the value
-     * @throws RejectException if the body does not fit: a handler that throws it makes the message a
+     * @throws RejectException if the body does not fit; if a handler throws it, the message is a
      *     dead letter
      */
     public <T> T as(Class<T> type) {
         return RejectException.unlessFits(body, type);
     }
 
-    /** Says that the message is handled. */
+    /** Acknowledges the message: it is delivered. */
     public void ack() {
         check(client.ack(lease()));
     }
@@ -191,19 +191,20 @@ public final class Delivery {
     /**
      * Extends the lease.
      *
-     * @param lease when it ends from now, in whole seconds
+     * @param lease the time from now until it ends, in whole seconds
      */
     public void extend(Duration lease) {
         check(client.extend(lease, lease()));
     }
 
-    /** Gives the message back, uncharged, to come again at once. */
+    /** Returns the message without counting a failure, to be received again at once. */
     public void release() {
         check(client.release(Duration.ZERO, lease()));
     }
 
     /**
-     * Whether a {@link Worker} failed to extend the lease: the message may be with another worker.
+     * Whether a {@link Worker} failed to extend the lease, so that another worker may have received
+     * the message.
      *
      * @return whether
      */

@@ -19,7 +19,7 @@ public final class Event {
     }
 
     /**
-     * The message's id: the same at every attempt and replay.
+     * The id of the message, the same in every attempt and replay.
      *
      * @return the id
      */
@@ -55,7 +55,7 @@ public final class Event {
     }
 
     /**
-     * Which attempt this is.
+     * The number of this attempt.
      *
      * @return 1 for the first
      */
@@ -64,7 +64,7 @@ public final class Event {
     }
 
     /**
-     * After how many failed attempts it is dead.
+     * The number of failed attempts after which the delivery is dead.
      *
      * @return the number
      */
@@ -91,9 +91,9 @@ public final class Event {
     }
 
     /**
-     * When the broker stored the message.
+     * The time at which the broker stored the message.
      *
-     * @return the time, or null where the header is missing
+     * @return the time, or null if the header is missing
      */
     public Instant acceptedAt() {
         try {
@@ -104,7 +104,7 @@ public final class Event {
     }
 
     /**
-     * Whether it was replayed.
+     * Whether this is a replay.
      *
      * @return whether
      */
@@ -113,7 +113,7 @@ public final class Event {
     }
 
     /**
-     * Whether it is a sample that the broker sends for a test.
+     * Whether this is a test sample of the broker.
      *
      * @return whether
      */
@@ -122,16 +122,16 @@ public final class Event {
     }
 
     /**
-     * Where to acknowledge later.
+     * The URL for a later acknowledgement.
      *
-     * @return the address; "" unless the consumer is registered with {@code ack}
+     * @return the URL; "" unless the consumer has {@code ack} on
      */
     public String ackUrl() {
         return text("Hookstation-Ack-URL");
     }
 
     /**
-     * All headers of the request; their names in any spelling.
+     * All headers of the request; names are not case-sensitive.
      *
      * @return the headers
      */
@@ -149,12 +149,12 @@ public final class Event {
     }
 
     /**
-     * The body as a record, or as what {@link Json} reads.
+     * The body as a record, or as a type that {@link Json} reads.
      *
      * @param <T> the type
      * @param type its class
      * @return the value
-     * @throws RejectException if the body does not fit: it makes the delivery dead at once
+     * @throws RejectException if the body does not fit; then the delivery is dead at once
      */
     public <T> T as(Class<T> type) {
         return RejectException.unlessFits(body, type);

@@ -12,14 +12,14 @@ import java.nio.file.StandardOpenOption;
 import java.util.Map;
 
 /**
- * Remembers in a file, for one process at a time: what a killed process had handled, the next one
- * knows. What is being handled is not in the file, so that the message is handled again.
+ * Stores handled messages in a file, for one process at a time. They survive a kill of the process.
+ * Messages that were being handled are not in the file, so they are handled again.
  */
 public final class FileStore extends MemoryStore implements AutoCloseable {
     private final FileChannel file;
 
     /**
-     * Opens the file, and creates it where there is none.
+     * Opens the file, and creates it if it does not exist.
      *
      * @param path the file
      * @throws UncheckedIOException if it cannot be read or written
@@ -55,14 +55,14 @@ public final class FileStore extends MemoryStore implements AutoCloseable {
     }
 
     private void read(String line) {
-        // A line that a kill cut off holds no whole id; its message is handled again.
+        // A line that was cut off by a kill has no complete id; its message is handled again.
         int space = line.indexOf(' ');
         if (space > 0 && line.substring(0, space).matches("[1-9][0-9]{0,17}")) {
             remember(line.substring(space + 1), Long.parseLong(line.substring(0, space)));
         }
     }
 
-    /** Replaces the file by what is remembered, so that it does not grow for ever. */
+    /** Rewrites the file with the kept messages only, so that it does not grow for ever. */
     private void rewrite(Path path) throws IOException {
         Path fresh = path.resolveSibling(path.getFileName() + ".new");
         StringBuilder lines = new StringBuilder();

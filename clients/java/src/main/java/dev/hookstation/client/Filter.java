@@ -3,11 +3,11 @@ package dev.hookstation.client;
 import java.time.Instant;
 
 /**
- * Chooses messages or deliveries of a list: {@code Filter.all().eventType("order.*")}. What a list
- * does not know is refused by the broker.
+ * Selects messages or deliveries of a list: {@code Filter.all().eventType("order.*")}. The broker
+ * refuses conditions that a list does not support.
  *
- * @param state one of docs/states.md, or null
- * @param outcome of the last attempt of a delivery, or null
+ * @param state a state from docs/states.md, or null
+ * @param outcome the outcome of a delivery's last attempt, or null
  * @param eventType a name or {@code order.*}, or null
  * @param id idempotency key of a message of this producer, or null
  * @param from the first time of acceptance or creation, or null
@@ -17,7 +17,7 @@ public record Filter(
         String state, String outcome, String eventType, String id, Instant from, Instant to) {
 
     /**
-     * A filter that chooses everything.
+     * A filter that selects everything.
      *
      * @return the filter
      */
@@ -26,9 +26,9 @@ public record Filter(
     }
 
     /**
-     * The same with a state.
+     * A copy with a state.
      *
-     * @param value one of docs/states.md
+     * @param value from docs/states.md
      * @return the filter
      */
     public Filter state(String value) {
@@ -36,9 +36,9 @@ public record Filter(
     }
 
     /**
-     * The same with an outcome of the last attempt, for deliveries.
+     * A copy with an outcome of the last attempt, for deliveries.
      *
-     * @param value one of docs/states.md
+     * @param value from docs/states.md
      * @return the filter
      */
     public Filter outcome(String value) {
@@ -46,7 +46,7 @@ public record Filter(
     }
 
     /**
-     * The same with an event type.
+     * A copy with an event type.
      *
      * @param value a name, or {@code order.*}
      * @return the filter
@@ -56,7 +56,7 @@ public record Filter(
     }
 
     /**
-     * The same with an idempotency key, for messages.
+     * A copy with an idempotency key, for messages.
      *
      * @param value the key
      * @return the filter
@@ -66,7 +66,7 @@ public record Filter(
     }
 
     /**
-     * The same with a time.
+     * A copy with a time range.
      *
      * @param first the first instant
      * @param end the end, exclusive

@@ -15,19 +15,18 @@ import java.util.NoSuchElementException;
 import java.util.function.Supplier;
 
 /**
- * Calls the broker's REST API. It may be used by several threads.
+ * Calls the broker's REST API. Thread-safe.
  *
  * <pre>{@code
  * Hookstation hooks = Hookstation.fromEnvironment(); // HOOKSTATION_URL and HOOKSTATION_KEY
  * hooks.publish("orders", Outgoing.of(Map.of("id", 7)).eventType("order.created"));
  * }</pre>
  *
- * <p>A request that fails is repeated, after waits that double and vary by chance, and not before the
- * time that the broker names in {@code Retry-After}; each repeat of a publish carries the same
- * idempotency key. Calls that would have a second effect are repeated only when the first one
- * certainly had none. What does not help in the end is thrown as a {@link HookstationException}.
- * An interrupted call throws {@link HookstationException.ConnectionFailed} with the code
- * {@code interrupted}.
+ * <p>The client retries failed requests with exponential backoff and jitter, and not before the
+ * time in the broker's {@code Retry-After}. Each retry of a publish has the same idempotency key.
+ * The client retries calls that are not idempotent only if the failed one certainly had no effect.
+ * If retries do not help, it throws a {@link HookstationException}. An interrupted call throws
+ * {@link HookstationException.ConnectionFailed} with the code {@code interrupted}.
  */
 public final class Hookstation {
     /** The version of this client; requests name it in {@code User-Agent}. */
@@ -43,7 +42,7 @@ public final class Hookstation {
     }
 
     /**
-     * A client of the broker that the environment names.
+     * Creates a client with the settings of the environment.
      *
      * @return the client
      * @throws IllegalStateException if {@code HOOKSTATION_URL} or {@code HOOKSTATION_KEY} is not set
@@ -53,7 +52,7 @@ public final class Hookstation {
     }
 
     /**
-     * A builder of a client; what it is not told comes from the environment.
+     * Creates a builder of a client; its defaults come from the environment.
      *
      * @return the builder
      */
@@ -76,7 +75,7 @@ public final class Hookstation {
         /**
          * Sets the broker's address in place of {@code HOOKSTATION_URL}.
          *
-         * @param value one or several addresses, which are tried one after the other while one is away
+         * @param value one or several addresses, which are tried in turn while one is unavailable
          * @return this builder
          */
         public Builder url(String... value) {
@@ -96,9 +95,9 @@ public final class Hookstation {
         }
 
         /**
-         * Sets how long one try of a request may take. A long poll may take longer by its own wait.
+         * Sets the timeout of one try of a request. A long poll adds its own wait.
          *
-         * @param value the time, 30 seconds unless set
+         * @param value the time, by default 30 seconds
          * @return this builder
          */
         public Builder timeout(Duration value) {
@@ -107,9 +106,10 @@ public final class Hookstation {
         }
 
         /**
-         * Sets how often a failed request is repeated; with several addresses each repeat tries all.
+         * Sets the maximum number of retries of a request. With several addresses, each retry tries
+         * all of them.
          *
-         * @param value the number, 6 unless set; 0 turns it off
+         * @param value the number, by default 6; 0 disables retries
          * @return this builder
          */
         public Builder retries(int value) {
@@ -118,9 +118,9 @@ public final class Hookstation {
         }
 
         /**
-         * Sets what sends, for certificates, proxies and the like.
+         * Sets the HTTP client, for example for certificates or proxies.
          *
-         * @param value a client that follows no redirects
+         * @param value a client that does not follow redirects
          * @return this builder
          */
         public Builder http(HttpClient value) {
@@ -129,7 +129,7 @@ public final class Hookstation {
         }
 
         /**
-         * Sets what tells the time, for tests.
+         * Sets the clock, for tests.
          *
          * @param value the clock
          * @return this builder
@@ -140,11 +140,11 @@ public final class Hookstation {
         }
 
         /**
-         * Makes the client. The broker is not called.
+         * Creates the client. It does not call the broker.
          *
          * @return the client
          * @throws IllegalStateException if address or key is missing
-         * @throws IllegalArgumentException if an address is no http or https address
+         * @throws IllegalArgumentException if an address is not an http or https URL
          */
         public Hookstation build() {
             List<String> addresses = Arrays.stream(urls.split(","))
@@ -157,7 +157,7 @@ public final class Hookstation {
             for (String address : addresses) {
                 URI uri = URI.create(address);
                 if (uri.getHost() == null || !List.of("http", "https").contains(uri.getScheme())) {
-                    throw new IllegalArgumentException(address + " is no http or https address");
+                    throw new IllegalArgumentException(address + " is not an http or https address");
                 }
             }
             if (key.isEmpty()) {
@@ -168,7 +168,7 @@ public final class Hookstation {
                     : HttpClient.newBuilder()
                             .version(HttpClient.Version.HTTP_1_1)
                             .connectTimeout(connectTimeout)
-                            // A redirect would carry the key to an address that nobody configured.
+                            // A redirect would send the key to an address that is not configured.
                             .followRedirects(HttpClient.Redirect.NEVER)
                             .build();
             return new Hookstation(new Transport(addresses, key, timeout, retries, sender, clock));
@@ -182,12 +182,12 @@ public final class Hookstation {
      *
      * @param channel the channel
      * @param message the message
-     * @return what the broker stored, or had stored before
+     * @return the message that the broker stored now or before
      */
     public Message publish(String channel, Outgoing message) {
         Map<String, String> headers = message.asHeaders();
         if (!headers.values().stream().allMatch(Hookstation::isAscii)) {
-            // HTTP servers differ on bytes beyond ASCII in headers. JSON has no such limit.
+            // HTTP servers treat non-ASCII bytes in headers differently. JSON has no such problem.
             BatchResult result = publishBatch(channel, List.of(message)).get(0);
             if (result.error().isPresent()) {
                 throw result.error().get();
@@ -201,8 +201,8 @@ public final class Hookstation {
     }
 
     /**
-     * Publishes up to 1,000 messages and 16 MiB in one request. All that are valid are stored in one
-     * transaction.
+     * Publishes up to 1,000 messages and 16 MiB in one request. The broker stores all valid
+     * messages in one transaction.
      *
      * @param channel the channel
      * @param messages the messages
@@ -244,7 +244,7 @@ public final class Hookstation {
      * The messages of a channel, newest first.
      *
      * @param channel the channel
-     * @param filter chooses some
+     * @param filter selects messages or deliveries
      * @return the messages, read page by page
      */
     public Pages messages(String channel, Filter filter) {
@@ -252,13 +252,13 @@ public final class Hookstation {
     }
 
     /**
-     * Moves a waiting message to another time or priority.
+     * Changes the due time or priority of a waiting message.
      *
      * @param id the message's id
-     * @param move what changes
+     * @param move the changes
      * @return the message
-     * @throws HookstationException.Conflict while a delivery of it is in flight, or if it has another
-     *     version than the move says
+     * @throws HookstationException.Conflict while a delivery of it is in flight, or if it does not
+     *     have the version of the move
      */
     public Resource move(String id, Move move) {
         Call call = new Call("PATCH", Call.pathOf("messages", id)).json(move.asFields());
@@ -266,7 +266,7 @@ public final class Hookstation {
     }
 
     /**
-     * Cancels what is still queued of a message. Twice is harmless.
+     * Cancels the queued deliveries of a message. Idempotent.
      *
      * @param id the message's id
      * @return the message
@@ -276,7 +276,7 @@ public final class Hookstation {
     }
 
     /**
-     * Cancels what is still queued of a message.
+     * Cancels the queued deliveries of a message. Idempotent.
      *
      * @param id the message's id
      * @param reason for the audit log
@@ -289,7 +289,7 @@ public final class Hookstation {
     // -- Channels and consumers --------------------------------------------------------------------
 
     /**
-     * Creates a channel or replaces its settings; safe at each start of a service.
+     * Creates a channel or replaces its settings. Idempotent: call it when a service starts.
      *
      * @param channel the channel
      * @param settings fields of docs/api.md, "Channels"
@@ -300,13 +300,14 @@ public final class Hookstation {
     }
 
     /**
-     * Registers a consumer or replaces its settings; safe at each start of a service.
+     * Registers a consumer or replaces its settings. Idempotent: call it when a service starts.
      *
      * @param channel the channel
      * @param consumer the consumer
-     * @param settings fields of docs/api.md, "Consumers", such as {@code url}, {@code event_types} and
-     *     {@code retry}. A consumer without a {@code url} pulls.
-     * @return the consumer; its signing secret, {@code secret}, once: when it is new
+     * @param settings fields of docs/api.md, "Consumers", such as {@code url}, {@code event_types}
+     *     and {@code retry}. A consumer without a {@code url} is a pull consumer.
+     * @return the consumer; only the call that creates it returns the signing secret, {@code
+     *     secret}
      */
     public Resource register(String channel, String consumer, Map<String, ?> settings) {
         Map<String, Object> said = new LinkedHashMap<>(settings);
@@ -321,7 +322,7 @@ public final class Hookstation {
      *
      * @param channel the channel
      * @param consumer the consumer
-     * @param filter chooses some
+     * @param filter selects messages or deliveries
      * @return the deliveries, read page by page
      */
     public Pages deliveries(String channel, String consumer, Filter filter) {
@@ -330,11 +331,11 @@ public final class Hookstation {
     }
 
     /**
-     * The dead deliveries of a consumer, newest first.
+     * The dead letters of a consumer, newest first.
      *
      * @param channel the channel
      * @param consumer the consumer
-     * @param filter chooses some
+     * @param filter selects messages or deliveries
      * @return the deliveries, read page by page
      */
     public Pages deadLetters(String channel, String consumer, Filter filter) {
@@ -343,8 +344,8 @@ public final class Hookstation {
     }
 
     /**
-     * Sends a finished delivery again, now and with all its attempts. Repeated only where the first
-     * call certainly had no effect.
+     * Sends a finished delivery again now, with a new budget of attempts. The client retries the
+     * call only if it certainly had no effect.
      *
      * @param id the delivery's id
      * @param reason for the audit log, may be empty
@@ -366,13 +367,13 @@ public final class Hookstation {
     }
 
     /**
-     * Makes any other call of the API. A {@code POST} is repeated only where the first one certainly
-     * had no effect.
+     * Makes any other call of the API. The client retries a {@code POST} only if it certainly had
+     * no effect.
      *
      * @param method such as {@code GET}
-     * @param path behind {@code /api/v1}, such as {@code /replays}
+     * @param path below {@code /api/v1}, such as {@code /replays}
      * @param body sent as JSON, null for none
-     * @return the answer, empty where the broker answers without a body
+     * @return the response, empty if it has no body
      */
     public Resource call(String method, String path, Object body) {
         Call call = new Call(method, "/api/v1" + path);
@@ -391,8 +392,8 @@ public final class Hookstation {
      *
      * @param channel the channel
      * @param consumer the consumer
-     * @param options how many, and for how long
-     * @return the messages, perhaps none
+     * @param options such as the number of messages and the lease
+     * @return the messages, may be empty
      */
     public List<Delivery> receiveBatch(String channel, String consumer, ReceiveOptions options) {
         Call call = new Call("POST", Call.pathOf("channels", channel, "consumers", consumer, "receive"))
@@ -411,7 +412,7 @@ public final class Hookstation {
         return received;
     }
 
-    /** Lets messages that nobody gets come again at once. */
+    /** Releases messages that the caller does not get. */
     private void giveBack(List<Resource> messages) {
         String[] leases = messages.stream()
                 .map(message -> message.text("lease"))
@@ -421,18 +422,18 @@ public final class Hookstation {
             try {
                 release(Duration.ZERO, leases);
             } catch (HookstationException ignored) {
-                // They come again when their leases end.
+                // They are delivered again when their leases end.
             }
         }
     }
 
     /**
-     * Iterates over the messages of a pull consumer, without end: the iterator waits while there is
-     * none. Settle each message before the next one.
+     * Iterates endlessly over the messages of a pull consumer; the iterator waits while there are
+     * none. Settle each message before you take the next one.
      *
      * @param channel the channel
      * @param consumer the consumer
-     * @param options how many one call asks for, and the lease; without a wait each call waits for 20
+     * @param options such as the number of messages per call and the lease; the default wait is 20
      *     seconds
      * @return the messages
      */
@@ -465,7 +466,7 @@ public final class Hookstation {
      * Acknowledges up to 100 messages.
      *
      * @param leases their leases
-     * @return which were settled
+     * @return the leases that were settled, and the others
      */
     public Settled ack(String... leases) {
         return settle("ack", new LinkedHashMap<>(), leases);
@@ -476,7 +477,7 @@ public final class Hookstation {
      *
      * @param nack how they failed
      * @param leases their leases
-     * @return which were settled
+     * @return the leases that were settled, and the others
      */
     public Settled nack(Nack nack, String... leases) {
         return settle("nack", nack.asFields(), leases);
@@ -485,9 +486,9 @@ public final class Hookstation {
     /**
      * Extends up to 100 leases.
      *
-     * @param lease when they end from now, in whole seconds
-     * @param leases which
-     * @return which were extended
+     * @param lease the time from now until they end, in whole seconds
+     * @param leases the leases
+     * @return the leases that were extended, and the others
      */
     public Settled extend(Duration lease, String... leases) {
         Map<String, Object> said = new LinkedHashMap<>();
@@ -496,11 +497,11 @@ public final class Hookstation {
     }
 
     /**
-     * Gives up to 100 messages back, uncharged.
+     * Returns up to 100 messages without counting a failure.
      *
-     * @param delay when they come again, in whole seconds; zero is at once
+     * @param delay the time until they are due again, in whole seconds; zero is at once
      * @param leases their leases
-     * @return which were settled
+     * @return the leases that were settled, and the others
      */
     public Settled release(Duration delay, String... leases) {
         Map<String, Object> said = new LinkedHashMap<>();
@@ -513,13 +514,13 @@ public final class Hookstation {
     private Settled settle(String verb, Map<String, Object> said, String... leases) {
         if (leases.length > MAX_LEASES) {
             throw new IllegalArgumentException(
-                    leases.length + " leases in one call; " + MAX_LEASES + " are allowed.");
+                    leases.length + " leases in one call; the limit is " + MAX_LEASES + ".");
         }
         said.put("leases", leases);
         return Settled.of(resource(new Call("POST", Call.pathOf("leases", verb)).json(said)));
     }
 
-    // -- What all of them share --------------------------------------------------------------------
+    // -- Helpers -----------------------------------------------------------------------------------
 
     byte[] send(Call call) {
         return transport.send(call);

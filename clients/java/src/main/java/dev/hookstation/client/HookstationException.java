@@ -11,23 +11,25 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** A request that the broker refused, or that got no response. Its subclasses are the kinds. */
+/**
+ * A request failed: the broker refused it, or did not respond. Each kind of error is a subclass.
+ */
 public class HookstationException extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
-    /** As {@link #code()} says. */
+    /** See {@link #code()}. */
     private final String code;
 
-    /** As {@link #status()} says. */
+    /** See {@link #status()}. */
     private final int status;
 
-    /** As {@link #detail()} says. */
+    /** See {@link #detail()}. */
     private final String detail;
 
-    /** As {@link #fields()} says; not serialized. */
+    /** See {@link #fields()}; not serialized. */
     private final transient Map<String, String> fields;
 
-    /** As {@link #retryAfter()} says. */
+    /** See {@link #retryAfter()}. */
     private final Duration retryAfter;
 
     HookstationException(Problem problem, Throwable cause) {
@@ -41,7 +43,7 @@ public class HookstationException extends RuntimeException {
 
     /**
      * The broker's stable name of the error (docs/api.md, "Errors"). Without a response it is
-     * {@code not_sent} where the request never left this process, and {@code no_response} elsewhere.
+     * {@code not_sent} if the request was not sent, and {@code no_response} otherwise.
      *
      * @return the code
      */
@@ -68,24 +70,24 @@ public class HookstationException extends RuntimeException {
     }
 
     /**
-     * The fields or headers at fault, each with what is wrong with it.
+     * The invalid fields or headers, each with what is wrong with it.
      *
-     * @return the faults by field
+     * @return the errors by field
      */
     public Map<String, String> fields() {
         return fields == null ? Map.of() : fields;
     }
 
     /**
-     * How long the broker asks to wait before the next try.
+     * The wait that the broker requests before the next try.
      *
-     * @return the time, zero where the broker names none
+     * @return the time, or zero
      */
     public Duration retryAfter() {
         return retryAfter;
     }
 
-    /** The request cannot be used as it is (400, 405, 411, 413, 415, 422). */
+    /** The request is invalid (400, 405, 411, 413, 415, 422). */
     public static final class BadRequest extends HookstationException {
         private static final long serialVersionUID = 1L;
 
@@ -94,7 +96,7 @@ public class HookstationException extends RuntimeException {
         }
     }
 
-    /** There is no valid key (401). */
+    /** The API key is missing or invalid (401). */
     public static final class Unauthorized extends HookstationException {
         private static final long serialVersionUID = 1L;
 
@@ -103,7 +105,7 @@ public class HookstationException extends RuntimeException {
         }
     }
 
-    /** The key is valid and may not do this (403). */
+    /** The API key does not permit this (403). */
     public static final class Forbidden extends HookstationException {
         private static final long serialVersionUID = 1L;
 
@@ -112,7 +114,7 @@ public class HookstationException extends RuntimeException {
         }
     }
 
-    /** There is no such object for this key (404). */
+    /** The object does not exist, or the API key may not see it (404). */
     public static final class NotFound extends HookstationException {
         private static final long serialVersionUID = 1L;
 
@@ -121,7 +123,7 @@ public class HookstationException extends RuntimeException {
         }
     }
 
-    /** The state of the object forbids it, or another caller changed it first (409, 412). */
+    /** The object's state does not allow it, or the object was changed meanwhile (409, 412). */
     public static class Conflict extends HookstationException {
         private static final long serialVersionUID = 1L;
 
@@ -130,7 +132,7 @@ public class HookstationException extends RuntimeException {
         }
     }
 
-    /** The lease ended before the call: the message may be with another worker. */
+    /** The lease ended before the call; another worker may have received the message. */
     public static final class LeaseLost extends Conflict {
         private static final long serialVersionUID = 1L;
 
@@ -138,13 +140,13 @@ public class HookstationException extends RuntimeException {
             super(new Problem(
                     reason,
                     200,
-                    "The lease of " + messageId + " was not found: " + reason + ".",
+                    "The lease of " + messageId + " cannot be used: " + reason + ".",
                     Map.of(),
                     Duration.ZERO));
         }
     }
 
-    /** A rate or a quota is used up (429), and retries did not help. */
+    /** A rate limit or quota is exceeded (429), even after retries. */
     public static final class RateLimited extends HookstationException {
         private static final long serialVersionUID = 1L;
 
@@ -153,7 +155,7 @@ public class HookstationException extends RuntimeException {
         }
     }
 
-    /** The broker cannot do it now (5xx), and retries did not help. */
+    /** The broker cannot do it now (5xx), even after retries. */
     public static final class Unavailable extends HookstationException {
         private static final long serialVersionUID = 1L;
 
@@ -162,7 +164,7 @@ public class HookstationException extends RuntimeException {
         }
     }
 
-    /** There was no response, and retries did not help; or the thread was interrupted. */
+    /** There was no response, even after retries; or the thread was interrupted. */
     public static final class ConnectionFailed extends HookstationException {
         private static final long serialVersionUID = 1L;
 
@@ -171,13 +173,13 @@ public class HookstationException extends RuntimeException {
         }
     }
 
-    /** What an error says: an RFC 9457 problem, or whatever a proxy answered. */
+    /** The error for a response: an RFC 9457 problem, or any response of a proxy. */
     record Problem(
             String code, int status, String detail, Map<String, String> fields, Duration retryAfter) {
 
         String message() {
             StringBuilder message = new StringBuilder(code);
-            // The detail of several faults names their fields, that of a single one does not.
+            // The detail names the fields only if several are invalid.
             String field = fields.size() == 1 ? fields.keySet().iterator().next() : "";
             for (String part : List.of(field, detail)) {
                 if (!part.isEmpty()) {

@@ -17,11 +17,11 @@ import java.util.Map;
 import java.util.Optional;
 
 /**
- * Reads and writes JSON (RFC 8259): the JDK has nothing for it.
+ * Reads and writes JSON (RFC 8259), because the JDK does not.
  *
- * <p>Objects are {@link Map}, arrays {@link List}, whole numbers {@link Long} or {@link BigInteger},
- * other numbers {@link BigDecimal}, so that none loses a digit. Records are objects of their
- * components.
+ * <p>Objects are {@link Map}, arrays {@link List}, whole numbers {@link Long} or {@link
+ * BigInteger}, other numbers {@link BigDecimal}, so that they keep all digits. A record is an
+ * object with its components as members.
  */
 public final class Json {
     private static final int MAX_DEPTH = 200;
@@ -29,27 +29,27 @@ public final class Json {
     private Json() {}
 
     /**
-     * Reads a text.
+     * Parses JSON.
      *
      * @param text JSON
      * @return maps, lists, strings, numbers, booleans and null
-     * @throws IllegalArgumentException if it is no JSON, or nested more than 200 times
+     * @throws IllegalArgumentException if it is not JSON, or nested more than 200 levels deep
      */
     public static Object read(String text) {
         return new Parser(text).document();
     }
 
     /**
-     * Reads a text into a type: a record, or anything that {@link #read(String)} returns. Members
+     * Parses JSON into a type: a record, or any type that {@link #read(String)} returns. Members
      * that a record does not have are ignored; components without a member are null or zero.
      *
      * @param <T> the type
      * @param text JSON
      * @param type its class
      * @return the value
-     * @throws IllegalArgumentException if the text is no JSON or does not fit the type
+     * @throws IllegalArgumentException if the text is not JSON or does not fit the type
      */
-    @SuppressWarnings("unchecked") // convert returns what the class says, boxed where it is primitive
+    @SuppressWarnings("unchecked") // convert returns the type of the class, boxed if it is primitive
     public static <T> T read(String text, Class<T> type) {
         return (T) convert(read(text), type, "");
     }
@@ -59,8 +59,8 @@ public final class Json {
      *
      * @param value a map, list, array, record, string, number, boolean, enum, {@link Instant},
      *     {@link Optional} or null
-     * @return JSON in one line
-     * @throws IllegalArgumentException if it holds anything else
+     * @return JSON on one line
+     * @throws IllegalArgumentException if it contains anything else
      */
     public static String write(Object value) {
         StringBuilder out = new StringBuilder();
@@ -96,7 +96,7 @@ public final class Json {
 
     private static void writeNumber(Number number, StringBuilder out) {
         if (!Double.isFinite(number.doubleValue()) && (number instanceof Double || number instanceof Float)) {
-            throw new IllegalArgumentException(number + " is no number of JSON");
+            throw new IllegalArgumentException(number + " is not a JSON number");
         }
         out.append(number);
     }
@@ -135,7 +135,7 @@ public final class Json {
                 case '\r' -> out.append("\\r");
                 case '\t' -> out.append("\\t");
                 default -> {
-                    // UTF-8 has no form for half a surrogate pair.
+                    // UTF-8 cannot encode half of a surrogate pair.
                     if (c < 0x20 || (Character.isSurrogate(c) && !isPaired(text, i))) {
                         out.append(String.format("\\u%04x", (int) c));
                     } else {
@@ -277,7 +277,7 @@ public final class Json {
             constructor.setAccessible(true);
             return constructor.newInstance(values);
         } catch (InvocationTargetException error) {
-            // The record's own checks.
+            // The record's constructor refused the values.
             throw new IllegalArgumentException(String.valueOf(error.getCause().getMessage()), error.getCause());
         } catch (ReflectiveOperationException error) {
             throw new IllegalArgumentException(type.getName() + " cannot be made", error);
@@ -286,10 +286,10 @@ public final class Json {
 
     private static IllegalArgumentException unfit(Object value, Type type, String place) {
         String where = place.isEmpty() ? "" : place.substring(1) + ": ";
-        return new IllegalArgumentException(where + write(value) + " is no " + type.getTypeName());
+        return new IllegalArgumentException(where + write(value) + " is not of type " + type.getTypeName());
     }
 
-    /** Reads one document from left to right. */
+    /** Parses one document. */
     private static final class Parser {
         private final String text;
         private int at;

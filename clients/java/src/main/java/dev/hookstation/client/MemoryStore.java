@@ -6,8 +6,8 @@ import java.util.Map;
 import java.util.Optional;
 
 /**
- * Remembers for a week, longer than the broker tries, in this process alone: for tests, and for a
- * process that may forget.
+ * Stores handled messages in memory for a week, which is longer than the broker retries. For tests,
+ * or a process that may lose them.
  */
 public class MemoryStore implements Store {
     static final long KEEP_S = Duration.ofDays(7).toSeconds();
@@ -19,7 +19,7 @@ public class MemoryStore implements Store {
 
     private long sweptAt;
 
-    /** An empty store. */
+    /** Creates an empty store. */
     public MemoryStore() {}
 
     @Override
@@ -28,7 +28,7 @@ public class MemoryStore implements Store {
         Long at = states.get(messageId);
         if (at != null && at == RUNNING) {
             throw new RetryException(
-                    Duration.ofSeconds(1), "the same message is being handled right now");
+                    Duration.ofSeconds(1), "the same message is being handled");
         }
         if (at != null) {
             return Optional.empty();

@@ -6,11 +6,11 @@ import java.time.Instant;
  * A message that the broker has stored.
  *
  * @param id its id
- * @param isDuplicate whether an earlier request with the same idempotency key stored it, and this one
- *     nothing
- * @param matchedConsumers how many consumers get it
- * @param dueAt when it is delivered at the earliest
- * @param url its address in the API
+ * @param isDuplicate whether an earlier request with the same idempotency key stored it, so that
+ *     this one stored nothing
+ * @param matchedConsumers the number of consumers that get it
+ * @param dueAt the earliest time of delivery
+ * @param url its URL in the API
  */
 public record Message(
         String id, boolean isDuplicate, long matchedConsumers, Instant dueAt, String url) {

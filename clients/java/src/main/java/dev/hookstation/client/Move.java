@@ -6,19 +6,21 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * What {@link Hookstation#move} changes: {@code Move.in(Duration.ofMinutes(1))}. Null fields stay.
+ * The changes of {@link Hookstation#move}: {@code Move.in(Duration.ofMinutes(1))}. Null fields do
+ * not change.
  *
  * @param deliverAt the new time, or null
- * @param deliverIn the same by the broker's clock, zero for now, or null
+ * @param deliverIn the delay until then by the broker's clock, zero for now, or null
  * @param priority 0 to 9, or null
  * @param reason for the audit log, or null
- * @param version makes it conditional: a {@code Conflict} unless the message still has it; or null
+ * @param version makes the call conditional: a {@code Conflict} if the message has another version;
+ *     or null
  */
 public record Move(
         Instant deliverAt, Duration deliverIn, Integer priority, String reason, Long version) {
 
     /**
-     * To a time.
+     * Moves to a time.
      *
      * @param deliverAt the time
      * @return the move
@@ -28,7 +30,7 @@ public record Move(
     }
 
     /**
-     * To a time by the broker's clock.
+     * Moves to a time by the broker's clock.
      *
      * @param deliverIn the time from now
      * @return the move
@@ -38,7 +40,7 @@ public record Move(
     }
 
     /**
-     * To another priority.
+     * Changes the priority.
      *
      * @param priority 0 to 9
      * @return the move
@@ -48,7 +50,7 @@ public record Move(
     }
 
     /**
-     * The same with a reason for the audit log.
+     * A copy with a reason for the audit log.
      *
      * @param value the reason
      * @return the move
@@ -58,7 +60,7 @@ public record Move(
     }
 
     /**
-     * The same if the message still has a version.
+     * A copy that applies only if the message has this version.
      *
      * @param value the version
      * @return the move

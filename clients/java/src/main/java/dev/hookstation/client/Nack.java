@@ -5,9 +5,9 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * How an attempt failed: {@code Nack.because("no paper").after(Duration.ofSeconds(5))}.
+ * A failed attempt: {@code Nack.because("no paper").after(Duration.ofSeconds(5))}.
  *
- * @param delay when it comes again, in whole seconds; by the consumer's retry policy where null
+ * @param delay the time until the retry, in whole seconds; null means the consumer's retry policy
  * @param error for people, or null; its first 300 characters are kept
  * @param isFinal makes it a dead letter at once
  */
@@ -15,29 +15,29 @@ public record Nack(Duration delay, String error, boolean isFinal) {
     private static final int MAX_ERROR_LENGTH = 300;
 
     /**
-     * A failed attempt.
+     * Creates a report of a failed attempt.
      *
      * @param error for people
-     * @return it
+     * @return the report
      */
     public static Nack because(String error) {
         return new Nack(null, error, false);
     }
 
     /**
-     * The same with a time until the message comes again.
+     * A copy with a time until the retry.
      *
      * @param value the time, in whole seconds
-     * @return it
+     * @return the report
      */
     public Nack after(Duration value) {
         return new Nack(value, error, isFinal);
     }
 
     /**
-     * The same as a dead letter at once.
+     * A copy that makes the message a dead letter at once.
      *
-     * @return it
+     * @return the report
      */
     public Nack asFinal() {
         return new Nack(delay, error, true);

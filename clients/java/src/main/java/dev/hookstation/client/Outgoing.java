@@ -12,10 +12,10 @@ import java.util.Objects;
 import java.util.UUID;
 
 /**
- * One message to be published: {@code Outgoing.of(order).eventType("order.created")}.
+ * One message to publish: {@code Outgoing.of(order).eventType("order.created")}.
  *
- * <p>It has its idempotency key from the beginning, made up unless {@link #id} sets it: an object that
- * is published twice is one message.
+ * <p>Its idempotency key is generated unless {@link #id} sets it, so publishing an object twice
+ * stores one message.
  */
 public final class Outgoing {
     private final byte[] content;
@@ -37,9 +37,9 @@ public final class Outgoing {
     }
 
     /**
-     * A message with a body.
+     * Creates a message with a body.
      *
-     * @param body sent as it is when it is a byte array or a string, anything else as {@link Json}
+     * @param body sent as it is if it is a byte array or a string, else as {@link Json}
      * @return the message
      */
     public static Outgoing of(Object body) {
@@ -64,7 +64,7 @@ public final class Outgoing {
     }
 
     /**
-     * Sets the idempotency key: the broker stores a second message with the same one no more.
+     * Sets the idempotency key: the broker does not store a second message with the same one.
      *
      * @param value such as {@code order-7}
      * @return this message
@@ -75,7 +75,7 @@ public final class Outgoing {
     }
 
     /**
-     * Sets what consumers filter by.
+     * Sets the event type, by which consumers filter.
      *
      * @param value such as {@code order.created}
      * @return this message
@@ -86,7 +86,7 @@ public final class Outgoing {
     }
 
     /**
-     * Sets the key whose messages are delivered one after the other.
+     * Sets the ordering key. Messages with the same key are delivered in order.
      *
      * @param value the key
      * @return this message
@@ -119,7 +119,7 @@ public final class Outgoing {
     }
 
     /**
-     * Sets the same by the broker's clock.
+     * Sets the delay until delivery, by the broker's clock.
      *
      * @param value the time from now
      * @return this message

@@ -7,7 +7,7 @@ import java.util.function.Function;
 import java.util.stream.Stream;
 import java.util.stream.StreamSupport;
 
-/** A list of the API. Each iteration reads it from the beginning, page by page. */
+/** A list of the API. Each iteration reads it from the start, page by page. */
 public final class Pages implements Iterable<Resource> {
     private final Function<String, Resource> readPage;
 
@@ -17,7 +17,7 @@ public final class Pages implements Iterable<Resource> {
     }
 
     /**
-     * The items, read as they are asked for.
+     * The items, which are read when they are needed.
      *
      * @return a stream
      */

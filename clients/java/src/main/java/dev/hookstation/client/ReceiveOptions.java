@@ -7,13 +7,14 @@ import java.util.Map;
 /**
  * The options of a receive: {@code ReceiveOptions.defaults().max(100).waitFor(Duration.ofSeconds(20))}.
  *
- * @param max how many messages one call returns at most, 1 to 100
- * @param waitFor how long the broker waits when there is nothing, up to 20 seconds
- * @param lease how long the messages are the caller's, in whole seconds
- * @param workerId names the caller, or null
- * @param resume receives first what this worker id holds already: after a crash
- * @param sticky has messages of an ordering key come to the same worker id
- * @param autoAck acknowledges before the messages arrive: at most once, without leases
+ * @param max the maximum number of messages of one call, 1 to 100
+ * @param waitFor how long the broker waits for a message, up to 20 seconds
+ * @param lease the time until another worker may receive the messages, in whole seconds
+ * @param workerId identifies the caller, or null
+ * @param resume first receives the messages that this worker id has already leased, after a crash
+ * @param sticky sends messages of an ordering key to the same worker id
+ * @param autoAck acknowledges the messages when the broker returns them: delivery at most once,
+ *     without leases
  */
 public record ReceiveOptions(
         int max,
@@ -25,7 +26,7 @@ public record ReceiveOptions(
         boolean autoAck) {
 
     /**
-     * Ten messages, no wait, a lease of 30 seconds.
+     * The default options: ten messages, no wait, a lease of 30 seconds.
      *
      * @return the options
      */
@@ -34,7 +35,7 @@ public record ReceiveOptions(
     }
 
     /**
-     * The same with a number of messages.
+     * A copy with a number of messages.
      *
      * @param value 1 to 100
      * @return the options
@@ -44,7 +45,7 @@ public record ReceiveOptions(
     }
 
     /**
-     * The same with a wait.
+     * A copy with a wait.
      *
      * @param value up to 20 seconds
      * @return the options
@@ -54,7 +55,7 @@ public record ReceiveOptions(
     }
 
     /**
-     * The same with a lease.
+     * A copy with a lease.
      *
      * @param value 1 second to 12 hours
      * @return the options
@@ -64,7 +65,7 @@ public record ReceiveOptions(
     }
 
     /**
-     * The same with a name of the caller.
+     * A copy with a worker id.
      *
      * @param value up to 64 characters
      * @return the options
@@ -74,9 +75,9 @@ public record ReceiveOptions(
     }
 
     /**
-     * The same, first with what the worker id holds already.
+     * A copy that first receives the messages that the worker id has already leased.
      *
-     * @param value whether
+     * @param value whether to do so
      * @return the options
      */
     public ReceiveOptions resume(boolean value) {
@@ -84,9 +85,9 @@ public record ReceiveOptions(
     }
 
     /**
-     * The same with ordering keys that stay with the worker id.
+     * A copy that sends messages of an ordering key to the same worker id.
      *
-     * @param value whether
+     * @param value whether to do so
      * @return the options
      */
     public ReceiveOptions sticky(boolean value) {
@@ -94,9 +95,9 @@ public record ReceiveOptions(
     }
 
     /**
-     * The same, at most once.
+     * A copy that acknowledges automatically: delivery at most once.
      *
-     * @param value whether
+     * @param value whether to do so
      * @return the options
      */
     public ReceiveOptions autoAck(boolean value) {

@@ -2,12 +2,12 @@ package dev.hookstation.client;
 
 import java.nio.charset.StandardCharsets;
 
-/** Thrown by a handler that can never handle the message: it is dead at once. */
+/** Throw it in a handler that can never handle the message: the delivery is dead at once. */
 public final class RejectException extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
     /**
-     * A rejection.
+     * Creates a rejection.
      *
      * @param reason for people
      */
@@ -15,12 +15,15 @@ public final class RejectException extends RuntimeException {
         super(reason, null, false, false);
     }
 
-    /** The body as a type; a repeat of one that does not fit would bring the same body. */
+    /**
+     * Converts the body. If it does not fit, rejects the message, because a retry would have the
+     * same body.
+     */
     static <T> T unlessFits(byte[] body, Class<T> type) {
         try {
             return Json.read(new String(body, StandardCharsets.UTF_8), type);
         } catch (IllegalArgumentException error) {
-            throw new RejectException("The body cannot be used: " + error.getMessage());
+            throw new RejectException("The body is invalid: " + error.getMessage());
         }
     }
 }

@@ -5,13 +5,13 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * An object of the API as the broker answers it; docs/api.md has its fields.
+ * An object in a response of the API; docs/api.md describes its fields.
  *
  * @param fields the fields by their names, as {@link Json} reads them
  */
 public record Resource(Map<String, Object> fields) {
     /**
-     * Makes a resource of fields.
+     * Creates a resource from its fields.
      *
      * @param fields the fields by their names
      */
@@ -20,20 +20,20 @@ public record Resource(Map<String, Object> fields) {
     }
 
     /**
-     * A field that is text.
+     * A string field.
      *
      * @param name the field's name
-     * @return the text, or "" where there is none
+     * @return the text, or "" if the field is missing
      */
     public String text(String name) {
         return fields.get(name) instanceof String text ? text : "";
     }
 
     /**
-     * A field that is a number.
+     * A number field.
      *
      * @param name the field's name
-     * @return the number, or 0 where there is none
+     * @return the number, or 0 if the field is missing
      */
     public long number(String name) {
         return fields.get(name) instanceof Number number ? number.longValue() : 0;
@@ -43,7 +43,7 @@ public record Resource(Map<String, Object> fields) {
      * A field that is a list of objects.
      *
      * @param name the field's name
-     * @return the objects, or an empty list where there are none
+     * @return the objects, or an empty list if the field is missing
      */
     public List<Resource> list(String name) {
         if (!(fields.get(name) instanceof List<?> items)) {
@@ -53,7 +53,7 @@ public record Resource(Map<String, Object> fields) {
     }
 
     /**
-     * The resource as a record of the caller's own.
+     * The resource as a record.
      *
      * @param <T> the record
      * @param type its class
@@ -64,7 +64,7 @@ public record Resource(Map<String, Object> fields) {
         return Json.read(Json.write(fields), type);
     }
 
-    @SuppressWarnings("unchecked") // Json makes objects of text keys only
+    @SuppressWarnings("unchecked") // Json creates only objects with string keys
     static Resource of(Object value) {
         if (!(value instanceof Map)) {
             throw new IllegalArgumentException("JSON: expected an object");

@@ -3,20 +3,20 @@ package dev.hookstation.client;
 import java.time.Duration;
 
 /**
- * Thrown by a handler: the message is to come again after some time. A push consumer's retry policy
- * may wait longer; a worker's message comes again after exactly that time.
+ * Throw it in a handler to have the message delivered again after some time. A push consumer's
+ * retry policy may set a longer time; a worker receives the message again after exactly that time.
  */
 public final class RetryException extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
-    /** As {@link #after()} says. */
+    /** See {@link #after()}. */
     private final Duration after;
 
-    /** As {@link #isPause()} says. */
+    /** See {@link #isPause()}. */
     private final boolean isPause;
 
     /**
-     * A retry.
+     * Creates a retry.
      *
      * @param after the time until then, in whole seconds
      * @param reason for people
@@ -32,8 +32,8 @@ public final class RetryException extends RuntimeException {
     }
 
     /**
-     * A retry that holds back everything for this push consumer meanwhile, up to a minute: for a
-     * handler whose own database is down. A worker ignores the pause.
+     * Creates a retry that also makes the broker send this push consumer nothing else until then,
+     * for up to a minute: use it if the handler's own database is down. A worker ignores the pause.
      *
      * @param after the time until then, in whole seconds
      * @param reason for people
@@ -44,7 +44,7 @@ public final class RetryException extends RuntimeException {
     }
 
     /**
-     * The time until the message comes again.
+     * The time until the message is delivered again.
      *
      * @return the time
      */
@@ -53,9 +53,9 @@ public final class RetryException extends RuntimeException {
     }
 
     /**
-     * Whether everything for the consumer is held back meanwhile.
+     * Whether the broker sends the consumer nothing else until then.
      *
-     * @return whether
+     * @return true if the consumer is paused
      */
     public boolean isPause() {
         return isPause;

@@ -14,7 +14,7 @@ public final class Schedules {
     }
 
     /**
-     * Creates a schedule, or replaces it. The same call twice changes nothing.
+     * Creates or replaces a schedule. Idempotent.
      *
      * @param name its name
      * @param settings the fields of docs/api.md, "Schedules": {@code cron} or {@code every_ms}, and
@@ -50,7 +50,7 @@ public final class Schedules {
     }
 
     /**
-     * Deletes a schedule; its messages stay.
+     * Deletes a schedule; its messages are kept.
      *
      * @param name its name
      */
@@ -59,7 +59,7 @@ public final class Schedules {
     }
 
     /**
-     * Stops a schedule until {@link #resume}.
+     * Pauses a schedule until {@link #resume}.
      *
      * @param name its name
      * @return the schedule
@@ -69,7 +69,7 @@ public final class Schedules {
     }
 
     /**
-     * Starts a paused schedule; what was due meanwhile is not published.
+     * Resumes a paused schedule; occurrences during the pause are not published.
      *
      * @param name its name
      * @return the schedule

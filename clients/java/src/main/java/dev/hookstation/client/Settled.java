@@ -6,9 +6,9 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Which leases a call settled.
+ * The leases that a call settled, and those that it did not settle.
  *
- * @param done those that were settled
+ * @param done the settled leases
  * @param failed the others, each with the reason: {@code expired}, {@code unknown} or
  *     {@code too_long}
  */

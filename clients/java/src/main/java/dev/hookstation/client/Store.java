@@ -3,25 +3,25 @@ package dev.hookstation.client;
 import java.util.Optional;
 
 /**
- * Remembers which messages were handled. Write your own where the effect of a handler is stored, so
- * that both are committed together.
+ * Stores which messages were handled. Implement your own to commit this together with a handler's
+ * effect.
  */
 public interface Store {
     /**
      * Claims a message.
      *
      * @param messageId its id
-     * @return a claim to settle where the message is new, empty where it was handled
+     * @return a claim to settle if the message is new, empty if it was handled
      * @throws RetryException while another thread or process handles the same message
      */
     Optional<Claim> claim(String messageId);
 
     /** The right to handle one message. */
     interface Claim {
-        /** Remembers the message as handled. */
+        /** Stores the message as handled. */
         void done();
 
-        /** Gives the claim up: the message is handled when it comes again. */
+        /** Removes the claim, so that the message is handled when it is delivered again. */
         void forget();
     }
 }

@@ -19,12 +19,14 @@ import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import javax.net.ssl.SSLHandshakeException;
 
-/** Sends calls, repeats those that fail, and goes on with the next address while one is away. */
+/** Sends calls, retries failed ones, and uses the next address while one is unavailable. */
 final class Transport {
     private static final long FIRST_BACKOFF_MS = 200;
     private static final long MAX_BACKOFF_MS = 20_000;
 
-    /** A longer Retry-After is the caller's to wait for: the error is thrown at once. */
+    /**
+     * Longest Retry-After that the client waits for; if it is longer, it throws the error at once.
+     */
     private static final Duration MAX_RETRY_AFTER = Duration.ofSeconds(60);
 
     private final List<String> urls;
@@ -34,7 +36,7 @@ final class Transport {
     private final HttpClient http;
     private final Clock clock;
 
-    /** Index in urls of the address that answered last. */
+    /** Index in urls of the address that responded last. */
     private final AtomicInteger current = new AtomicInteger();
 
     Transport(
@@ -47,7 +49,7 @@ final class Transport {
         this.clock = clock;
     }
 
-    /** The body of a successful response. Every repeat sends the same bytes and headers. */
+    /** Returns the body of a successful response. Every retry sends the same bytes and headers. */
     byte[] send(Call call) {
         for (int retry = 0; ; retry++) {
             try {
@@ -63,7 +65,7 @@ final class Transport {
         }
     }
 
-    /** Tries the addresses, from the one that answered last, until one is not away. */
+    /** Tries the addresses, beginning with the one that responded last, until one is available. */
     private byte[] sendToEach(Call call) {
         for (int left = urls.size(); ; left--) {
             int index = current.get();
@@ -73,7 +75,7 @@ final class Transport {
                 if (!isAway(error)) {
                     throw error;
                 }
-                // Of several threads that meet the same failure, one moves to the next address.
+                // If several threads see the same failure, only one moves to the next address.
                 current.compareAndSet(index, (index + 1) % urls.size());
                 if (left == 1 || retries == 0 || !mayRepeat(call, error)) {
                     throw error;
@@ -96,7 +98,7 @@ final class Transport {
                 http.sendAsync(request.build(), HttpResponse.BodyHandlers.ofByteArray());
         HttpResponse<byte[]> response;
         try {
-            // The request's own timeout ends with the headers of the response.
+            // The request's own timeout covers only the headers of the response.
             response = sent.get(limit.toMillis(), TimeUnit.MILLISECONDS);
         } catch (TimeoutException error) {
             sent.cancel(true);
@@ -119,7 +121,7 @@ final class Transport {
         return response.body();
     }
 
-    /** Failures before the request left this process. */
+    /** Failures before the request was sent. */
     private static boolean isUnsent(Throwable error) {
         return error instanceof ConnectException
                 || error instanceof HttpConnectTimeoutException
@@ -133,11 +135,12 @@ final class Transport {
         return new HookstationException.ConnectionFailed(code, detail, cause);
     }
 
-    /** Whether the broker did nothing, or doing it twice is harmless. */
+    /** Whether the broker did nothing, or the call is idempotent. */
     static boolean mayRepeat(Call call, HookstationException error) {
         switch (error.status()) {
             case 429, 503, 507:
-                // A proxy answers so without a code, and may have passed the request on before.
+                // Without a code the response comes from a proxy, which may have forwarded the
+                // request before.
                 return !error.code().isEmpty() || !call.isOnce;
             case 408, 500, 502, 504:
                 return !call.isOnce;
@@ -149,7 +152,7 @@ final class Transport {
         }
     }
 
-    /** Whether another address may do better. */
+    /** Whether the address is unavailable, so that another one should be tried. */
     private static boolean isAway(HookstationException error) {
         return switch (error.status()) {
             case 0, 502, 503, 504 -> !error.code().equals("interrupted");
@@ -158,8 +161,8 @@ final class Transport {
     }
 
     /**
-     * How long to wait before a retry, counted from 0. The waits double, with up to half of each by
-     * chance, so that clients that failed together do not return together.
+     * How long to wait before a retry, counted from 0. The waits double. Half of each is random, so
+     * that clients that failed at the same time do not retry at the same time.
      */
     static long waitMillis(HookstationException error, int retry) {
         long half = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS << Math.min(retry, 10)) / 2;

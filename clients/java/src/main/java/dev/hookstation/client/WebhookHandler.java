@@ -13,7 +13,7 @@ import java.util.TreeMap;
 import java.util.function.Supplier;
 
 /**
- * Receives signed webhooks, whatever the web framework: it verifies each request, recognizes repeats,
+ * Receives signed webhooks with any web framework: it verifies each request, recognizes repeats,
  * and calls the first handler whose pattern matches the event type.
  *
  * <pre>{@code
@@ -23,10 +23,11 @@ import java.util.function.Supplier;
  *         .build();
  * }</pre>
  *
- * <p>When a handler returns, the message is delivered. A {@link RetryException} has it sent again later,
- * a {@link RejectException} never again, anything else as the consumer's retry policy says.
- * {@code dev.hookstation.client.httpserver.WebhookHttpHandler} puts it into the JDK's HTTP server,
- * {@code dev.hookstation.client.servlet.WebhookServlet} into a servlet container.
+ * <p>When a handler returns, the message counts as delivered. After a {@link RetryException} the
+ * broker sends it again later, after a {@link RejectException} never, after any other exception as
+ * the consumer's retry policy says. {@code dev.hookstation.client.httpserver.WebhookHttpHandler}
+ * connects it to the JDK's HTTP server, {@code dev.hookstation.client.servlet.WebhookServlet} to a
+ * servlet container.
  */
 public final class WebhookHandler {
     private static final System.Logger LOGGER = System.getLogger(WebhookHandler.class.getName());
@@ -64,7 +65,7 @@ public final class WebhookHandler {
     }
 
     /**
-     * What to answer the broker.
+     * A response to the broker.
      *
      * @param status the HTTP status
      * @param headers the headers
@@ -80,7 +81,7 @@ public final class WebhookHandler {
     }
 
     /**
-     * A builder of a handler.
+     * Creates a builder of a handler.
      *
      * @return the builder
      */
@@ -102,7 +103,7 @@ public final class WebhookHandler {
         /**
          * Sets the consumer's signing secrets in place of {@code HOOKSTATION_SECRET}.
          *
-         * @param values several while one replaces another
+         * @param values one secret, or several during a rotation
          * @return this builder
          */
         public Builder secret(String... values) {
@@ -111,7 +112,7 @@ public final class WebhookHandler {
         }
 
         /**
-         * Sets what returns the signing secrets, asked at each request.
+         * Sets a function that returns the signing secrets, called for each request.
          *
          * @param value the function
          * @return this builder
@@ -122,9 +123,9 @@ public final class WebhookHandler {
         }
 
         /**
-         * Sets how far a timestamp may be off.
+         * Sets the largest difference of a timestamp.
          *
-         * @param value the time, five minutes unless set
+         * @param value the time, by default five minutes
          * @return this builder
          */
         public Builder tolerance(Duration value) {
@@ -133,7 +134,8 @@ public final class WebhookHandler {
         }
 
         /**
-         * Sets what remembers handled messages, so that a repeat is acknowledged and not handled again.
+         * Sets the store of handled messages, so that a repeat is acknowledged but not handled
+         * again.
          *
          * @param value the store; without one every delivery is handled
          * @return this builder
@@ -146,7 +148,7 @@ public final class WebhookHandler {
         /**
          * Sets the size above which a request is refused.
          *
-         * @param value bytes, 16 MiB unless set
+         * @param value bytes, by default 16 MiB
          * @return this builder
          */
         public Builder maxBodyBytes(int value) {
@@ -155,9 +157,9 @@ public final class WebhookHandler {
         }
 
         /**
-         * Has handlers called for samples that the broker sends for a test, too.
+         * Sets whether handlers receive test samples of the broker.
          *
-         * @param value whether; they are answered without a handler otherwise
+         * @param value if false, samples are acknowledged without a handler
          * @return this builder
          */
         public Builder handleTests(boolean value) {
@@ -166,10 +168,10 @@ public final class WebhookHandler {
         }
 
         /**
-         * Registers a handler for event types. Handlers are asked in the order of their registration;
-         * what none matches is rejected.
+         * Registers a handler for event types. The first registered handler that matches is called.
+         * If none matches, the message is rejected.
          *
-         * @param pattern a name, {@code order.*} for all below, {@code *} for all
+         * @param pattern a name, a pattern such as {@code order.*}, or {@code *}
          * @param handler the handler
          * @return this builder
          */
@@ -179,7 +181,7 @@ public final class WebhookHandler {
         }
 
         /**
-         * Makes the handler.
+         * Creates the handler.
          *
          * @return the handler
          */
@@ -197,13 +199,14 @@ public final class WebhookHandler {
     }
 
     /**
-     * Answers a request whose body is a stream, which is read only if its length is said and allowed.
+     * Handles a request whose body is a stream. Reads it only if the request has a {@code
+     * Content-Length} within the limit.
      *
      * @param method the HTTP method
-     * @param headers those of the request, in any spelling
+     * @param headers those of the request, in any letter case
      * @param body the body
-     * @return what to answer
-     * @throws IOException if the body breaks off
+     * @return the response
+     * @throws IOException if the body is incomplete
      */
     public Response handle(String method, Map<String, String> headers, InputStream body)
             throws IOException {
@@ -214,21 +217,21 @@ public final class WebhookHandler {
         found.putAll(headers);
         String length = found.getOrDefault("Content-Length", "");
         if (!length.matches("[0-9]{1,18}")) {
-            // The broker always says how long a body is. Anybody else may send without an end.
-            return Response.problem(411, "Content-Length is needed.", Map.of());
+            // The broker always sends Content-Length. Without it a body could be endless.
+            return Response.problem(411, "Content-Length is required.", Map.of());
         }
         if (Long.parseLong(length) > maxBodyBytes) {
-            return Response.problem(413, maxBodyBytes + " bytes are allowed.", NEVER);
+            return Response.problem(413, "The body is larger than " + maxBodyBytes + " bytes.", NEVER);
         }
         return handle(headers, body.readAllBytes());
     }
 
     /**
-     * Answers a request.
+     * Handles a request.
      *
-     * @param headers those of the request, in any spelling
+     * @param headers those of the request, in any letter case
      * @param body the exact bytes of the body
-     * @return what to answer
+     * @return the response
      */
     public Response handle(Map<String, String> headers, byte[] body) {
         try {
@@ -236,20 +239,20 @@ public final class WebhookHandler {
             dispatch(new Event(headers, body));
             return new Response(204, Map.of(), new byte[0]);
         } catch (SignatureException error) {
-            LOGGER.log(System.Logger.Level.WARNING, "a webhook was refused: " + error.getMessage());
+            LOGGER.log(System.Logger.Level.WARNING, "webhook refused: " + error.getMessage());
             return Response.problem(401, error.getMessage(), Map.of());
         } catch (RejectException error) {
-            LOGGER.log(System.Logger.Level.WARNING, "a message was rejected: " + error.getMessage());
+            LOGGER.log(System.Logger.Level.WARNING, "message rejected: " + error.getMessage());
             return Response.problem(422, String.valueOf(error.getMessage()), NEVER);
         } catch (RetryException error) {
-            // After a 503 the broker pauses the whole consumer, after a 409 this delivery alone.
+            // After a 503 the broker pauses the whole consumer, after a 409 only this delivery.
             Map<String, String> wait =
                     Map.of("Retry-After", Long.toString(Call.seconds(error.after())));
             return Response.problem(
                     error.isPause() ? 503 : 409, String.valueOf(error.getMessage()), wait);
         } catch (Exception error) {
-            // The detail may hold what strangers should not read.
-            LOGGER.log(System.Logger.Level.ERROR, "a handler failed", error);
+            // The detail may be confidential.
+            LOGGER.log(System.Logger.Level.ERROR, "handler failed", error);
             return Response.problem(500, error.getClass().getSimpleName(), Map.of());
         }
     }
@@ -278,14 +281,14 @@ public final class WebhookHandler {
         }
         try {
             handler.handle(event);
-        } catch (Throwable error) { // an Error leaves no claim behind, either
+        } catch (Throwable error) { // remove the claim after an Error, too
             claim.get().forget();
             throw error;
         }
         claim.get().done();
     }
 
-    /** Whether a pattern means an event type, by the broker's own rule. */
+    /** Whether a pattern matches an event type, by the broker's rule. */
     static boolean matches(String pattern, String eventType) {
         if (pattern.endsWith(".*")) {
             return eventType.startsWith(pattern.substring(0, pattern.length() - 1));

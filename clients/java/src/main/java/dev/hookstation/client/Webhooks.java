@@ -16,7 +16,7 @@ import javax.crypto.spec.SecretKeySpec;
 
 /** Signs and verifies webhooks: Standard Webhooks 1.0.0, scheme {@code v1}, HMAC-SHA256. */
 public final class Webhooks {
-    /** How far a timestamp may be off, as Standard Webhooks recommends. */
+    /** The largest difference of a timestamp, as Standard Webhooks recommends. */
     public static final Duration TOLERANCE = Duration.ofMinutes(5);
 
     private static final String PREFIX = "whsec_";
@@ -30,22 +30,22 @@ public final class Webhooks {
      * @param messageId the {@code webhook-id}
      * @param timestamp the {@code webhook-timestamp}
      * @param body the exact bytes
-     * @return the signature as it stands in {@code webhook-signature}
-     * @throws IllegalArgumentException if the secret is empty or no base64
+     * @return the signature for {@code webhook-signature}
+     * @throws IllegalArgumentException if the secret is empty or not base64
      */
     public static String sign(String secret, String messageId, Instant timestamp, byte[] body) {
         return signature(key(secret), messageId, Long.toString(timestamp.getEpochSecond()), body);
     }
 
     /**
-     * Verifies a webhook with one secret, five minutes of tolerance and this machine's clock.
+     * Verifies a webhook with one secret, a tolerance of five minutes and this machine's clock.
      *
      * @param secret {@code whsec_} and base64
-     * @param headers those of the request, in any spelling
+     * @param headers those of the request, in any letter case
      * @param body the exact bytes of the request
      * @return its {@code webhook-id}
-     * @throws SignatureException if it is forged, too old or too new
-     * @throws IllegalArgumentException if the secret is empty or no base64
+     * @throws SignatureException if no signature matches, or it is too old or too new
+     * @throws IllegalArgumentException if the secret is empty or not base64
      */
     public static String verify(String secret, Map<String, String> headers, byte[] body)
             throws SignatureException {
@@ -55,14 +55,14 @@ public final class Webhooks {
     /**
      * Verifies a webhook.
      *
-     * @param secrets signing secrets: several while one replaces another
-     * @param headers those of the request, in any spelling
+     * @param secrets signing secrets, several during a rotation
+     * @param headers those of the request, in any letter case
      * @param body the exact bytes of the request
-     * @param tolerance how far the timestamp may be off
-     * @param clock what tells the time
+     * @param tolerance the largest difference of the timestamp
+     * @param clock the clock
      * @return its {@code webhook-id}
-     * @throws SignatureException if it is forged, too old or too new
-     * @throws IllegalArgumentException if a secret is empty or no base64
+     * @throws SignatureException if no signature matches, or it is too old or too new
+     * @throws IllegalArgumentException if a secret is empty or not base64
      */
     public static String verify(
             Collection<String> secrets,
@@ -99,12 +99,12 @@ public final class Webhooks {
     private static void checkTimestamp(String timestamp, Duration tolerance, Clock clock)
             throws SignatureException {
         if (!timestamp.matches("[0-9]{1,15}")) {
-            throw new SignatureException("webhook-timestamp is no whole number of seconds.");
+            throw new SignatureException("webhook-timestamp is not a whole number of seconds.");
         }
         long off = clock.instant().getEpochSecond() - Long.parseLong(timestamp);
         if (Math.abs(off) > tolerance.toSeconds()) {
-            throw new SignatureException("The timestamp is " + off + " s off; " + tolerance.toSeconds()
-                    + " s are allowed.");
+            throw new SignatureException("The timestamp is " + off + " s off; the limit is "
+                    + tolerance.toSeconds() + " s.");
         }
     }
 
@@ -125,10 +125,10 @@ public final class Webhooks {
         try {
             key = Base64.getDecoder().decode(encoded);
         } catch (IllegalArgumentException error) {
-            throw new IllegalArgumentException("The secret is no base64 behind whsec_.");
+            throw new IllegalArgumentException("The secret is not base64 after whsec_.");
         }
         if (key.length == 0) {
-            // Anybody could sign with it.
+            // Anybody could sign with an empty key.
             throw new IllegalArgumentException("The secret is empty.");
         }
         return key;

@@ -16,12 +16,12 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * Calls a handler for each message of a pull consumer, in threads, and extends the leases of those
- * that run.
+ * Calls a handler for each message of a pull consumer, in threads, and extends the leases of
+ * running handlers.
  *
- * <p>When the handler returns, the message is acknowledged. A {@link RetryException} lets it come again
- * after its time, a {@link RejectException} makes it a dead letter at once, anything else that it
- * throws is a failed attempt.
+ * <p>When the handler returns, the worker acknowledges the message. After a {@link RetryException}
+ * it is delivered again after that time; after a {@link RejectException} it is a dead letter at
+ * once; any other exception is a failed attempt.
  *
  * <pre>{@code
  * Worker.builder(hooks, "orders", "billing", delivery -> bill(delivery.as(Order.class)))
@@ -35,7 +35,7 @@ public final class Worker {
     private static final int MAX_LEASES = 100;
     private static final int MAX_WORKER_ID = 64;
 
-    /** Pause after a call that failed in spite of its retries. */
+    /** Pause after a receive call whose retries failed. */
     private static final long AFTER_FAILURE_MS = 2_000;
 
     private final Builder settings;
@@ -62,7 +62,7 @@ public final class Worker {
     }
 
     /**
-     * A builder of a worker.
+     * Creates a builder of a worker.
      *
      * @param client the broker
      * @param channel the channel
@@ -96,9 +96,9 @@ public final class Worker {
         }
 
         /**
-         * Sets how many messages are held at a time.
+         * Sets the maximum number of leased messages.
          *
-         * @param value the number, 8 unless set
+         * @param value the number, by default 8
          * @return this builder
          */
         public Builder concurrency(int value) {
@@ -107,9 +107,9 @@ public final class Worker {
         }
 
         /**
-         * Sets how long a message is held without an extension.
+         * Sets the duration of a lease, which is extended while the handler runs.
          *
-         * @param value the time, 30 seconds unless set
+         * @param value the time, by default 30 seconds
          * @return this builder
          */
         public Builder lease(Duration value) {
@@ -118,9 +118,9 @@ public final class Worker {
         }
 
         /**
-         * Sets how long one call waits for messages. So long the end of the worker may take, too.
+         * Sets how long one call waits for messages. Stopping may take as long.
          *
-         * @param value the time, 5 seconds unless set
+         * @param value the time, by default 5 seconds
          * @return this builder
          */
         public Builder waitFor(Duration value) {
@@ -129,9 +129,9 @@ public final class Worker {
         }
 
         /**
-         * Sets how long {@link Worker#run} waits for handlers when it ends.
+         * Sets how long {@link Worker#run} waits for running handlers when it stops.
          *
-         * @param value the time, 30 seconds unless set
+         * @param value the time, by default 30 seconds
          * @return this builder
          */
         public Builder shutdownTimeout(Duration value) {
@@ -142,7 +142,7 @@ public final class Worker {
         /**
          * Sets the worker's name.
          *
-         * @param value up to 64 characters; host name and process id unless set
+         * @param value up to 64 characters; by default host name and process id
          * @return this builder
          */
         public Builder workerId(String value) {
@@ -151,9 +151,10 @@ public final class Worker {
         }
 
         /**
-         * Begins with what a former worker of the same name held when it died.
+         * Sets whether the worker first receives the messages that a killed worker with the same
+         * name had leased.
          *
-         * @param value whether
+         * @param value whether to do so
          * @return this builder
          */
         public Builder resume(boolean value) {
@@ -162,9 +163,9 @@ public final class Worker {
         }
 
         /**
-         * Has messages of an ordering key come to the same worker.
+         * Sets whether messages of an ordering key go to the same worker.
          *
-         * @param value whether
+         * @param value whether to do so
          * @return this builder
          */
         public Builder sticky(boolean value) {
@@ -173,9 +174,9 @@ public final class Worker {
         }
 
         /**
-         * Makes the worker.
+         * Creates the worker.
          *
-         * @return the worker, which runs once
+         * @return the worker, which can run once
          */
         public Worker build() {
             return new Worker(clone());
@@ -203,12 +204,12 @@ public final class Worker {
     }
 
     /**
-     * Works until {@link #stop}, SIGTERM or SIGINT: it receives no more then, and waits for the handlers
-     * that run. Handlers that do not end in time are interrupted; their messages come back when the
-     * leases end.
+     * Receives and handles messages until {@link #stop}, SIGTERM or SIGINT. Then it receives no
+     * more, and waits for running handlers. Handlers that do not end in time are interrupted; their
+     * messages are delivered again when the leases end.
      *
-     * @throws HookstationException if an error does not end by itself, such as a consumer that does
-     *     not exist
+     * @throws HookstationException if an error is not temporary, such as a consumer that does not
+     *     exist
      */
     public void run() {
         Thread hook = new Thread(this::stopAndWait, "hookstation-shutdown");
@@ -238,7 +239,7 @@ public final class Worker {
         }
     }
 
-    /** Receives no more. May be called by any thread, also by a handler. */
+    /** Stops receiving. Any thread and a handler may call it. */
     public void stop() {
         stopping.countDown();
     }
@@ -259,12 +260,15 @@ public final class Worker {
     private static void removeHook(Thread hook) {
         try {
             Runtime.getRuntime().removeShutdownHook(hook);
-        } catch (IllegalStateException error) { // the hook has ended the worker
+        } catch (IllegalStateException error) { // the shutdown hook has stopped the worker
             LOGGER.log(System.Logger.Level.DEBUG, "the process ends");
         }
     }
 
-    /** Receives what there is room for and starts the handlers; returns whether the broker answered. */
+    /**
+     * Receives as many messages as may be leased and starts their handlers; returns whether the
+     * call succeeded.
+     */
     private boolean receive(ReceiveOptions options, ExecutorService pool, Semaphore free) {
         try {
             if (!free.tryAcquire(500, TimeUnit.MILLISECONDS)) {
@@ -333,7 +337,7 @@ public final class Worker {
         say(settle);
     }
 
-    /** What a failed handler says to the broker. */
+    /** The report for an error of a handler. */
     static Nack refusal(Delivery delivery, Throwable error) {
         if (error instanceof RetryException retry) {
             return Nack.because(String.valueOf(retry.getMessage())).after(retry.after());
@@ -351,7 +355,7 @@ public final class Worker {
         } catch (HookstationException error) {
             LOGGER.log(
                     System.Logger.Level.WARNING,
-                    "cannot settle, the message comes again: " + error.getMessage());
+                    "cannot settle, the message will be delivered again: " + error.getMessage());
         }
     }
 
@@ -362,14 +366,14 @@ public final class Worker {
             try {
                 Settled settled = settings.client.extend(settings.lease, some.toArray(String[]::new));
                 settled.failed().forEach(this::lose);
-            } catch (RuntimeException error) { // an exception would end the heartbeat for good
+            } catch (RuntimeException error) { // an exception would end the thread that extends leases
                 LOGGER.log(System.Logger.Level.WARNING, "cannot extend leases: " + error.getMessage());
             }
         }
     }
 
     private void lose(String lease, String reason) {
-        // One that was settled meanwhile is held no more.
+        // A message that was settled meanwhile has no entry.
         Delivery lost = held.remove(lease);
         if (lost != null) {
             lost.markLost();

@@ -76,7 +76,7 @@ public final class BrokerTests {
         }
     }
 
-    static void testWorkerSaysWhatItsHandlerSays() throws InterruptedException {
+    static void testWorkerSettlesByTheHandlersResult() throws InterruptedException {
         String channel = channel("says");
         Map<String, List<Long>> attempts = new ConcurrentHashMap<>();
         Worker worker = builder(channel, delivery -> {
@@ -136,12 +136,12 @@ public final class BrokerTests {
         equal(1, calls.get());
     }
 
-    static void testHandlerIsToldThatItsLeaseIsLost() throws InterruptedException {
+    static void testDeliveryShowsThatItsLeaseIsLost() throws InterruptedException {
         String channel = channel("lost");
         AtomicBoolean isTold = new AtomicBoolean();
         send(channel, "stolen");
         Worker worker = builder(channel, delivery -> {
-                    delivery.ack(); // by another process, as far as the worker knows
+                    delivery.ack(); // the worker cannot know, as if another process did it
                     waitUntil(delivery::isLeaseLost);
                     isTold.set(true);
                 })
@@ -155,7 +155,7 @@ public final class BrokerTests {
         thread.join();
     }
 
-    static void testNoMoreMessagesAreHeldThanTheWorkerMayHold() throws InterruptedException {
+    static void testWorkerLeasesAtMostConcurrencyMessages() throws InterruptedException {
         String channel = channel("most");
         AtomicInteger running = new AtomicInteger();
         AtomicInteger most = new AtomicInteger();
@@ -180,7 +180,7 @@ public final class BrokerTests {
         equal(3, most.get());
     }
 
-    static void testStoppedWorkerFinishesWhatItHolds() throws InterruptedException {
+    static void testStoppedWorkerFinishesRunningHandlers() throws InterruptedException {
         String channel = channel("stopped");
         AtomicInteger taken = new AtomicInteger(-1);
         CountDownLatch began = new CountDownLatch(1);
@@ -234,7 +234,7 @@ public final class BrokerTests {
         equal("unknown_consumer", error.code());
     }
 
-    static void testReceiveIteratesAndSaysThatALeaseIsLost() {
+    static void testReceiveIteratesAndThrowsLeaseLost() {
         String channel = channel("receive");
         List<String> sent = List.of(send(channel, "one"), send(channel, "two"));
         List<String> got = new ArrayList<>();

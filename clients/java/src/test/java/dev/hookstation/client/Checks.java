@@ -11,7 +11,7 @@ import java.util.Objects;
 final class Checks {
     private Checks() {}
 
-    /** Something that may throw anything. */
+    /** A function that may throw any exception. */
     interface Action {
         void run() throws Exception;
     }

@@ -35,7 +35,7 @@ import java.util.TreeMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** Tests of the client that need no broker: they answer it with the JDK's HTTP server. */
+/** Tests of the client without a broker; the JDK's HTTP server responds instead. */
 public final class UnitTests {
     private static final String SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     private static final String OTHER_SECRET = "whsec_AAECAwQFBgcICQoLDA0ODw==";
@@ -48,14 +48,14 @@ public final class UnitTests {
         Checks.runAll(UnitTests.class);
     }
 
-    /** What a server does with one request. */
+    /** The server's reaction to one request. */
     private interface Answer {
         void to(HttpExchange exchange) throws IOException;
     }
 
     private record Seen(String target, Map<String, String> headers, String body, long at) {}
 
-    /** Answers what it is told, the last answer from then on, and records what it was asked. */
+    /** A server that sends configured responses, repeats the last one, and records requests. */
     private static final class Recorder implements AutoCloseable {
         final List<Seen> requests = Collections.synchronizedList(new ArrayList<>());
         final String url;
@@ -99,7 +99,7 @@ public final class UnitTests {
         };
     }
 
-    /** Breaks the connection without an answer. */
+    /** Closes the connection without a response. */
     private static final Answer HANG_UP = HttpExchange::close;
 
     private static Hookstation.Builder builder(String... urls) {
@@ -142,7 +142,7 @@ public final class UnitTests {
         }
     }
 
-    static void testRetryAfterIsWaitedFor() throws IOException {
+    static void testRetryAfterDelaysTheRetry() throws IOException {
         try (Recorder server =
                 new Recorder(answer(429, "", "Retry-After", "1"), answer(202, STORED))) {
             builder(server.url).build().publish("orders", Outgoing.of("x"));
@@ -151,7 +151,7 @@ public final class UnitTests {
         }
     }
 
-    static void testLongRetryAfterIsTheCallersToWaitFor() throws IOException {
+    static void testLongRetryAfterThrowsTheError() throws IOException {
         try (Recorder server = new Recorder(answer(429, "{\"code\": \"x\"}", "Retry-After", "61"))) {
             HookstationException error = thrown(
                     HookstationException.RateLimited.class,
@@ -161,8 +161,8 @@ public final class UnitTests {
         }
     }
 
-    static void testCallsWithASecondEffectAreRepeatedOnlyIfTheFirstHadNone() throws IOException {
-        // A proxy answers 503 without a code, and may have passed the request on before.
+    static void testNonIdempotentCallsAreRetriedOnlyWithoutEffect() throws IOException {
+        // A proxy sends a 503 without a code, and may have forwarded the request before.
         for (Answer first : List.of(HANG_UP, answer(500, ""), answer(503, ""), answer(504, ""))) {
             try (Recorder server = new Recorder(first, answer(200, "{}"))) {
                 thrown(
@@ -179,7 +179,7 @@ public final class UnitTests {
         }
     }
 
-    static void testClientGoesOnWithTheNextAddressAndKeepsToIt() throws IOException {
+    static void testClientUsesTheNextAddressAndKeepsIt() throws IOException {
         try (Recorder reset = new Recorder(HANG_UP);
                 Recorder busy = new Recorder(answer(503, "")); Recorder proxy = new Recorder(answer(502, ""));
                 Recorder slow = new Recorder(answer(504, ""))) {
@@ -197,7 +197,7 @@ public final class UnitTests {
         }
     }
 
-    static void testSilentAddressIsLeftAfterTheTimeout() throws IOException {
+    static void testSilentAddressIsSkippedAfterTheTimeout() throws IOException {
         Answer silent = exchange -> {
             try {
                 Thread.sleep(2_000);
@@ -222,7 +222,7 @@ public final class UnitTests {
         }
     }
 
-    static void testRefusalIsNotAskedOfTheNextAddress() throws IOException {
+    static void testRefusalIsFinalAtTheFirstAddress() throws IOException {
         try (Recorder first = new Recorder(answer(422, "")); Recorder second = new Recorder(answer(200, "{}"))) {
             thrown(
                     HookstationException.BadRequest.class,
@@ -240,7 +240,7 @@ public final class UnitTests {
         }
     }
 
-    static void testNoConnectionIsAnErrorOfItsOwn() throws IOException {
+    static void testFailedConnectionIsConnectionFailed() throws IOException {
         for (String url : List.of(deadUrl(), "http://nowhere.invalid")) {
             HookstationException error = thrown(
                     HookstationException.ConnectionFailed.class,
@@ -262,7 +262,7 @@ public final class UnitTests {
         }
     }
 
-    static void testBatchWithABodyThatCannotBeFetchedIsGivenBack() throws IOException {
+    static void testBatchWithAnUnfetchableBodyIsReleased() throws IOException {
         String messages = "{\"messages\": [{\"id\": \"1\", \"lease\": \"a\"},"
                 + " {\"id\": \"2\", \"lease\": \"b\", \"body_url\": \"/x\"}]}";
         Answer done = answer(200, "{\"done\": [], \"failed\": []}");
@@ -290,7 +290,7 @@ public final class UnitTests {
         }
     }
 
-    static void testAnswerOfAProxyIsAnErrorToo() throws IOException {
+    static void testProxyResponseIsAnError() throws IOException {
         Map<Integer, Class<? extends HookstationException>> kinds = Map.of(
                 301, HookstationException.BadRequest.class,
                 401, HookstationException.Unauthorized.class,
@@ -307,7 +307,7 @@ public final class UnitTests {
         }
     }
 
-    static void testPublishSaysEverythingInHeaders() throws IOException {
+    static void testPublishSendsOptionsAsHeaders() throws IOException {
         try (Recorder server = new Recorder(answer(202, STORED))) {
             Message sent = builder(server.url).build().publish(
                     "orders",
@@ -336,7 +336,7 @@ public final class UnitTests {
         }
     }
 
-    static void testTextBeyondAsciiGoesInTheBody() throws IOException {
+    static void testNonAsciiTextIsSentInTheBody() throws IOException {
         String results = "{\"items\": [{\"status\": 202, " + STORED.substring(1) + "]}";
         try (Recorder server = new Recorder(answer(207, results))) {
             byte[] body = {(byte) 0xff};
@@ -347,7 +347,7 @@ public final class UnitTests {
         }
     }
 
-    static void testListIsReadPageByPageAndOnlyAsFarAsNeeded() throws IOException {
+    static void testListReadsOnlyTheNeededPages() throws IOException {
         try (Recorder server = new Recorder(
                 answer(200, "{\"items\": [{\"id\": \"a\"}, {\"id\": \"b\"}], \"next\": \"two\"}"),
                 answer(200, "{\"items\": [], \"next\": \"three\"}"),
@@ -396,7 +396,7 @@ public final class UnitTests {
         thrown(IllegalArgumentException.class, () -> builder("http://a").build().ack(new String[101]));
     }
 
-    static void testErrorTextOfANackIsCutAtTheLimit() {
+    static void testNackErrorIsTruncated() {
         Object said = Nack.because("🖨".repeat(301)).asFields().get("error");
         equal("🖨".repeat(300), said);
     }
@@ -418,7 +418,7 @@ public final class UnitTests {
         equal("\"\\ud800\"", Json.write(Json.read("\"\\ud800\"")));
     }
 
-    static void testWhatIsNoJsonIsRefused() {
+    static void testInvalidJsonIsRefused() {
         for (String text : List.of(
                 "", "nul", "[1,]", "{\"a\"}", "{a:1}", "01", "1.", "+1", "\"", "\"\n\"", "\"\\x\"", "1 2",
                 "\"\\u12\"", "[", "NaN", "1e", "'a'", "[".repeat(100_000), "1e99999999999")) {
@@ -458,8 +458,8 @@ public final class UnitTests {
         return text.getBytes(StandardCharsets.UTF_8);
     }
 
-    /** The test vector of the libraries of Standard Webhooks. */
-    static void testSignatureIsTheOneOfTheSpecification() {
+    /** The test vector of the Standard Webhooks libraries. */
+    static void testSignatureEqualsTheSpecification() {
         equal(
                 "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
                 Webhooks.sign(
@@ -469,7 +469,7 @@ public final class UnitTests {
                         bytes("{\"test\": 2432232314}")));
     }
 
-    static void testVerifyAcceptsWhatTheSecretSignedLately() throws SignatureException {
+    static void testVerifyAcceptsSignedWebhooks() throws SignatureException {
         Instant at = Instant.ofEpochSecond(1_700_000_000);
         Map<String, String> headers = signed(SECRET, at, "{}");
         headers.merge("Webhook-Signature", "v1,AAAA v1a,BBBB ", (old, more) -> more + old);
@@ -485,7 +485,7 @@ public final class UnitTests {
         }
     }
 
-    static void testVerifyRefusesWhatIsForged() {
+    static void testVerifyRefusesForgedWebhooks() {
         Map<String, String> headers = signed(SECRET, Instant.now(), "{}");
         thrown(SignatureException.class, () -> Webhooks.verify(SECRET, headers, bytes("{ }")));
         thrown(SignatureException.class, () -> Webhooks.verify(OTHER_SECRET, headers, bytes("{}")));
@@ -528,7 +528,7 @@ public final class UnitTests {
         return WebhookHandler.builder().secret(SECRET).on("order.*", handle).build();
     }
 
-    static void testHandlerAnswersWhatTheExceptionMeans() throws Exception {
+    static void testHandlerRespondsByTheException() throws Exception {
         equal(204, post(handler(event -> {}), "order.created", "{}").statusCode());
         HttpResponse<String> retry = post(
                 handler(event -> {
@@ -590,7 +590,7 @@ public final class UnitTests {
         }
     }
 
-    static void testForgedAndUnusableRequestsReachNoHandler() throws Exception {
+    static void testForgedAndInvalidRequestsReachNoHandler() throws Exception {
         WebhookHandler hooks = WebhookHandler.builder()
                 .secret(SECRET)
                 .maxBodyBytes(10)
@@ -605,7 +605,7 @@ public final class UnitTests {
         equal(405, hooks.handle("GET", Map.of(), System.in).status());
     }
 
-    static void testRepeatIsHandledOnceAndAFailureAgain() throws Exception {
+    static void testRepeatIsHandledOnceAndFailureIsRetried() throws Exception {
         Path path = Files.createTempDirectory("hookstation").resolve("handled");
         AtomicInteger calls = new AtomicInteger();
         WebhookHandler.EventHandler handle = event -> {
@@ -621,7 +621,7 @@ public final class UnitTests {
             equal(204, post(hooks, "a", "{}").statusCode());
             equal(2, calls.get());
         }
-        // What a killed process had handled, the next one knows; half a line is none.
+        // Handled messages survive a kill; an incomplete line is ignored.
         Files.writeString(path, "170000", StandardOpenOption.APPEND);
         try (FileStore next = new FileStore(path)) {
             isTrue(next.claim("msg_1").isEmpty(), "forgotten");
@@ -629,7 +629,7 @@ public final class UnitTests {
         }
     }
 
-    static void testMessageThatIsBeingHandledComesLater() {
+    static void testMessageBeingHandledIsRetriedLater() {
         MemoryStore store = new MemoryStore();
         Store.Claim claim = store.claim("msg_1").orElseThrow();
         thrown(RetryException.class, () -> store.claim("msg_1"));
@@ -637,7 +637,7 @@ public final class UnitTests {
         isTrue(store.claim("msg_1").isPresent(), "claimed");
     }
 
-    static void testStoreForgetsAfterAWeek() {
+    static void testStoreDeletesIdsAfterAWeek() {
         MemoryStore store = new MemoryStore();
         long now = System.currentTimeMillis() / 1000;
         store.remember("old", now - MemoryStore.KEEP_S - 60);

@@ -8,17 +8,17 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * Puts a {@link WebhookHandler} into the JDK's HTTP server:
- * {@code server.createContext("/hooks", new WebhookHttpHandler(hooks))}. Give the server an executor:
- * without one it answers one request at a time.
+ * Connects a {@link WebhookHandler} to the JDK's HTTP server: {@code server.createContext("/hooks",
+ * new WebhookHttpHandler(hooks))}. Give the server an executor: without one it handles one request
+ * at a time.
  */
 public final class WebhookHttpHandler implements HttpHandler {
     private final WebhookHandler hooks;
 
     /**
-     * An adapter.
+     * Creates an adapter.
      *
-     * @param hooks what answers
+     * @param hooks the handler of the requests
      */
     public WebhookHttpHandler(WebhookHandler hooks) {
         this.hooks = hooks;

@@ -1,2 +1,2 @@
-/** Webhooks in the JDK's own HTTP server, {@code com.sun.net.httpserver}. */
+/** Receives webhooks in the JDK's own HTTP server, {@code com.sun.net.httpserver}. */
 package dev.hookstation.client.httpserver;

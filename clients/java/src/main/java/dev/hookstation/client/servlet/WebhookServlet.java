@@ -9,7 +9,7 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * Puts a {@link WebhookHandler} into a servlet container. In Spring Boot it is a bean:
+ * Connects a {@link WebhookHandler} to a servlet container. In Spring Boot it is a bean:
  *
  * <pre>{@code
  * @Bean
@@ -18,7 +18,7 @@ import java.util.TreeMap;
  * }
  * }</pre>
  *
- * <p>Exempt its path from protection against CSRF: the signature protects it.
+ * <p>Exempt its path from CSRF protection: the signature protects it.
  */
 public final class WebhookServlet extends HttpServlet {
     private static final long serialVersionUID = 1L;
@@ -26,9 +26,9 @@ public final class WebhookServlet extends HttpServlet {
     private final transient WebhookHandler hooks;
 
     /**
-     * A servlet.
+     * Creates a servlet.
      *
-     * @param hooks what answers
+     * @param hooks the handler of the requests
      */
     public WebhookServlet(WebhookHandler hooks) {
         this.hooks = hooks;

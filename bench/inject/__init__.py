@@ -1,1 +1,0 @@
-"""Modules injected into the broker's processes for a profile."""

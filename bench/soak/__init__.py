@@ -1,1 +1,0 @@
-"""Run load with difficult consumers and random kills, then check every message."""

@@ -1,0 +1,1 @@
+"""Pure functions of the pipeline: they need neither Spark nor a database."""
