@@ -17,7 +17,7 @@ from broker_site import backlog, charts
 from channels_app.core.program import typed
 from channels_app.database import clock
 from channels_app.models import Consumer, Message
-from delivery.core.lifecycle import DeliveryState
+from delivery.core.lifecycle import LABELS, DeliveryState
 from delivery.core.timing import in_words, quantile_ms
 from delivery.health import notifications
 from delivery.maintenance import reconciliations, traffic
@@ -25,14 +25,6 @@ from delivery.models.traffic import MINUTE_S
 from delivery.ordering import hot_keys
 from delivery.processes import registration
 
-STATES = (
-    (DeliveryState.QUEUED, "Queued", "waiting for their first or next attempt"),
-    (DeliveryState.IN_FLIGHT, "In flight", "claimed by a worker"),
-    (DeliveryState.AWAITING_ACK, "Awaiting ack", "received, acknowledgement pending"),
-    (DeliveryState.DELIVERED, "Delivered", "succeeded"),
-    (DeliveryState.DEAD, "Dead letters", "failed finally; can be replayed"),
-    (DeliveryState.CANCELLED, "Cancelled", "cancelled or expired"),
-)
 SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 ROW = f"<tr><th scope='row'>{{}}</th>{'<td>{}</td>' * 7}</tr>"
 """Row of the table beside the charts; one template per row would be slow."""
@@ -196,13 +188,13 @@ def _states(waiting: backlog.Backlog) -> list[dict[str, Any]]:
     counts = waiting.by_state
     return [
         _card(
-            title,
+            label.title,
             intcomma(counts[state]),
-            text,
+            label.about,
             f"{deliveries}?state={state}",
             alarm=state is DeliveryState.DEAD and counts[state] > 0,
         )
-        for state, title, text in STATES
+        for state, label in LABELS.items()
     ]
 
 

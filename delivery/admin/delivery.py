@@ -29,7 +29,7 @@ from delivery import replay
 from delivery.admin import consumer, dead_letter_groups, ordering_key, replays
 from delivery.admin.attempt import MAX_SHOWN, headers, moments
 from delivery.admin.filters import FILTERS, Deliveries
-from delivery.core.lifecycle import FINISHED, DeliveryState, shown_state
+from delivery.core.lifecycle import FINISHED, DeliveryState, shown_state, tone
 from delivery.core.principal import Principal
 from delivery.models import Delivery
 from delivery.pump import wakeups
@@ -101,15 +101,6 @@ def _replaying() -> str:
     """Return the URL that replays a delivery, with a placeholder for the key of each row."""
     return reverse("admin:delivery_delivery_replay", args=[0]).replace("/0/", "/{}/")
 
-
-TONE = {
-    DeliveryState.QUEUED: "busy",
-    DeliveryState.IN_FLIGHT: "busy",
-    DeliveryState.AWAITING_ACK: "wait",
-    DeliveryState.DELIVERED: "good",
-    DeliveryState.DEAD: "bad",
-    DeliveryState.CANCELLED: "calm",
-}
 
 PAGES = {"matching": replays.page, "causes": dead_letter_groups.page}
 """Further pages of the list, by the last part of their URLs."""
@@ -302,7 +293,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         """Its state, by the requirement's name."""
         state = DeliveryState(delivery.state)
         text = shown_state(state, delivery.failure_count, delivery.attempt_count)
-        return base.label(text, TONE[state])
+        return base.label(text, tone(state, delivery.failure_count))
 
     @display(description="Last outcome")
     def ended(self, delivery: Delivery) -> str:

@@ -193,14 +193,29 @@ def is_last_lease(failure_count: int, *, rule: RetryRule) -> bool:
     return failure_count + 1 >= rule.max_attempts
 
 
-_SHOWN = {
-    _S.QUEUED: "Queued",
-    _S.IN_FLIGHT: "In-flight",
-    _S.AWAITING_ACK: "Awaiting-Ack",
-    _S.DELIVERED: "Delivered",
-    _S.DEAD: "Dead",
-    _S.CANCELLED: "Cancelled",
+class StateLabel(NamedTuple):
+    """How the API, the console and the portal present a state."""
+
+    name: str
+    """As the API and the requirement write it (S0-17)."""
+    title: str
+    """Heading of deliveries in this state."""
+    about: str
+    tone: str
+    """Colour: ``good``, ``bad``, ``busy``, ``wait`` or ``calm``."""
+
+
+LABELS: Mapping[DeliveryState, StateLabel] = {
+    _S.QUEUED: StateLabel("Queued", "Queued", "waiting for their first or next attempt", "busy"),
+    _S.IN_FLIGHT: StateLabel("In-flight", "In flight", "claimed by a worker", "busy"),
+    _S.AWAITING_ACK: StateLabel(
+        "Awaiting-Ack", "Awaiting ack", "received, acknowledgement pending", "wait"
+    ),
+    _S.DELIVERED: StateLabel("Delivered", "Delivered", "succeeded", "good"),
+    _S.DEAD: StateLabel("Dead", "Dead letters", "failed finally; can be replayed", "bad"),
+    _S.CANCELLED: StateLabel("Cancelled", "Cancelled", "cancelled or expired", "calm"),
 }
+"""In the order in which pages list them."""
 
 
 def shown_state(state: DeliveryState, failure_count: int, attempt_count: int) -> str:
@@ -211,7 +226,12 @@ def shown_state(state: DeliveryState, failure_count: int, attempt_count: int) ->
             return "Retry-Delivery"
         if state is _S.IN_FLIGHT:
             return "Retry-In-flight"
-    return _SHOWN[state]
+    return LABELS[state].name
+
+
+def tone(state: DeliveryState, failure_count: int) -> str:
+    """Return the colour of the state; a delivery that waits for a retry has that of waiting."""
+    return "wait" if state is _S.QUEUED and failure_count else LABELS[state].tone
 
 
 class ClaimedDelivery(NamedTuple):

@@ -13,6 +13,7 @@ from channels_app.core.encryption import Unreadable
 from channels_app.core.fields import MASK
 from channels_app.models import Consumer, EventType, Message
 from channels_app.registry.cache import Signer, config_cache
+from delivery.core import lifecycle
 from delivery.core.code_samples import MASKED, Snippet, receiving, snippets
 from delivery.core.lifecycle import DeliveryState, shown_state
 from delivery.core.outcome import Outcome
@@ -88,7 +89,6 @@ def _cut(signatures: str) -> str:
     return " ".join(f"{token[:9]}..." for token in signatures.split())
 
 
-TONES = {"delivered": "good", "dead": "bad", "in_flight": "busy", "queued": "calm"}
 HINTS = {
     Outcome.BLOCKED_ADDRESS: "The name resolves to an address that may not be called.",
     Outcome.DNS_ERROR: "The host name is not known.",
@@ -216,9 +216,7 @@ def state(row: Delivery) -> str:
 
 def tone(row: Delivery) -> str:
     """Return the colour of its state."""
-    if row.state == DeliveryState.QUEUED and row.failure_count:
-        return "wait"
-    return TONES.get(row.state, "calm")
+    return lifecycle.tone(DeliveryState(row.state), row.failure_count)
 
 
 def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> list[TimelineEvent]:

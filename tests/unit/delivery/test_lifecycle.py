@@ -10,11 +10,13 @@ from delivery.core.lifecycle import (
     ARROWS,
     FINISHED,
     FREE_ATTEMPTS,
+    LABELS,
     DeliveryState,
     Reason,
     Transition,
     after_attempt,
     shown_state,
+    tone,
 )
 from delivery.core.outcome import Outcome
 from tests.support.properties import quick
@@ -245,3 +247,10 @@ def test_after_attempt_without_retry_after_waits_no_longer_than_the_policy_says(
 
 def test_shown_state_of_one_failure_is_a_retry_whatever_the_attempts_say() -> None:
     assert shown_state(S.IN_FLIGHT, 1, 1) == "Retry-In-flight"
+
+
+def test_every_state_has_a_label_and_a_retry_a_colour_of_its_own() -> None:
+    assert list(LABELS) == list(DeliveryState)
+    assert {label.tone for label in LABELS.values()} <= {"good", "bad", "busy", "wait", "calm"}
+    assert (tone(DeliveryState.QUEUED, 0), tone(DeliveryState.QUEUED, 2)) == ("busy", "wait")
+    assert tone(DeliveryState.DEAD, 2) == "bad"
