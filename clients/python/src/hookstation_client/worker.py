@@ -169,8 +169,10 @@ class Worker(_Common):
         self.client = client
         self.handler = handler
         self._changed = threading.Condition()
-        """Guards ``_running`` and ``_stream``."""
+        """Guards the attributes below."""
         self._running = 0
+        self._freed = 0
+        """Messages that the stream may bring because as many others have ended."""
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -223,6 +225,7 @@ class Worker(_Common):
     def _receive_stream(self, streams: Streams, pool: ThreadPoolExecutor) -> None:
         """Receive over a stream until it ends, the broker stops or this worker does."""
         with self._changed:
+            self._freed = 0
             stream = self._stream = streams.open(
                 self.client.key,
                 self._subscription(),
@@ -233,6 +236,11 @@ class Worker(_Common):
             )
         with self._changed:
             while not (self._stopping.is_set() or stream.is_over):
+                # This thread grants all credits: it runs the signal handlers, so that no credit
+                # follows a signal.
+                if self._freed:
+                    stream.grant(self._freed)
+                    self._freed = 0
                 # A signal handler cannot notify: it might interrupt whoever holds the lock.
                 self._changed.wait(timeout=0.5)
         self.resume = self.resume and not stream.is_open
@@ -251,18 +259,15 @@ class Worker(_Common):
             except HookstationError as error:
                 logger.warning("cannot get the body of %s: %s", delivery.id, error)
                 self._settle(delivery, "release")
-                self._grant()
+                with self._changed:
+                    self._freed += 1
+                    self._changed.notify()
                 return
         self._start(pool, delivery)
 
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify()
-
-    def _grant(self) -> None:
-        with self._changed:
-            if self._stream is not None and not self._stopping.is_set():
-                self._stream.grant(1)
 
     def _end_stream(self) -> None:
         """Settle over the REST API what the stream has not settled."""
@@ -289,7 +294,7 @@ class Worker(_Common):
         finally:
             with self._changed:
                 self._running -= 1
-                self._grant()
+                self._freed += 1
                 self._changed.notify()
 
     def _settle(self, delivery: Delivery, action: str, **options: Any) -> None:
