@@ -3,7 +3,8 @@
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
 test_worker_acknowledges_retries_and_rejects = working.test_worker_acknowledges_retries_and_rejects
 test_worker_extends_leases = working.test_worker_extends_leases_and_runs_several_at_once
 test_asyncio_worker_runs_tasks = working.test_asyncio_worker_runs_tasks
+test_stopped_worker = working.test_a_stopped_worker_finishes_running_handlers
+test_no_message_after_a_signal = working.test_no_message_is_received_after_a_signal
 test_message_of_a_killed_worker = working.test_message_of_a_killed_worker_is_received_again
 
 
@@ -41,20 +44,32 @@ def hooks(broker: Broker, key: str) -> Iterator[Hookstation]:
         yield client
 
 
-def refuse_rest(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """Fail if a worker uses these methods of the REST client."""
-
-    def refuse(*given: Any, **options: Any) -> Any:
-        raise AssertionError(f"over REST: {given[1:]} {options}")
-
-    for name in names:
-        monkeypatch.setattr(Hookstation, name, refuse)
-        monkeypatch.setattr(AsyncHookstation, name, refuse)
+SETTLING = ("receive_batch", "ack", "nack", "release", "extend")
 
 
-def test_a_worker_receives_nothing_over_rest(
-    hooks: Hookstation, channel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def refused_rest() -> Iterator[list[str]]:
+    """Let no worker receive or settle over REST; yields what one tried.
+
+    A worker may swallow the error.
+    """
+    used: list[str] = []
+
+    def refuse(name: str) -> Callable[..., Any]:
+        def method(self: object, *given: Any, **options: Any) -> Any:
+            used.append(f"{name} {given} {options}")
+            raise AssertionError(f"over REST: {used[-1]}")
+
+        return method
+
+    with pytest.MonkeyPatch.context() as patched:
+        for client in (Hookstation, AsyncHookstation):
+            for name in SETTLING:
+                patched.setattr(client, name, refuse(name))
+        yield used
+
+
+def test_a_worker_does_nothing_over_rest(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(200)])
     handled: list[bytes] = []
@@ -62,20 +77,18 @@ def test_a_worker_receives_nothing_over_rest(
     def handle(delivery: Delivery) -> None:
         handled.append(delivery.body)
 
-    with monkeypatch.context() as patched:
-        refuse_rest(patched, "receive_batch", "nack", "extend")
+    with refused_rest() as used:
         run_until(
             Worker(hooks, channel, "all", handle, concurrency=16),
             lambda: len(handled) == 200,
             "the worker has not handled everything",
         )
+    assert used == []
     assert sorted(handled) == sorted(b"%d" % n for n in range(200))
     assert states(hooks, channel) == ["Delivered"] * 200
 
 
-def test_an_asyncio_worker_receives_nothing_over_rest(
-    hooks: Hookstation, channel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_asyncio_worker_does_nothing_over_rest(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(200)])
     handled: list[bytes] = []
@@ -91,9 +104,9 @@ def test_an_asyncio_worker_receives_nothing_over_rest(
             worker = AsyncWorker(client, channel, "all", handle, concurrency=16)
             await asyncio.wait_for(worker.run(), PATIENCE_S)
 
-    with monkeypatch.context() as patched:
-        refuse_rest(patched, "receive_batch", "nack", "extend")
+    with refused_rest() as used:
         asyncio.run(work())
+    assert used == []
     assert len(handled) == 200
     assert states(hooks, channel) == ["Delivered"] * 200
 

@@ -1,5 +1,6 @@
 """What the Python client sends over a stream, without a broker."""
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,8 +18,14 @@ from hookstation_client.errors import (
     Unavailable,
 )
 from hookstation_client.grpc import stream
-from hookstation_client.grpc.hookstation_pb2 import Delivery, Problem
-from hookstation_client.grpc.stream import Settle
+from hookstation_client.grpc.hookstation_pb2 import (
+    Delivery,
+    Problem,
+    ReceiveRequest,
+    ReceiveResponse,
+    SettlementResult,
+)
+from hookstation_client.grpc.stream import Settle, Stream
 
 
 class Failed(grpc.RpcError):
@@ -119,3 +126,43 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 @pytest.mark.parametrize("url", ["grpc://127.0.0.1:9090", "grpcs://hooks.example.com:9090/"])
 def test_an_address_is_taken(url: str) -> None:
     stream.open_channel(url).close()
+
+
+class Wire:
+    """A channel whose test sends the requests and the responses."""
+
+    def __init__(self) -> None:
+        self.requests: Iterator[ReceiveRequest] = iter(())
+        self.responses: list[ReceiveResponse] = []
+
+    def stream_stream(self, method: str, **serializers: Any) -> Callable[..., Any]:
+        def call(requests: Iterator[ReceiveRequest], metadata: Any) -> Iterator[ReceiveResponse]:
+            self.requests = requests
+            return iter(self.responses)
+
+        return call
+
+
+def test_a_settlement_is_unsettled_until_it_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while it is taken from the queue: a stream that is closed then loses the result."""
+    wire: Any = Wire()
+    worker = Stream(wire, "hsk_key", {"channel": "c", "consumer": "all"}, 1)
+    next(wire.requests)
+    assert not worker.unsettled
+    seen: list[bool] = []
+    joined = stream.merged
+
+    def look_and_merge(settles: list[Settle]) -> list[Settle]:
+        seen.append(worker.unsettled)
+        return joined(settles)
+
+    monkeypatch.setattr(stream, "merged", look_and_merge)
+    worker.settle("ack", "a")
+    worker.settle("ack", "b", "c")
+    (sent,) = next(wire.requests).settlements
+    assert (seen, list(sent.leases)) == ([True], ["a", "b", "c"])
+    assert worker.unsettled
+    wire.responses.append(ReceiveResponse(results=[SettlementResult(id=sent.id)]))
+    assert list(worker.responses()) == [[]]
+    assert not worker.unsettled
+    assert worker.unconfirmed() == []

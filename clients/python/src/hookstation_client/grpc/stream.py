@@ -99,9 +99,13 @@ class Stream:
         """Whether the broker has said that it stops."""
         self._on_failed = on_failed
         self._ids = itertools.count(1)
-        self._lock = threading.Lock()
-        self._unconfirmed: dict[int, Settle] = {}
         self._outgoing: queue.SimpleQueue[Settle | int | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        """Guards the attributes below."""
+        self._unconfirmed: dict[int, Settle] = {}
+        """What was sent, by the number of the settlement."""
+        self._unsettled = 0
+        """Leases of settlements that wait to be sent or confirmed."""
         first = ReceiveRequest(subscription=Subscription(**subscription), credits=credits)
         call = channel.stream_stream(
             RECEIVE,
@@ -134,6 +138,8 @@ class Stream:
 
     def settle(self, action: str, *leases: str, **options: Any) -> None:
         """Settle leases, soon. What `unconfirmed` returns at the end may not be settled."""
+        with self._lock:
+            self._unsettled += len(leases)
         for start in range(0, len(leases), MAX_LEASES):
             self._outgoing.put(Settle(action, leases[start : start + MAX_LEASES], options))
 
@@ -148,7 +154,7 @@ class Stream:
     @property
     def unsettled(self) -> bool:
         """Whether settlements wait to be sent, or for the broker's confirmation."""
-        return not self._outgoing.empty() or bool(self._unconfirmed)
+        return self._unsettled > 0
 
     def unconfirmed(self) -> list[Settle]:
         """What the broker has not confirmed. Call it when `responses` has ended."""
@@ -165,6 +171,7 @@ class Stream:
     def _confirm(self, result: Any) -> None:
         with self._lock:
             settle = self._unconfirmed.pop(result.id, None)
+            self._unsettled -= len(settle.leases) if settle is not None else 0
         if settle is not None and result.failed:
             self._on_failed(settle, {one.lease: one.error for one in result.failed})
 
