@@ -14,8 +14,8 @@ from unfold.widgets import (
 )
 
 from channels_app.core import backoff, fields
-from channels_app.core.errors import BrokerError
-from channels_app.core.fields import Field, FieldError, InvalidValues
+from channels_app.core.errors import BrokerError, FieldError, Invalid
+from channels_app.core.fields import Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.form_fields import (
     RetryOverridesField,
@@ -153,7 +153,7 @@ class ResourceForm(ShowsFieldErrors):
         if not self.errors:
             try:
                 fields.clean(self.known, self.values(), partial=True)
-            except InvalidValues as bad:
+            except Invalid as bad:
                 self.blame(bad.faults)
         return cleaned
 

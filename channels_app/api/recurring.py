@@ -12,7 +12,6 @@ from channels_app.api.problems import ApiProblem
 from channels_app.core import recurrence, times
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import Invalid, KeyUnavailable, NotFound
-from channels_app.core.fields import InvalidValues
 from channels_app.core.recurrence import CONTENT, Content
 from channels_app.database import clock
 from channels_app.ingest.accept import Publication
@@ -36,7 +35,7 @@ def put(
     Raises what the step raises, Invalid, and ApiProblem for a message that would be rejected.
     """
     view = view or publishing.channel_of(order.channel)
-    cleaned = _cleaned(order.name, values)
+    cleaned = recurrence.clean(order.name, values)
     found = Schedule.objects.filter(channel_id=view.id, name=order.name).first()
     producer = found.producer if found else order.owner.producer
     return schedules.put(order, cleaned, _content(cleaned, view, producer))
@@ -51,7 +50,7 @@ def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
     view = publishing.channel_of(order.channel)
 
     def renew(row: Schedule) -> tuple[dict[str, Any], Content]:
-        cleaned = _cleaned(order.name, _merged(row, values))
+        cleaned = recurrence.clean(order.name, _merged(row, values))
         return cleaned, _content(cleaned, view, row.producer)
 
     return schedules.patch(order, renew)
@@ -65,13 +64,6 @@ def put_here(
         return put(order, values, view=view)
     except ApiProblem as problem:
         raise Invalid("invalid_fields", str(problem.detail), field=problem.field) from None
-
-
-def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return recurrence.clean(name, values)
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
 
 
 def _content(cleaned: Mapping[str, Any], view: ChannelConfig, producer: Producer | None) -> Content:

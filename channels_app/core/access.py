@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from channels_app.core.fields import FieldError
+from channels_app.core.errors import FieldError
 
 BROKER = frozenset({"channels_app", "delivery"})
 SENSITIVE = "channels_app.open_sensitive_message"

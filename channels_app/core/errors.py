@@ -1,4 +1,4 @@
-"""Define the errors that a step can raise, as one tree.
+"""Define the errors that services raise, as one tree.
 
 BrokerError
  +- Invalid            the values cannot be used               422
@@ -14,10 +14,18 @@ BrokerError
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from channels_app.core.encryption import KeyMissing
-from channels_app.core.fields import FieldError, InvalidValues
 from channels_app.core.program import typed
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One invalid field, with a sentence that says what to do."""
+
+    field: str
+    detail: str
 
 
 class BrokerError(Exception):
@@ -47,11 +55,11 @@ class Invalid(BrokerError):
     status = 422
 
     @classmethod
-    def of(cls, bad: InvalidValues) -> "Invalid":
-        """The error for fields that core/fields.py could not read."""
-        first = bad.faults[0]
+    def of(cls, faults: Sequence[FieldError]) -> "Invalid":
+        """The error for one or more invalid fields; its sentence is that of the first."""
+        first = faults[0]
         detail = f"{first.field}: {first.detail}" if first.field else first.detail
-        return cls("invalid_fields", detail, field=first.field, faults=bad.faults)
+        return cls("invalid_fields", detail, field=first.field, faults=faults)
 
 
 class Forbidden(BrokerError):

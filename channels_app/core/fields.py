@@ -7,11 +7,12 @@ carries the JSON Schema of what it takes, so that the documentation cannot diffe
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from channels_app.core import names
+from channels_app.core.errors import FieldError, Invalid
 
 Reader: TypeAlias = Callable[[object], Any]
 Check: TypeAlias = Callable[[str], str | None]
@@ -51,29 +52,13 @@ class Field:
     """Description for the documentation."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
-    """One invalid field, with a sentence that says what to do."""
-
-    field: str
-    detail: str
-
-
-class InvalidValues(ValueError):
-    """One or more invalid fields, each with its sentence."""
-
-    def __init__(self, faults: Sequence[FieldError]) -> None:
-        super().__init__(" ".join(f"{fault.field}: {fault.detail}" for fault in faults))
-        self.faults = tuple(faults)
-
-
 def clean(fields: Mapping[str, Field], values: object, *, partial: bool) -> dict[str, Any]:
     """Read every field of ``values``. Absent ones are left out if ``partial``, else get defaults.
 
-    Raises InvalidValues with all errors.
+    Raises Invalid with all errors.
     """
     if not isinstance(values, Mapping):
-        raise InvalidValues([FieldError("", "A JSON object is needed.")])
+        raise Invalid.of([FieldError("", "A JSON object is needed.")])
     faults = [
         FieldError(str(name)[:100], f"There is no such field; choose from {', '.join(fields)}.")
         for name in values
@@ -91,7 +76,7 @@ def clean(fields: Mapping[str, Field], values: object, *, partial: bool) -> dict
         elif not partial and not field.kept:
             cleaned[name] = field.default
     if faults:
-        raise InvalidValues(faults)
+        raise Invalid.of(faults)
     return cleaned
 
 
@@ -203,7 +188,7 @@ def nested(fields: Mapping[str, Field], title: str = "") -> Described:
     def read(value: object) -> dict[str, Any]:
         try:
             return clean(fields, value, partial=False)
-        except InvalidValues as bad:
+        except Invalid as bad:
             faults = [f"{fault.field}: {fault.detail}" for fault in bad.faults]
             raise ValueError(" ".join(faults).removeprefix(": ")) from None
 

@@ -19,7 +19,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from channels_app.core import fields, names, settings, times
-from channels_app.core.fields import Described, Field, FieldError, InvalidValues
+from channels_app.core.errors import FieldError, Invalid
+from channels_app.core.fields import Described, Field
 
 MIN_INTERVAL_MS = 100
 MAX_MS = 366 * 86_400_000
@@ -348,16 +349,16 @@ FIELDS = TIMING | CONTENT
 def clean(name: str, values: object) -> dict[str, Any]:
     """Read each timing field; the fields of the message stay as they were given.
 
-    Raises InvalidValues.
+    Raises Invalid.
     """
     if fault := names.slug(name):
-        raise InvalidValues([FieldError("name", fault)])
+        raise Invalid.of([FieldError("name", fault)])
     cleaned = fields.clean(FIELDS, values, partial=False)
     if (cleaned["cron"] is None) == (cleaned["every_ms"] is None):
-        raise InvalidValues([FieldError("cron", "Give either cron or every_ms.")])
+        raise Invalid.of([FieldError("cron", "Give either cron or every_ms.")])
     start_at, end_at = cleaned["start_at"], cleaned["end_at"]
     if start_at and end_at and end_at < start_at:
-        raise InvalidValues([FieldError("end_at", "It would end before it starts.")])
+        raise Invalid.of([FieldError("end_at", "It would end before it starts.")])
     return cleaned
 
 

@@ -13,8 +13,15 @@ from django.db.models import Q, QuerySet
 
 from channels_app.core import access, fields, keys, times
 from channels_app.core.access import Held
-from channels_app.core.errors import Conflict, Invalid, NotFound, PreconditionFailed, Refused
-from channels_app.core.fields import Described, Field, FieldError, InvalidValues
+from channels_app.core.errors import (
+    Conflict,
+    FieldError,
+    Invalid,
+    NotFound,
+    PreconditionFailed,
+    Refused,
+)
+from channels_app.core.fields import Described, Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
@@ -78,7 +85,7 @@ def create(
     as well (see `Shown`). Raises Invalid, NotFound for an unknown owner, and with ``sigv4``
     KeyUnavailable in a process without the encryption key.
     """
-    wanted = _clean(FIELDS, values)
+    wanted = fields.clean(FIELDS, values, partial=False)
     _check(wanted, of_team=team is not None)
     return transactions.run(lambda: _create(wanted, actor, producer, team, reason))
 
@@ -91,13 +98,13 @@ def create_within(
     The key expires when those rights do, even if a later time was requested. Raises Invalid, also
     for rights that the team cannot grant, and NotFound.
     """
-    wanted = _clean(FIELDS, values)
+    wanted = fields.clean(FIELDS, values, partial=False)
     if producer is not None and not _producers(team).filter(slug=producer).exists():
         raise NotFound("unknown_producer", f"There is no producer {producer}.")
     held, of_producer = _held(team, producer), producer is not None
     given = (wanted["scopes"], wanted["channels"])
     if fault := access.excess(*given, of_producer=of_producer, held=held):
-        raise Invalid.of(InvalidValues([fault]))
+        raise Invalid.of([fault])
     _check(wanted, of_team=not of_producer)
     ends = (wanted["expires_at"], access.end(*given, of_producer=of_producer, held=held))
     wanted["expires_at"] = min((end for end in ends if end), default=None)
@@ -127,7 +134,7 @@ def rotate(
     its producers. Raises Invalid, NotFound, PreconditionFailed, Refused for a key whose rights a
     team cannot grant, and Conflict for a key that is revoked or has expired.
     """
-    overlap_s = _clean(OVERLAP, values)["overlap_s"]
+    overlap_s = fields.clean(OVERLAP, values, partial=False)["overlap_s"]
     mine = _keys(producer, team)
 
     def work() -> WriteResult[ApiKey]:
@@ -191,24 +198,17 @@ class Shown(NamedTuple):
         return (self.key, *self.environment)
 
 
-def _clean(known: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return fields.clean(known, values, partial=False)
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
-
-
 def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
     """Check the request, and drop ``all_channels``: a key without channels means the same."""
     if not wanted["scopes"]:
-        raise Invalid.of(InvalidValues([FieldError("scopes", "A key needs at least one scope.")]))
+        raise Invalid.of([FieldError("scopes", "A key needs at least one scope.")])
     granted, all_channels = wanted["channels"], wanted.pop("all_channels")
     admin = "admin" in wanted["scopes"]
     if fault := _reach(granted, all_channels=all_channels, admin=admin, of_team=of_team):
-        raise Invalid.of(InvalidValues([fault]))
+        raise Invalid.of([fault])
     known = set(Channel.objects.filter(slug__in=granted).values_list("slug", flat=True))
     if lost := [slug for slug in granted if slug not in known]:
-        raise Invalid.of(InvalidValues([FieldError("channels", f"There is no channel {lost[0]}.")]))
+        raise Invalid.of([FieldError("channels", f"There is no channel {lost[0]}.")])
 
 
 def _reach(

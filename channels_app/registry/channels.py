@@ -5,8 +5,8 @@ from typing import Any
 
 from channels_app.conf import conf
 from channels_app.core import fields, json_paths, names, ordering_key, settings
-from channels_app.core.errors import Invalid, NotFound, PreconditionFailed
-from channels_app.core.fields import Described, Field, FieldError, InvalidValues
+from channels_app.core.errors import FieldError, Invalid, NotFound, PreconditionFailed
+from channels_app.core.fields import Described, Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import AuditEntry, Channel, Message
@@ -158,11 +158,8 @@ def _register(
     partial: bool,
 ) -> WriteResult[Channel]:
     if fault := names.slug(slug):
-        raise Invalid.of(InvalidValues([FieldError("channel", fault)]))
-    try:
-        wanted = fields.clean(FIELDS, values, partial=partial)
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
+        raise Invalid.of([FieldError("channel", fault)])
+    wanted = fields.clean(FIELDS, values, partial=partial)
     # A concurrent insert of the same name makes ours collide; the retry then replaces that channel.
     return transactions.run(
         lambda: _write(slug, wanted, actor, condition, reason, create=not partial),
@@ -205,4 +202,4 @@ def _check_kind(channel: Channel, wanted: Mapping[str, Any]) -> None:
     is_other = wanted.get("kind", channel.kind) != channel.kind
     if is_other and channel.pk and Message.objects.filter(channel_id=channel.pk).exists():
         fault = FieldError("kind", f"The channel has messages, so it must stay a {channel.kind}.")
-        raise Invalid.of(InvalidValues([fault]))
+        raise Invalid.of([fault])

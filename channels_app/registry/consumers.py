@@ -18,12 +18,13 @@ from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import (
     BrokerError,
     Conflict,
+    FieldError,
     Invalid,
     KeyUnavailable,
     NotFound,
     PreconditionFailed,
 )
-from channels_app.core.fields import MASK, Field, FieldError, InvalidValues
+from channels_app.core.fields import MASK, Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, Team
@@ -191,7 +192,7 @@ def store(consumer: Consumer, known: Opened | None) -> bool:
         if secret == MASK:
             if not (known and known.secret):
                 fault = FieldError("ack", f"{MASK} keeps a stored secret, but there is none.")
-                raise Invalid.of(InvalidValues([fault]))
+                raise Invalid.of([fault])
             secret = known.secret
         masked = {**setting, "signature": {**signature, "secret": MASK}}
         consumer.ack = {**(consumer.ack or {}), "correlation": masked}
@@ -456,11 +457,8 @@ def _settings(consumer: Consumer) -> dict[str, Any]:
 
 def _clean(client_id: str, values: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:
     if fault := names.slug(client_id):
-        raise Invalid.of(InvalidValues([FieldError("client_id", fault)]))
-    try:
-        return fields.clean(FIELDS, values, partial=partial)
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
+        raise Invalid.of([FieldError("client_id", fault)])
+    return fields.clean(FIELDS, values, partial=partial)
 
 
 def _run(order: _Order) -> WriteResult[Consumer]:
@@ -623,7 +621,7 @@ def _set_team(consumer: Consumer, slug: str | None, tenant: Tenant, known: _Know
     missing = slug is not None and team is None
     if missing or not tenant.owns(team.id if team else None):
         fault = FieldError("team", f"There is no team {slug} that this key may register for.")
-        raise Invalid.of(InvalidValues([fault]))
+        raise Invalid.of([fault])
     consumer.team = team
 
 
@@ -638,7 +636,7 @@ def _set_dead_letter_channel(
         if target and not fault:
             fault = _chain_fault(consumer.channel_id, target)
         if fault:
-            raise Invalid.of(InvalidValues([FieldError("dead_letter_channel", fault)]))
+            raise Invalid.of([FieldError("dead_letter_channel", fault)])
     consumer.dead_letter_channel = target
 
 
@@ -659,10 +657,10 @@ def _chain_fault(channel_id: int, target: Channel) -> str:
 def _check_url(consumer: Consumer, values: Mapping[str, Any]) -> None:
     if consumer.mode == Consumer.Mode.PULL:
         if values.get("url"):
-            raise Invalid.of(InvalidValues([FieldError("url", "A pull consumer has no address.")]))
+            raise Invalid.of([FieldError("url", "A pull consumer has no address.")])
         consumer.url = ""
     elif not consumer.url:
-        raise Invalid.of(InvalidValues([FieldError("url", "A push consumer needs an address.")]))
+        raise Invalid.of([FieldError("url", "A push consumer needs an address.")])
 
 
 def _masked(given: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -674,7 +672,7 @@ def _unmask(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, st
     masked = [name for name, value in given.items() if value == MASK]
     if missing := [name for name in masked if http.canonical(name) not in known]:
         fault = FieldError("headers", f"{MASK} keeps a stored value, but {missing[0]} has none.")
-        raise Invalid.of(InvalidValues([fault]))
+        raise Invalid.of([fault])
     return {**given, **{name: known[http.canonical(name)] for name in masked}}
 
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from channels_app.core import access, fields, json_schema, names, settings
 from channels_app.core.access import Tenant
-from channels_app.core.errors import Forbidden, Invalid, NotFound, PreconditionFailed
-from channels_app.core.fields import Described, Field, FieldError, InvalidValues
+from channels_app.core.errors import FieldError, Forbidden, Invalid, NotFound, PreconditionFailed
+from channels_app.core.fields import Described, Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Channel, EventType, Producer
@@ -120,11 +120,8 @@ def _register(
     partial: bool,
 ) -> WriteResult[EventType]:
     if fault := names.event_type(name):
-        raise Invalid.of(InvalidValues([FieldError("name", fault)]))
-    try:
-        wanted = fields.clean(FIELDS, values, partial=partial)
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
+        raise Invalid.of([FieldError("name", fault)])
+    wanted = fields.clean(FIELDS, values, partial=partial)
     return transactions.run(
         lambda: _write(channel, name, wanted, actor, writer, condition, reason, create=not partial),
         on_collision=lambda: None,

@@ -6,8 +6,8 @@ from typing import Any
 from django.db import IntegrityError
 
 from channels_app.core import fields, names, settings
-from channels_app.core.errors import Invalid, NotFound, PreconditionFailed, Refused
-from channels_app.core.fields import Field, FieldError, InvalidValues
+from channels_app.core.errors import FieldError, Invalid, NotFound, PreconditionFailed, Refused
+from channels_app.core.fields import Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Producer, Team
@@ -73,8 +73,8 @@ def make_within(
     """
     slug = f"{team}.{name}"
     if fault := names.slug(name) or names.slug(slug):
-        raise Invalid.of(InvalidValues([FieldError("name", fault)]))
-    wanted = _clean(OF_TEAM, values, partial=False) | {"team": team}
+        raise Invalid.of([FieldError("name", fault)])
+    wanted = fields.clean(OF_TEAM, values, partial=False) | {"team": team}
     try:
         return transactions.run(lambda: _make(team, slug, wanted, actor))
     except IntegrityError:
@@ -94,7 +94,7 @@ def change_within(
 
     Raises Invalid, NotFound and PreconditionFailed.
     """
-    wanted = _clean(OF_TEAM, values, partial=True)
+    wanted = fields.clean(OF_TEAM, values, partial=True)
 
     def work() -> WriteResult[Producer]:
         # Locked, so that it cannot change teams before it is written.
@@ -128,21 +128,12 @@ def _register(
     partial: bool,
 ) -> WriteResult[Producer]:
     if fault := names.slug(slug):
-        raise Invalid.of(InvalidValues([FieldError("producer", fault)]))
-    wanted = _clean(FIELDS, values, partial=partial)
+        raise Invalid.of([FieldError("producer", fault)])
+    wanted = fields.clean(FIELDS, values, partial=partial)
     return transactions.run(
         lambda: _write(slug, wanted, actor, condition, reason, create=not partial),
         on_collision=lambda: None,
     )
-
-
-def _clean(
-    known: Mapping[str, Field], values: Mapping[str, Any], *, partial: bool
-) -> dict[str, Any]:
-    try:
-        return fields.clean(known, values, partial=partial)
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
 
 
 def _make(team: str, slug: str, wanted: dict[str, Any], actor: str) -> WriteResult[Producer]:
@@ -206,7 +197,7 @@ def _set(producer: Producer, values: dict[str, Any]) -> None:
         slug = values.pop("team")
         team = Team.objects.filter(slug=slug).first() if slug else None
         if slug and team is None:
-            raise Invalid.of(InvalidValues([FieldError("team", f"There is no team {slug}.")]))
+            raise Invalid.of([FieldError("team", f"There is no team {slug}.")])
         producer.team = team
     if "rate_limit" in values:
         rate = values.pop("rate_limit") or {"per_second": None, "burst": 100}
@@ -215,4 +206,4 @@ def _set(producer: Producer, values: dict[str, Any]) -> None:
         setattr(producer, name, value)
     if producer.default_priority > producer.max_priority:
         fault = "The default must not be above max_priority."
-        raise Invalid.of(InvalidValues([FieldError("default_priority", fault)]))
+        raise Invalid.of([FieldError("default_priority", fault)])

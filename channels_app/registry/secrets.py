@@ -20,8 +20,8 @@ from channels_app.conf import keyring
 from channels_app.core import encryption, fields, ids
 from channels_app.core.access import OPERATOR, Tenant
 from channels_app.core.encryption import Keyring, Unreadable
-from channels_app.core.errors import BrokerError, Invalid, NotFound
-from channels_app.core.fields import Field, FieldError, InvalidValues
+from channels_app.core.errors import BrokerError, FieldError, Invalid, NotFound
+from channels_app.core.fields import Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import (
@@ -59,10 +59,7 @@ def rotate(
     A consumer with Ed25519 signatures gets a new key pair as well. ``secrets`` holds the new
     ``whsec_...``, which is never shown again. Raises Invalid, NotFound and PreconditionFailed.
     """
-    try:
-        overlap_s = fields.clean(FIELDS, values, partial=False)["overlap_s"]
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
+    overlap_s = fields.clean(FIELDS, values, partial=False)["overlap_s"]
     return transactions.run(
         lambda: _rotate(channel, client_id, overlap_s, actor, tenant, condition, reason)
     )
@@ -139,7 +136,7 @@ def read(text: str) -> bytes:
     try:
         return encryption.decode_secret(text)
     except ValueError as error:
-        raise Invalid.of(InvalidValues([FieldError("secret", str(error))])) from None
+        raise Invalid.of([FieldError("secret", str(error))]) from None
 
 
 def adopt_all(

@@ -14,8 +14,8 @@ from django.core.validators import validate_email
 from django.db import IntegrityError
 
 from channels_app.core import access, fields, names, settings, times
-from channels_app.core.errors import Invalid, NotFound, PreconditionFailed, Refused
-from channels_app.core.fields import Field, FieldError, InvalidValues
+from channels_app.core.errors import FieldError, Invalid, NotFound, PreconditionFailed, Refused
+from channels_app.core.fields import Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import ApiKey, AuditEntry, Channel, Invitation, Membership, Team
@@ -30,10 +30,7 @@ TAKEN = "Another team has this name already."
 
 def found(values: Mapping[str, Any], *, founder: User, actor: str) -> Team:
     """Create the team. Raises Invalid, and Refused if the name is taken."""
-    try:
-        wanted = fields.clean(NEW_TEAM_FIELDS, values, partial=False)
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
+    wanted = fields.clean(NEW_TEAM_FIELDS, values, partial=False)
     try:
         return transactions.run(lambda: _found(wanted, founder, actor))
     except IntegrityError:
@@ -96,11 +93,8 @@ def _register(
     slug: str, values: Mapping[str, Any], actor: str, condition: Precondition, *, partial: bool
 ) -> WriteResult[Team]:
     if fault := names.slug(slug):
-        raise Invalid.of(InvalidValues([FieldError("team", fault)]))
-    try:
-        wanted = fields.clean(TEAM_FIELDS, values, partial=partial)
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
+        raise Invalid.of([FieldError("team", fault)])
+    wanted = fields.clean(TEAM_FIELDS, values, partial=partial)
     return transactions.run(
         lambda: _write(slug, wanted, actor, condition, create=not partial),
         on_collision=lambda: None,
@@ -171,10 +165,7 @@ def invite(
 
     Raises Invalid, and Refused if too many are open or were created in the last day.
     """
-    try:
-        wanted = fields.clean(INVITATION_FIELDS, values, partial=False)
-    except InvalidValues as bad:
-        raise Invalid.of(bad) from None
+    wanted = fields.clean(INVITATION_FIELDS, values, partial=False)
     return transactions.run(lambda: _invite(team, wanted, actor, inviter))
 
 
@@ -303,9 +294,7 @@ LAST = "The team would have no owner. Make another member an owner first."
 def set_role(team: str, membership_id: int, role: str, *, actor: str) -> Membership:
     """Give a member another role. Raises Invalid and Refused."""
     if role not in access.TEAM_RANKS:
-        raise Invalid.of(
-            InvalidValues([FieldError("role", f"Choose from {', '.join(access.TEAM_RANKS)}.")])
-        )
+        raise Invalid.of([FieldError("role", f"Choose from {', '.join(access.TEAM_RANKS)}.")])
     return transactions.run(lambda: _set_role(team, membership_id, role, actor))
 
 

@@ -29,7 +29,6 @@ from channels_app.api import recurring
 from channels_app.core import ids, recurrence, times
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import Invalid
-from channels_app.core.fields import InvalidValues
 from channels_app.core.recurrence import Timetable
 from channels_app.database import clock
 from channels_app.models import Schedule, ScheduleBody
@@ -152,7 +151,7 @@ def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:
             end_at=read["end_at"],
         )
         ahead = table.upcoming(now, recurring.SHOWN)
-    except InvalidValues as bad:
+    except Invalid as bad:
         return {"faults": bad.faults}
     return {"words": table.words(), "ahead": in_zone(table, ahead)}
 

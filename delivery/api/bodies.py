@@ -9,8 +9,8 @@ from rest_framework.request import Request
 from channels_app.api.base import Sender, json_object
 from channels_app.conf import conf
 from channels_app.core import fields, ids, times
-from channels_app.core.errors import Invalid
-from channels_app.core.fields import Field, InvalidValues
+from channels_app.core.errors import FieldError, Invalid
+from channels_app.core.fields import Field
 from channels_app.database import clock
 from delivery import replay
 from delivery.core.leases import MAX_TOKEN_LENGTH, MAX_WORKER_LENGTH
@@ -137,17 +137,12 @@ def read(
 
 def cleaned(body: object, known: Mapping[str, Field]) -> dict[str, Any]:
     """Check a parsed object; returns its fields without null ones. Raises Invalid."""
+    found = fields.clean(known, body, partial=True)
+    # Serializers write null for a field that was not set.
+    values = {name: value for name, value in found.items() if value is not None}
     required = {name for name, field in known.items() if field.required}
-    try:
-        found = fields.clean(known, body, partial=True)
-        # Serializers write null for a field that was not set.
-        values = {name: value for name, value in found.items() if value is not None}
-        if missing := sorted(required - values.keys()):
-            raise InvalidValues(
-                [fields.FieldError(name, "This field is required.") for name in missing]
-            )
-    except InvalidValues as bad:
-        raise Invalid.of(printable(bad)) from None
+    if missing := sorted(required - values.keys()):
+        raise Invalid.of([FieldError(name, "This field is required.") for name in missing])
     return values
 
 
@@ -163,15 +158,3 @@ def move_of(values: dict[str, Any], now: datetime) -> dict[str, Any]:
     if not values:
         raise Invalid("invalid_fields", "Send a priority, a time (due_at or delay_ms), or both.")
     return values
-
-
-def printable(bad: InvalidValues) -> InvalidValues:
-    """Escape field names in the errors, since unknown ones are the caller's text."""
-    return InvalidValues(
-        [
-            fields.FieldError(
-                fault.field.encode("ascii", "backslashreplace").decode(), fault.detail
-            )
-            for fault in bad.faults
-        ]
-    )

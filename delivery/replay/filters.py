@@ -8,8 +8,8 @@ from typing import Any, Literal
 from django.db.models import Q
 
 from channels_app.core import fields, ids, names, times
-from channels_app.core.errors import Invalid
-from channels_app.core.fields import Field, FieldError, InvalidValues, Reader
+from channels_app.core.errors import FieldError, Invalid
+from channels_app.core.fields import Field, Reader
 from delivery.core.lifecycle import FINISHED
 from delivery.core.outcome import Outcome
 
@@ -132,8 +132,8 @@ def parse(
             **{_ATTRIBUTES.get(name, name): value for name, value in values.items() if value},
         )
         _check(wanted)
-    except InvalidValues as bad:
-        raise Invalid.of(InvalidValues([_placed(fault, at) for fault in bad.faults])) from None
+    except Invalid as bad:
+        raise Invalid.of([_placed(fault, at) for fault in bad.faults]) from None
     return wanted
 
 
@@ -178,9 +178,9 @@ def id_at(instant: datetime) -> int:
 def _check(wanted: ReplayFilter) -> None:
     begins, ends = wanted.accepted_from, wanted.accepted_to
     if begins and ends and begins >= ends:
-        raise InvalidValues([FieldError("to", "The range ends before it begins.")])
+        raise Invalid.of([FieldError("to", "The range ends before it begins.")])
     if wanted.consumer and not wanted.channel:
-        raise InvalidValues([FieldError("channel", "Name the consumer's channel as well.")])
+        raise Invalid.of([FieldError("channel", "Name the consumer's channel as well.")])
 
 
 def _placed(fault: FieldError, at: str) -> FieldError:

@@ -8,8 +8,7 @@ from django.db.models import Q, QuerySet
 
 from channels_app.core import ids, times
 from channels_app.core.access import OPERATOR, Tenant
-from channels_app.core.errors import Conflict, Invalid, NotFound
-from channels_app.core.fields import FieldError, InvalidValues
+from channels_app.core.errors import Conflict, FieldError, Invalid, NotFound
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Channel, Consumer, Message, new_id
 from channels_app.registry import teams
@@ -60,7 +59,7 @@ def backfill(
         return wanted
     if wanted.accepted_to and wanted.accepted_to <= begins:
         detail = f"The team has access since {times.text(begins)}; choose a later instant."
-        raise Invalid.of(InvalidValues([FieldError("to", detail)]))
+        raise Invalid.of([FieldError("to", detail)])
     return replace(wanted, accepted_from=begins)
 
 

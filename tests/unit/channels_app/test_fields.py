@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from channels_app.core import fields, retry_overrides, settings
-from channels_app.core.fields import Field, InvalidValues
+from channels_app.core.errors import Invalid
+from channels_app.core.fields import Field
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800"),
@@ -118,12 +119,12 @@ def test_clean_fills_in_what_a_replacement_leaves_out() -> None:
 
 
 def test_clean_reports_every_error() -> None:
-    with pytest.raises(InvalidValues) as refusal:
+    with pytest.raises(Invalid) as refusal:
         fields.clean(FIELDS, {"size": "x", "what": 1}, partial=False)
     assert [fault.field for fault in refusal.value.faults] == ["what", "name", "size"]
     values: list[object] = [None, [], "text", 5]
     for nothing in values:
-        with pytest.raises(InvalidValues):
+        with pytest.raises(Invalid):
             fields.clean(FIELDS, nothing, partial=False)
 
 
