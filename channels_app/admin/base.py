@@ -251,7 +251,7 @@ def actor(request: HttpRequest) -> str:
 
 @contextmanager
 def telling(request: HttpRequest, done: str) -> Iterator[None]:
-    """Show a message: that the action succeeded, or why a step refused it."""
+    """Show a message: that the action succeeded, or why a service refused it."""
     try:
         yield
     except BrokerError as refused:
@@ -300,7 +300,7 @@ def linked(url: str, text: str) -> SafeString:
 
 
 class ResourceAdmin(Page):
-    """A page whose form writes through a step (see forms.py); generated secrets are shown once."""
+    """A page whose form writes through a service (forms.py); generated secrets are shown once."""
 
     identity: tuple[str, ...] = ()
     """Fields that identify the row: set at creation, then read-only."""

@@ -251,7 +251,7 @@ class AuditEntryAdmin(base.BigList):
 
 
 @admin.register(ConfigVersion)
-class DirectoryVersionAdmin(base.ReadOnly):
+class ConfigVersionAdmin(base.ReadOnly):
     """The number that every change of configuration increments."""
 
     list_display = ("id", "number")

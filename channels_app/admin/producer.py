@@ -430,7 +430,7 @@ class SequenceAdmin(WithPageContext, base.BigList):
 
 
 @admin.register(PendingSequenceNumber)
-class EarlyNumberAdmin(WithPageContext, base.BigList):
+class PendingSequenceNumberAdmin(WithPageContext, base.BigList):
     """Messages that wait for lower numbers of their ordering key."""
 
     list_before_template = "channels_app/early_top.html"

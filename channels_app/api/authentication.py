@@ -189,8 +189,8 @@ def write_uses() -> int:
     while _uses:
         key_id, used_at = _uses.popitem()
         count += 1
-        horizon = used_at - timedelta(seconds=USE_NOTE_INTERVAL_S)
-        stale = Q(last_used_at=None) | Q(last_used_at__lt=horizon)
+        noted_before = used_at - timedelta(seconds=USE_NOTE_INTERVAL_S)
+        stale = Q(last_used_at=None) | Q(last_used_at__lt=noted_before)
         with suppress(DatabaseFailure):
             # Without save(): a use is not a change of configuration.
             ApiKey.objects.filter(stale, key_id=key_id).update(last_used_at=used_at)

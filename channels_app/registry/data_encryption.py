@@ -204,9 +204,9 @@ def _rows() -> list[SigningKey]:
 
 def _counting(made_at: Sequence[datetime]) -> int:
     """How many of these, newest first, are valid: the newest, and those replaced recently."""
-    horizon = clock.now() - OVERLAP
+    oldest = clock.now() - OVERLAP
     replaced_at = made_at[:-1]
-    return 1 + sum(instant > horizon for instant in replaced_at) if made_at else 0
+    return 1 + sum(instant > oldest for instant in replaced_at) if made_at else 0
 
 
 def _create(number: int, ring: Keyring) -> None:

@@ -202,7 +202,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
             "may_cancel": may and state is DeliveryState.QUEUED,
             "may_release": may and consumer.is_pulled(row),
             "holder": consumer.holder(row),
-            "lane_url": ordering_key.url_of(row),
+            "ordering_key_url": ordering_key.url_of(row),
         }
 
     def get_urls(self) -> list[URLPattern]:

@@ -16,35 +16,35 @@ from delivery.models import Correlation, DeadLetter, HealthStatus, Notification,
 
 
 @admin.register(HealthStatus)
-class StandingAdmin(base.ReadOnly):
+class HealthStatusAdmin(base.ReadOnly):
     """The last notified status of each consumer."""
 
-    list_display = ("consumer", "state", "beginning")
+    list_display = ("consumer", "state", "since_shown")
     list_select_related = ("consumer",)
     ordering = ("-since",)
 
     @display(description="Since", ordering="since")
-    def beginning(self, standing: HealthStatus) -> str:
+    def since_shown(self, status: HealthStatus) -> str:
         """Since when it has this status."""
-        return base.instant(standing.since)
+        return base.instant(status.since)
 
 
 @admin.register(Notification)
-class NoticeAdmin(base.BigList):
+class NotificationAdmin(base.BigList):
     """Notifications to people, newest first."""
 
     list_display = ("kind", "consumer", "limit", "time", "published", "mailed", "reason")
     list_fetched = ("consumer",)
 
     @display(description="At")
-    def time(self, notice: Notification) -> str:
+    def time(self, notification: Notification) -> str:
         """When it happened."""
-        return base.instant(notice.at)
+        return base.instant(notification.at)
 
     @display(description="E-mail", boolean=True)
-    def mailed(self, notice: Notification) -> bool:
+    def mailed(self, notification: Notification) -> bool:
         """Whether it was sent by mail."""
-        return bool(notice.mailed_to)
+        return bool(notification.mailed_to)
 
 
 class OfDelivery(base.BigList):
@@ -69,7 +69,7 @@ class OfDelivery(base.BigList):
 
 
 @admin.register(PendingAck)
-class EarlyAckAdmin(OfDelivery):
+class PendingAckAdmin(OfDelivery):
     """Kept for milliseconds, until the attempt that they belong to is recorded."""
 
     list_display = ("word", "delivery", "said")

@@ -38,7 +38,7 @@ CARD = """<section class="hs-card hs-finding"><h2>{} <span class="hs-label hs-ba
 
 
 @admin.register(ReconciliationReport)
-class AccountingReportAdmin(base.ReadOnly):
+class ReconciliationReportAdmin(base.ReadOnly):
     """Reports of reconciliations, newest first."""
 
     list_display = ("title", "result", "finished", "messages", "deliveries", "took")
@@ -150,7 +150,7 @@ def _link(name: str) -> SafeString | str:
 
 
 @admin.register(RetentionMark)
-class PrunedAdmin(base.ReadOnly):
+class RetentionMarkAdmin(base.ReadOnly):
     """Marks up to which retention has deleted deliveries of each channel, and messages of all."""
 
     list_display = ("channel", "message_id")

@@ -37,7 +37,7 @@ from delivery.replay import HIGHEST_STATUS, LOWEST_STATUS, Count, ReplayFilter
 
 
 class Step(Protocol):
-    """A step that changes one row."""
+    """A service that changes one row."""
 
     def __call__(self, number: int, principal: Principal, /, *, now: datetime) -> Any:
         """Change the row with this number."""
@@ -325,7 +325,7 @@ class Wanted(forms.Form):
             self.fields["consumer"].help_text = ""
 
     def wanted(self) -> ReplayFilter:
-        """Return the filter for the step. Raises Invalid."""
+        """Return the filter. Raises Invalid."""
         values = self.cleaned_data
         consumer = values["consumer"]
         form = {

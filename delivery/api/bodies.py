@@ -147,7 +147,7 @@ def cleaned(body: object, known: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def move_of(values: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """Convert ``RESCHEDULE`` fields for the step: a delay counts from now. Raises Invalid."""
+    """Convert ``RESCHEDULE`` fields to arguments: a delay counts from now. Raises Invalid."""
     delay_ms = values.pop("delay_ms", None)
     if delay_ms is not None:
         if "due_at" in values:

@@ -38,7 +38,7 @@ class OrderingKey(models.Model):
     """When its head died, for a consumer whose keys stop at a dead letter."""
 
     class Meta:
-        # lists of a consumer's keys, longest-standing heads first; the search in ordering/keys
+        # lists of a consumer's keys, oldest heads first; the search in ordering/keys
         indexes = [models.Index(fields=["consumer", "head_at"], name="key_of_consumer")]
 
     def __str__(self) -> str:

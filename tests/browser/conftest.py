@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from playwright.sync_api import Browser, StorageState, expect, sync_playwright
 
-from tests.browser import person, standing
+from tests.browser import backlogs, person
 from tests.browser.person import GUEST, ONLOOKER, OPERATOR, OWNER, Open, Person
 from tests.browser.tours import House
 from tests.support import broker as processes
@@ -56,7 +56,7 @@ def consumer() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iterator[Broker]:
-    """A running broker with the rows of `seed` and `standing`."""
+    """A running broker with the rows of `seed` and `backlogs`."""
     folder = tmp_path_factory.mktemp("browser")
     with processes.fresh_database(folder) as url:
         made = Broker(folder, url, EMAIL_URL=f"filemail:///{folder / 'mail'}")
@@ -64,7 +64,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
         made.http.headers["Authorization"] = f"Bearer {seeded.split()[-1]}"
         try:
             made.start()
-            standing.fill(made)
+            backlogs.fill(made)
             yield made
         finally:
             made.end()

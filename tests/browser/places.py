@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from django.contrib import admin
 from playwright.sync_api import Page
 
-from tests.browser.person import Person
-from tests.browser.standing import (
+from tests.browser.backlogs import (
     BLOCKED,
     GATEWAY,
     INSPECTOR,
@@ -18,6 +17,7 @@ from tests.browser.standing import (
     SENDER,
     STRICT,
 )
+from tests.browser.person import Person
 
 SEVERAL = (
     "/admin/",

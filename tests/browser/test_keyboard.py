@@ -61,7 +61,7 @@ def test_a_question_mark_shows_the_keys(operator: Person) -> None:
     page = operator.open("/admin/channels_app/team/")
     page.keyboard.press("?")
     keys = page.get_by_role("dialog", name="Keys")
-    expect(keys).to_contain_text("replay the row")
+    expect(keys).to_contain_text("replay the delivery in the row")
     page.keyboard.press("Escape")
     expect(keys).to_have_count(0)
 

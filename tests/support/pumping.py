@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,14 +11,14 @@ import pytest
 
 from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
-from channels_app.models import Channel, Consumer, ConsumerSecret
-from channels_app.registry import data_encryption
+from channels_app.models import Channel, Consumer
 from channels_app.registry.cache import ChannelConfig, config_cache
 from delivery.models import Counter, Delivery
 from delivery.models.counter import COUNTED, MADE
 from delivery.processes import registration
 from delivery.pump.pump import Pump
 from delivery.pump.wakeups import Listener
+from tests.support.factories import ChannelFactory, ConsumerFactory
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 POLL_S = 0.02
@@ -27,16 +28,13 @@ _numbers = itertools.count(1)
 
 def make_channel(**values: Any) -> Channel:
     """Create a channel with a unique name."""
-    return Channel.objects.create(slug=f"channel-{next(_numbers)}", **values)
+    return ChannelFactory.create(**values)
 
 
 def make_consumer(channel: Channel, url: str, **values: Any) -> Consumer:
     """Create a push consumer that signs with SECRET and retries almost at once."""
-    defaults = {"client_id": f"consumer-{next(_numbers)}", "retry": [0.01], "max_attempts": 3}
-    consumer = Consumer.objects.create(channel=channel, url=url, **(defaults | values))
-    sealed, key_id = data_encryption.encrypt_for_consumer(channel.id, consumer.client_id, SECRET)
-    ConsumerSecret.objects.create(consumer=consumer, sealed=sealed, key_id=key_id)
-    return consumer
+    defaults = {"retry": [0.01], "max_attempts": 3, "secret": f"whsec_{b64encode(SECRET).decode()}"}
+    return ConsumerFactory.create(channel=channel, url=url, **(defaults | values))
 
 
 def view_of(channel: Channel) -> ChannelConfig:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from playwright.sync_api import Page
 
+from tests.browser.backlogs import GATEWAY, ROOMS, SENDER
 from tests.browser.conftest import base_of, write
 from tests.browser.person import OPERATOR, Person
-from tests.browser.standing import GATEWAY, ROOMS, SENDER
 from tests.browser.tours import House, Stops
 
 CONSUMER = "/admin/channels_app/consumer/"
@@ -29,7 +29,7 @@ EMPTY = (
     "/admin/timeline/",
     "/admin/channels_app/message/",
     "/admin/channels_app/sequence/",
-    "/admin/channels_app/earlynumber/",
+    "/admin/channels_app/pendingsequencenumber/",
     "/admin/channels_app/schedule/",
     LANE,
     "/admin/delivery/pullworker/",

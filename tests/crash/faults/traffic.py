@@ -175,10 +175,22 @@ def calm(broker: Broker, usual: float = 0.0) -> Iterator[None]:
 
 
 def processes(broker: Broker) -> set[int]:
-    """Living processes of the broker, without django-q2's pusher, which restarts after errors."""
+    """Living processes of the broker, without django-q2's pusher, which restarts after errors.
+
+    A fork has its parent's title at first: the pusher can be told apart once it has its own.
+    """
     assert broker.process is not None
-    everybody = {broker.process.pid, *descendants(broker.process.pid)}
-    return {pid for pid in everybody if (name := _name(pid)) and b"pusher" not in name}
+    owner = broker.process.pid
+
+    found: dict[int, bytes] = {}
+
+    def has_pusher() -> bool:
+        found.clear()
+        found.update({pid: name for pid in (owner, *descendants(owner)) if (name := _name(pid))})
+        return any(b"pusher" in name for name in found.values())
+
+    wait_until(has_pusher, RECOVERY_S, "no pusher", broker.log)
+    return {pid for pid, name in found.items() if b"pusher" not in name}
 
 
 def open_files(broker: Broker) -> dict[int, int]:

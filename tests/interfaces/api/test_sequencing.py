@@ -287,4 +287,4 @@ def test_messages_without_a_number_query_no_sequences(
     with connection.execute_wrapper(look):
         Api(key).post(URL, b"x", Hookstation_Ordering_Key="A")
     assert seen
-    assert not [sql for sql in seen if "sequence" in sql or "earlynumber" in sql]
+    assert not [sql for sql in seen if "sequence" in sql or "pendingsequencenumber" in sql]
