@@ -109,7 +109,9 @@ def test_asyncio_worker_runs_tasks(hooks: Hookstation, channel: str) -> None:
     calls: list[bytes] = []
 
     async def work() -> None:
-        async with AsyncHookstation(hooks.url, key=hooks.key, timeout=60) as client:
+        async with AsyncHookstation(
+            hooks.url, key=hooks.key, timeout=60, grpc=hooks.grpc
+        ) as client:
             all_there = asyncio.Event()
 
             async def handle(delivery: Any) -> None:
@@ -157,6 +159,7 @@ def client_process(
             "PYTHONPATH": str(ROOT / "clients/python/src"),
             "HOOKSTATION_URL": hooks.url,
             "HOOKSTATION_KEY": hooks.key,
+            "HOOKSTATION_GRPC_URL": hooks.grpc,
         },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -188,6 +191,32 @@ def test_a_stopped_worker_finishes_running_handlers(hooks: Hookstation, channel:
         ended = worker.wait(PATIENCE_S)
 
     assert (ended, said) == (0, ["done", "ended"])
+    assert states(hooks, channel) == ["Delivered", "Queued"]
+
+
+STOPPED_BY_ITS_HANDLER = """
+import os, signal, sys
+from hookstation_client import Hookstation, Worker
+
+def handle(delivery):
+    print("begun", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+Worker(Hookstation(timeout=60), sys.argv[1], "all", handle, concurrency=1, wait=1).run()
+print("ended", flush=True)
+"""
+
+
+def test_no_message_is_received_after_a_signal(hooks: Hookstation, channel: str) -> None:
+    """Not even if the handler ends before the main thread has handled the signal."""
+    hooks.register(channel, "all")
+    hooks.publish_batch(channel, [Outgoing("one"), Outgoing("two")])
+
+    with client_process(hooks, STOPPED_BY_ITS_HANDLER, channel) as worker:
+        said = [line_of(worker), line_of(worker)]
+        ended = worker.wait(PATIENCE_S)
+
+    assert (ended, said) == (0, ["begun", "ended"])
     assert states(hooks, channel) == ["Delivered", "Queued"]
 
 
