@@ -36,8 +36,8 @@ LINKS = {"src": "node_modules/bullmq/dist/cjs", "dist": "node_modules/bullmq/dis
 FILE_S = 3_600
 """Seconds for one file of tests."""
 NEEDS_REDIS = "NEEDS REDIS"
-_NOT_SUPPORTED = re.compile(r"(?:^|: )(.+?) is not supported by @hookstation/bullmq")
-_TIMED_OUT = re.compile(r"timed out in \d+ms")
+_NOT_SUPPORTED = re.compile(r"""([^:"'\n]+?)(?: \d+)? is not supported by @hookstation/bullmq""")
+_TIMED_OUT = re.compile(r"timed out in \d+")
 
 
 @dataclass
@@ -157,9 +157,11 @@ def run(name: str, **environment: str) -> None:
         except subprocess.TimeoutExpired:
             process.terminate()
             process.wait()
-            line = {"test": "all that follow", "state": "failed", "errors": ["timed out in 1 h"]}
+            line = {"test": "all that follow", "state": "failed", "errors": ["timed out in 3600 s"]}
             with results_of(name).open("a", encoding="utf-8") as results:
                 results.write(f"{json.dumps(line)}\n")
+    if not results_of(name).stat().st_size:
+        sys.exit(f"no test of {name} ran: {RESULTS / name}.log says why")
 
 
 def read_results(name: str) -> Share:
@@ -183,7 +185,7 @@ def read_results(name: str) -> Share:
 def cause(errors: str) -> str:
     """Why a test failed: the feature that is not supported, or the kind of error."""
     if found := _NOT_SUPPORTED.search(errors):
-        return f"not supported: {found[1]}"
+        return f"not supported: {found[1].strip()}"
     return "timed out" if _TIMED_OUT.search(errors) else "another result"
 
 

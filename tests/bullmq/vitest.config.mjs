@@ -17,9 +17,9 @@ export default defineConfig({
   test: {
     include: ["tests/*.test.ts"],
     setupFiles: ["./setup.ts"],
-    // Three times BullMQ's own: a job takes several requests.
-    testTimeout: 30_000,
-    hookTimeout: 30_000,
+    // Twice BullMQ's own: a job takes several requests.
+    testTimeout: 20_000,
+    hookTimeout: 20_000,
     maxWorkers: 1,
     fileParallelism: false,
     reporters: ["default", new Lines()],

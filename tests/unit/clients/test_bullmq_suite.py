@@ -49,7 +49,11 @@ def test_share_has_only_tests_that_passed_or_failed(record: Record) -> None:
             "NotSupported: the job option lifo is not supported by @hookstation/bullmq: the broker",
             "not supported: the job option lifo",
         ),
-        ("Error: Test timed out in 30000ms.", "timed out"),
+        (
+            "NotSupported: priority 42 is not supported by @hookstation/bullmq: the broker has ten",
+            "not supported: priority",
+        ),
+        ("Error: Test timed out in 20000ms.", "timed out"),
         ("AssertionError: expected 3 to be 1", "another result"),
     ],
 )
