@@ -950,7 +950,9 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   async drain(delayed: boolean): Promise<void> {
     await this.queue.ready();
     const states: Shown[] = ["waiting", "prioritized"];
-    await this.queue.cancel(await this.queue.list(delayed ? [...states, "delayed"] : states));
+    if (delayed) states.push("delayed");
+    // A parent in this queue waits for nothing after its children, and is removed, too.
+    while (await this.flows.leave(this.queue, await this.queue.cancel(await this.queue.list(states))));
   }
 
   async cleanJobsByState(state: string, timestamp: number, limit = 0): Promise<string[]> {
@@ -964,7 +966,11 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
       ({ at, added }) => (isFinished ? at : added) <= timestamp,
     );
     const some = limit > 0 ? listed.slice(0, limit) : listed;
-    if (!isFinished) return (await this.queue.cancel(some)).map(({ id }) => id);
+    if (!isFinished) {
+      const removed = await this.queue.cancel(some);
+      await this.flows.leave(this.queue, removed);
+      return removed.map(({ id }) => id);
+    }
     await this.queue.hide(some.map(({ message }) => message));
     this.queue.tell({ event: "cleaned", count: String(some.length) });
     return some.map(({ id }) => id);
@@ -985,9 +991,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
       await this.queue.hooks.cancel(held.message).catch(ignoreConflict);
       this.queue.drop(held);
     }
-    await this.queue.cancel(
-      await this.queue.list(["waiting", "prioritized", "delayed", "waiting-children"]),
-    );
+    const all: Shown[] = ["waiting", "prioritized", "delayed", "waiting-children"];
+    await this.flows.leave(this.queue, await this.queue.cancel(await this.queue.list(all)));
     await this.schedulers.removeAll();
     await this.queue.hideAll();
     await this.pause(false);

@@ -168,3 +168,23 @@ test("a deduplication id is one job until it ends", async (t) => {
 
   assert.notEqual(third.id, first.id);
 });
+
+test("children that are drained or cleaned hold their parent back no longer", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  const parents = stage.queue({}, `${stage.name}-books`);
+  const flows = stage.flows();
+  const page = { name: "page", queueName: stage.name };
+  const book = (queueName) => ({ name: "book", queueName, children: [page, page] });
+
+  const elsewhere = await flows.add(book(parents.name));
+  const here = await flows.add(book(stage.name));
+  await queue.drain();
+  assert.equal(await elsewhere.job.getState(), "waiting");
+  assert.equal(await here.job.getState(), "unknown");
+  assert.equal(await queue.count(), 0);
+
+  const cleaned = await flows.add(book(parents.name));
+  assert.equal((await queue.clean(0, 10, "wait")).length, 2);
+  assert.equal(await cleaned.job.getState(), "waiting");
+});
