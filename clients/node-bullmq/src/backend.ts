@@ -921,16 +921,16 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
 
   async retryFinishedJobs(
     outcome: "completed" | "failed" = "failed",
-    count = 1_000,
+    _count = 1_000,
     timestamp = Date.now(),
   ): Promise<number> {
     const all = await this.queue.list([outcome]);
-    const due = all.filter(({ at }) => at <= timestamp).slice(0, count);
-    for (const { id } of due) {
-      const job = { id } as MinimalJob;
-      await this.retryFinishedJob(job, outcome).catch(ignoreGone);
+    // All in one call: in the next one, those that have ended again would be retried again.
+    for (const { id, at } of all) {
+      if (at > timestamp) continue;
+      await this.retryFinishedJob({ id } as MinimalJob, outcome).catch(ignoreGone);
     }
-    return due.length === count ? 1 : 0;
+    return 0;
   }
 
   async promoteJobs(count = 1_000): Promise<number> {

@@ -237,3 +237,22 @@ test("what another producer publishes is a job", async (t) => {
 
   assert.deepEqual(result, ["order.created", { id: 7 }]);
 });
+
+test("all failed jobs are retried once, also while a worker runs", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  let runs = 0;
+  const worker = stage.worker(async () => {
+    runs += 1;
+    throw new Error("no ink");
+  });
+  const failed = emitted(worker, "failed", 3);
+  await queue.addBulk(Array.from({ length: 3 }, () => ({ name: "letter", data: {} })));
+  await failed;
+
+  const again = emitted(worker, "failed", 3);
+  await queue.retryJobs({ count: 1 });
+  await again;
+
+  assert.equal(runs, 6);
+});
