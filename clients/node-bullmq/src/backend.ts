@@ -295,12 +295,13 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     const delay = job.delay ?? opts.delay ?? 0;
     const due = children ? PARKED_MS : delay;
     const [made, isDuplicate] = await queue.publish(posted, due, priorityOf(opts.priority ?? 0));
+    // Before its parent waits for it: a job that has another parent is refused.
+    if (isDuplicate && parentKey) await this.flows.adopt(queue, made, job.parent, parentKey);
     if (isChild) {
       const child = nodeKeyOf(queue.prefix, queue.name, made);
       await this.flows.addChild(parentKey, child);
     }
     if (isDuplicate) {
-      if (parentKey) await this.flows.adopt(queue, made, job.parent, parentKey);
       queue.tell({ event: "duplicated", jobId: made });
       return made;
     }

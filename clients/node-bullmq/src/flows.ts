@@ -63,7 +63,7 @@ export class Flows {
     const posted = await queue.posted(known.found);
     const former = parentOf(posted, known.state);
     if (former && former !== parentKey && (await this.parent(former))) {
-      throw jobError(ErrorCode.ParentJobCannotBeReplaced, former, "addJob");
+      throw jobError(ErrorCode.ParentJobCannotBeReplaced, parentKey, "addJob");
     }
     const state = await queue.change(known.found.log, (before) => ({
       state: { ...before, isOrphan: false, parent, parentKey },

@@ -188,3 +188,17 @@ test("children that are drained or cleaned hold their parent back no longer", as
   assert.equal((await queue.clean(0, 10, "wait")).length, 2);
   assert.equal(await cleaned.job.getState(), "waiting");
 });
+
+test("a child of one parent is refused to another, which does not wait for it", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  const page = { name: "page", queueName: stage.name, opts: { jobId: "page-1" } };
+  await stage.flows().add({ name: "book", queueName: stage.name, children: [page] });
+  const other = await queue.add("book", {}, { jobId: "book-2" });
+  const parent = { id: other.id, queue: queue.qualifiedName };
+
+  const refused = queue.add("page", {}, { jobId: "page-1", parent });
+
+  await assert.rejects(refused, { message: /^The parent job .*:book-2 cannot be replaced\. addJob$/ });
+  assert.equal((await other.getDependenciesCount()).unprocessed, 0);
+});
