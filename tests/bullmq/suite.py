@@ -227,6 +227,8 @@ def table(files: Iterable[str], shares: Mapping[str, Share]) -> list[str]:
 def page(version: str, files: Sequence[str], shares: Mapping[str, Share]) -> str:
     """The results as a page of the documentation."""
     whole = total(shares)
+    missing = [name for name in files if reason(name) is None and name not in shares]
+    rest = f" Files that have not run: {len(missing)}." if missing else ""
     ours = json.loads((node.BULLMQ / "package.json").read_text(encoding="utf-8"))["version"]
     lines = [
         "# BullMQ's own tests",
@@ -235,7 +237,7 @@ def page(version: str, files: Sequence[str], shares: Mapping[str, Share]) -> str
         f"{ours}. `make test-bullmq BULLMQ=PATH`, with the path of a checkout of BullMQ, runs them",
         "and writes this page. [BullMQ](bullmq.md) lists what is supported and what differs.",
         "",
-        f"**{whole}.**",
+        f"**{whole}.**{rest}",
         "",
         *table(files, shares),
         "",
