@@ -238,7 +238,7 @@ test("what another producer publishes is a job", async (t) => {
   assert.deepEqual(result, ["order.created", { id: 7 }]);
 });
 
-test("all failed jobs are retried once, also while a worker runs", async (t) => {
+test("all failed jobs are retried once, although a worker fails them again meanwhile", async (t) => {
   const stage = new Stage(t);
   const queue = stage.queue();
   let runs = 0;
@@ -249,10 +249,15 @@ test("all failed jobs are retried once, also while a worker runs", async (t) => 
   const failed = emitted(worker, "failed", 3);
   await queue.addBulk(Array.from({ length: 3 }, () => ({ name: "letter", data: {} })));
   await failed;
+  const backend = queue.getBackend();
+  const retry = backend.retryFinishedJobs.bind(backend);
+  backend.retryFinishedJobs = async (...asked) => {
+    const rest = await retry(...asked);
+    await until(async () => (await queue.getFailedCount()) === 3, "they do not fail again");
+    return runs > 6 ? 0 : rest;
+  };
 
-  const again = emitted(worker, "failed", 3);
   await queue.retryJobs({ count: 1 });
-  await again;
 
   assert.equal(runs, 6);
 });
