@@ -586,7 +586,7 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   async moveJobFromActiveToWait(jobId: string, token?: string): Promise<number> {
     const events = [{ event: "waiting", jobId, prev: "active" }];
     await this.giveBack(jobId, token, "moveJobFromActiveToWait", 0, false, {}, events);
-    return this.getRateLimitTtl();
+    return Math.max(0, await this.getRateLimitTtl());
   }
 
   async moveToWaitingChildren(jobId: string, token: string): Promise<boolean> {
@@ -914,7 +914,7 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
 
   private async family(jobId: string): Promise<ReturnType<Flows["family"]>> {
     const known = await this.queue.job(jobId);
-    if (!known) throw jobError(ErrorCode.JobNotExist, jobId, "getDependencies");
+    if (!known) return { processed: {}, ignored: {}, failed: [], unprocessed: [] };
     return this.flows.family(await this.queue.posted(known.found), known.state);
   }
 
@@ -1140,7 +1140,9 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   }
 
   async getRateLimitTtl(maxJobs?: number): Promise<number> {
-    return this.limiter ? this.limiter.ttl(maxJobs) : 0;
+    if (this.limiter) return this.limiter.ttl(maxJobs);
+    // BullMQ's value for a queue without a limit.
+    return maxJobs ? 0 : -2;
   }
 
   async setRateLimit(): Promise<void> {

@@ -202,3 +202,15 @@ test("a child of one parent is refused to another, which does not wait for it", 
   await assert.rejects(refused, { message: /^The parent job .*:book-2 cannot be replaced\. addJob$/ });
   assert.equal((await other.getDependenciesCount()).unprocessed, 0);
 });
+
+test("a parent that was removed has no children", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  const page = { name: "page", queueName: stage.name };
+  const { job } = await stage.flows().add({ name: "book", queueName: stage.name, children: [page] });
+
+  await queue.remove(job.id);
+
+  assert.deepEqual(await job.getDependencies(), { processed: {}, unprocessed: [], ignored: {}, failed: [] });
+  assert.equal((await job.getDependenciesCount()).unprocessed, 0);
+});

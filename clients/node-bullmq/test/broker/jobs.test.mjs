@@ -261,3 +261,10 @@ test("all failed jobs are retried once, although a worker fails them again meanw
 
   assert.equal(runs, 6);
 });
+
+test("a queue without a limiter has no rate limit", async (t) => {
+  const queue = new Stage(t).queue();
+
+  assert.equal(await queue.getRateLimitTtl(), -2);
+  assert.equal(await queue.getRateLimitTtl(2), 0);
+});
