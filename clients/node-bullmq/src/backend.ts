@@ -707,6 +707,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     if (known.shown !== outcome || !known.found.delivery) {
       throw jobError(ErrorCode.JobNotInState, id, "reprocessJob", outcome);
     }
+    const posted = await this.queue.posted(known.found);
+    await this.flows.rejoin(this.queue, id, posted, known.state);
     await this.queue.change(known.found.log, (before) => {
       return {
         state: {

@@ -73,6 +73,22 @@ export class Flows {
     }
   }
 
+  /** Let the parent of a job that is retried wait for it again. */
+  async rejoin(queue: BrokerQueue, id: string, posted: Posted, state: State): Promise<void> {
+    const parentKey = parentOf(posted, state);
+    const known = parentKey === undefined ? undefined : await this.parent(parentKey);
+    if (!known) return;
+    const child = keyOf(queue.prefix, queue.name, id);
+    await known.queue.change(known.found.log, (before) => {
+      const { [child]: result, ...processed } = before.processed ?? {};
+      const { [child]: reason, ...ignored } = before.ignored ?? {};
+      const failed = before.failed?.filter((one) => one !== child);
+      const isKnown = result !== undefined || reason !== undefined;
+      if (!isKnown && failed?.length === before.failed?.length) return undefined;
+      return { state: { ...before, processed, ignored, failed } };
+    });
+  }
+
   /** The children that have not ended. */
   pending(posted: Posted, state: State): string[] {
     const ended = new Set([

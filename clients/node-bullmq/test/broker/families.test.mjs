@@ -214,3 +214,28 @@ test("a parent that was removed has no children", async (t) => {
   assert.deepEqual(await job.getDependencies(), { processed: {}, unprocessed: [], ignored: {}, failed: [] });
   assert.equal((await job.getDependenciesCount()).unprocessed, 0);
 });
+
+test("a parent waits again for a failed child that is retried", async (t) => {
+  const stage = new Stage(t);
+  stage.queue();
+  const page = { name: "page", queueName: stage.name, opts: { ignoreDependencyOnFailure: true } };
+  const other = { name: "page", queueName: stage.name, opts: { delay: 3_600_000 } };
+  const tree = await stage
+    .flows()
+    .add({ name: "book", queueName: stage.name, children: [page, other] });
+  const worker = stage.worker(async () => {
+    throw new Error("no ink");
+  });
+  await emitted(worker, "failed");
+  await worker.close();
+  assert.equal((await tree.job.getDependenciesCount()).ignored, 1);
+
+  await tree.children[0].job.retry();
+
+  assert.deepEqual(await tree.job.getDependenciesCount(), {
+    processed: 0,
+    unprocessed: 2,
+    ignored: 0,
+    failed: 0,
+  });
+});
