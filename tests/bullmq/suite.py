@@ -36,7 +36,7 @@ LINKS = {"src": "node_modules/bullmq/dist/cjs", "dist": "node_modules/bullmq/dis
 FILE_S = 3_600
 """Seconds for one file of tests."""
 NEEDS_REDIS = "NEEDS REDIS"
-_NOT_SUPPORTED = re.compile(r"""([^:"'\n]+?)(?: \d+)? is not supported by @hookstation/bullmq""")
+_NOT_SUPPORTED = re.compile(r'([^:"\n]+?)(?: \d+)? is not supported by @hookstation/bullmq')
 _TIMED_OUT = re.compile(r"timed out in \d+")
 
 

@@ -53,6 +53,10 @@ def test_share_has_only_tests_that_passed_or_failed(record: Record) -> None:
             "NotSupported: priority 42 is not supported by @hookstation/bullmq: the broker has ten",
             "not supported: priority",
         ),
+        (
+            "NotSupported: the worker's option metrics is not supported by @hookstation/bullmq: x",
+            "not supported: the worker's option metrics",
+        ),
         ("Error: Test timed out in 20000ms.", "timed out"),
         ("AssertionError: expected 3 to be 1", "another result"),
     ],
