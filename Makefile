@@ -66,7 +66,8 @@ CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
 	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke test-pythons \
-	test-sdks golden conformance coverage mutation screenshots bench bench-pipeline soak lint format clean
+	test-sdks test-bullmq golden conformance coverage mutation screenshots bench bench-pipeline soak \
+	lint format clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -146,6 +147,10 @@ test-sdks: $(VENV)/.test ## SQS clients in JavaScript, Go, Java and Python; need
 	@tools/sdks
 	$(ON_SQLITE) $(PYTEST) tests/sdks --force-regen
 
+# Writes docs/clients/bullmq-tests.md; FILES="bulk pause" runs only these files of tests again.
+test-bullmq: $(VENV)/.test ## BullMQ's own tests on our backend; BULLMQ=PATH is a checkout of BullMQ
+	@tools/bullmq "$(BULLMQ)" $(FILES)
+
 golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	@$(SERVER)
 	$(ON_SQLITE) $(EXAMPLES_OF_API) --force-regen >/dev/null || $(ON_SQLITE) $(EXAMPLES_OF_API)
@@ -200,7 +205,7 @@ format: $(VENV)/.lint ## Put the code into the house's form
 	$(BIN)/ruff format
 
 clean: ## Remove everything that make made; the data of a local broker stays
-	rm -rf $(VENV) .sdks .clients mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf $(VENV) .sdks .bullmq .clients mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- Stamps: one for each set of packages installed from the current lock --------------------------

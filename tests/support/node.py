@@ -98,7 +98,7 @@ def run_tests(client: Path, folder: str, name: str = "*", **environment: str) ->
     """Run files of ``test`` of a built client with Node.js's test runner; all must pass."""
     files = sorted((client / "test" / folder).glob(f"{name}.test.mjs"))
     done = subprocess.run(
-        [_program("node"), "--test", *map(str, files)],
+        [program("node"), "--test", *map(str, files)],
         cwd=client,
         env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,
@@ -134,7 +134,7 @@ def compile_all(client: Path, folder: Path) -> None:
     (folder / "package.json").write_text('{"type": "module"}')
     (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": options}))
     done = subprocess.run(
-        [_program("node"), str(client / "node_modules/typescript/bin/tsc"), "-p", str(folder)],
+        [program("node"), str(client / "node_modules/typescript/bin/tsc"), "-p", str(folder)],
         capture_output=True,
         text=True,
         timeout=BUILD_S,
@@ -142,7 +142,7 @@ def compile_all(client: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     found = shutil.which(name)
     assert found is not None
     return found
@@ -151,7 +151,7 @@ def _program(name: str) -> str:
 def npm(folder: Path, *arguments: str) -> str:
     """Return the standard output of npm; raises `Missing` if it does not reach its registry."""
     done = subprocess.run(
-        [_program("npm"), *arguments, *QUIET],
+        [program("npm"), *arguments, *QUIET],
         cwd=folder,
         env={**os.environ, "npm_config_update_notifier": "false"},
         capture_output=True,
@@ -167,7 +167,7 @@ def npm(folder: Path, *arguments: str) -> str:
 def _need_node() -> None:
     need("node", "npm")
     version = subprocess.run(
-        [_program("node"), "--version"], capture_output=True, text=True, check=True
+        [program("node"), "--version"], capture_output=True, text=True, check=True
     )
     major = int(version.stdout.strip().removeprefix("v").partition(".")[0])
     if major < OLDEST:
