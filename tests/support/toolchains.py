@@ -1,7 +1,7 @@
 """Build the compiled clients and their programs into ``.clients``, once per state of their sources.
 
-The clients need only the standard library of their language. Only their gRPC streams need libraries,
-which are downloaded.
+The clients need only the standard library of their language. Only their gRPC streams need
+libraries, which are downloaded.
 """
 
 import fcntl

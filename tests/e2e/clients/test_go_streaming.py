@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from pytest_django import DjangoDbBlocker
 
+from tests.crash import test_stream_kills as kills
 from tests.crash.counts import Counts
 from tests.crash.failpoint import TIMEOUT_S
-from tests.crash.test_stream_kills import channel, check, server
+from tests.crash.test_stream_kills import check, server
 from tests.crash.traffic import flowing
 from tests.support import broker as broker_module
 from tests.support import streams, toolchains
@@ -25,7 +26,7 @@ from tests.support.toolchains import GO_GRPC, GO_GRPC_ENVIRONMENT, Missing
 
 pytestmark = pytest.mark.e2e
 
-__all__ = ["channel"]  # a fixture
+channel = kills.channel
 
 SETTINGS = {
     "HOOKSTATION_WEB_WORKERS": "1",

@@ -46,7 +46,7 @@ func Broker(t *testing.T) (*hookstation.Client, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, name, _ := strings.Cut(t.Name(), "/")
+	name := t.Name()[strings.LastIndex(t.Name(), "/")+1:]
 	channel := fmt.Sprintf("go-%s-%d", strings.ToLower(name), time.Now().UnixNano())
 	if _, err := client.CreateChannel(context.Background(), channel, nil); err != nil {
 		t.Fatal(err)
