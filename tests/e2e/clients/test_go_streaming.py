@@ -30,7 +30,6 @@ channel = kills.channel
 
 SETTINGS = {
     "HOOKSTATION_WEB_WORKERS": "1",
-    "HOOKSTATION_LONG_POLLS": "8",
     # Larger than a body may be in a stream.
     "HOOKSTATION_MAX_BODY_BYTES": "5000000",
 }
