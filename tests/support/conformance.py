@@ -35,6 +35,7 @@ DRIVERS: Mapping[str, Any] = json.loads((FOLDER / "drivers.json").read_text())
 BUILDERS: Mapping[str, Callable[[], object]] = {
     "node": node.build_client,
     "go": toolchains.build_go,
+    "go-grpc": toolchains.build_go_grpc,
     "java": toolchains.build_java,
 }
 """By client: the function that builds its driver, if it is compiled. Raises

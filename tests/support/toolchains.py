@@ -1,6 +1,7 @@
 """Build the compiled clients and their programs into ``.clients``, once per state of their sources.
 
-Nothing is downloaded: the clients need only the standard library of their language.
+The clients need only the standard library of their language. Only their gRPC streams need
+libraries, which are downloaded.
 """
 
 import fcntl
@@ -19,13 +20,15 @@ ROOT = Path(settings.BASE_DIR)
 BUILT = ROOT / ".clients"
 GO = ROOT / "clients/go"
 GO_ENVIRONMENT = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
+GO_GRPC = GO / "grpc"
+GO_GRPC_ENVIRONMENT = {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
 JAVA = ROOT / "clients/java"
 JAVAC = ("--release", "17", "-encoding", "UTF-8", "-Xlint:all", "-Werror")
 BUILD_S = 600.0
 
 
 class Missing(Exception):
-    """This machine has no toolchain for the language."""
+    """This machine has no toolchain for the language, or cannot download what the program needs."""
 
 
 def need(*programs: str) -> None:
@@ -83,9 +86,30 @@ def build_go() -> Path:
     need("go")
 
     def build(folder: Path) -> None:
-        run(["go", "build", "-o", str(folder), "./internal/driver"], GO, GO_ENVIRONMENT)
+        command = ["go", "build", "-o", str(folder / "driver"), "./internal/driver/rest"]
+        run(command, GO, GO_ENVIRONMENT)
 
     return once("go", [*GO.rglob("*.go"), GO / "go.mod"], build)
+
+
+def need_go_grpc() -> None:
+    """Raise `Missing` unless the modules for the streams of the client for Go are here or come."""
+    need("go")
+    try:
+        run(["go", "mod", "download"], GO_GRPC, GO_GRPC_ENVIRONMENT)
+    except (AssertionError, subprocess.TimeoutExpired) as failed:
+        raise Missing(f"Go's modules cannot be downloaded: {failed}") from None
+
+
+def build_go_grpc() -> Path:
+    """Return the folder with ``driver`` and ``worker``, programs that receive over streams."""
+    need_go_grpc()
+
+    def build(folder: Path) -> None:
+        command = ["go", "build", "-o", str(folder), "./internal/driver", "./internal/worker"]
+        run(command, GO_GRPC, GO_GRPC_ENVIRONMENT)
+
+    return once("go-grpc", [*GO.rglob("*.go"), *GO.rglob("go.*")], build)
 
 
 def build_java() -> Path:
