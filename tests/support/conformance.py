@@ -356,6 +356,9 @@ class Play:
             "HOOKSTATION_KEY": key or self.suite.key,
             **self._description.get("environment", {}),
         }
+        if self._description.get("grpc"):
+            address = self.suite.broker.environment["HOOKSTATION_GRPC_ADDRESS"]
+            environment["HOOKSTATION_GRPC_URL"] = f"grpc://{address}"
         if clock:
             if not FAKETIME:
                 raise Skipped("this machine has no libfaketime")
