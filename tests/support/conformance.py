@@ -36,6 +36,7 @@ BUILDERS: Mapping[str, Callable[[], object]] = {
     "node": node.build_client,
     "go": toolchains.build_go,
     "java": toolchains.build_java,
+    "java-grpc": toolchains.build_java_grpc,
 }
 """By client: the function that builds its driver, if it is compiled. Raises
 `toolchains.Missing`."""

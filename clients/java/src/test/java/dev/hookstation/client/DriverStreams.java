@@ -22,7 +22,7 @@ final class DriverStreams {
     private final Streams streams;
     private final String key;
 
-    /** Of the last receive; null before the first one. */
+    /** Of the last receive that was not refused; null before the first one. */
     private String channel;
 
     private String consumer;
@@ -38,8 +38,6 @@ final class DriverStreams {
     }
 
     List<Delivery> receive(Hookstation client, String channel, String consumer, ReceiveOptions options) {
-        this.channel = channel;
-        this.consumer = consumer;
         Received received = new Received(client);
         ReceiveStream stream = streams.open(key, channel, consumer, options, options.max(), received);
         List<Delivery> found = new ArrayList<>();
@@ -62,6 +60,8 @@ final class DriverStreams {
         stream.end(Duration.ofSeconds(PATIENCE_S));
         received.queue.drainTo(found);
         check(stream);
+        this.channel = channel;
+        this.consumer = consumer;
         return found;
     }
 
