@@ -38,6 +38,30 @@ final class DriverStreams {
     }
 
     List<Delivery> receive(Hookstation client, String channel, String consumer, ReceiveOptions options) {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S);
+        while (true) {
+            try {
+                return receiveOnce(client, channel, consumer, options);
+            } catch (HookstationException.ConnectionFailed error) {
+                // As a worker does: a broker that was killed comes back.
+                if (System.nanoTime() > end) {
+                    throw error;
+                }
+                pause();
+            }
+        }
+    }
+
+    private static void pause() {
+        try {
+            Thread.sleep(GAP_MS);
+        } catch (InterruptedException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    private List<Delivery> receiveOnce(
+            Hookstation client, String channel, String consumer, ReceiveOptions options) {
         Received received = new Received(client);
         ReceiveStream stream = streams.open(key, channel, consumer, options, options.max(), received);
         List<Delivery> found = new ArrayList<>();
