@@ -38,6 +38,11 @@ Worker(
 """
 
 
+def command(*arguments: str) -> list[str]:
+    """The command of a worker; tests of other clients replace it."""
+    return [sys.executable, "-c", WORKER, *arguments]
+
+
 @pytest.fixture(scope="module")
 def started(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
@@ -65,7 +70,7 @@ def worker(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker that receives over a stream; it is told to end at the end of the block."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WORKER, channel, str(handled), name, resume],
+        command(channel, str(handled), name, resume),
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT / "clients/python/src"),

@@ -37,6 +37,7 @@ BUILDERS: Mapping[str, Callable[[], object]] = {
     "go": toolchains.build_go,
     "go-grpc": toolchains.build_go_grpc,
     "java": toolchains.build_java,
+    "java-grpc": toolchains.build_java_grpc,
 }
 """By client: the function that builds its driver, if it is compiled. Raises
 `toolchains.Missing`."""

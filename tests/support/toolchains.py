@@ -23,6 +23,10 @@ GO_ENVIRONMENT = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local
 GO_GRPC = GO / "grpc"
 GO_GRPC_ENVIRONMENT = {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
 JAVA = ROOT / "clients/java"
+JAVA_GRPC = ROOT / "clients/java-grpc"
+PROTO = ROOT / "delivery/grpc/hookstation.proto"
+UNREACHED = ("Could not transfer", "Network is unreachable", "Unknown host", "offline mode")
+"""What Maven says when it cannot reach its registry."""
 JAVAC = ("--release", "17", "-encoding", "UTF-8", "-Xlint:all", "-Werror")
 BUILD_S = 600.0
 
@@ -121,6 +125,51 @@ def build_java() -> Path:
         run(["javac", *JAVAC, "-d", str(folder / "classes"), *map(str, sources)], JAVA)
 
     return once("java", sources, build)
+
+
+def build_java_grpc() -> Path:
+    """Return the folder with ``jars``: of the client for Java, its streams, and what they need.
+
+    `build_java` builds the programs that run with it. Raises `Missing` without Maven or a registry.
+    """
+    need("java", "javac", "mvn")
+    build_java()
+    sources = [
+        path
+        for folder in (JAVA, JAVA_GRPC)
+        for path in [*folder.rglob("src/main/**/*"), *folder.glob("*.xml"), folder / "LICENSE"]
+        if path.is_file()
+    ]
+
+    def build(folder: Path) -> None:
+        source = folder / "source"
+        for path in (*sources, PROTO):
+            copy = source / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+        maven(source / JAVA_GRPC.relative_to(ROOT), "package", "dependency:copy-dependencies")
+        (folder / "jars").mkdir()
+        for jar in source.glob("clients/*/target/**/*.jar"):
+            shutil.copy(jar, folder / "jars")
+
+    return once("java-grpc", [*sources, PROTO], build)
+
+
+def maven(folder: Path, *goals: str) -> None:
+    """Build both artifacts of the client for Java; raises `Missing` without a registry."""
+    command = ["mvn", "-q", "-B", "-f", "both.xml", "-DincludeScope=runtime", *goals]
+    try:
+        run(command, folder)
+    except AssertionError as error:
+        if any(text in str(error) for text in UNREACHED):
+            raise Missing("Maven reaches no registry") from error
+        raise
+
+
+def java_path(*others: Path) -> str:
+    """The class path of the client for Java with its streams, its tests, and other folders."""
+    jars = build_java_grpc() / "jars"
+    return ":".join(map(str, [*others, BUILT / "java/classes", jars / "*"]))
 
 
 def build_go_example() -> Path:
