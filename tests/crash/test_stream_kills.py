@@ -136,7 +136,9 @@ def test_kill_9_of_the_worker_loses_nothing(
     handled = tmp_path / "handled"
     with flowing(channel, started) as traffic:
         for number in range(3):
-            with worker(program, started, channel, handled, "one", "resume" if number else "") as process:
+            with worker(
+                program, started, channel, handled, "one", "resume" if number else ""
+            ) as process:
                 traffic.wait_for_more(30)
                 wait_until(
                     lambda: handled.exists() and handled.stat().st_size > 500,
