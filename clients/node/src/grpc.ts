@@ -120,7 +120,9 @@ export interface Call {
 
 /** What a call reports. */
 export interface Events {
+  /** Called with each response. */
   onResponse(response: ReceiveResponse): void;
+  /** Called when requests can be written again. */
   onDrain(): void;
   /** Called once, when all responses are read; with the error if the call failed. */
   onEnd(error?: HookstationError): void;
