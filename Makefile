@@ -77,9 +77,10 @@ install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root
 demo: install ## Start everything with sample data on http://127.0.0.1:8000
 	@$(BIN)/python manage.py demo
 
-dist: $(VENV)/.test ## Build the wheels of broker and Python client, and the Java client's jars, into dist/
+dist: $(VENV)/.test ## Build the wheels, the npm packages and the Java client's jars into dist/
 	$(BIN)/python -m hatchling build -t wheel
 	cd clients/python && $(abspath $(BIN))/python -m hatchling build -t wheel -d $(abspath dist)
+	@tools/npm
 	@tools/jars
 
 # -- Tests: CONTRIBUTING.md says which to run when -------------------------------------------------

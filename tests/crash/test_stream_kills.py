@@ -38,11 +38,6 @@ Worker(
 """
 
 
-def command(*arguments: str) -> list[str]:
-    """The command of a worker; tests of other clients replace it."""
-    return [sys.executable, "-c", WORKER, *arguments]
-
-
 @pytest.fixture(scope="module")
 def started(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
@@ -64,13 +59,19 @@ def channel(started: Broker, request: pytest.FixtureRequest) -> str:
     return str(name)
 
 
+@pytest.fixture(scope="module")
+def program() -> list[str]:
+    """The command of the worker, without its arguments."""
+    return [sys.executable, "-c", WORKER]
+
+
 @contextmanager
 def worker(
-    broker: Broker, channel: str, handled: Path, name: str, resume: str = ""
+    program: list[str], broker: Broker, channel: str, handled: Path, name: str, resume: str = ""
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker that receives over a stream; it is told to end at the end of the block."""
     process = subprocess.Popen(
-        command(channel, str(handled), name, resume),
+        [*program, channel, str(handled), name, resume],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT / "clients/python/src"),
@@ -111,9 +112,11 @@ def server(broker: Broker) -> int | None:
 
 
 @pytest.mark.smoke
-def test_kill_9_of_the_server_loses_nothing(started: Broker, channel: str, tmp_path: Path) -> None:
+def test_kill_9_of_the_server_loses_nothing(
+    started: Broker, program: list[str], channel: str, tmp_path: Path
+) -> None:
     handled = tmp_path / "handled"
-    with worker(started, channel, handled, "one"), flowing(channel, started) as traffic:
+    with worker(program, started, channel, handled, "one"), flowing(channel, started) as traffic:
         traffic.wait_for_more(30)
         for _ in range(3):
             wait_until(lambda: server(started) is not None, TIMEOUT_S, "no gRPC server")
@@ -127,11 +130,15 @@ def test_kill_9_of_the_server_loses_nothing(started: Broker, channel: str, tmp_p
     streams.wait_for_grpc(started)
 
 
-def test_kill_9_of_the_worker_loses_nothing(started: Broker, channel: str, tmp_path: Path) -> None:
+def test_kill_9_of_the_worker_loses_nothing(
+    started: Broker, program: list[str], channel: str, tmp_path: Path
+) -> None:
     handled = tmp_path / "handled"
     with flowing(channel, started) as traffic:
         for number in range(3):
-            with worker(started, channel, handled, "one", "resume" if number else "") as process:
+            with worker(
+                program, started, channel, handled, "one", "resume" if number else ""
+            ) as process:
                 traffic.wait_for_more(30)
                 wait_until(
                     lambda: handled.exists() and handled.stat().st_size > 500,
@@ -139,7 +146,7 @@ def test_kill_9_of_the_worker_loses_nothing(started: Broker, channel: str, tmp_p
                     "nothing is handled",
                 )
                 process.kill()
-        with worker(started, channel, handled, "two"):
+        with worker(program, started, channel, handled, "two"):
             traffic.wait_for_more(30)
             traffic.stopped.set()
             wait_until(lambda: not Counts(started).open_count(), TIMEOUT_S, "rows stay open")
@@ -147,10 +154,10 @@ def test_kill_9_of_the_worker_loses_nothing(started: Broker, channel: str, tmp_p
 
 
 def test_a_stop_and_a_start_of_the_broker_lose_nothing(
-    started: Broker, channel: str, tmp_path: Path
+    started: Broker, program: list[str], channel: str, tmp_path: Path
 ) -> None:
     handled = tmp_path / "handled"
-    with worker(started, channel, handled, "one"), flowing(channel, started) as traffic:
+    with worker(program, started, channel, handled, "one"), flowing(channel, started) as traffic:
         traffic.wait_for_more(50)
         began = time.monotonic()
         assert started.stop() == 0

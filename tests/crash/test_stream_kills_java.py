@@ -6,7 +6,7 @@ from tests.crash import test_stream_kills as kills
 from tests.crash.test_stream_kills import channel, started
 from tests.support import toolchains
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 
 __all__ = ["channel", "started"]
 
@@ -15,10 +15,10 @@ test_kill_9_of_the_worker_loses_nothing = kills.test_kill_9_of_the_worker_loses_
 test_a_stop_and_a_start_lose_nothing = kills.test_a_stop_and_a_start_of_the_broker_lose_nothing
 
 
-@pytest.fixture(autouse=True)
-def _java_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def program() -> list[str]:
+    """The command of the worker, without its arguments."""
     try:
-        java = ["java", "-cp", toolchains.java_path(), "dev.hookstation.client.CrashWorker"]
+        return ["java", "-cp", toolchains.java_path(), "dev.hookstation.client.CrashWorker"]
     except toolchains.Missing as missing:
         pytest.skip(str(missing))
-    monkeypatch.setattr(kills, "command", lambda *arguments: [*java, *arguments])

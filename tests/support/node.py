@@ -16,6 +16,8 @@ SOURCE = ROOT / "clients/node"
 BULLMQ = ROOT / "clients/node-bullmq"
 BULL = ROOT / "clients/node-bull"
 EXAMPLES = ROOT / "clients/examples"
+PROTO = ROOT / "delivery/grpc/hookstation.proto"
+"""The build of the client copies it."""
 OLDEST = 18
 """The oldest version of Node.js that the client supports."""
 MADE_HERE = ("node_modules", "dist", "*.tgz")
@@ -30,7 +32,7 @@ def build_client() -> Path:
     Raises `Missing` without Node.js, npm, or a registry.
     """
     _need_node()
-    return once("node", _sources(SOURCE), _build_client)
+    return once("node", [*_sources(SOURCE), PROTO], _build_client)
 
 
 def build_bullmq() -> Path:
