@@ -1,6 +1,6 @@
 """Build the compiled clients and their programs into ``.clients``, once per state of their sources.
 
-Nothing is downloaded: the clients need only the standard library of their language.
+The clients need only the standard library of their language: only `build_maven_example` downloads.
 """
 
 import fcntl
@@ -22,6 +22,21 @@ GO_ENVIRONMENT = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local
 JAVA = ROOT / "clients/java"
 JAVAC = ("--release", "17", "-encoding", "UTF-8", "-Xlint:all", "-Werror")
 BUILD_S = 600.0
+MAVEN = ("mvn", "-q", "-B", "-Dmaven.test.skip=true", "-DincludeScope=runtime")
+MAVEN_PROJECT = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>hookstation.examples</groupId>
+  <artifactId>all</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <modules>
+    <module>client</module>
+    <module>example</module>
+  </modules>
+</project>
+"""
+"""Builds the client and an example together: the client is not in a Maven repository."""
 
 
 class Missing(Exception):
@@ -120,6 +135,31 @@ def build_java_example() -> Path:
         run(["javac", *JAVAC, "-cp", str(client), "-d", str(folder), *map(str, sources)], JAVA)
 
     return once("java-example", [*sources, *(JAVA / "src/main").rglob("*.java")], build)
+
+
+def build_maven_example(name: str) -> Path:
+    """Return the folder ``target`` of an example that Maven builds, with its packages.
+
+    Raises `Missing` without JDK, Maven or Maven Central.
+    """
+    need("java", "javac", "mvn")
+    example = ROOT / "clients/examples" / name
+
+    def build(folder: Path) -> None:
+        for source, copy in ((JAVA, "client"), (example, "example")):
+            shutil.copytree(source, folder / copy, ignore=shutil.ignore_patterns("target"))
+        (folder / "pom.xml").write_text(MAVEN_PROJECT)
+        try:
+            run([*MAVEN, "package", "dependency:copy-dependencies"], folder)
+        except AssertionError as error:
+            if "Could not transfer" in str(error):
+                raise Missing("Maven does not reach Maven Central") from error
+            raise
+
+    own = [path for path in (example / "src").rglob("*") if path.is_file()]
+    client = [*(JAVA / "src/main").rglob("*.java"), JAVA / "pom.xml"]
+    built = once(f"maven-example-{name}", [*own, example / "pom.xml", *client], build)
+    return built / "example/target"
 
 
 def spark_jars(*names: str) -> list[Path]:
