@@ -49,7 +49,7 @@ final class Before extends HttpServlet {
                 return;
             }
             Order order = json.readValue(body, Order.class);
-            if (order.id() == 0) {
+            if (order == null || order.id() == 0) {
                 reject(response, "no order");
             } else if (order.quantity() > 100) {
                 reject(response, "more than the shop has");

@@ -14,6 +14,7 @@ import java.sql.Statement;
 import java.util.ArrayList;
 import java.util.List;
 import org.eclipse.jetty.ee10.servlet.ServletContextHandler;
+import org.eclipse.jetty.ee10.servlet.ServletHolder;
 import org.eclipse.jetty.server.Server;
 
 /** Stores orders in SQLite, and lists their numbers at /orders. */
@@ -49,8 +50,8 @@ final class Shop {
     void serve(int port, HttpServlet hooks) throws Exception {
         Server server = new Server(new InetSocketAddress("127.0.0.1", port));
         ServletContextHandler context = new ServletContextHandler("/");
-        context.addServlet(hooks, "/hooks");
-        context.addServlet(new Listing(), "/orders");
+        context.addServlet(new ServletHolder(hooks), "/hooks");
+        context.addServlet(new ServletHolder(new Listing()), "/orders");
         server.setHandler(context);
         server.start();
         server.join();

@@ -61,7 +61,7 @@ class Before {
         } catch (IOException error) {
             return reject("not an order");
         }
-        if (order.id() == 0) {
+        if (order == null || order.id() == 0) {
             return reject("no order");
         }
         if (order.quantity() > 100) {
