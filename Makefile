@@ -145,7 +145,7 @@ test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3
 	@tools/pythons $(BIN)/uv client 3.9 3.10 3.12 3.13 3.14
 
 # Writes the tables of docs/clients/sqs-conformance.md, unless a toolchain is missing.
-test-sdks: $(VENV)/.test ## SQS clients in JavaScript, Go, Java and Python; needs node, go, JDK 17, mvn
+test-sdks: $(VENV)/.test ## SQS clients in four languages, Spring; needs node, go, JDK 17, mvn
 	@tools/sdks
 	$(ON_SQLITE) $(PYTEST) tests/sdks --force-regen
 

@@ -325,7 +325,7 @@ def celery_in_django(stage: Stage) -> Application:
     return _pushed_tasks(stage, "django")
 
 
-def _web_shop(stage: Stage, framework: str) -> Application:
+def web_shop(stage: Stage, framework: str) -> Application:
     """Orders, delivered to a shop that deduplicates them."""
     shop = WebShop(stage.folder, framework, "after")
     stage.hooks.create_channel(stage.name)
@@ -355,37 +355,37 @@ def _order_producer(framework: str) -> tuple[str, ...]:
 
 def fastapi(stage: Stage) -> Application:
     """A shop on FastAPI."""
-    return _web_shop(stage, "fastapi")
+    return web_shop(stage, "fastapi")
 
 
 def flask(stage: Stage) -> Application:
     """A shop on Flask."""
-    return _web_shop(stage, "flask")
+    return web_shop(stage, "flask")
 
 
 def django_receiving(stage: Stage) -> Application:
     """A shop on Django."""
-    return _web_shop(stage, "django-receiving")
+    return web_shop(stage, "django-receiving")
 
 
 def go_net_http(stage: Stage) -> Application:
     """A shop on net/http, in Go."""
-    return _web_shop(stage, "go-net-http")
+    return web_shop(stage, "go-net-http")
 
 
 def java_httpserver(stage: Stage) -> Application:
     """A shop on the JDK's HTTP server."""
-    return _web_shop(stage, "java-httpserver")
+    return web_shop(stage, "java-httpserver")
 
 
 def express(stage: Stage) -> Application:
     """A shop on Express, with a producer on Node.js."""
-    return _web_shop(stage, "express")
+    return web_shop(stage, "express")
 
 
 def hono(stage: Stage) -> Application:
     """A shop on Hono, with a producer on Node.js."""
-    return _web_shop(stage, "hono")
+    return web_shop(stage, "hono")
 
 
 def bullmq(stage: Stage) -> Application:

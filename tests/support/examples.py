@@ -44,7 +44,10 @@ def sqs_environment(example: str, version: str, door: Door) -> dict[str, str]:
     return said
 
 
+JVM = ("java", "-XX:TieredStopAtLevel=1")
 COMPILED = ("go-net-http", "java-httpserver")
+MAVEN = ("java-servlet", "spring")
+"""Built with packages of Maven Central; `make test-sdks` tests them."""
 
 
 def compiled(example: str, version: str, port: int) -> list[str]:
@@ -52,11 +55,21 @@ def compiled(example: str, version: str, port: int) -> list[str]:
     try:
         if example == "go-net-http":
             return [str(toolchains.build_go_example() / version), f"127.0.0.1:{port}"]
+        if example in MAVEN:
+            return _in_maven(example, version, port)
         classes = toolchains.build_java_example()
     except toolchains.Missing as missing:
         pytest.skip(str(missing))
     path = f"{classes}:{toolchains.build_java() / 'classes'}"
-    return ["java", "-XX:TieredStopAtLevel=1", "-cp", path, version.capitalize(), str(port)]
+    return [*JVM, "-cp", path, version.capitalize(), str(port)]
+
+
+def _in_maven(example: str, version: str, port: int) -> list[str]:
+    target = toolchains.build_maven_example(example)
+    if example == "spring":
+        return [*JVM, "-jar", str(target / "spring-1.jar"), f"--spring.profiles.active={version}"]
+    path = f"{target / 'classes'}:{target / 'dependency'}/*"
+    return [*JVM, "-cp", path, f"shop.{version.capitalize()}", str(port)]
 
 
 class Program:
@@ -151,7 +164,7 @@ class WebShop(Program):
         self.url = f"http://127.0.0.1:{self.port}"
         port = str(self.port)
         environment = {"SHOP_DB": str(folder / "shop.sqlite3"), "PORT": port}
-        if framework in COMPILED:
+        if framework in (*COMPILED, *MAVEN):
             super().__init__(framework, folder / "shop.log", environment)
             self._command = compiled(framework, version, self.port)
             return

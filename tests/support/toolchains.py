@@ -1,7 +1,7 @@
 """Build the compiled clients and their programs into ``.clients``, once per state of their sources.
 
-The clients need only the standard library of their language. Only their gRPC streams need
-libraries, which are downloaded.
+The clients need only the standard library of their language. Only their gRPC streams, and the
+examples that Maven builds, need libraries, which are downloaded.
 """
 
 import fcntl
@@ -29,6 +29,21 @@ UNREACHED = ("Could not transfer", "Network is unreachable", "Unknown host", "of
 """What Maven says when it cannot reach its registry."""
 JAVAC = ("--release", "17", "-encoding", "UTF-8", "-Xlint:all", "-Werror")
 BUILD_S = 600.0
+MAVEN = ("mvn", "-q", "-B", "-Dmaven.test.skip=true", "-DincludeScope=runtime")
+MAVEN_PROJECT = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>hookstation.examples</groupId>
+  <artifactId>all</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <modules>
+    <module>client</module>
+    <module>example</module>
+  </modules>
+</project>
+"""
+"""Builds the client and an example together: the client is not in a Maven repository."""
 
 
 class Missing(Exception):
@@ -193,6 +208,31 @@ def build_java_example() -> Path:
         run(["javac", *JAVAC, "-cp", str(client), "-d", str(folder), *map(str, sources)], JAVA)
 
     return once("java-example", [*sources, *(JAVA / "src/main").rglob("*.java")], build)
+
+
+def build_maven_example(name: str) -> Path:
+    """Return the folder ``target`` of an example that Maven builds, with its packages.
+
+    Raises `Missing` without JDK, Maven or Maven Central.
+    """
+    need("java", "javac", "mvn")
+    example = ROOT / "clients/examples" / name
+
+    def build(folder: Path) -> None:
+        for source, copy in ((JAVA, "client"), (example, "example")):
+            shutil.copytree(source, folder / copy, ignore=shutil.ignore_patterns("target"))
+        (folder / "pom.xml").write_text(MAVEN_PROJECT)
+        try:
+            run([*MAVEN, "package", "dependency:copy-dependencies"], folder)
+        except AssertionError as error:
+            if "Could not transfer" in str(error):
+                raise Missing("Maven does not reach Maven Central") from error
+            raise
+
+    own = [path for path in (example / "src").rglob("*") if path.is_file()]
+    client = [*(JAVA / "src/main").rglob("*.java"), JAVA / "pom.xml"]
+    built = once(f"maven-example-{name}", [*own, example / "pom.xml", *client], build)
+    return built / "example/target"
 
 
 def spark_jars(*names: str) -> list[Path]:
