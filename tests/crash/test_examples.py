@@ -79,17 +79,24 @@ for (let id = Number(first); id < Number(last); id += 1) {
 """
 
 
+JOBS_OF_BULL = """
+import Queue from "@hookstation/bull";
+const [options, kind] = [{}, []];
+"""
+JOBS_OF_BULLMQ = """
+import { Queue } from "@hookstation/bullmq";
+const [options, kind] = [{ connection: {} }, ["letter"]];
+"""
 JOBS_PRODUCER = """
 import { setTimeout } from "node:timers/promises";
-import { Queue } from "@hookstation/bullmq";
 const [first, last, name] = process.argv.slice(1);
-const queue = new Queue(name, { connection: {} });
+const queue = new Queue(name, options);
 queue.on("error", (error) => console.error(`${error}`));
 for (let number = Number(first); number < Number(last); number += 1) {
   const opts = { jobId: `letter-${number}`, attempts: 3, backoff: { type: "fixed", delay: 200 } };
   for (let isStored = false; !isStored; ) {
     try {
-      await queue.add("letter", { number, to: "Ana" }, opts);
+      await queue.add(...kind, { number, to: "Ana" }, opts);
       isStored = true;
     } catch (error) {
       console.error(`${number} is added again: ${error}`);
@@ -388,13 +395,24 @@ def hono(stage: Stage) -> Application:
     return _web_shop(stage, "hono")
 
 
-def bullmq(stage: Stage) -> Application:
-    """Jobs of BullMQ, with the broker as its backend."""
+def _jobs(stage: Stage, package: str, begin: str) -> Application:
+    """Letters, sent by a worker of BullMQ or Bull with the broker as its backend."""
     lines = str(stage.folder / "lines")
     variables = {"SHOP_QUEUE": stage.name, "SHOP_LETTERS": lines}
-    worker = stage.program("bullmq", "worker", "after.mjs", "work", **variables)
-    producer = stage.program("bullmq", "producer", "--input-type=module", "-e", JOBS_PRODUCER)
+    worker = stage.program(package, "worker", "after.mjs", "work", **variables)
+    code = begin + JOBS_PRODUCER
+    producer = stage.program(package, "producer", "--input-type=module", "-e", code)
     return stage.application(producer, worker, stage.lines, stage.name)
+
+
+def bull(stage: Stage) -> Application:
+    """Jobs of Bull."""
+    return _jobs(stage, "bull", JOBS_OF_BULL)
+
+
+def bullmq(stage: Stage) -> Application:
+    """Jobs of BullMQ."""
+    return _jobs(stage, "bullmq", JOBS_OF_BULLMQ)
 
 
 def django(stage: Stage) -> Application:
@@ -446,7 +464,7 @@ def web_process(broker: Broker) -> int:
     [
         *(boto3, celery_sqs, django_q2, celery, celery_in_fastapi, celery_in_flask),
         *(celery_in_django, fastapi, flask, django_receiving, django),
-        *(express, hono, bullmq, go_net_http, java_httpserver),
+        *(express, hono, bull, bullmq, go_net_http, java_httpserver),
     ],
 )
 def test_kills_lose_no_acknowledged_message(

@@ -11,6 +11,7 @@ ROOT = Path(settings.BASE_DIR)
 EXAMPLES = ROOT / "clients/examples"
 LOOKALIKES = {
     "boto3": "before.env",
+    "bull": "before.mjs",
     "bullmq": "before.mjs",
     "celery": "before.py",
     "celery-sqs": "before.env",
@@ -50,11 +51,12 @@ def test_the_celery_example_differs_in_the_import() -> None:
     assert new == old.replace("from celery", "from hookstation_client.celery")
 
 
-def test_bullmqs_line_is_the_import() -> None:
-    (old,), (new,) = changes("bullmq")
-    assert old.startswith("import {")
-    assert old.endswith(' from "bullmq";')
-    assert new == old.replace('"bullmq"', '"@hookstation/bullmq"')
+@pytest.mark.parametrize("package", ["bull", "bullmq"])
+def test_the_job_queues_differ_in_the_import(package: str) -> None:
+    (old,), (new,) = changes(package)
+    assert old.startswith("import ")
+    assert old.endswith(f' from "{package}";')
+    assert new == old.replace(f'"{package}"', f'"@hookstation/{package}"')
 
 
 @pytest.mark.parametrize("folder", ["boto3", "celery-sqs", "django-q2"])
