@@ -145,6 +145,7 @@ test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3
 test-sdks: $(VENV)/.test ## SQS clients in JavaScript, Go, Java and Python; needs node, go, JDK 17, mvn
 	@tools/sdks
 	$(ON_SQLITE) $(PYTEST) tests/sdks --force-regen
+	$(ON_SQLITE) $(PYTEST) tests/e2e/sqs/test_clients_broker.py tests/crash/test_examples.py -k "aws or consumer"
 
 golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	@$(SERVER)

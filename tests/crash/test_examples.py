@@ -23,7 +23,7 @@ from tests.support import broker as broker_module
 from tests.support import ports
 from tests.support.broker import Broker, descendants, wait_until
 from tests.support.door import Door
-from tests.support.examples import Program, WebShop, sqs_environment, task_receiver
+from tests.support.examples import ORDERS, Program, WebShop, sqs_environment, task_receiver
 
 pytestmark = pytest.mark.e2e
 SETTINGS = {
@@ -266,6 +266,39 @@ def boto3(stage: Stage) -> Application:
     return stage.application(producer, worker, packed)
 
 
+def _slips(stage: Stage, example: str) -> Application:
+    """Orders, packed by a consumer that writes a packing slip for each."""
+    environment = stage.sqs(example) | {
+        "QUEUE": stage.name,
+        "VISIBILITY_S": "3",
+        "SHOP_SLIPS": str(stage.folder),
+    }
+    place, pack = ORDERS[example]
+    producer = stage.program(example, "producer", place, **environment)
+    worker = stage.program(example, "consumer", pack, **environment)
+    return stage.application(producer, worker, stage.files)
+
+
+def sqs_consumer(stage: Stage) -> Application:
+    """Orders, packed by sqs-consumer on Node.js."""
+    return _slips(stage, "sqs-consumer")
+
+
+def aws_sdk_js(stage: Stage) -> Application:
+    """Orders, packed with the AWS SDK for JavaScript."""
+    return _slips(stage, "aws-sdk-js")
+
+
+def aws_sdk_go(stage: Stage) -> Application:
+    """Orders, packed with the AWS SDK for Go."""
+    return _slips(stage, "aws-sdk-go")
+
+
+def aws_sdk_java(stage: Stage) -> Application:
+    """Orders, packed with the AWS SDK for Java."""
+    return _slips(stage, "aws-sdk-java")
+
+
 def celery_sqs(stage: Stage) -> Application:
     """Letters, written by a Celery worker over SQS."""
     environment = stage.sqs("celery-sqs") | {"QUEUE": stage.name, "VISIBILITY_S": "5"}
@@ -464,6 +497,7 @@ def web_process(broker: Broker) -> int:
     [
         *(boto3, celery_sqs, django_q2, celery, celery_in_fastapi, celery_in_flask),
         *(celery_in_django, fastapi, flask, django_receiving, django),
+        *(sqs_consumer, aws_sdk_js, aws_sdk_go, aws_sdk_java),
         *(express, hono, bull, bullmq, go_net_http, java_httpserver),
     ],
 )
