@@ -1,13 +1,27 @@
 // Pack orders until stopped, and print each packed order.
 
+import { setTimeout } from "node:timers/promises";
+
 import { Consumer } from "sqs-consumer";
 
 import { pack } from "./packing.mjs";
 import { openOrders, sqs } from "./queues.mjs";
 
+/** Open the queue as soon as it answers; returns its URL. */
+async function opened() {
+  for (;;) {
+    try {
+      return await openOrders();
+    } catch (error) {
+      console.error(`the queue does not answer: ${error.message}`);
+      await setTimeout(500);
+    }
+  }
+}
+
 const orders = Consumer.create({
   sqs,
-  queueUrl: await openOrders(),
+  queueUrl: await opened(),
   batchSize: 10,
   waitTimeSeconds: 5,
   authenticationErrorTimeout: 500, // also its pause after the queue does not answer
