@@ -148,6 +148,7 @@ test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3
 test-sdks: $(VENV)/.test ## SQS clients in four languages, Spring; needs node, go, JDK 17, mvn
 	@tools/sdks
 	$(ON_SQLITE) $(PYTEST) tests/sdks --force-regen
+	$(ON_SQLITE) $(PYTEST) tests/e2e/sqs/test_clients_broker.py tests/crash/test_examples.py -k "aws or consumer"
 
 # Writes docs/clients/bullmq-tests.md; FILES="bulk pause" runs only these files of tests again.
 test-bullmq: $(VENV)/.test ## BullMQ's own tests on our backend; BULLMQ=PATH is a checkout of BullMQ

@@ -45,6 +45,31 @@ def sqs_environment(example: str, version: str, door: Door) -> dict[str, str]:
 
 
 JVM = ("java", "-XX:TieredStopAtLevel=1")
+ORDERS = {
+    "boto3": ("producer.py", "consumer.py"),
+    "sqs-consumer": ("producer.mjs", "consumer.mjs"),
+    "aws-sdk-js": ("producer.mjs", "consumer.mjs"),
+    "aws-sdk-go": ("bin/producer", "bin/consumer"),
+    "aws-sdk-java": ("shop.Producer", "shop.Consumer"),
+}
+"""Examples that place and pack orders over SQS: the commands of their two programs."""
+INSTALLED = {
+    "sqs-consumer": ("node",),
+    "aws-sdk-js": ("node",),
+    "aws-sdk-go": (),
+    "aws-sdk-java": ("java", "-cp", "target/classes:target/dependency/*"),
+}
+"""Examples that ``make test-sdks`` installs into ``.sdks``: what runs their programs."""
+
+
+def installed(example: str) -> Path:
+    """Return the folder of an example with its packages; skips the test if there is none."""
+    folder = ROOT / ".sdks" / example
+    if not (folder / ".installed").exists():
+        pytest.skip(f"{example} is not installed: `make test-sdks` does it, or says why not")
+    return folder
+
+
 COMPILED = ("go-net-http", "java-httpserver")
 MAVEN = ("java-servlet", "spring")
 """Built with packages of Maven Central; `make test-sdks` tests them."""
@@ -75,15 +100,20 @@ def _in_maven(example: str, version: str, port: int) -> list[str]:
 class Program:
     """A command in the folder of an example; its processes form one group.
 
-    For a Node.js example the folder is a copy with its packages installed; the test is skipped
-    where that is impossible.
+    For a Node.js example, and those of `INSTALLED`, the folder is a copy with its packages
+    installed; the test is skipped where that is impossible.
     """
 
     def __init__(
         self, example: str, log: Path, environment: Mapping[str, str], *command: str
     ) -> None:
-        is_node = (EXAMPLES / example / "package.json").exists()
-        self._folder = node.require(example) if is_node else EXAMPLES / example
+        interpreter: tuple[str, ...] = (sys.executable,)
+        if example in INSTALLED:
+            self._folder, interpreter = installed(example), INSTALLED[example]
+        elif (EXAMPLES / example / "package.json").exists():
+            self._folder, interpreter = node.require(example), ("node",)
+        else:
+            self._folder = EXAMPLES / example
         self._log, self._output = log, log.with_suffix(".out")
         self._environment = {
             "PATH": os.environ["PATH"],
@@ -93,7 +123,7 @@ class Program:
             "AWS_EC2_METADATA_DISABLED": "true",
             **environment,
         }
-        self._command = ["node" if is_node else sys.executable, *command]
+        self._command = [*interpreter, *command]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str, **environment: str) -> None:

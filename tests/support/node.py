@@ -65,9 +65,12 @@ def build_example(name: str) -> Path:
     """Return a copy of an example's folder with its packages and the client installed."""
     packages = [packed(build_client())]
     sources = [*_sources(EXAMPLES / name), *_sources(SOURCE)]
-    if name == "bullmq":
+    if name in ("bull", "bullmq"):
         packages.append(packed(build_bullmq()))
         sources += _sources(BULLMQ)
+    if name == "bull":
+        packages.append(packed(build_bull()))
+        sources += _sources(BULL)
 
     def build(folder: Path) -> None:
         _copy(EXAMPLES / name, folder)
