@@ -1276,7 +1276,8 @@ const file_hookstation_proto_rawDesc = "" +
 	"\vHookstation\x12N\n" +
 	"\aReceive\x12\x1e.hookstation.v1.ReceiveRequest\x1a\x1f.hookstation.v1.ReceiveResponse(\x010\x01\x12D\n" +
 	"\aPublish\x12\x1e.hookstation.v1.PublishRequest\x1a\x19.hookstation.v1.Published\x12Q\n" +
-	"\rPublishStream\x12\x1c.hookstation.v1.PublishBatch\x1a\x1e.hookstation.v1.PublishResults(\x010\x01b\x06proto3"
+	"\rPublishStream\x12\x1c.hookstation.v1.PublishBatch\x1a\x1e.hookstation.v1.PublishResults(\x010\x01B\"\n" +
+	"\x1edev.hookstation.client.grpc.v1P\x01b\x06proto3"
 
 var (
 	file_hookstation_proto_rawDescOnce sync.Once
