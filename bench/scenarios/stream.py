@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 import urllib3
 
 from bench.adapters import BenchError
-from bench.broker import ROOT, Hookstation, free_port
+from bench.broker import Hookstation, free_port
+from bench.databases import ROOT
 from bench.load import SPAWN
 from bench.machine import cpu_times
 from bench.scenarios.pull import fill

@@ -53,7 +53,8 @@ func (r *run) receiveStream(ctx context.Context) error {
 		logger.Info("the broker ended the stream, using the REST API")
 	case errors.Is(stream.failure, ErrNoStream):
 		r.settings.Streams = nil
-	case isPassing(stream.failure):
+	// A stream that was accepted ends with a settlement that is refused, too.
+	case stream.IsAccepted(), isPassing(stream.failure):
 		logger.Warn("the stream ended, using the REST API", "error", stream.failure)
 	default:
 		return stream.failure

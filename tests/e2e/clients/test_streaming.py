@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
 
 # The same tests: a worker over a stream does what a worker over REST does.
 test_worker_acknowledges_retries_and_rejects = working.test_worker_acknowledges_retries_and_rejects
+test_a_refused_settlement = working.test_a_refused_settlement_does_not_end_the_worker
 test_worker_extends_leases = working.test_worker_extends_leases_and_runs_several_at_once
 test_asyncio_worker_runs_tasks = working.test_asyncio_worker_runs_tasks
 test_stopped_worker = working.test_a_stopped_worker_finishes_running_handlers

@@ -78,6 +78,23 @@ def test_worker_acknowledges_retries_and_rejects(hooks: Hookstation, channel: st
     }
 
 
+def test_a_refused_settlement_does_not_end_the_worker(hooks: Hookstation, channel: str) -> None:
+    hooks.register(channel, "all")
+    hooks.publish_batch(channel, [Outgoing("bad"), Outgoing("good")])
+    handled: list[bytes] = []
+
+    def handle(delivery: Delivery) -> None:
+        handled.append(delivery.body)
+        if delivery.body == b"bad":
+            raise Retry(after=1e9)  # longer than the broker allows
+
+    run_until(
+        Worker(hooks, channel, "all", handle, concurrency=1, wait=1),
+        lambda: b"good" in handled and "Delivered" in states(hooks, channel),
+        "the worker has ended",
+    )
+
+
 def test_worker_extends_leases_and_runs_several_at_once(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(4)])

@@ -120,7 +120,7 @@ def test_a_subscription_is_checked(
         ),
         (
             ReceiveRequest(
-                settlements=[Settlement(action=Settlement.NACK, leases=["x"], error="\x00")]
+                settlements=[Settlement(action=Settlement.NACK, leases=["x"], error="x" * 301)]
             ),
             "error",
         ),

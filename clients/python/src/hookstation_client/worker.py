@@ -97,12 +97,14 @@ class _Common:
             "sticky": self.sticky,
         }
 
-    def _check_stream(self, failure: HookstationError | None) -> None:
+    def _check_stream(self, stream: WorkerStream) -> None:
         """Use the REST API for a while after a stream has ended. Raises what does not pass."""
         self._stream_at = time.monotonic() + STREAM_RETRY_S
+        failure = stream.failure
         if failure is None:
             logger.info("the broker ended the stream, using the REST API")
-        elif isinstance(failure, _PASSING):
+        elif stream.is_open or isinstance(failure, _PASSING):
+            # A stream that was accepted ends with a settlement that is refused, too.
             logger.warning("the stream ended, using the REST API: %s", failure)
         else:
             raise failure
@@ -246,7 +248,7 @@ class Worker(_Common):
         self.resume = self.resume and not stream.is_open
         if not self._stopping.is_set():
             self._end_stream()
-            self._check_stream(stream.failure)
+            self._check_stream(stream)
 
     def _take(self, pool: ThreadPoolExecutor, fields: dict[str, Any]) -> None:
         delivery = Delivery(client=self.client, **fields)
@@ -299,7 +301,7 @@ class Worker(_Common):
 
     def _settle(self, delivery: Delivery, action: str, **options: Any) -> None:
         with self._changed:
-            if self._stream is not None:
+            if self._stream is not None and not self._stream.has_ended:
                 self._stream.settle(action, delivery.lease, **options)
                 return
         self._say(lambda: getattr(delivery, action)(**options))
@@ -316,7 +318,7 @@ class Worker(_Common):
         while not ended.wait(self.lease / 3):
             for leases in self._leases():
                 with self._changed:
-                    if self._stream is not None:
+                    if self._stream is not None and not self._stream.has_ended:
                         self._stream.settle("extend", *leases, lease=self.lease)
                         continue
                 try:
@@ -465,7 +467,7 @@ class AsyncWorker(_Common):
         self.resume = self.resume and not stream.is_open
         if not stopping.is_set():
             await self._end_stream()
-            self._check_stream(stream.failure)
+            self._check_stream(stream)
 
     def _in_loop(self, call: Callable[..., Any], *given: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended, and the worker with it
@@ -524,7 +526,7 @@ class AsyncWorker(_Common):
         await self._settle(delivery, action, **refused)
 
     async def _settle(self, delivery: AsyncDelivery, action: str, **options: Any) -> None:
-        if self._stream is not None:
+        if self._stream is not None and not self._stream.has_ended:
             self._stream.settle(action, delivery.lease, **options)
         else:
             await self._say(getattr(delivery, action)(**options))
@@ -541,7 +543,7 @@ class AsyncWorker(_Common):
         while True:
             await asyncio.sleep(self.lease / 3)
             for leases in self._leases():
-                if self._stream is not None:
+                if self._stream is not None and not self._stream.has_ended:
                     self._stream.settle("extend", *leases, lease=self.lease)
                     continue
                 try:

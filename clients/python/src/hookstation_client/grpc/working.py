@@ -75,6 +75,11 @@ class WorkerStream:
         return self._stream.is_open
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing can be settled on it any more."""
+        return self._ended.is_set()
+
+    @property
     def is_over(self) -> bool:
         """Whether no more messages come: it has ended, or the broker stops."""
         return self._ended.is_set() or self._stream.is_stopping

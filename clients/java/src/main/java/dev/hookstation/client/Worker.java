@@ -411,15 +411,17 @@ public final class Worker {
         if (!isStopping()) {
             endStream();
             streamAt = System.nanoTime() + STREAM_RETRY.toNanos();
-            noteEnd(opened.failure());
+            noteEnd(opened);
         }
     }
 
     /** Throws the error that ended a stream, unless it is temporary. */
-    private static void noteEnd(HookstationException failure) {
+    private static void noteEnd(ReceiveStream stream) {
+        HookstationException failure = stream.failure();
         if (failure == null) {
             LOGGER.log(System.Logger.Level.INFO, "the broker ended the stream, using the REST API");
-        } else if (isTemporary(failure)) {
+        } else if (stream.isOpen() || isTemporary(failure)) {
+            // A stream that was accepted ends with a settlement that is refused, too.
             LOGGER.log(
                     System.Logger.Level.WARNING,
                     "the stream ended, using the REST API: " + failure.getMessage());
