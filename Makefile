@@ -66,7 +66,8 @@ CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
 	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke test-pythons \
-	test-sdks golden conformance coverage mutation screenshots bench bench-pipeline soak lint format clean
+	test-sdks test-bullmq golden conformance coverage mutation screenshots bench bench-pipeline soak \
+	lint format clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,9 +77,11 @@ install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root
 demo: install ## Start everything with sample data on http://127.0.0.1:8000
 	@$(BIN)/python manage.py demo
 
-dist: $(VENV)/.test ## Build the wheels of the broker and of the Python client into dist/
+dist: $(VENV)/.test ## Build the wheels, the npm packages and the Java client's jars into dist/
 	$(BIN)/python -m hatchling build -t wheel
 	cd clients/python && $(abspath $(BIN))/python -m hatchling build -t wheel -d $(abspath dist)
+	@tools/npm
+	@tools/jars
 
 # -- Tests: CONTRIBUTING.md says which to run when -------------------------------------------------
 
@@ -142,9 +145,14 @@ test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3
 	@tools/pythons $(BIN)/uv client 3.9 3.10 3.12 3.13 3.14
 
 # Writes the tables of docs/clients/sqs-conformance.md, unless a toolchain is missing.
-test-sdks: $(VENV)/.test ## SQS clients in JavaScript, Go, Java and Python; needs node, go, JDK 17, mvn
+test-sdks: $(VENV)/.test ## SQS clients in four languages, Spring; needs node, go, JDK 17, mvn
 	@tools/sdks
 	$(ON_SQLITE) $(PYTEST) tests/sdks --force-regen
+	$(ON_SQLITE) $(PYTEST) tests/e2e/sqs/test_clients_broker.py tests/crash/test_examples.py -k "aws or consumer"
+
+# Writes docs/clients/bullmq-tests.md; FILES="bulk pause" runs only these files of tests again.
+test-bullmq: $(VENV)/.test ## BullMQ's own tests on our backend; BULLMQ=PATH is a checkout of BullMQ
+	@tools/bullmq "$(BULLMQ)" $(FILES)
 
 golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	@$(SERVER)
@@ -200,7 +208,7 @@ format: $(VENV)/.lint ## Put the code into the house's form
 	$(BIN)/ruff format
 
 clean: ## Remove everything that make made; the data of a local broker stays
-	rm -rf $(VENV) .sdks .clients mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf $(VENV) .sdks .bullmq .clients mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- Stamps: one for each set of packages installed from the current lock --------------------------

@@ -111,6 +111,23 @@ def public_url(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
+@register(INSTALLATION, Tags.security)
+def grpc_without_tls(**kwargs: Any) -> list[CheckMessage]:
+    """Check that keys and messages do not leave this machine unencrypted over gRPC."""
+    address, has_tls = settings.ENVIRONMENT.grpc_address, settings.ENVIRONMENT.grpc_certificate
+    host = address.rpartition(":")[0].strip("[]")
+    if not address or has_tls or host in {"", "localhost", "::1"} or host.startswith("127."):
+        return []
+    return [
+        Warning(
+            f"The gRPC server on {address} does not encrypt: keys can be read on their way.",
+            hint="Set HOOKSTATION_GRPC_CERTIFICATE and HOOKSTATION_GRPC_CERTIFICATE_KEY, or let a "
+            "proxy in front end TLS.",
+            id="hookstation.W005",
+        )
+    ]
+
+
 @register(INSTALLATION)
 def times(**kwargs: Any) -> list[CheckMessage]:
     """Check that timeouts and leases fit together."""

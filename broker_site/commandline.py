@@ -16,6 +16,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "demo": "Run everything with sample data.",
         "broker": "Run the broker: web server and delivery workers.",
         "worker": "Run the delivery workers alone.",
+        "grpc": "Run the gRPC server alone.",
     },
     "Set up": {
         "migrate": "Create or update the tables.",

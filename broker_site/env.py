@@ -180,6 +180,15 @@ class Environment:
     long_polls: int = _hook(
         "LONG_POLLS", 4096, _positive, "Receive calls that may wait at once in each web process."
     )
+    grpc_address: str = _hook(
+        "GRPC_ADDRESS", "", str, "HOST:PORT of the gRPC server; empty: there is none."
+    )
+    grpc_certificate: str = _hook(
+        "GRPC_CERTIFICATE", "", str, "PEM file of its certificate chain; empty: without TLS."
+    )
+    grpc_certificate_key: str = _hook(
+        "GRPC_CERTIFICATE_KEY", "", str, "PEM file of the certificate's key."
+    )
     max_body_bytes: int = _hook(
         "MAX_BODY_BYTES", 1024 * 1024, _body_size, "Largest message body; a channel may allow less."
     )
@@ -386,7 +395,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
 
 OTHERS = {
     COMMAND,
-    *(f"HOOKSTATION_{name}" for name in ("URL", "KEY", "SECRET", "RELAY_ON_COMMIT")),
+    *(f"HOOKSTATION_{name}" for name in ("URL", "GRPC_URL", "KEY", "SECRET", "RELAY_ON_COMMIT")),
     *(f"HOOKSTATION_{name}" for name in ("TEST_BODIES", "CLIENT_PYTHON", "WHEEL_PYTHON")),
 }
 """Variables of the clients, of examples and of the tests, which may be set for the broker too."""

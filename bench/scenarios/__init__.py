@@ -3,7 +3,7 @@
 Later ones depend on earlier ones: the tables fill, and the floor is compared with the throughput.
 """
 
-from bench.scenarios import cost, latency, profile, pull, tables, throughput
+from bench.scenarios import cost, latency, profile, pull, stream, tables, throughput
 from bench.stage import Scenario
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -13,6 +13,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     pull.RECEIVE,
     pull.WAITING,
     pull.SQS,
+    stream.STREAM,
     latency.STEADY_SLOW,
     latency.STEADY_FAST,
     latency.LATENESS,

@@ -115,7 +115,7 @@ def _register(stage: Stage, consumer: str) -> None:
 
 def _receive_with(stage: Stage, workers: int) -> Values:
     total = stage.sizes.messages
-    _fill(stage, total)
+    fill(stage, total)
     done: list[str] = []
     route = stage.hookstation.pull("pull")
     with ThreadPoolExecutor(workers) as pool:
@@ -135,7 +135,7 @@ def _receive_with(stage: Stage, workers: int) -> Values:
     }
 
 
-def _fill(stage: Stage, total: int) -> None:
+def fill(stage: Stage, total: int) -> None:
     """Publish messages, and wait until they are fanned out."""
     before = stage.hookstation.depth()
     end = time.monotonic() + MAX_S

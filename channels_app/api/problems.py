@@ -71,9 +71,10 @@ def document(
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler; None for a bug, to which broker_site/errors.py responds."""
-    body, headers = _translate(error)
-    if body is None:
+    found = translate(error)
+    if found is None:
         return None
+    body, headers = found
     if body["status"] == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(context["view"].allowed_methods)
     set_rollback()
@@ -116,7 +117,8 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _translate(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]:
+def translate(error: Exception) -> tuple[dict[str, Any], dict[str, str]] | None:
+    """The body and headers of the response to an error; None for a bug."""
     if isinstance(error, DatabaseFailure) and storage.is_full(error):
         _outage.tell(error)
         error = StorageFull("storage_full", storage.FULL)
@@ -141,7 +143,7 @@ def _translate(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]
         return document(404, "not_found", "There is nothing at this address."), {}
     if isinstance(error, APIException):
         return _of_framework(error)
-    return None, {}
+    return None
 
 
 def _of_framework(error: APIException) -> tuple[dict[str, Any], dict[str, str]]:

@@ -81,8 +81,20 @@ def from_item(
             raise _refuse(name[:100], f"There is no such field; choose from {_KNOWN}.")
     # Serializers write null for an option that is not set.
     options = {name: item[name] for name in _HEADER_OF if item.get(name) is not None}
-    publication = _read(options, _item_headers(item.get("headers")), channel, producer, now)
-    return with_body(publication, _item_body(item), channel)
+    forwarded = _item_headers(item.get("headers"))
+    return from_options(options, forwarded, _item_body(item), channel, producer, now)
+
+
+def from_options(
+    options: Mapping[str, Any],
+    forwarded: Mapping[str, str],
+    body: bytes,
+    channel: ChannelConfig,
+    producer: Producer | None,
+    now: datetime,
+) -> Publication:
+    """Check the options of a batch's item that are set, its headers and body. Raises ApiProblem."""
+    return with_body(_read(options, forwarded, channel, producer, now), body, channel)
 
 
 def with_body(publication: Publication, body: bytes, channel: ChannelConfig) -> Publication:

@@ -180,7 +180,6 @@ func connectionFailed(call call, cause error, isSent bool) *Error {
 	return &Error{
 		Code:   code,
 		Detail: fmt.Sprintf("%s %s: %v", call.method, call.path, cause),
-		kinds:  []error{ErrConnection},
 		cause:  cause,
 	}
 }

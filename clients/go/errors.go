@@ -42,7 +42,7 @@ type Error struct {
 	// Code is the broker's stable name of the error (docs/api.md, "Errors"). Without a response it is
 	// "not_sent" if the request was not sent, and "no_response" otherwise.
 	Code string
-	// Status is the HTTP status; 0 without a response.
+	// Status is the HTTP status: 0 without a response, 200 if only the lease was refused.
 	Status int
 	// Detail is a sentence for people.
 	Detail string
@@ -51,7 +51,6 @@ type Error struct {
 	// RetryAfter is the wait that the broker requests before the next try, or 0.
 	RetryAfter time.Duration
 
-	kinds []error
 	cause error
 }
 
@@ -68,8 +67,16 @@ func (e *Error) Error() string {
 	return "hookstation: " + strings.Join(parts, ": ")
 }
 
-// Is reports whether the error is of a kind, such as [ErrNotFound].
-func (e *Error) Is(target error) bool { return slices.Contains(e.kinds, target) }
+// Is reports whether the error is of a kind, such as [ErrNotFound]. The Status decides.
+func (e *Error) Is(target error) bool {
+	switch e.Status {
+	case 0:
+		return target == ErrConnection
+	case http.StatusOK:
+		return target == ErrLeaseLost || target == ErrConflict
+	}
+	return target == kindOf(e.Status)
+}
 
 // Unwrap returns the transport's error if there was no response.
 func (e *Error) Unwrap() error { return e.cause }
@@ -154,7 +161,6 @@ func errorOf(status int, header http.Header, content []byte, now time.Time) *Err
 		Detail:     said.Detail,
 		Fields:     fields,
 		RetryAfter: parseRetryAfter(header.Get("Retry-After"), now),
-		kinds:      []error{kindOf(status)},
 	}
 }
 
@@ -194,6 +200,5 @@ func leaseLost(lease, reason string) *Error {
 		Code:   reason,
 		Status: http.StatusOK,
 		Detail: fmt.Sprintf("The lease %s cannot be used: %s.", lease, reason),
-		kinds:  []error{ErrLeaseLost, ErrConflict},
 	}
 }

@@ -57,6 +57,9 @@ type Delivery struct {
 	ContentType    string
 	Headers        map[string]string
 	Body           []byte
+	// BodyURL is set by [Stream.Receive] in place of Body if the body is too large for a stream:
+	// [Client.Body] returns it. A [Worker] has done that.
+	BodyURL string
 
 	client *Client
 }
@@ -304,6 +307,25 @@ func (c *Client) settle(
 		return Settled{}, err
 	}
 	return sendJSON[Settled](ctx, c, call)
+}
+
+// settleAs calls the method for the settlement's action.
+func (c *Client) settleAs(ctx context.Context, settlement Settlement) (Settled, error) {
+	leases := settlement.Leases
+	switch settlement.Action {
+	case ActionAck:
+		return c.Ack(ctx, leases...)
+	case ActionNack:
+		options := NackOptions{
+			Delay: settlement.Delay, Error: settlement.Error, Final: settlement.Final,
+		}
+		return c.Nack(ctx, options, leases...)
+	case ActionRelease:
+		return c.Release(ctx, *orDefault(settlement.Delay, new(time.Duration)), leases...)
+	case ActionExtend:
+		return c.Extend(ctx, settlement.Lease, leases...)
+	}
+	return Settled{}, fmt.Errorf("hookstation: no action %q", settlement.Action)
 }
 
 func truncate(text string, length int) string {

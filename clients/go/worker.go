@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -46,6 +47,10 @@ type Worker struct {
 	Resume bool
 	// Sticky sends messages of an ordering key to the same worker.
 	Sticky bool
+	// Streams makes the worker receive and settle messages over a gRPC stream. While it cannot be
+	// reached, and for ten seconds after a stream has ended, the worker uses the REST API. The module
+	// hookstation.dev/client/grpc has an implementation; nil means only the REST API.
+	Streams StreamTransport
 	// Logger gets warnings, [slog.Default].
 	Logger *slog.Logger
 }
@@ -65,10 +70,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	go run.extendLeases(ended)
 	defer run.finish()
 	for ctx.Err() == nil {
-		if !run.waitForRoom(ctx) {
-			break
+		receive := run.receive
+		if run.mayStream() {
+			receive = run.receiveStream
 		}
-		if err := run.receive(ctx); err != nil {
+		if err := receive(ctx); err != nil {
 			return err
 		}
 	}
@@ -78,9 +84,13 @@ func (w *Worker) Run(ctx context.Context) error {
 // run is the state of a worker while Run runs.
 type run struct {
 	settings Worker
+	// Run's context: the worker receives until it ends.
+	receiving context.Context
 	// Context of handlers, and of calls that must not be cancelled with Run's context.
 	ctx    context.Context
 	cancel context.CancelFunc
+	// When a stream may be opened again.
+	streamAt time.Time
 
 	// Has a token for each running handler.
 	slots   chan struct{}
@@ -89,6 +99,8 @@ type run struct {
 	mutex sync.Mutex
 	// Cancels the handler's context, by lease.
 	held map[string]context.CancelCauseFunc
+	// nil while the worker uses the REST API.
+	stream *workerStream
 }
 
 func newRun(w *Worker, ctx context.Context) *run {
@@ -101,11 +113,12 @@ func newRun(w *Worker, ctx context.Context) *run {
 	settings.Logger = orDefault(w.Logger, slog.Default())
 	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	return &run{
-		settings: settings,
-		ctx:      lasting,
-		cancel:   cancel,
-		slots:    make(chan struct{}, settings.Concurrency),
-		held:     map[string]context.CancelCauseFunc{},
+		settings:  settings,
+		receiving: ctx,
+		ctx:       lasting,
+		cancel:    cancel,
+		slots:     make(chan struct{}, settings.Concurrency),
+		held:      map[string]context.CancelCauseFunc{},
 	}
 }
 
@@ -135,6 +148,9 @@ func (r *run) waitForRoom(ctx context.Context) bool {
 
 // receive receives as many messages as may be leased and starts their handlers.
 func (r *run) receive(ctx context.Context) error {
+	if !r.waitForRoom(ctx) {
+		return nil
+	}
 	// The call is not cancelled with ctx: the messages of a cancelled call would wait until their
 	// leases end.
 	batch, err := r.settings.Client.ReceiveBatch(
@@ -176,9 +192,7 @@ func (r *run) release(batch []*Delivery) {
 	for i, delivery := range batch {
 		leases[i] = delivery.Lease
 	}
-	if _, err := r.settings.Client.Release(r.ctx, 0, leases...); err != nil {
-		r.settings.Logger.Warn("cannot release, the messages come again", "error", err)
-	}
+	r.settle(Settlement{Action: ActionRelease, Leases: leases})
 }
 
 func (r *run) start(delivery *Delivery) {
@@ -191,19 +205,52 @@ func (r *run) start(delivery *Delivery) {
 	go func() {
 		defer func() {
 			cancel(nil)
-			<-r.slots
+			r.free()
 			r.running.Done()
 		}()
-		err := r.handle(handling, delivery)
+		settlement := r.handle(handling, delivery)
 		r.mutex.Lock()
 		delete(r.held, delivery.Lease)
 		r.mutex.Unlock()
-		r.settle(delivery, err)
+		r.settle(settlement, "message", delivery.ID)
 	}()
 }
 
-// handle calls the handler and returns a panic as an error.
-func (r *run) handle(ctx context.Context, delivery *Delivery) (err error) {
+// free makes room for another message.
+func (r *run) free() {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	<-r.slots
+	if r.stream != nil && r.receiving.Err() == nil {
+		r.stream.Grant(1)
+	}
+}
+
+// handle calls the handler and returns how to settle its message.
+func (r *run) handle(ctx context.Context, delivery *Delivery) Settlement {
+	settlement := Settlement{Action: ActionAck, Leases: []string{delivery.Lease}}
+	if delivery.BodyURL != "" {
+		body, err := r.settings.Client.Body(ctx, delivery.ID)
+		if err != nil {
+			r.settings.Logger.Warn("cannot get the body", "message", delivery.ID, "error", err)
+			settlement.Action = ActionRelease
+			return settlement
+		}
+		delivery.Body = body
+	}
+	if failure := r.call(ctx, delivery); failure != nil {
+		options, isExpected := nackOptions(failure)
+		if !isExpected {
+			r.settings.Logger.Error("handler failed", "message", delivery.ID, "error", failure)
+		}
+		settlement.Action = ActionNack
+		settlement.Delay, settlement.Error, settlement.Final = options.Delay, options.Error, options.Final
+	}
+	return settlement
+}
+
+// call calls the handler and returns a panic as an error.
+func (r *run) call(ctx context.Context, delivery *Delivery) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			err = fmt.Errorf("panic: %v", panicked)
@@ -212,22 +259,46 @@ func (r *run) handle(ctx context.Context, delivery *Delivery) (err error) {
 	return r.settings.Handler(ctx, delivery)
 }
 
-func (r *run) settle(delivery *Delivery, failure error) {
-	// Handlers that end after the shutdown timeout still settle their messages.
-	ctx := context.WithoutCancel(r.ctx)
-	logger := r.settings.Logger
-	var err error
-	if failure == nil {
-		err = delivery.Ack(ctx)
-	} else {
-		options, isExpected := nackOptions(failure)
-		if !isExpected {
-			logger.Error("handler failed", "message", delivery.ID, "error", failure)
-		}
-		err = delivery.Nack(ctx, options)
+// settle settles leases over the stream, if there is one, else over the REST API. A warning of the
+// latter has the attributes.
+func (r *run) settle(settlement Settlement, attributes ...any) {
+	r.mutex.Lock()
+	stream := r.stream
+	if stream != nil {
+		stream.Settle(settlement)
 	}
-	if err != nil {
-		logger.Warn("cannot settle, the message will be delivered again", "message", delivery.ID, "error", err)
+	r.mutex.Unlock()
+	if stream == nil {
+		r.settleOverREST(settlement, attributes...)
+	}
+}
+
+func (r *run) settleOverREST(settlement Settlement, attributes ...any) {
+	ctx := r.ctx
+	if settlement.Action != ActionExtend {
+		// Handlers that end after the shutdown timeout still settle their messages.
+		ctx = context.WithoutCancel(ctx)
+	}
+	logger := r.settings.Logger.With(attributes...).With("action", settlement.Action)
+	for leases := range slices.Chunk(settlement.Leases, maxLeases) {
+		settlement.Leases = leases
+		settled, err := r.settings.Client.settleAs(ctx, settlement)
+		if err != nil {
+			logger.Warn("cannot settle or extend a lease", "error", err)
+			continue
+		}
+		r.noteFailed(logger, settlement.Action, settled.Failed)
+	}
+}
+
+// noteFailed handles leases that ended before they were settled.
+func (r *run) noteFailed(logger *slog.Logger, action Action, failed map[string]string) {
+	if action == ActionExtend {
+		r.lose(failed)
+		return
+	}
+	for lease, reason := range failed {
+		logger.Warn("a lease ended before it was settled", "lease", lease, "reason", reason)
 	}
 }
 
@@ -254,15 +325,8 @@ func (r *run) extendLeases(ended <-chan struct{}) {
 			return
 		case <-ticker.C:
 		}
-		leases := r.leases()
-		for start := 0; start < len(leases); start += maxLeases {
-			some := leases[start:min(start+maxLeases, len(leases))]
-			settled, err := r.settings.Client.Extend(r.ctx, r.settings.Lease, some...)
-			if err != nil {
-				r.settings.Logger.Warn("cannot extend leases", "error", err)
-				continue
-			}
-			r.lose(settled.Failed)
+		if leases := r.leases(); len(leases) > 0 {
+			r.settle(Settlement{Action: ActionExtend, Leases: leases, Lease: r.settings.Lease})
 		}
 	}
 }
@@ -291,17 +355,34 @@ func (r *run) lose(failed map[string]string) {
 	}
 }
 
-// finish waits for running handlers.
+// finish waits for running handlers, and ends the stream.
 func (r *run) finish() {
 	defer r.cancel()
+	defer func() { r.endStream(r.currentStream()) }()
 	done := make(chan struct{})
 	go func() {
 		r.running.Wait()
 		close(done)
 	}()
+	timeout := time.After(r.settings.ShutdownTimeout)
+	if stream := r.currentStream(); stream != nil {
+		select {
+		case <-done:
+			return
+		case <-stream.over:
+			r.endStream(stream) // the REST API settles and extends the leases of those that still run
+		case <-timeout:
+			r.warnOfRunning()
+			return
+		}
+	}
 	select {
 	case <-done:
-	case <-time.After(r.settings.ShutdownTimeout):
-		r.settings.Logger.Warn("handlers did not end in time", "count", len(r.slots))
+	case <-timeout:
+		r.warnOfRunning()
 	}
+}
+
+func (r *run) warnOfRunning() {
+	r.settings.Logger.Warn("handlers did not end in time", "count", len(r.slots))
 }

@@ -26,7 +26,7 @@ MAX_MESSAGES = 10
 LEASE_S = 30.0
 NO_PLACE = "Too many calls wait for messages already; ask again, or ask without waiting."
 NAMELESS = "Give the worker a name of its own: its keys, and what it holds, are found by that."
-EXPIRED, UNKNOWN = "expired", "unknown"
+EXPIRED, UNKNOWN, TOO_LONG = "expired", "unknown", "too_long"
 
 Read = Callable[[int], bytes]
 """Reads up to so many bytes of the request's body."""
@@ -55,22 +55,9 @@ def receive(
     value is not sent. Raises NotFound, Conflict, Invalid and ApiProblem; no message is claimed
     then.
     """
-    view = policy.view_of(caller, channel, client_id)
-    if view.mode != "pull":
-        raise Conflict("not_pull", "Messages are sent to this consumer; make it a pull one.")
+    view = consumer_of(caller, channel, client_id)
     asked = bodies.cleaned(read_object(caller, meta, read, optional=True), bodies.RECEIVE)
-    is_sticky = asked.get("keys") == "sticky"
-    is_back = asked.get("resume", False)
-    if (is_sticky or is_back) and not asked.get("worker_id"):
-        raise Invalid("invalid_fields", NAMELESS, field="worker_id")
-    receive_request = ReceiveRequest(
-        most=asked.get("max", MAX_MESSAGES),
-        lease_ms=int(asked.get("lease_s", LEASE_S) * 1000),
-        worker=asked.get("worker_id") or caller.key.key_id,
-        settled=asked.get("auto_ack", False),
-        sticky=is_sticky,
-        resume=is_back,
-    )
+    receive_request = request_of(caller, asked)
     messages = receiving.receive_ignoring_outage(
         view,
         receive_request,
@@ -81,6 +68,30 @@ def receive(
     if messages is None:
         raise ApiProblem(503, "too_many_polls", NO_PLACE, retry_after_s=RETRY_AFTER_S)
     return _received(messages, view, receive_request)
+
+
+def consumer_of(caller: Caller, channel: str, client_id: str) -> ConsumerConfig:
+    """Return the pull consumer with this name. Raises NotFound and Conflict."""
+    view = policy.view_of(caller, channel, client_id)
+    if view.mode != "pull":
+        raise Conflict("not_pull", "Messages are sent to this consumer; make it a pull one.")
+    return view
+
+
+def request_of(caller: Caller, asked: Mapping[str, Any]) -> ReceiveRequest:
+    """Return the request for checked fields of ``bodies.RECEIVE``. Raises Invalid."""
+    is_sticky = asked.get("keys") == "sticky"
+    is_back = asked.get("resume", False)
+    if (is_sticky or is_back) and not asked.get("worker_id"):
+        raise Invalid("invalid_fields", NAMELESS, field="worker_id")
+    return ReceiveRequest(
+        most=asked.get("max", MAX_MESSAGES),
+        lease_ms=int(asked.get("lease_s", LEASE_S) * 1000),
+        worker=asked.get("worker_id") or caller.key.key_id,
+        settled=asked.get("auto_ack", False),
+        sticky=is_sticky,
+        resume=is_back,
+    )
 
 
 def _received(
@@ -132,6 +143,20 @@ def ended(caller: Caller, asked: Mapping[str, Any], outcome: Outcome) -> dict[st
         error=asked.get("error", ""),
         is_final=asked.get("final", False),
     )
+    return result(mine, done, failed)
+
+
+def released(caller: Caller, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the messages of the leases back; returns each lease's result."""
+    asked = {"delay_s": 0.0} | dict(asked) | {"error": "Its worker released it."}
+    return ended(caller, asked, Outcome.INTERRUPTED)
+
+
+def extended(caller: Caller, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Extend the leases; returns each one's result."""
+    mine, failed = known(caller, asked["leases"])
+    done, too_long = leasing.extend(mine, int(asked.get("lease_s", LEASE_S) * 1000))
+    failed |= {mine[lease]: TOO_LONG for lease in too_long}
     return result(mine, done, failed)
 
 

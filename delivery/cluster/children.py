@@ -6,6 +6,7 @@ import socket
 import sys
 import uuid
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Self
 
 from django.conf import settings
@@ -110,6 +111,20 @@ def web(bind: Bind) -> Child:
             *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
         ),
         is_alive=WebWatch(),
+        longest_pause_s=_longest_pause_s(),
+    )
+
+
+def grpc(bind: Bind) -> Child:
+    """Return the gRPC server. The web server's ``is_alive`` also watches this process.
+
+    Raises Unusable without the packages that it needs.
+    """
+    if find_spec("grpc") is None or find_spec("google.protobuf") is None:
+        raise Unusable("HOOKSTATION_GRPC_ADDRESS is set: install the extra hookstation[grpc].")
+    return Child(
+        name="grpc",
+        command=ours("grpc", "--bind", bind.url.removeprefix("http://")),
         longest_pause_s=_longest_pause_s(),
     )
 

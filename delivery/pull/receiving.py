@@ -278,7 +278,7 @@ class _Deferred:
             _keep_connection_usable()
         try:
             if not self._deliver(messages, lambda: self._settle(messages)):
-                self._take_back(messages)
+                take_back(self._receiver.consumer_id, self._request.worker, messages)
         except Exception:
             logger.exception("claimed messages cannot be given to a waiting receive call")
         finally:
@@ -290,21 +290,25 @@ class _Deferred:
                 [_lease(one.row, self._request.worker) for one in messages], Outcome.DELIVERED
             )
 
-    def _take_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Undo the claim because the client has disconnected, and wake the next receiver."""
-        if not messages:
-            return
-        consumer_id, now = self._receiver.consumer_id, clock.now()
-        release.give_back(
-            [one.row for one in messages],
-            owner=leases.owner_of(consumer_id, self._request.worker),
-            due_at=now,
-            now=now,
-            slot=os.getpid(),
-            reason=Reason.INTERRUPTED,
-        )
-        long_polls.wake([consumer_id])
-        notify_pumps([consumer_id])
+
+def take_back(consumer_id: int, worker: str, messages: Sequence[ReceivedMessage]) -> None:
+    """Undo the claim of messages that the worker does not get, and wake the next receiver.
+
+    No attempt is counted.
+    """
+    if not messages:
+        return
+    now = clock.now()
+    release.give_back(
+        [one.row for one in messages],
+        owner=leases.owner_of(consumer_id, worker),
+        due_at=now,
+        now=now,
+        slot=os.getpid(),
+        reason=Reason.INTERRUPTED,
+    )
+    long_polls.wake([consumer_id])
+    notify_pumps([consumer_id])
 
 
 def _takes_new(view: ConsumerConfig, receive_request: ReceiveRequest) -> bool:

@@ -23,7 +23,7 @@ from tests.support import broker as broker_module
 from tests.support import ports
 from tests.support.broker import Broker, descendants, wait_until
 from tests.support.door import Door
-from tests.support.examples import Program, WebShop, sqs_environment, task_receiver
+from tests.support.examples import ORDERS, Program, WebShop, sqs_environment, task_receiver
 
 pytestmark = pytest.mark.e2e
 SETTINGS = {
@@ -79,17 +79,24 @@ for (let id = Number(first); id < Number(last); id += 1) {
 """
 
 
+JOBS_OF_BULL = """
+import Queue from "@hookstation/bull";
+const [options, kind] = [{}, []];
+"""
+JOBS_OF_BULLMQ = """
+import { Queue } from "@hookstation/bullmq";
+const [options, kind] = [{ connection: {} }, ["letter"]];
+"""
 JOBS_PRODUCER = """
 import { setTimeout } from "node:timers/promises";
-import { Queue } from "@hookstation/bullmq";
 const [first, last, name] = process.argv.slice(1);
-const queue = new Queue(name, { connection: {} });
+const queue = new Queue(name, options);
 queue.on("error", (error) => console.error(`${error}`));
 for (let number = Number(first); number < Number(last); number += 1) {
   const opts = { jobId: `letter-${number}`, attempts: 3, backoff: { type: "fixed", delay: 200 } };
   for (let isStored = false; !isStored; ) {
     try {
-      await queue.add("letter", { number, to: "Ana" }, opts);
+      await queue.add(...kind, { number, to: "Ana" }, opts);
       isStored = true;
     } catch (error) {
       console.error(`${number} is added again: ${error}`);
@@ -259,6 +266,39 @@ def boto3(stage: Stage) -> Application:
     return stage.application(producer, worker, packed)
 
 
+def _slips(stage: Stage, example: str) -> Application:
+    """Orders, packed by a consumer that writes a packing slip for each."""
+    environment = stage.sqs(example) | {
+        "QUEUE": stage.name,
+        "VISIBILITY_S": "3",
+        "SHOP_SLIPS": str(stage.folder),
+    }
+    place, pack = ORDERS[example]
+    producer = stage.program(example, "producer", place, **environment)
+    worker = stage.program(example, "consumer", pack, **environment)
+    return stage.application(producer, worker, stage.files)
+
+
+def sqs_consumer(stage: Stage) -> Application:
+    """Orders, packed by sqs-consumer on Node.js."""
+    return _slips(stage, "sqs-consumer")
+
+
+def aws_sdk_js(stage: Stage) -> Application:
+    """Orders, packed with the AWS SDK for JavaScript."""
+    return _slips(stage, "aws-sdk-js")
+
+
+def aws_sdk_go(stage: Stage) -> Application:
+    """Orders, packed with the AWS SDK for Go."""
+    return _slips(stage, "aws-sdk-go")
+
+
+def aws_sdk_java(stage: Stage) -> Application:
+    """Orders, packed with the AWS SDK for Java."""
+    return _slips(stage, "aws-sdk-java")
+
+
 def celery_sqs(stage: Stage) -> Application:
     """Letters, written by a Celery worker over SQS."""
     environment = stage.sqs("celery-sqs") | {"QUEUE": stage.name, "VISIBILITY_S": "5"}
@@ -325,7 +365,7 @@ def celery_in_django(stage: Stage) -> Application:
     return _pushed_tasks(stage, "django")
 
 
-def _web_shop(stage: Stage, framework: str) -> Application:
+def web_shop(stage: Stage, framework: str) -> Application:
     """Orders, delivered to a shop that deduplicates them."""
     shop = WebShop(stage.folder, framework, "after")
     stage.hooks.create_channel(stage.name)
@@ -355,46 +395,57 @@ def _order_producer(framework: str) -> tuple[str, ...]:
 
 def fastapi(stage: Stage) -> Application:
     """A shop on FastAPI."""
-    return _web_shop(stage, "fastapi")
+    return web_shop(stage, "fastapi")
 
 
 def flask(stage: Stage) -> Application:
     """A shop on Flask."""
-    return _web_shop(stage, "flask")
+    return web_shop(stage, "flask")
 
 
 def django_receiving(stage: Stage) -> Application:
     """A shop on Django."""
-    return _web_shop(stage, "django-receiving")
+    return web_shop(stage, "django-receiving")
 
 
 def go_net_http(stage: Stage) -> Application:
     """A shop on net/http, in Go."""
-    return _web_shop(stage, "go-net-http")
+    return web_shop(stage, "go-net-http")
 
 
 def java_httpserver(stage: Stage) -> Application:
     """A shop on the JDK's HTTP server."""
-    return _web_shop(stage, "java-httpserver")
+    return web_shop(stage, "java-httpserver")
 
 
 def express(stage: Stage) -> Application:
     """A shop on Express, with a producer on Node.js."""
-    return _web_shop(stage, "express")
+    return web_shop(stage, "express")
 
 
 def hono(stage: Stage) -> Application:
     """A shop on Hono, with a producer on Node.js."""
-    return _web_shop(stage, "hono")
+    return web_shop(stage, "hono")
+
+
+def _jobs(stage: Stage, package: str, begin: str) -> Application:
+    """Letters, sent by a worker of BullMQ or Bull with the broker as its backend."""
+    lines = str(stage.folder / "lines")
+    variables = {"SHOP_QUEUE": stage.name, "SHOP_LETTERS": lines}
+    worker = stage.program(package, "worker", "after.mjs", "work", **variables)
+    code = begin + JOBS_PRODUCER
+    producer = stage.program(package, "producer", "--input-type=module", "-e", code)
+    return stage.application(producer, worker, stage.lines, stage.name)
+
+
+def bull(stage: Stage) -> Application:
+    """Jobs of Bull."""
+    return _jobs(stage, "bull", JOBS_OF_BULL)
 
 
 def bullmq(stage: Stage) -> Application:
-    """Jobs of BullMQ, with the broker as its backend."""
-    lines = str(stage.folder / "lines")
-    variables = {"SHOP_QUEUE": stage.name, "SHOP_LETTERS": lines}
-    worker = stage.program("bullmq", "worker", "after.mjs", "work", **variables)
-    producer = stage.program("bullmq", "producer", "--input-type=module", "-e", JOBS_PRODUCER)
-    return stage.application(producer, worker, stage.lines, stage.name)
+    """Jobs of BullMQ."""
+    return _jobs(stage, "bullmq", JOBS_OF_BULLMQ)
 
 
 def django(stage: Stage) -> Application:
@@ -446,7 +497,8 @@ def web_process(broker: Broker) -> int:
     [
         *(boto3, celery_sqs, django_q2, celery, celery_in_fastapi, celery_in_flask),
         *(celery_in_django, fastapi, flask, django_receiving, django),
-        *(express, hono, bullmq, go_net_http, java_httpserver),
+        *(sqs_consumer, aws_sdk_js, aws_sdk_go, aws_sdk_java),
+        *(express, hono, bull, bullmq, go_net_http, java_httpserver),
     ],
 )
 def test_kills_lose_no_acknowledged_message(

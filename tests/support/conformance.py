@@ -35,7 +35,9 @@ DRIVERS: Mapping[str, Any] = json.loads((FOLDER / "drivers.json").read_text())
 BUILDERS: Mapping[str, Callable[[], object]] = {
     "node": node.build_client,
     "go": toolchains.build_go,
+    "go-grpc": toolchains.build_go_grpc,
     "java": toolchains.build_java,
+    "java-grpc": toolchains.build_java_grpc,
 }
 """By client: the function that builds its driver, if it is compiled. Raises
 `toolchains.Missing`."""
@@ -356,6 +358,9 @@ class Play:
             "HOOKSTATION_KEY": key or self.suite.key,
             **self._description.get("environment", {}),
         }
+        if self._description.get("grpc"):
+            address = self.suite.broker.environment["HOOKSTATION_GRPC_ADDRESS"]
+            environment["HOOKSTATION_GRPC_URL"] = f"grpc://{address}"
         if clock:
             if not FAKETIME:
                 raise Skipped("this machine has no libfaketime")

@@ -44,7 +44,35 @@ def sqs_environment(example: str, version: str, door: Door) -> dict[str, str]:
     return said
 
 
+JVM = ("java", "-XX:TieredStopAtLevel=1")
+ORDERS = {
+    "boto3": ("producer.py", "consumer.py"),
+    "sqs-consumer": ("producer.mjs", "consumer.mjs"),
+    "aws-sdk-js": ("producer.mjs", "consumer.mjs"),
+    "aws-sdk-go": ("bin/producer", "bin/consumer"),
+    "aws-sdk-java": ("shop.Producer", "shop.Consumer"),
+}
+"""Examples that place and pack orders over SQS: the commands of their two programs."""
+INSTALLED = {
+    "sqs-consumer": ("node",),
+    "aws-sdk-js": ("node",),
+    "aws-sdk-go": (),
+    "aws-sdk-java": ("java", "-cp", "target/classes:target/dependency/*"),
+}
+"""Examples that ``make test-sdks`` installs into ``.sdks``: what runs their programs."""
+
+
+def installed(example: str) -> Path:
+    """Return the folder of an example with its packages; skips the test if there is none."""
+    folder = ROOT / ".sdks" / example
+    if not (folder / ".installed").exists():
+        pytest.skip(f"{example} is not installed: `make test-sdks` does it, or says why not")
+    return folder
+
+
 COMPILED = ("go-net-http", "java-httpserver")
+MAVEN = ("java-servlet", "spring")
+"""Built with packages of Maven Central; `make test-sdks` tests them."""
 
 
 def compiled(example: str, version: str, port: int) -> list[str]:
@@ -52,25 +80,40 @@ def compiled(example: str, version: str, port: int) -> list[str]:
     try:
         if example == "go-net-http":
             return [str(toolchains.build_go_example() / version), f"127.0.0.1:{port}"]
+        if example in MAVEN:
+            return _in_maven(example, version, port)
         classes = toolchains.build_java_example()
     except toolchains.Missing as missing:
         pytest.skip(str(missing))
     path = f"{classes}:{toolchains.build_java() / 'classes'}"
-    return ["java", "-XX:TieredStopAtLevel=1", "-cp", path, version.capitalize(), str(port)]
+    return [*JVM, "-cp", path, version.capitalize(), str(port)]
+
+
+def _in_maven(example: str, version: str, port: int) -> list[str]:
+    target = toolchains.build_maven_example(example)
+    if example == "spring":
+        return [*JVM, "-jar", str(target / "spring-1.jar"), f"--spring.profiles.active={version}"]
+    path = f"{target / 'classes'}:{target / 'dependency'}/*"
+    return [*JVM, "-cp", path, f"shop.{version.capitalize()}", str(port)]
 
 
 class Program:
     """A command in the folder of an example; its processes form one group.
 
-    For a Node.js example the folder is a copy with its packages installed; the test is skipped
-    where that is impossible.
+    For a Node.js example, and those of `INSTALLED`, the folder is a copy with its packages
+    installed; the test is skipped where that is impossible.
     """
 
     def __init__(
         self, example: str, log: Path, environment: Mapping[str, str], *command: str
     ) -> None:
-        is_node = (EXAMPLES / example / "package.json").exists()
-        self._folder = node.require(example) if is_node else EXAMPLES / example
+        interpreter: tuple[str, ...] = (sys.executable,)
+        if example in INSTALLED:
+            self._folder, interpreter = installed(example), INSTALLED[example]
+        elif (EXAMPLES / example / "package.json").exists():
+            self._folder, interpreter = node.require(example), ("node",)
+        else:
+            self._folder = EXAMPLES / example
         self._log, self._output = log, log.with_suffix(".out")
         self._environment = {
             "PATH": os.environ["PATH"],
@@ -80,7 +123,7 @@ class Program:
             "AWS_EC2_METADATA_DISABLED": "true",
             **environment,
         }
-        self._command = ["node" if is_node else sys.executable, *command]
+        self._command = [*interpreter, *command]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str, **environment: str) -> None:
@@ -151,7 +194,7 @@ class WebShop(Program):
         self.url = f"http://127.0.0.1:{self.port}"
         port = str(self.port)
         environment = {"SHOP_DB": str(folder / "shop.sqlite3"), "PORT": port}
-        if framework in COMPILED:
+        if framework in (*COMPILED, *MAVEN):
             super().__init__(framework, folder / "shop.log", environment)
             self._command = compiled(framework, version, self.port)
             return

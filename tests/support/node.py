@@ -16,6 +16,8 @@ SOURCE = ROOT / "clients/node"
 BULLMQ = ROOT / "clients/node-bullmq"
 BULL = ROOT / "clients/node-bull"
 EXAMPLES = ROOT / "clients/examples"
+PROTO = ROOT / "delivery/grpc/hookstation.proto"
+"""The build of the client copies it."""
 OLDEST = 18
 """The oldest version of Node.js that the client supports."""
 MADE_HERE = ("node_modules", "dist", "*.tgz")
@@ -30,7 +32,7 @@ def build_client() -> Path:
     Raises `Missing` without Node.js, npm, or a registry.
     """
     _need_node()
-    return once("node", _sources(SOURCE), _build_client)
+    return once("node", [*_sources(SOURCE), PROTO], _build_client)
 
 
 def build_bullmq() -> Path:
@@ -63,9 +65,12 @@ def build_example(name: str) -> Path:
     """Return a copy of an example's folder with its packages and the client installed."""
     packages = [packed(build_client())]
     sources = [*_sources(EXAMPLES / name), *_sources(SOURCE)]
-    if name == "bullmq":
+    if name in ("bull", "bullmq"):
         packages.append(packed(build_bullmq()))
         sources += _sources(BULLMQ)
+    if name == "bull":
+        packages.append(packed(build_bull()))
+        sources += _sources(BULL)
 
     def build(folder: Path) -> None:
         _copy(EXAMPLES / name, folder)
@@ -98,7 +103,7 @@ def run_tests(client: Path, folder: str, name: str = "*", **environment: str) ->
     """Run files of ``test`` of a built client with Node.js's test runner; all must pass."""
     files = sorted((client / "test" / folder).glob(f"{name}.test.mjs"))
     done = subprocess.run(
-        [_program("node"), "--test", *map(str, files)],
+        [program("node"), "--test", *map(str, files)],
         cwd=client,
         env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,
@@ -134,7 +139,7 @@ def compile_all(client: Path, folder: Path) -> None:
     (folder / "package.json").write_text('{"type": "module"}')
     (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": options}))
     done = subprocess.run(
-        [_program("node"), str(client / "node_modules/typescript/bin/tsc"), "-p", str(folder)],
+        [program("node"), str(client / "node_modules/typescript/bin/tsc"), "-p", str(folder)],
         capture_output=True,
         text=True,
         timeout=BUILD_S,
@@ -142,7 +147,7 @@ def compile_all(client: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     found = shutil.which(name)
     assert found is not None
     return found
@@ -151,7 +156,7 @@ def _program(name: str) -> str:
 def npm(folder: Path, *arguments: str) -> str:
     """Return the standard output of npm; raises `Missing` if it does not reach its registry."""
     done = subprocess.run(
-        [_program("npm"), *arguments, *QUIET],
+        [program("npm"), *arguments, *QUIET],
         cwd=folder,
         env={**os.environ, "npm_config_update_notifier": "false"},
         capture_output=True,
@@ -167,7 +172,7 @@ def npm(folder: Path, *arguments: str) -> str:
 def _need_node() -> None:
     need("node", "npm")
     version = subprocess.run(
-        [_program("node"), "--version"], capture_output=True, text=True, check=True
+        [program("node"), "--version"], capture_output=True, text=True, check=True
     )
     major = int(version.stdout.strip().removeprefix("v").partition(".")[0])
     if major < OLDEST:

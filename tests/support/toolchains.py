@@ -1,6 +1,7 @@
 """Build the compiled clients and their programs into ``.clients``, once per state of their sources.
 
-Nothing is downloaded: the clients need only the standard library of their language.
+The clients need only the standard library of their language. Only their gRPC streams, and the
+examples that Maven builds, need libraries, which are downloaded.
 """
 
 import fcntl
@@ -19,13 +20,34 @@ ROOT = Path(settings.BASE_DIR)
 BUILT = ROOT / ".clients"
 GO = ROOT / "clients/go"
 GO_ENVIRONMENT = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
+GO_GRPC = GO / "grpc"
+GO_GRPC_ENVIRONMENT = {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
 JAVA = ROOT / "clients/java"
+JAVA_GRPC = ROOT / "clients/java-grpc"
+PROTO = ROOT / "delivery/grpc/hookstation.proto"
+UNREACHED = ("Could not transfer", "Network is unreachable", "Unknown host", "offline mode")
+"""What Maven says when it cannot reach its registry."""
 JAVAC = ("--release", "17", "-encoding", "UTF-8", "-Xlint:all", "-Werror")
 BUILD_S = 600.0
+MAVEN = ("mvn", "-q", "-B", "-Dmaven.test.skip=true", "-DincludeScope=runtime")
+MAVEN_PROJECT = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>hookstation.examples</groupId>
+  <artifactId>all</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <modules>
+    <module>client</module>
+    <module>example</module>
+  </modules>
+</project>
+"""
+"""Builds the client and an example together: the client is not in a Maven repository."""
 
 
 class Missing(Exception):
-    """This machine has no toolchain for the language."""
+    """This machine has no toolchain for the language, or cannot download what the program needs."""
 
 
 def need(*programs: str) -> None:
@@ -83,9 +105,30 @@ def build_go() -> Path:
     need("go")
 
     def build(folder: Path) -> None:
-        run(["go", "build", "-o", str(folder), "./internal/driver"], GO, GO_ENVIRONMENT)
+        command = ["go", "build", "-o", str(folder / "driver"), "./internal/driver/rest"]
+        run(command, GO, GO_ENVIRONMENT)
 
     return once("go", [*GO.rglob("*.go"), GO / "go.mod"], build)
+
+
+def need_go_grpc() -> None:
+    """Raise `Missing` unless the modules for the streams of the client for Go are here or come."""
+    need("go")
+    try:
+        run(["go", "mod", "download"], GO_GRPC, GO_GRPC_ENVIRONMENT)
+    except (AssertionError, subprocess.TimeoutExpired) as failed:
+        raise Missing(f"Go's modules cannot be downloaded: {failed}") from None
+
+
+def build_go_grpc() -> Path:
+    """Return the folder with ``driver`` and ``worker``, programs that receive over streams."""
+    need_go_grpc()
+
+    def build(folder: Path) -> None:
+        command = ["go", "build", "-o", str(folder), "./internal/driver", "./internal/worker"]
+        run(command, GO_GRPC, GO_GRPC_ENVIRONMENT)
+
+    return once("go-grpc", [*GO.rglob("*.go"), *GO.rglob("go.*")], build)
 
 
 def build_java() -> Path:
@@ -97,6 +140,51 @@ def build_java() -> Path:
         run(["javac", *JAVAC, "-d", str(folder / "classes"), *map(str, sources)], JAVA)
 
     return once("java", sources, build)
+
+
+def build_java_grpc() -> Path:
+    """Return the folder with ``jars``: of the client for Java, its streams, and what they need.
+
+    `build_java` builds the programs that run with it. Raises `Missing` without Maven or a registry.
+    """
+    need("java", "javac", "mvn")
+    build_java()
+    sources = [
+        path
+        for folder in (JAVA, JAVA_GRPC)
+        for path in [*folder.rglob("src/main/**/*"), *folder.glob("*.xml"), folder / "LICENSE"]
+        if path.is_file()
+    ]
+
+    def build(folder: Path) -> None:
+        source = folder / "source"
+        for path in (*sources, PROTO):
+            copy = source / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+        maven(source / JAVA_GRPC.relative_to(ROOT), "package", "dependency:copy-dependencies")
+        (folder / "jars").mkdir()
+        for jar in source.glob("clients/*/target/**/*.jar"):
+            shutil.copy(jar, folder / "jars")
+
+    return once("java-grpc", [*sources, PROTO], build)
+
+
+def maven(folder: Path, *goals: str) -> None:
+    """Build both artifacts of the client for Java; raises `Missing` without a registry."""
+    command = ["mvn", "-q", "-B", "-f", "both.xml", "-DincludeScope=runtime", *goals]
+    try:
+        run(command, folder)
+    except AssertionError as error:
+        if any(text in str(error) for text in UNREACHED):
+            raise Missing("Maven reaches no registry") from error
+        raise
+
+
+def java_path(*others: Path) -> str:
+    """The class path of the client for Java with its streams, its tests, and other folders."""
+    jars = build_java_grpc() / "jars"
+    return ":".join(map(str, [*others, BUILT / "java/classes", jars / "*"]))
 
 
 def build_go_example() -> Path:
@@ -120,6 +208,31 @@ def build_java_example() -> Path:
         run(["javac", *JAVAC, "-cp", str(client), "-d", str(folder), *map(str, sources)], JAVA)
 
     return once("java-example", [*sources, *(JAVA / "src/main").rglob("*.java")], build)
+
+
+def build_maven_example(name: str) -> Path:
+    """Return the folder ``target`` of an example that Maven builds, with its packages.
+
+    Raises `Missing` without JDK, Maven or Maven Central.
+    """
+    need("java", "javac", "mvn")
+    example = ROOT / "clients/examples" / name
+
+    def build(folder: Path) -> None:
+        for source, copy in ((JAVA, "client"), (example, "example")):
+            shutil.copytree(source, folder / copy, ignore=shutil.ignore_patterns("target"))
+        (folder / "pom.xml").write_text(MAVEN_PROJECT)
+        try:
+            run([*MAVEN, "package", "dependency:copy-dependencies"], folder)
+        except AssertionError as error:
+            if "Could not transfer" in str(error):
+                raise Missing("Maven does not reach Maven Central") from error
+            raise
+
+    own = [path for path in (example / "src").rglob("*") if path.is_file()]
+    client = [*(JAVA / "src/main").rglob("*.java"), JAVA / "pom.xml"]
+    built = once(f"maven-example-{name}", [*own, example / "pom.xml", *client], build)
+    return built / "example/target"
 
 
 def spark_jars(*names: str) -> list[Path]:

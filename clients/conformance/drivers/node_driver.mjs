@@ -1,13 +1,14 @@
 // The driver of the Node.js client. HOOKSTATION_NODE_CLIENT is the path of a client's module that
-// is built but not installed.
+// is built but not installed. With HOOKSTATION_GRPC_URL it receives and settles over gRPC streams.
 
 import { resolve } from "node:path";
 import { createInterface } from "node:readline";
+import { setTimeout as sleep } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 
 const built = process.env.HOOKSTATION_NODE_CLIENT;
 const client = built ? pathToFileURL(resolve(built)).href : "hookstation-client";
-const { Hookstation, HookstationError, SignatureError, verify } = await import(client);
+const { Hookstation, HookstationError, SignatureError, Stream, verify } = await import(client);
 
 const hooks = new Hookstation();
 
@@ -98,8 +99,63 @@ const operations = {
   verify: ({ secret, headers, ...said }) => ({ id: verify(secret, headers, bytesOf(said)) }),
 };
 
+/** Seconds without a message after which a receive over a stream ends. */
+const QUIET_S = 0.3;
+/** Opens a stream for the consumer of the last receive that was not refused. */
+let openAgain;
+
+async function receiveOverStream({ channel, consumer, max = 10, wait = 0, ...options }) {
+  const { worker_id: workerId, lease, resume } = options;
+  const asked = { credits: max, lease, workerId, resume };
+  const stream = await Stream.open(hooks, channel, consumer, asked);
+  const messages = [];
+  let next = stream.next();
+  while (messages.length < max) {
+    const patience = messages.length ? QUIET_S : Math.max(wait, QUIET_S);
+    const timer = new AbortController();
+    const late = sleep(patience * 1000, undefined, { signal: timer.signal }).catch(() => undefined);
+    const result = await Promise.race([next, late]);
+    timer.abort();
+    if (result === undefined || result.done) break;
+    messages.push(result.value);
+    next = stream.next();
+  }
+  const closed = stream.close();
+  // The broker may have sent more before it saw that.
+  for (let result = await next; !result.done; result = await stream.next()) {
+    messages.push(result.value);
+  }
+  await closed;
+  openAgain = () => Stream.open(hooks, channel, consumer);
+  for (const message of messages) {
+    if (message.bodyUrl) message.body = await hooks.body(message.id);
+  }
+  return { messages: messages.map(shown) };
+}
+
+/** Settles over a stream of its own, or over REST if another process received the message. */
+async function settledOverStream(action, ...given) {
+  if (openAgain === undefined) return settled(await hooks[action](...given));
+  const stream = await openAgain();
+  try {
+    return settled(await stream[action](...given));
+  } finally {
+    await stream.close();
+  }
+}
+
+if (hooks.grpc) {
+  Object.assign(operations, {
+    receive: receiveOverStream,
+    ack: ({ lease }) => settledOverStream("ack", lease),
+    nack: ({ lease, ...options }) => settledOverStream("nack", lease, options),
+    extend: ({ lease, seconds }) => settledOverStream("extend", lease, seconds),
+    release: ({ lease, ...options }) => settledOverStream("release", lease, options),
+  });
+}
+
 async function answer({ op, ...members }) {
-  if (op === "hello") return { ok: { client: "node", ops: Object.keys(operations) } };
+  if (op === "hello") return { ok: { client: hooks.grpc ? "node-grpc" : "node", ops: Object.keys(operations) } };
   try {
     return { ok: await operations[op](members) };
   } catch (error) {

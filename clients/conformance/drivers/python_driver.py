@@ -28,64 +28,64 @@ class Operations:
     """
 
     def __init__(self, hooks: Any) -> None:
-        self.hooks = hooks
+        self._hooks = hooks
 
     def create_channel(self, channel: str, settings: dict[str, Any]) -> Any:
-        return self.hooks.create_channel(channel, **settings)
+        return self._hooks.create_channel(channel, **settings)
 
     def register(self, channel: str, consumer: str, settings: dict[str, Any]) -> Any:
-        return self.hooks.register(channel, consumer, **settings)
+        return self._hooks.register(channel, consumer, **settings)
 
     def publish(
         self, channel: str, body: str | None = None, body_base64: str | None = None, **said: Any
     ) -> Any:
         said.setdefault("content_type", "application/json")
-        return self.hooks.publish(channel, bytes_of(body, body_base64), **said)
+        return self._hooks.publish(channel, bytes_of(body, body_base64), **said)
 
     def publish_batch(self, channel: str, messages: list[dict[str, Any]]) -> Any:
-        return self.hooks.publish_batch(channel, [Outgoing(**message) for message in messages])
+        return self._hooks.publish_batch(channel, [Outgoing(**message) for message in messages])
 
     def list_messages(self, channel: str) -> Any:
-        return self.hooks.messages(channel)
+        return self._hooks.messages(channel)
 
     def message(self, id: str) -> Any:
-        return self.hooks.message(id)
+        return self._hooks.message(id)
 
     def move(self, id: str, **said: Any) -> Any:
-        return self.hooks.move(id, **said)
+        return self._hooks.move(id, **said)
 
     def cancel(self, id: str) -> Any:
-        return self.hooks.cancel(id)
+        return self._hooks.cancel(id)
 
     def receive(self, channel: str, consumer: str, **said: Any) -> Any:
-        return self.hooks.receive_batch(channel, consumer, **said)
+        return self._hooks.receive_batch(channel, consumer, **said)
 
     def ack(self, lease: str) -> Any:
-        return self.hooks.ack(lease)
+        return self._hooks.ack(lease)
 
     def nack(self, lease: str, **said: Any) -> Any:
-        return self.hooks.nack(lease, **said)
+        return self._hooks.nack(lease, **said)
 
     def extend(self, lease: str, seconds: int) -> Any:
-        return self.hooks.extend(lease, seconds)
+        return self._hooks.extend(lease, seconds)
 
     def release(self, lease: str, **said: Any) -> Any:
-        return self.hooks.release(lease, **said)
+        return self._hooks.release(lease, **said)
 
     def dead_letters(self, channel: str, consumer: str) -> Any:
-        return self.hooks.dead_letters(channel, consumer)
+        return self._hooks.dead_letters(channel, consumer)
 
     def replay_delivery(self, id: str) -> Any:
-        return self.hooks.replay_delivery(id)
+        return self._hooks.replay_delivery(id)
 
     def put_schedule(self, channel: str, schedule: str, settings: dict[str, Any]) -> Any:
-        return self.hooks.schedules(channel).put(schedule, **settings)
+        return self._hooks.schedules(channel).put(schedule, **settings)
 
     def get_schedule(self, channel: str, schedule: str) -> Any:
-        return self.hooks.schedules(channel).get(schedule)
+        return self._hooks.schedules(channel).get(schedule)
 
     def delete_schedule(self, channel: str, schedule: str) -> Any:
-        return self.hooks.schedules(channel).delete(schedule)
+        return self._hooks.schedules(channel).delete(schedule)
 
     def verify(self, secret: str, headers: dict[str, str], body_base64: str) -> Any:
         return verify(secret, headers, bytes_of(None, body_base64))
@@ -143,22 +143,22 @@ def answered(name: str, run: Callable[..., Any], **arguments: Any) -> Any:
         raise Refused(code="bad_signature", status=0, detail=str(error)) from error
 
 
-def main(is_async: bool) -> None:
+def main(name: str, hooks: Any, operations: Operations) -> None:
+    """Serve the operations of a client under its name, and close it."""
     loop = asyncio.new_event_loop()
-    hooks: Any = AsyncHookstation() if is_async else Hookstation()
-    operations = Operations(hooks)
+    is_async = isinstance(hooks, AsyncHookstation)
     runners: dict[str, Callable[..., Any]] = {}
-    for name in vars(Operations):
-        if name.startswith("_"):
+    for operation in dir(operations):
+        run = getattr(operations, operation)
+        if operation.startswith("_") or not callable(run):
             continue
-        run = getattr(operations, name)
         if is_async:
             step = functools.partial(_finished, run)
             run = functools.partial(
                 lambda step, **said: loop.run_until_complete(step(**said)), step
             )
-        runners[name] = functools.partial(answered, name, run)
-    serve("python-asyncio" if is_async else "python", runners)
+        runners[operation] = functools.partial(answered, operation, run)
+    serve(name, runners)
     if is_async:
         loop.run_until_complete(hooks.close())
     else:
@@ -167,4 +167,5 @@ def main(is_async: bool) -> None:
 
 
 if __name__ == "__main__":
-    main("--asyncio" in sys.argv)
+    client: Any = AsyncHookstation() if "--asyncio" in sys.argv else Hookstation()
+    main("python-asyncio" if "--asyncio" in sys.argv else "python", client, Operations(client))

@@ -295,12 +295,13 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     const delay = job.delay ?? opts.delay ?? 0;
     const due = children ? PARKED_MS : delay;
     const [made, isDuplicate] = await queue.publish(posted, due, priorityOf(opts.priority ?? 0));
+    // Before its parent waits for it: a job that has another parent is refused.
+    if (isDuplicate && parentKey) await this.flows.adopt(queue, made, job.parent, parentKey);
     if (isChild) {
       const child = nodeKeyOf(queue.prefix, queue.name, made);
       await this.flows.addChild(parentKey, child);
     }
     if (isDuplicate) {
-      if (parentKey) await this.flows.adopt(queue, made, job.parent, parentKey);
       queue.tell({ event: "duplicated", jobId: made });
       return made;
     }
@@ -585,7 +586,7 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   async moveJobFromActiveToWait(jobId: string, token?: string): Promise<number> {
     const events = [{ event: "waiting", jobId, prev: "active" }];
     await this.giveBack(jobId, token, "moveJobFromActiveToWait", 0, false, {}, events);
-    return this.getRateLimitTtl();
+    return Math.max(0, await this.getRateLimitTtl());
   }
 
   async moveToWaitingChildren(jobId: string, token: string): Promise<boolean> {
@@ -706,6 +707,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     if (known.shown !== outcome || !known.found.delivery) {
       throw jobError(ErrorCode.JobNotInState, id, "reprocessJob", outcome);
     }
+    const posted = await this.queue.posted(known.found);
+    await this.flows.rejoin(this.queue, id, posted, known.state);
     await this.queue.change(known.found.log, (before) => {
       return {
         state: {
@@ -913,7 +916,7 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
 
   private async family(jobId: string): Promise<ReturnType<Flows["family"]>> {
     const known = await this.queue.job(jobId);
-    if (!known) throw jobError(ErrorCode.JobNotExist, jobId, "getDependencies");
+    if (!known) return { processed: {}, ignored: {}, failed: [], unprocessed: [] };
     return this.flows.family(await this.queue.posted(known.found), known.state);
   }
 
@@ -921,16 +924,16 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
 
   async retryFinishedJobs(
     outcome: "completed" | "failed" = "failed",
-    count = 1_000,
+    _count = 1_000,
     timestamp = Date.now(),
   ): Promise<number> {
     const all = await this.queue.list([outcome]);
-    const due = all.filter(({ at }) => at <= timestamp).slice(0, count);
-    for (const { id } of due) {
-      const job = { id } as MinimalJob;
-      await this.retryFinishedJob(job, outcome).catch(ignoreGone);
+    // All in one call: in the next one, those that have ended again would be retried again.
+    for (const { id, at } of all) {
+      if (at > timestamp) continue;
+      await this.retryFinishedJob({ id } as MinimalJob, outcome).catch(ignoreGone);
     }
-    return due.length === count ? 1 : 0;
+    return 0;
   }
 
   async promoteJobs(count = 1_000): Promise<number> {
@@ -950,7 +953,9 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   async drain(delayed: boolean): Promise<void> {
     await this.queue.ready();
     const states: Shown[] = ["waiting", "prioritized"];
-    await this.queue.cancel(await this.queue.list(delayed ? [...states, "delayed"] : states));
+    if (delayed) states.push("delayed");
+    // A parent in this queue waits for nothing after its children, and is removed, too.
+    while (await this.flows.leave(this.queue, await this.queue.cancel(await this.queue.list(states))));
   }
 
   async cleanJobsByState(state: string, timestamp: number, limit = 0): Promise<string[]> {
@@ -964,7 +969,11 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
       ({ at, added }) => (isFinished ? at : added) <= timestamp,
     );
     const some = limit > 0 ? listed.slice(0, limit) : listed;
-    if (!isFinished) return (await this.queue.cancel(some)).map(({ id }) => id);
+    if (!isFinished) {
+      const removed = await this.queue.cancel(some);
+      await this.flows.leave(this.queue, removed);
+      return removed.map(({ id }) => id);
+    }
     await this.queue.hide(some.map(({ message }) => message));
     this.queue.tell({ event: "cleaned", count: String(some.length) });
     return some.map(({ id }) => id);
@@ -985,9 +994,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
       await this.queue.hooks.cancel(held.message).catch(ignoreConflict);
       this.queue.drop(held);
     }
-    await this.queue.cancel(
-      await this.queue.list(["waiting", "prioritized", "delayed", "waiting-children"]),
-    );
+    const all: Shown[] = ["waiting", "prioritized", "delayed", "waiting-children"];
+    await this.flows.leave(this.queue, await this.queue.cancel(await this.queue.list(all)));
     await this.schedulers.removeAll();
     await this.queue.hideAll();
     await this.pause(false);
@@ -1134,7 +1142,9 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   }
 
   async getRateLimitTtl(maxJobs?: number): Promise<number> {
-    return this.limiter ? this.limiter.ttl(maxJobs) : 0;
+    if (this.limiter) return this.limiter.ttl(maxJobs);
+    // BullMQ's value for a queue without a limit.
+    return maxJobs ? 0 : -2;
   }
 
   async setRateLimit(): Promise<void> {

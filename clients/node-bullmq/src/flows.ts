@@ -4,9 +4,9 @@ import { ErrorCode, type JobJson } from "bullmq";
 import { Conflict, NotFound } from "hookstation-client";
 
 import { jobError } from "./errors.js";
-import { type Held, parentOf, type Posted, type State } from "./job.js";
+import { type Held, parentOf, type Posted, readPosted, type State } from "./job.js";
 import { PREFIX } from "./names.js";
-import { type BrokerQueue, type Event, type Found, PARKED_MS } from "./queue.js";
+import { type BrokerQueue, type Event, type Found, type Listed, PARKED_MS } from "./queue.js";
 
 /** The key of a job: its queue's qualified name, and its id. */
 export function keyOf(prefix: string, queue: string, id: string): string {
@@ -63,7 +63,7 @@ export class Flows {
     const posted = await queue.posted(known.found);
     const former = parentOf(posted, known.state);
     if (former && former !== parentKey && (await this.parent(former))) {
-      throw jobError(ErrorCode.ParentJobCannotBeReplaced, former, "addJob");
+      throw jobError(ErrorCode.ParentJobCannotBeReplaced, parentKey, "addJob");
     }
     const state = await queue.change(known.found.log, (before) => ({
       state: { ...before, isOrphan: false, parent, parentKey },
@@ -71,6 +71,22 @@ export class Flows {
     if (state.outcome === "completed") {
       await this.resolve(queue, { id, posted }, "completed", state, false);
     }
+  }
+
+  /** Let the parent of a job that is retried wait for it again. */
+  async rejoin(queue: BrokerQueue, id: string, posted: Posted, state: State): Promise<void> {
+    const parentKey = parentOf(posted, state);
+    const known = parentKey === undefined ? undefined : await this.parent(parentKey);
+    if (!known) return;
+    const child = keyOf(queue.prefix, queue.name, id);
+    await known.queue.change(known.found.log, (before) => {
+      const { [child]: result, ...processed } = before.processed ?? {};
+      const { [child]: reason, ...ignored } = before.ignored ?? {};
+      const failed = before.failed?.filter((one) => one !== child);
+      const isKnown = result !== undefined || reason !== undefined;
+      if (!isKnown && failed?.length === before.failed?.length) return undefined;
+      return { state: { ...before, processed, ignored, failed } };
+    });
   }
 
   /** The children that have not ended. */
@@ -173,6 +189,32 @@ export class Flows {
       await this.release(known.queue, known.found.log, posted, known.found.message.id);
     }
     return isPending;
+  }
+
+  /**
+   * Let the parents of removed jobs no longer wait for them; whether one of the parents is in the
+   * same queue.
+   */
+  async leave(queue: BrokerQueue, removed: readonly Listed[]): Promise<boolean> {
+    // A child of a flow has an id of its own. The bodies of other jobs are not read.
+    const own = removed.filter(({ id, message }) => id !== message);
+    const parents = await Promise.all(
+      own.map(async ({ id, message }) => {
+        const posted = readPosted(await queue.hooks.body(message), "", 0);
+        const { state } = await queue.latest(queue.logOf(id, posted.generation ?? 0));
+        return parentOf(posted, state);
+      }),
+    );
+    let isHere = false;
+    // One after the other: siblings change the state of the same parent.
+    for (const [index, { id }] of own.entries()) {
+      const parentKey = parents[index];
+      if (!parentKey || !(await this.parent(parentKey))) continue;
+      await this.forget(parentKey, keyOf(queue.prefix, queue.name, id));
+      const { prefix, queueName } = parseKey(parentKey);
+      if (prefix === queue.prefix && queueName === queue.name) isHere = true;
+    }
+    return isHere;
   }
 
   /** Remove the children of a job; false, and nothing is removed, while one of them is active. */

@@ -5,6 +5,7 @@ import { randomUUID } from "node:crypto";
 import { Addresses } from "./addresses.js";
 import { type Call, given, jsonCall, milliseconds, type Parameter, pathOf } from "./calls.js";
 import { Delivery, type NackOptions, type ReleaseOptions } from "./delivery.js";
+import { targetOf } from "./grpc.js";
 import {
   type BatchResult,
   batchResultOf,
@@ -47,6 +48,12 @@ export interface ClientOptions {
   timeout?: number;
   /** Maximum number of retries of a request, if retrying is safe; by default 6. */
   retries?: number;
+  /**
+   * Address of the broker's gRPC server, `grpc://host:port` or, for TLS, `grpcs://host:port`; by
+   * default `HOOKSTATION_GRPC_URL`. Workers receive over it. Needs `@grpc/grpc-js` and
+   * `@grpc/proto-loader`.
+   */
+  grpc?: string;
   /** Replaces the global `fetch`, for example for certificates or proxies. */
   fetch?: typeof fetch;
 }
@@ -133,6 +140,10 @@ export interface RequestOptions {
 export class Hookstation {
   /** The addresses, without a trailing slash. */
   readonly urls: readonly string[];
+  /** The API key. */
+  readonly key: string;
+  /** The address of the broker's gRPC server; empty without one. */
+  readonly grpc: string;
   private readonly transport: Transport;
 
   constructor(options?: ClientOptions);
@@ -153,6 +164,9 @@ export class Hookstation {
     }
     const key = options.key ?? process.env.HOOKSTATION_KEY;
     if (!key) throw new Error("Pass the key, or set HOOKSTATION_KEY.");
+    this.key = key;
+    this.grpc = options.grpc ?? process.env.HOOKSTATION_GRPC_URL ?? "";
+    if (this.grpc) targetOf(this.grpc);
     this.transport = new Transport({
       addresses: new Addresses(this.urls),
       key,
@@ -456,7 +470,10 @@ export class Hookstation {
   private async deliveryOf(one: Resource): Promise<Delivery> {
     const received = receivedOf(one);
     // The response does not contain large bodies.
-    if (one.body_url) received.body = await this.body(received.id);
+    if (received.bodyUrl) {
+      received.body = await this.body(received.id);
+      received.bodyUrl = "";
+    }
     return new Delivery(this, received);
   }
 
@@ -470,19 +487,23 @@ export class Hookstation {
     leases: Lease | Iterable<Lease>,
     fields: Settings = {},
   ): Promise<Settled> {
-    const listed =
-      typeof leases === "string" || !(Symbol.iterator in leases) ? [leases] : [...leases];
-    const names = listed.map((one) => (typeof one === "string" ? one : one.lease));
-    if (names.length > MAX_LEASES) {
-      throw new RangeError(`${names.length} leases in one call; the limit is ${MAX_LEASES}.`);
-    }
-    const said = { leases: names, ...given(fields) };
+    const said = { leases: namesOf(leases, MAX_LEASES), ...given(fields) };
     return settledOf(await this.json(jsonCall("POST", pathOf("leases", what), said)));
   }
 }
 
+/** Return the leases of one call. Throws RangeError if there are more than `most`. */
+export function namesOf(leases: Lease | Iterable<Lease>, most: number): string[] {
+  const listed =
+    typeof leases === "string" || !(Symbol.iterator in leases) ? [leases] : [...leases];
+  if (listed.length > most) {
+    throw new RangeError(`${listed.length} leases in one call; the limit is ${most}.`);
+  }
+  return listed.map((one) => (typeof one === "string" ? one : one.lease));
+}
+
 /** An error's text as the broker takes it: 300 characters, no control characters or half pairs. */
-function lineOf(error: string): string {
+export function lineOf(error: string): string {
   return [...error.replace(/[\p{Cc}\p{Cs}]+/gu, " ")].slice(0, MAX_ERROR).join("");
 }
 

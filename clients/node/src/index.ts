@@ -42,6 +42,7 @@ export type {
   Settings,
   Settled,
 } from "./models.js";
+export { Stream, type StreamOptions } from "./stream.js";
 export { Schedules, type ScheduleSettings } from "./schedules.js";
 export { Worker, type Handler, type WorkerOptions } from "./worker.js";
 export {

@@ -82,6 +82,11 @@ export interface ReceivedMessage {
   contentType: string;
   headers: Record<string, string>;
   body: Buffer;
+  /**
+   * Where the body is, if a `Stream` did not bring it because it is large; `Hookstation.body`
+   * returns it. Empty otherwise.
+   */
+  bodyUrl: string;
 }
 
 /** Return the bytes of a body and their content type. */
@@ -181,6 +186,7 @@ export function receivedOf(found: Resource): ReceivedMessage {
       typeof found.body_base64 === "string"
         ? Buffer.from(found.body_base64, "base64")
         : Buffer.from(found.body ?? ""),
+    bodyUrl: found.body_url ?? "",
   };
 }
 

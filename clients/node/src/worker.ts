@@ -4,7 +4,7 @@ import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { type Hookstation, MAX_LEASES } from "./client.js";
-import type { Delivery, NackOptions } from "./delivery.js";
+import type { Delivery, NackOptions, ReleaseOptions } from "./delivery.js";
 import {
   ConnectionFailed,
   RateLimited,
@@ -12,7 +12,10 @@ import {
   Retry,
   Unavailable,
 } from "./errors.js";
+import { loadLibrary } from "./grpc.js";
 import type { Logger } from "./logging.js";
+import type { Settled } from "./models.js";
+import { MAX_CREDITS, Stream } from "./stream.js";
 
 const CONCURRENCY = 8;
 const LEASE_S = 30;
@@ -22,6 +25,8 @@ const SHUTDOWN_TIMEOUT_S = 30;
 const MAX_WORKER_ID = 64;
 /** Pause after a receive call whose retries failed. */
 const AFTER_FAILURE_S = 2;
+/** Seconds for which a worker uses the REST API after its stream has ended. */
+const STREAM_RETRY_S = 10;
 const SIGNALS = ["SIGTERM", "SIGINT"] as const;
 
 /** Options of a worker. */
@@ -46,6 +51,14 @@ export interface WorkerOptions {
   logger?: Logger;
 }
 
+/** What a worker does with a message that it has received. */
+interface Settlement {
+  action: "ack" | "nack" | "release";
+  options: NackOptions & ReleaseOptions;
+}
+
+const ACK: Settlement = { action: "ack", options: {} };
+
 /** Called for each message. */
 export type Handler = (delivery: Delivery) => unknown;
 
@@ -56,6 +69,10 @@ export type Handler = (delivery: Delivery) => unknown;
  * message. After `Retry` it is delivered again after that time; after `Reject` it is a dead letter
  * at once; any other error is a failed attempt. A handler that blocks the event loop for longer
  * than a lease loses the lease.
+ *
+ * If the client has the address of a gRPC server, and the gRPC libraries are installed, the worker
+ * receives and settles messages over one stream. While it cannot reach that server, it uses the
+ * REST API.
  */
 export class Worker {
   /** The id of this worker at the broker. */
@@ -64,6 +81,17 @@ export class Worker {
   private readonly held = new Map<string, Delivery>();
   private readonly running = new Set<Promise<void>>();
   private readonly stopping = new AbortController();
+  private stream: Stream | undefined;
+  /** Reads the stream; resolves with the error that ended it. */
+  private reading: Promise<unknown> = Promise.resolve();
+  /** How many messages the broker may still send on the stream. */
+  private credits = 0;
+  /** When a stream may be opened, by `performance.now()`. */
+  private streamAt = 0;
+  /** Settlements that the stream has not confirmed yet. */
+  private readonly settling = new Set<Promise<void>>();
+  /** Settlements that the stream did not confirm before it ended, and their leases. */
+  private readonly unconfirmed = new Map<string, Settlement & { leases: string[] }>();
   /** Wakes a worker that waits for a free place. */
   private wake = (): void => undefined;
 
@@ -97,9 +125,14 @@ export class Worker {
     const restore = this.options.handleSignals ? this.listen() : () => undefined;
     const heartbeat = setInterval(() => void this.extendLeases(), (this.options.lease / 3) * 1000);
     try {
-      while (!this.stopping.signal.aborted) await this.receive();
+      const hasStreams = this.hasStreams();
+      while (!this.stopping.signal.aborted) {
+        const isDue = hasStreams && performance.now() >= this.streamAt;
+        await (isDue ? this.receiveStream() : this.receive());
+      }
     } finally {
       await this.finish();
+      await this.endStream();
       clearInterval(heartbeat);
       restore();
     }
@@ -136,29 +169,135 @@ export class Worker {
       return;
     }
     if (this.stopping.signal.aborted) {
-      if (received.length) await this.settle(() => this.hooks.release(received));
+      if (received.length) await this.say(() => this.hooks.release(received));
       return;
     }
-    for (const delivery of received) {
-      this.held.set(delivery.lease, delivery);
-      const handling = this.handle(delivery).finally(() => {
-        this.running.delete(handling);
-        this.wake();
-      });
-      this.running.add(handling);
+    for (const delivery of received) this.start(delivery);
+  }
+
+  private hasStreams(): boolean {
+    if (!this.hooks.grpc) return false;
+    try {
+      loadLibrary();
+      return true;
+    } catch (error) {
+      this.options.logger.warn(`using the REST API: ${error}`);
+      return false;
     }
   }
 
+  /** Receive over a stream until it ends, the broker stops or this worker does. */
+  private async receiveStream(): Promise<void> {
+    const { lease, resume, sticky } = this.options;
+    const credits = this.free();
+    let stream: Stream;
+    try {
+      stream = await Stream.open(this.hooks, this.channel, this.consumer, {
+        credits,
+        lease,
+        workerId: this.workerId,
+        resume,
+        keys: sticky ? "sticky" : undefined,
+      });
+    } catch (error) {
+      if (!isPassing(error)) throw error;
+      this.leaveStream(error);
+      return;
+    }
+    this.options.resume = false;
+    this.stream = stream;
+    this.credits = credits;
+    this.grant();
+    this.reading = this.read(stream);
+    const stopped = new Promise<void>((resolve) => (this.wake = resolve));
+    if (!this.stopping.signal.aborted) await Promise.race([this.reading, stopped]);
+    if (this.stopping.signal.aborted) return;
+    await this.endStream();
+    this.leaveStream(await this.reading);
+  }
+
+  private async read(stream: Stream): Promise<unknown> {
+    try {
+      for await (const delivery of stream) {
+        this.credits -= 1;
+        if (this.stopping.signal.aborted) void this.settle(delivery, { ...ACK, action: "release" });
+        else this.start(delivery);
+      }
+      return undefined;
+    } catch (error) {
+      return error;
+    }
+  }
+
+  /**
+   * Use the REST API for a while. Its errors end the worker if they are not temporary; an open
+   * stream also ends because of one invalid settlement, such as an overlong delay.
+   */
+  private leaveStream(error: unknown): void {
+    this.streamAt = performance.now() + STREAM_RETRY_S * 1000;
+    const why = error === undefined ? "the broker stops" : error;
+    this.options.logger.warn(`the stream ended, using the REST API: ${why}`);
+  }
+
+  /** End the stream, and settle over the REST API what it has not settled. */
+  private async endStream(): Promise<void> {
+    await this.stream?.close();
+    await this.reading;
+    this.stream = undefined;
+    await Promise.all(this.settling);
+    const unconfirmed = [...this.unconfirmed.values()];
+    this.unconfirmed.clear();
+    for (const { action, options, leases } of unconfirmed) {
+      for (let start = 0; start < leases.length; start += MAX_LEASES) {
+        await this.say(() => this.hooks[action](leases.slice(start, start + MAX_LEASES), options));
+      }
+    }
+  }
+
+  /** Let the broker send as many messages as this worker can take. */
+  private grant(): void {
+    const more = this.free() - this.credits;
+    if (!this.stream || this.stopping.signal.aborted || more <= 0) return;
+    this.credits += more;
+    this.stream.grant(more);
+  }
+
+  private free(): number {
+    return Math.min(this.options.concurrency - this.running.size, MAX_CREDITS);
+  }
+
+  private start(delivery: Delivery): void {
+    this.held.set(delivery.lease, delivery);
+    const handling = this.handle(delivery).finally(() => {
+      this.running.delete(handling);
+      if (this.stream) this.grant();
+      else this.wake();
+    });
+    this.running.add(handling);
+  }
+
   private async handle(delivery: Delivery): Promise<void> {
-    let settle = (): Promise<unknown> => delivery.ack();
+    const settlement = await this.call(delivery);
+    this.held.delete(delivery.lease);
+    await this.settle(delivery, settlement);
+  }
+
+  private async call(delivery: Delivery): Promise<Settlement> {
+    if (delivery.bodyUrl) {
+      try {
+        delivery.body = await this.hooks.body(delivery.id);
+        delivery.bodyUrl = "";
+      } catch (error) {
+        this.options.logger.warn(`cannot get the body of ${delivery.id}: ${error}`);
+        return { action: "release", options: { delay: AFTER_FAILURE_S } };
+      }
+    }
     try {
       await this.handler(delivery);
+      return ACK;
     } catch (error) {
-      const refused = this.refusal(delivery, error);
-      settle = () => delivery.nack(refused);
+      return { action: "nack", options: this.refusal(delivery, error) };
     }
-    this.held.delete(delivery.lease);
-    await this.settle(settle);
   }
 
   private refusal(delivery: Delivery, error: unknown): NackOptions {
@@ -171,7 +310,30 @@ export class Worker {
     return { error: String(error) };
   }
 
-  private async settle(call: () => Promise<unknown>): Promise<void> {
+  /** Settle a message. Over a stream, the broker's confirmation is not awaited. */
+  private async settle(delivery: Delivery, settlement: Settlement): Promise<void> {
+    const { action, options } = settlement;
+    if (!this.stream) {
+      await this.say(() => delivery[action](options));
+      return;
+    }
+    const settling = this.stream[action](delivery, options).then(
+      ({ failed }) => {
+        const [reason] = Object.values(failed);
+        if (reason) this.options.logger.warn(`the lease of ${delivery.id} is lost: ${reason}`);
+      },
+      () => {
+        const key = JSON.stringify(settlement);
+        const alike = this.unconfirmed.get(key) ?? { ...settlement, leases: [] };
+        alike.leases.push(delivery.lease);
+        this.unconfirmed.set(key, alike);
+      },
+    );
+    this.settling.add(settling);
+    void settling.then(() => this.settling.delete(settling));
+  }
+
+  private async say(call: () => Promise<unknown>): Promise<void> {
     try {
       await call();
     } catch (error) {
@@ -185,7 +347,7 @@ export class Worker {
     for (let start = 0; start < leases.length; start += MAX_LEASES) {
       try {
         const some = leases.slice(start, start + MAX_LEASES);
-        const { failed } = await this.hooks.extend(some, this.options.lease);
+        const { failed } = await this.extend(some);
         for (const [lease, reason] of Object.entries(failed)) {
           const lost = this.held.get(lease);
           this.held.delete(lease);
@@ -195,6 +357,18 @@ export class Worker {
         this.options.logger.warn(`cannot extend leases: ${error}`);
       }
     }
+  }
+
+  private async extend(leases: string[]): Promise<Settled> {
+    const { stream } = this;
+    if (stream) {
+      try {
+        return await stream.extend(leases, this.options.lease);
+      } catch {
+        // The stream has ended.
+      }
+    }
+    return this.hooks.extend(leases, this.options.lease);
   }
 
   private async finish(): Promise<void> {

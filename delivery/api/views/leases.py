@@ -11,7 +11,6 @@ from rest_framework.response import Response
 from channels_app.api.base import ApiView
 from delivery.api import bodies, documents, pull
 from delivery.core.outcome import Outcome
-from delivery.pull import leasing
 
 
 class ReceiveView(ApiView):
@@ -30,9 +29,6 @@ class ReceiveView(ApiView):
         """
         read = request._request.read
         return Response(pull.receive(self.caller, request.META, read, channel, client_id))
-
-
-TOO_LONG = "too_long"
 
 
 class AckView(ApiView):
@@ -76,10 +72,7 @@ class ReleaseView(ApiView):
 
         Up to twenty times this counts as no failure; after that the message becomes a dead letter.
         """
-        asked = bodies.read(request, bodies.RELEASE)
-        asked["error"] = "Its worker released it."
-        asked = {"delay_s": 0.0} | asked
-        return Response(pull.ended(self.caller, asked, Outcome.INTERRUPTED))
+        return Response(pull.released(self.caller, bodies.read(request, bodies.RELEASE)))
 
 
 class ExtendView(ApiView):
@@ -90,9 +83,4 @@ class ExtendView(ApiView):
     @documents.extend_leases
     def post(self, request: Request) -> Response:
         """Extend leases to `lease_s` seconds from now, up to twelve hours in all."""
-        asked = bodies.read(request, bodies.EXTEND)
-        mine, failed = pull.known(self.caller, asked["leases"])
-        lease_ms = int(asked.get("lease_s", pull.LEASE_S) * 1000)
-        done, too_long = leasing.extend(mine, lease_ms)
-        failed |= {mine[lease]: TOO_LONG for lease in too_long}
-        return Response(pull.result(mine, done, failed))
+        return Response(pull.extended(self.caller, bodies.read(request, bodies.EXTEND)))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import CommandParser
 from django.db import connection
 
@@ -46,6 +47,8 @@ class Command(BaseCommand):
         try:
             if role != "worker":
                 wanted.append(self._web(bind))
+                if settings.ENVIRONMENT.grpc_address:
+                    wanted.append(self._grpc(settings.ENVIRONMENT.grpc_address))
             if role != "web":
                 wanted.append(self._worker())
         except children.Unusable as error:
@@ -61,6 +64,13 @@ class Command(BaseCommand):
         processes, threads = children.web_workers(), children.web_threads()
         self.stdout.write(f"web     {bind.url} (processes: {processes}, threads: {threads})")
         return children.web(bind)
+
+    def _grpc(self, text: str) -> Child:
+        bind = children.Bind.parse(text)
+        child = children.grpc(bind)
+        bind.check_free()
+        self.stdout.write(f"grpc    {bind}")
+        return child
 
     def _worker(self) -> Child:
         self.stdout.write(f"worker  {_database()} (pumps: {conf().pumps})")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hookstation_client import Hookstation
 
+from tests.support import streams
 from tests.support.broker import Broker, running
 
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_LONG_POLLS": "8"}
@@ -15,7 +16,7 @@ SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_LONG_POLLS": "8"}
 def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Broker]:
     with (
         django_db_blocker.unblock(),
-        running(tmp_path_factory.mktemp("client"), **SETTINGS) as started,
+        running(tmp_path_factory.mktemp("client"), **SETTINGS, **streams.setting()) as started,
     ):
         yield started
 
@@ -34,7 +35,9 @@ def hooks(broker: Broker, key: str) -> Iterator[Hookstation]:
 @pytest.fixture
 def channel(hooks: Hookstation, request: pytest.FixtureRequest) -> str:
     """A channel that no other test uses."""
-    name = request.node.name.removeprefix("test_").replace("_", "-").replace("[", ".")
-    name = name.rstrip("]")[:100]
+    # Modules that import a test of another one have one of the same name.
+    names = [request.path.stem, request.node.name]
+    name = ".".join(one.removeprefix("test_") for one in names)
+    name = name.replace("_", "-").replace("[", ".").rstrip("]")[:100]
     hooks.create_channel(name)
     return str(name)

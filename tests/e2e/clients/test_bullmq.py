@@ -1,4 +1,4 @@
-"""BullMQ and Bull on a real broker: the packages' own tests, and the example before and after."""
+"""BullMQ and Bull on a real broker: tests of the packages, and examples before and after."""
 
 import json
 import os
@@ -73,14 +73,15 @@ def environment(
         yield version | {"REDIS_PORT": str(port)}
 
 
+@pytest.mark.parametrize("example", ["bull", "bullmq"])
 def test_the_letters_of_the_example_are_sent_once(
-    environment: Mapping[str, str], tmp_path: Path
+    example: str, environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     letters = tmp_path / "letters.txt"
-    shared = {**environment, "SHOP_QUEUE": "ShopLetters", "SHOP_LETTERS": str(letters)}
+    shared = {**environment, "SHOP_QUEUE": f"ShopLetters-{example}", "SHOP_LETTERS": str(letters)}
     script = f"{environment['VERSION']}.mjs"
-    worker = Program("bullmq", tmp_path / "worker.log", shared, script)
-    shop = Program("bullmq", tmp_path / "shop.log", shared, script)
+    worker = Program(example, tmp_path / "worker.log", shared, script)
+    shop = Program(example, tmp_path / "shop.log", shared, script)
     worker.start("work")
     try:
         printed = shop.run("add", "1", "4").splitlines()

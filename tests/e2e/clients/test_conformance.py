@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from tests.support import conformance
+from tests.support import conformance, streams
 from tests.support.broker import running
 from tests.support.conformance import DRIVERS, FAKETIME, FOLDER, ROOT, SCENARIOS, Result, Suite
 
@@ -23,7 +23,8 @@ def suite(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Suite]:
     folder = tmp_path_factory.mktemp("broker")
-    with django_db_blocker.unblock(), running(folder) as broker:
+    with django_db_blocker.unblock(), running(folder, **streams.setting()) as broker:
+        streams.wait_for_grpc(broker)
         suite = Suite(broker)
         yield suite
         suite.close()

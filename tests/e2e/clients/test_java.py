@@ -24,6 +24,7 @@ def java() -> list[str]:
     return ["java", "-cp", str(toolchains.build_java() / "classes"), TESTS]
 
 
+@pytest.fixture
 def environment(broker: Broker, key: str) -> dict[str, str]:
     """Nothing listens at the first address: every call goes on with the second one."""
     url = f"http://127.0.0.1:1,http://127.0.0.1:{broker.port}"
@@ -31,22 +32,22 @@ def environment(broker: Broker, key: str) -> dict[str, str]:
 
 
 def test_workers_settle_by_the_results_of_their_handlers(
-    broker: Broker, key: str, java: list[str]
+    java: list[str], environment: dict[str, str]
 ) -> None:
-    said = toolchains.run(java, JAVA, environment(broker, key))
+    said = toolchains.run(java, JAVA, environment)
 
     assert "FAIL" not in said
     assert said.count("PASS") >= 10
 
 
 def test_sigterm_ends_a_worker_when_its_handlers_have_ended(
-    broker: Broker, key: str, java: list[str], hooks: Hookstation, channel: str
+    java: list[str], environment: dict[str, str], hooks: Hookstation, channel: str
 ) -> None:
     hooks.register(channel, "packing")
     sent = hooks.publish(channel, b"x")
     process: Any = subprocess.Popen(
         [*java, channel],
-        env=os.environ | environment(broker, key),
+        env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -78,6 +78,23 @@ def test_worker_acknowledges_retries_and_rejects(hooks: Hookstation, channel: st
     }
 
 
+def test_a_refused_settlement_does_not_end_the_worker(hooks: Hookstation, channel: str) -> None:
+    hooks.register(channel, "all")
+    hooks.publish_batch(channel, [Outgoing("bad"), Outgoing("good")])
+    handled: list[bytes] = []
+
+    def handle(delivery: Delivery) -> None:
+        handled.append(delivery.body)
+        if delivery.body == b"bad":
+            raise Retry(after=1e9)  # longer than the broker allows
+
+    run_until(
+        Worker(hooks, channel, "all", handle, concurrency=1, wait=1),
+        lambda: b"good" in handled and "Delivered" in states(hooks, channel),
+        "the worker has ended",
+    )
+
+
 def test_worker_extends_leases_and_runs_several_at_once(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(4)])
@@ -109,7 +126,9 @@ def test_asyncio_worker_runs_tasks(hooks: Hookstation, channel: str) -> None:
     calls: list[bytes] = []
 
     async def work() -> None:
-        async with AsyncHookstation(hooks.url, key=hooks.key, timeout=60) as client:
+        async with AsyncHookstation(
+            hooks.url, key=hooks.key, timeout=60, grpc=hooks.grpc
+        ) as client:
             all_there = asyncio.Event()
 
             async def handle(delivery: Any) -> None:
@@ -157,6 +176,7 @@ def client_process(
             "PYTHONPATH": str(ROOT / "clients/python/src"),
             "HOOKSTATION_URL": hooks.url,
             "HOOKSTATION_KEY": hooks.key,
+            "HOOKSTATION_GRPC_URL": hooks.grpc,
         },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -188,6 +208,32 @@ def test_a_stopped_worker_finishes_running_handlers(hooks: Hookstation, channel:
         ended = worker.wait(PATIENCE_S)
 
     assert (ended, said) == (0, ["done", "ended"])
+    assert states(hooks, channel) == ["Delivered", "Queued"]
+
+
+STOPPED_BY_ITS_HANDLER = """
+import os, signal, sys
+from hookstation_client import Hookstation, Worker
+
+def handle(delivery):
+    print("begun", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+Worker(Hookstation(timeout=60), sys.argv[1], "all", handle, concurrency=1, wait=1).run()
+print("ended", flush=True)
+"""
+
+
+def test_no_message_is_received_after_a_signal(hooks: Hookstation, channel: str) -> None:
+    """Not even if the handler ends before the main thread has handled the signal."""
+    hooks.register(channel, "all")
+    hooks.publish_batch(channel, [Outgoing("one"), Outgoing("two")])
+
+    with client_process(hooks, STOPPED_BY_ITS_HANDLER, channel) as worker:
+        said = [line_of(worker), line_of(worker)]
+        ended = worker.wait(PATIENCE_S)
+
+    assert (ended, said) == (0, ["begun", "ended"])
     assert states(hooks, channel) == ["Delivered", "Queued"]
 
 

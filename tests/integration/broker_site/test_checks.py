@@ -85,6 +85,25 @@ def test_public_url(url: str, bad: int, environment: Any) -> None:
     assert ids(checks.public_url()) == ["hookstation.E004"] * bad
 
 
+@pytest.mark.parametrize(
+    ("address", "certificate", "bad"),
+    [
+        ("", "", 0),
+        ("127.0.0.1:9090", "", 0),
+        ("[::1]:9090", "", 0),
+        ("9090", "", 0),
+        ("0.0.0.0:9090", "", 1),
+        ("[::]:9090", "", 1),
+        ("hooks.example.com:9090", "", 1),
+        ("0.0.0.0:9090", "/etc/chain.pem", 0),
+    ],
+)
+def test_grpc_without_tls(address: str, certificate: str, bad: int, environment: Any) -> None:
+    environment(grpc_address=address, grpc_certificate=certificate)
+
+    assert ids(checks.grpc_without_tls()) == ["hookstation.W005"] * bad
+
+
 @pytest.mark.trap("a lease shorter than the timeout")
 def test_a_lease_grace_that_is_too_short_is_an_error(environment: Any) -> None:
     environment(lease_grace_ms=checks.MIN_LEASE_GRACE_MS - 1)

@@ -10,11 +10,16 @@ from django.conf import settings
 ROOT = Path(settings.BASE_DIR)
 EXAMPLES = ROOT / "clients/examples"
 LOOKALIKES = {
+    "aws-sdk-go": "before.env",
+    "aws-sdk-java": "before.env",
+    "aws-sdk-js": "before.env",
     "boto3": "before.env",
+    "bull": "before.mjs",
     "bullmq": "before.mjs",
     "celery": "before.py",
     "celery-sqs": "before.env",
     "django-q2": "before.env",
+    "sqs-consumer": "before.env",
 }
 """The one file that differs in each example; all other files are the same before and after."""
 
@@ -50,18 +55,24 @@ def test_the_celery_example_differs_in_the_import() -> None:
     assert new == old.replace("from celery", "from hookstation_client.celery")
 
 
-def test_bullmqs_line_is_the_import() -> None:
-    (old,), (new,) = changes("bullmq")
-    assert old.startswith("import {")
-    assert old.endswith(' from "bullmq";')
-    assert new == old.replace('"bullmq"', '"@hookstation/bullmq"')
+@pytest.mark.parametrize("package", ["bull", "bullmq"])
+def test_the_job_queues_differ_in_the_import(package: str) -> None:
+    (old,), (new,) = changes(package)
+    assert old.startswith("import ")
+    assert old.endswith(f' from "{package}";')
+    assert new == old.replace(f'"{package}"', f'"@hookstation/{package}"')
 
 
-@pytest.mark.parametrize("folder", ["boto3", "celery-sqs", "django-q2"])
+@pytest.mark.parametrize(
+    "folder", [name for name, file in LOOKALIKES.items() if file == "before.env"]
+)
 def test_the_sqs_examples_differ_in_the_endpoint(folder: str) -> None:
     assert changes(folder) == ([], ["AWS_ENDPOINT_URL_SQS=http://127.0.0.1:8000"])
-    code = "".join(path.read_text() for path in (EXAMPLES / folder).rglob("*.py"))
-    assert not re.search("hookstation|endpoint_url", code, re.IGNORECASE)
+    files = {path for path in (EXAMPLES / folder).rglob("*") if "node_modules" not in path.parts}
+    programs = [path for path in files if path.suffix in {".py", ".mjs", ".go", ".java"}]
+    assert programs
+    code = "".join(path.read_text() for path in programs)
+    assert not re.search("hookstation|endpoint_?(url|override)|BaseEndpoint", code, re.IGNORECASE)
 
 
 @pytest.mark.parametrize("folder", sorted(folders()))

@@ -1,11 +1,20 @@
 """The Go client as a package: its unit tests, its imports, and the names in its guide."""
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.support import toolchains
-from tests.support.toolchains import GO, GO_ENVIRONMENT, ROOT
+from tests.support.toolchains import (
+    GO,
+    GO_ENVIRONMENT,
+    GO_GRPC,
+    GO_GRPC_ENVIRONMENT,
+    ROOT,
+    Missing,
+)
 
 GUIDE = ROOT / "docs/clients/go.md"
 
@@ -23,7 +32,46 @@ def test_unit_tests_pass_and_vet_finds_nothing() -> None:
         ["go", "test", "-count=1", "-v", "-skip", "Worker", "."], GO, GO_ENVIRONMENT
     )
 
-    assert len(re.findall(r"^--- PASS", said, re.MULTILINE)) >= 30, said
+    assert len(re.findall(r"^--- PASS", said, re.MULTILINE)) >= 35, said
+
+
+@pytest.fixture
+def _modules() -> None:
+    try:
+        toolchains.need_go_grpc()
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.slow("go compiles the module and its tests")
+@pytest.mark.usefixtures("_modules")
+def test_unit_tests_of_streams_pass_and_vet_finds_nothing() -> None:
+    toolchains.run(["go", "vet", "./..."], GO_GRPC, GO_GRPC_ENVIRONMENT)
+
+    said = toolchains.run(
+        ["go", "test", "-count=1", "-v", "-skip", "TestWorker$|Streaming", "."],
+        GO_GRPC,
+        GO_GRPC_ENVIRONMENT,
+    )
+
+    assert len(re.findall(r"^--- PASS", said, re.MULTILINE)) >= 6, said
+
+
+@pytest.mark.slow("go compiles the compiler's plug-ins")
+@pytest.mark.usefixtures("_modules")
+def test_generated_code_is_that_of_the_proto_file(tmp_path: Path) -> None:
+    command = [str(ROOT / "tools/proto"), "go", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if "go: " in done.stderr and done.returncode:
+        pytest.skip(f"the compiler's plug-ins cannot be downloaded: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    checked_in = GO_GRPC / "internal/hookstationpb"
+
+    assert sorted(made) == ["hookstation.pb.go", "hookstation_grpc.pb.go"]
+    for name, content in made.items():
+        assert (checked_in / name).read_text() == content, f"run tools/proto: {name}"
 
 
 @pytest.mark.slow("gofmt and go list start the toolchain")
@@ -57,7 +105,7 @@ def test_guide_names_every_method_and_everything_public_is_documented() -> None:
     )
     bare = [
         f"{path.name}: {name}"
-        for path in GO.glob("*.go")
+        for path in [*GO.glob("*.go"), *GO_GRPC.glob("*.go")]
         if not path.stem.endswith("_test")
         for name in exported.findall(path.read_text())
     ]
@@ -69,11 +117,7 @@ def test_guide_names_every_method_and_everything_public_is_documented() -> None:
 
 @pytest.mark.slow("go vet compiles each block")
 def test_blocks_of_guide_and_readme_compile(tmp_path_factory: pytest.TempPathFactory) -> None:
-    blocks = [
-        block
-        for page in (GUIDE, GO / "README.md")
-        for block in re.findall(r"```go\n(.*?)```", page.read_text(), re.DOTALL)
-    ]
+    blocks = [block for block in blocks_of(GUIDE, GO / "README.md") if "client/grpc" not in block]
 
     for block in blocks:
         folder = tmp_path_factory.mktemp("block")
@@ -84,3 +128,31 @@ def test_blocks_of_guide_and_readme_compile(tmp_path_factory: pytest.TempPathFac
         (folder / "main.go").write_text(block)
         toolchains.run(["go", "vet", "."], folder, GO_ENVIRONMENT)
     assert len(blocks) >= 4
+
+
+@pytest.mark.slow("go vet compiles each block")
+@pytest.mark.usefixtures("_modules")
+def test_blocks_with_streams_compile(tmp_path_factory: pytest.TempPathFactory) -> None:
+    blocks = [block for block in blocks_of(GUIDE, GO / "README.md") if "client/grpc" in block]
+
+    for block in blocks:
+        folder = tmp_path_factory.mktemp("block")
+        own = (GO_GRPC / "go.mod").read_text().replace("=> ../", f"=> {GO}")
+        own = own.replace("module hookstation.dev/client/grpc", "module block")
+        (folder / "go.mod").write_text(
+            f"{own}\nrequire hookstation.dev/client/grpc v0.0.0\n"
+            f"replace hookstation.dev/client/grpc => {GO_GRPC}\n"
+        )
+        (folder / "go.sum").write_bytes((GO_GRPC / "go.sum").read_bytes())
+        (folder / "main.go").write_text(block)
+        toolchains.run(["go", "vet", "."], folder, {**GO_GRPC_ENVIRONMENT, "GOFLAGS": "-mod=mod"})
+    assert len(blocks) >= 1
+
+
+def blocks_of(*pages: Path) -> list[str]:
+    """The blocks of Go in these pages."""
+    return [
+        block
+        for page in pages
+        for block in re.findall(r"```go\n(.*?)```", page.read_text(), re.DOTALL)
+    ]

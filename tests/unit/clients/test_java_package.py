@@ -1,6 +1,7 @@
 """The Java client as a package: its JARs, its unit tests, and the names in its guide."""
 
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tests.support import toolchains
 from tests.support.toolchains import JAVA, JAVAC, ROOT
 
+GRPC = ROOT / "clients/java-grpc"
 GUIDE = ROOT / "docs/clients/java.md"
 MAIN = JAVA / "src/main/java"
 
@@ -72,7 +74,10 @@ def test_version_is_everywhere_the_same_and_the_licence_is_there() -> None:
 
     assert f'VERSION = "{version()}"' in code
     assert f"{version()}, the first release" in (JAVA / "CHANGELOG.md").read_text()
-    assert (JAVA / "LICENSE").read_text() == (ROOT / "clients/python/LICENSE").read_text()
+    assert f"<version>{version()}</version>" in (GRPC / "pom.xml").read_text()
+    assert f"{version()}, the first release" in (GRPC / "CHANGELOG.md").read_text()
+    for folder in (JAVA, GRPC):
+        assert (folder / "LICENSE").read_text() == (ROOT / "clients/python/LICENSE").read_text()
 
 
 def test_only_the_servlet_imports_what_the_jdk_does_not_have() -> None:
@@ -103,12 +108,30 @@ def test_guide_names_every_method() -> None:
 def test_blocks_of_guide_and_readme_compile(tmp_path: Path) -> None:
     """Each block is compiled as the body of a method, after its imports; Spring is left out."""
     built = toolchains.build_java()
+    compile_blocks(tmp_path, str(built / "classes"), GUIDE, JAVA / "README.md")
+
+
+@pytest.mark.slow("builds with Maven")
+def test_blocks_of_the_readme_of_streams_compile(tmp_path: Path) -> None:
+    compile_blocks(tmp_path, streams_path(), GRPC / "README.md")
+
+
+def streams_path() -> str:
+    """The class path with the streams; skips the calling test if they cannot be built."""
+    try:
+        return toolchains.java_path()
+    except toolchains.Missing as missing:
+        pytest.skip(str(missing))
+
+
+def compile_blocks(tmp_path: Path, path: str, *pages: Path) -> None:
     blocks = [
         block
-        for page in (GUIDE, JAVA / "README.md")
+        for page in pages
         for block in re.findall(r"```java\n(.*?)```", page.read_text(), re.DOTALL)
         if "springframework" not in block
     ]
+    assert len(blocks) >= 2
     for number, block in enumerate(blocks):
         lines = block.splitlines()
         imports = [line for line in lines if line.startswith("import ")]
@@ -118,8 +141,45 @@ def test_blocks_of_guide_and_readme_compile(tmp_path: Path) -> None:
             + f"\nclass Block{number} {{ static void run() throws Exception {{\n{code}\n}} }}\n"
         )
     files = [str(path) for path in tmp_path.glob("*.java")]
-    classes = ["-cp", str(built / "classes"), "-d", str(tmp_path)]
+    # Annotations of gRPC's classes need libraries that gRPC does not bring along.
+    options = [*JAVAC, "-Xlint:-classfile", "-cp", path, "-d", str(tmp_path)]
 
-    toolchains.run(["javac", *JAVAC, *classes, *files], tmp_path)
+    toolchains.run(["javac", *options, *files], tmp_path)
 
-    assert len(blocks) >= 4
+
+@pytest.mark.slow("builds with Maven")
+def test_jars_of_streams_and_client_go_to_dist(tmp_path: Path) -> None:
+    streams_path()  # Maven has a registry, or all that it needs
+    for name in ("clients/java", "clients/java-grpc", "delivery/grpc", "tools"):
+        ignored = shutil.ignore_patterns("target", "__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+
+    toolchains.run(["tools/jars"], tmp_path)
+
+    jars = {
+        path.name: zipfile.ZipFile(path).namelist()
+        for path in sorted((tmp_path / "dist").iterdir())
+    }
+    assert list(jars) == [
+        f"hookstation-client-{version()}-sources.jar",
+        f"hookstation-client-{version()}.jar",
+        f"hookstation-client-grpc-{version()}-sources.jar",
+        f"hookstation-client-grpc-{version()}.jar",
+    ]
+    of_client, of_streams = list(jars.values())[1], list(jars.values())[3]
+    assert "dev/hookstation/client/servlet/WebhookServlet.class" in of_client
+    assert "dev/hookstation/client/grpc/GrpcStreams.class" in of_streams
+    assert "META-INF/services/dev.hookstation.client.Streams$Provider" in of_streams
+    assert all("META-INF/LICENSE" in names for names in jars.values())
+
+
+def test_without_maven_no_jar_is_built(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools/jars", tmp_path / "tools")
+    for program in ("dirname", "javac"):
+        (tmp_path / program).symlink_to(str(shutil.which(program)))
+
+    said = toolchains.run(["/bin/sh", "tools/jars"], tmp_path, {"PATH": str(tmp_path)})
+
+    assert said.startswith("mvn: not here, the Java client is not built.")
+    assert not (tmp_path / "dist").exists()

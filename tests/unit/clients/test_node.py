@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -52,12 +54,16 @@ def test_unit_tests_of_the_client_pass(client: Path) -> None:
 def test_package_holds_both_kinds_of_modules_their_types_and_the_licence(client: Path) -> None:
     with tarfile.open(node.packed(client)) as archive:
         names = {name.removeprefix("package/") for name in archive.getnames()}
+        proto = archive.extractfile("package/dist/hookstation.proto")
+        assert proto is not None
+        assert proto.read() == node.PROTO.read_bytes()
 
     modules = {path.stem for path in (node.SOURCE / "src").glob("*.ts")}
     assert names == {
         *(f"dist/cjs/{name}.{end}" for name in modules for end in ("js", "d.ts")),
         *("dist/esm/index.js", "dist/esm/index.d.ts"),
         *("dist/cjs/package.json", "package.json", "README.md", "CHANGELOG.md", "LICENSE"),
+        "dist/hookstation.proto",
     }  # fmt: skip
 
 
@@ -84,8 +90,28 @@ def test_an_application_in_typescript_compiles_with_the_package(
 def test_package_has_no_dependencies() -> None:
     package = json.loads((node.SOURCE / "package.json").read_text())
 
-    assert not package.keys() & {"dependencies", "peerDependencies", "optionalDependencies"}
+    assert not package.keys() & {"dependencies", "optionalDependencies"}
+    optional = {name: {"optional": True} for name in package["peerDependencies"]}
+    assert package["peerDependenciesMeta"] == optional
+    assert optional.keys() == {"@grpc/grpc-js", "@grpc/proto-loader"}
     assert package["engines"] == {"node": f">={node.OLDEST}"}
+
+
+def test_npm_packages_are_left_out_where_there_is_no_npm(tmp_path: Path) -> None:
+    for tool in ("sh", "dirname"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / tool).symlink_to(found)
+
+    done = subprocess.run(
+        [str(tmp_path / "sh"), str(ROOT / "tools/npm")],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "the npm packages are not built" in done.stdout
 
 
 @pytest.mark.slow("compiles the client")

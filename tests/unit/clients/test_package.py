@@ -44,7 +44,8 @@ def test_annotations_are_never_evaluated() -> None:
 
     lacking = [p.name for p in SOURCES if ":" in p.read_text() and late not in p.read_text()]
 
-    assert [name for name in lacking if name != "__init__.py"] == []
+    # protoc writes modules without annotations.
+    assert [name for name in lacking if name not in {"__init__.py", "hookstation_pb2.py"}] == []
 
 
 def test_guide_names_every_method() -> None:

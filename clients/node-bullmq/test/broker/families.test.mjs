@@ -168,3 +168,74 @@ test("a deduplication id is one job until it ends", async (t) => {
 
   assert.notEqual(third.id, first.id);
 });
+
+test("children that are drained or cleaned hold their parent back no longer", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  const parents = stage.queue({}, `${stage.name}-books`);
+  const flows = stage.flows();
+  const page = { name: "page", queueName: stage.name };
+  const book = (queueName) => ({ name: "book", queueName, children: [page, page] });
+
+  const elsewhere = await flows.add(book(parents.name));
+  const here = await flows.add(book(stage.name));
+  await queue.drain();
+  assert.equal(await elsewhere.job.getState(), "waiting");
+  assert.equal(await here.job.getState(), "unknown");
+  assert.equal(await queue.count(), 0);
+
+  const cleaned = await flows.add(book(parents.name));
+  assert.equal((await queue.clean(0, 10, "wait")).length, 2);
+  assert.equal(await cleaned.job.getState(), "waiting");
+});
+
+test("a child of one parent is refused to another, which does not wait for it", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  const page = { name: "page", queueName: stage.name, opts: { jobId: "page-1" } };
+  await stage.flows().add({ name: "book", queueName: stage.name, children: [page] });
+  const other = await queue.add("book", {}, { jobId: "book-2" });
+  const parent = { id: other.id, queue: queue.qualifiedName };
+
+  const refused = queue.add("page", {}, { jobId: "page-1", parent });
+
+  await assert.rejects(refused, { message: /^The parent job .*:book-2 cannot be replaced\. addJob$/ });
+  assert.equal((await other.getDependenciesCount()).unprocessed, 0);
+});
+
+test("a parent that was removed has no children", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  const page = { name: "page", queueName: stage.name };
+  const { job } = await stage.flows().add({ name: "book", queueName: stage.name, children: [page] });
+
+  await queue.remove(job.id);
+
+  assert.deepEqual(await job.getDependencies(), { processed: {}, unprocessed: [], ignored: {}, failed: [] });
+  assert.equal((await job.getDependenciesCount()).unprocessed, 0);
+});
+
+test("a parent waits again for a failed child that is retried", async (t) => {
+  const stage = new Stage(t);
+  stage.queue();
+  const page = { name: "page", queueName: stage.name, opts: { ignoreDependencyOnFailure: true } };
+  const other = { name: "page", queueName: stage.name, opts: { delay: 3_600_000 } };
+  const tree = await stage
+    .flows()
+    .add({ name: "book", queueName: stage.name, children: [page, other] });
+  const worker = stage.worker(async () => {
+    throw new Error("no ink");
+  });
+  await emitted(worker, "failed");
+  await worker.close();
+  assert.equal((await tree.job.getDependenciesCount()).ignored, 1);
+
+  await tree.children[0].job.retry();
+
+  assert.deepEqual(await tree.job.getDependenciesCount(), {
+    processed: 0,
+    unprocessed: 2,
+    ignored: 0,
+    failed: 0,
+  });
+});

@@ -237,3 +237,34 @@ test("what another producer publishes is a job", async (t) => {
 
   assert.deepEqual(result, ["order.created", { id: 7 }]);
 });
+
+test("all failed jobs are retried once, although a worker fails them again meanwhile", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  let runs = 0;
+  const worker = stage.worker(async () => {
+    runs += 1;
+    throw new Error("no ink");
+  });
+  const failed = emitted(worker, "failed", 3);
+  await queue.addBulk(Array.from({ length: 3 }, () => ({ name: "letter", data: {} })));
+  await failed;
+  const backend = queue.getBackend();
+  const retry = backend.retryFinishedJobs.bind(backend);
+  backend.retryFinishedJobs = async (...asked) => {
+    const rest = await retry(...asked);
+    await until(async () => (await queue.getFailedCount()) === 3, "they do not fail again");
+    return runs > 6 ? 0 : rest;
+  };
+
+  await queue.retryJobs({ count: 1 });
+
+  assert.equal(runs, 6);
+});
+
+test("a queue without a limiter has no rate limit", async (t) => {
+  const queue = new Stage(t).queue();
+
+  assert.equal(await queue.getRateLimitTtl(), -2);
+  assert.equal(await queue.getRateLimitTtl(2), 0);
+});

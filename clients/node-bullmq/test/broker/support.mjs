@@ -22,8 +22,8 @@ export class Stage {
     return one;
   }
 
-  queue(options = {}) {
-    return this.keep(new Queue(this.name, { connection, ...options }));
+  queue(options = {}, name = this.name) {
+    return this.keep(new Queue(name, { connection, ...options }));
   }
 
   worker(processor, options = {}) {

@@ -52,6 +52,7 @@ class _Common:
         key: str | None = None,
         timeout: float = TIMEOUT_S,
         retries: int = RETRIES,
+        grpc: str | None = None,
         looks_up: bool = True,
     ) -> None:
         urls = addresses_of(url)
@@ -59,6 +60,7 @@ class _Common:
         self.url = ",".join(urls)
         self.timeout = timeout
         self.retries = retries
+        self.grpc = grpc if grpc is not None else os.environ.get("HOOKSTATION_GRPC_URL") or ""
         self.key = key or os.environ.get("HOOKSTATION_KEY") or ""
         if not self.key:
             raise ValueError("Pass the key, or set HOOKSTATION_KEY.")
@@ -92,9 +94,11 @@ class Hookstation(_Common):
 
     ``timeout`` is the limit in seconds for connecting, for sending and for each read of a response;
     a long poll adds its own time. If it is safe, the client retries a failed request up to
-    ``retries`` times, at each address, always with the same idempotency key. ``http`` is an httpx
-    client to use instead of the default one, for example with other certificates or proxies; then
-    only that client looks up host names.
+    ``retries`` times, at each address, always with the same idempotency key. ``grpc`` is the
+    address of the broker's gRPC server, ``grpc://host:port`` or, for TLS, ``grpcs://host:port``; a
+    `Worker` then receives over a stream. It defaults to ``HOOKSTATION_GRPC_URL``. ``http`` is an
+    httpx client to use instead of the default one, for example with other certificates or proxies;
+    then only that client looks up host names.
     """
 
     def __init__(
@@ -104,9 +108,12 @@ class Hookstation(_Common):
         key: str | None = None,
         timeout: float = TIMEOUT_S,
         retries: int = RETRIES,
+        grpc: str | None = None,
         http: httpx.Client | None = None,
     ) -> None:
-        super().__init__(url, key=key, timeout=timeout, retries=retries, looks_up=http is None)
+        super().__init__(
+            url, key=key, timeout=timeout, retries=retries, grpc=grpc, looks_up=http is None
+        )
         self._given_http = http
         self._http = http or self._new_http()
         self._pid = os.getpid()
@@ -296,9 +303,12 @@ class AsyncHookstation(_Common):
         key: str | None = None,
         timeout: float = TIMEOUT_S,
         retries: int = RETRIES,
+        grpc: str | None = None,
         http: httpx.AsyncClient | None = None,
     ) -> None:
-        super().__init__(url, key=key, timeout=timeout, retries=retries, looks_up=http is None)
+        super().__init__(
+            url, key=key, timeout=timeout, retries=retries, grpc=grpc, looks_up=http is None
+        )
         self._given_http = http
         self._http = http or httpx.AsyncClient(limits=_limits())
 

@@ -20,6 +20,11 @@ public final class Delivery {
     private volatile boolean isLost;
 
     Delivery(Hookstation client, Resource found) {
+        this(client, found, null);
+    }
+
+    /** A message whose body came apart from its fields, unless that is null. */
+    Delivery(Hookstation client, Resource found, byte[] content) {
         this.client = client;
         this.found = found;
         if (found.fields().get("headers") instanceof Map<?, ?> said) {
@@ -28,6 +33,8 @@ public final class Delivery {
         if (!found.text("body_url").isEmpty()) {
             // The body is too large for the response.
             body = client.body(id());
+        } else if (content != null) {
+            body = content;
         } else if (found.fields().get("body_base64") instanceof String encoded) {
             body = Base64.getDecoder().decode(encoded);
         } else {

@@ -36,9 +36,13 @@ public final class Hookstation {
     private static final Duration LONG_POLL = Duration.ofSeconds(20);
 
     private final Transport transport;
+    private final String key;
+    private final String grpc;
 
-    private Hookstation(Transport transport) {
+    private Hookstation(Transport transport, String key, String grpc) {
         this.transport = transport;
+        this.key = key;
+        this.grpc = grpc;
     }
 
     /**
@@ -64,6 +68,7 @@ public final class Hookstation {
     public static final class Builder {
         private String urls = System.getenv().getOrDefault("HOOKSTATION_URL", "");
         private String key = System.getenv().getOrDefault("HOOKSTATION_KEY", "");
+        private String grpc = System.getenv().getOrDefault("HOOKSTATION_GRPC_URL", "");
         private Duration timeout = Duration.ofSeconds(30);
         private Duration connectTimeout = Duration.ofSeconds(10);
         private int retries = 6;
@@ -91,6 +96,19 @@ public final class Hookstation {
          */
         public Builder key(String value) {
             key = value;
+            return this;
+        }
+
+        /**
+         * Sets the address of the broker's gRPC server in place of {@code HOOKSTATION_GRPC_URL}.
+         * Each {@link Worker} then receives over one stream, if {@code hookstation-client-grpc} is on
+         * the class path.
+         *
+         * @param value {@code grpc://host:port}, or {@code grpcs://host:port} for TLS; "" is none
+         * @return this builder
+         */
+        public Builder grpc(String value) {
+            grpc = value;
             return this;
         }
 
@@ -171,7 +189,8 @@ public final class Hookstation {
                             // A redirect would send the key to an address that is not configured.
                             .followRedirects(HttpClient.Redirect.NEVER)
                             .build();
-            return new Hookstation(new Transport(addresses, key, timeout, retries, sender, clock));
+            return new Hookstation(
+                    new Transport(addresses, key, timeout, retries, sender, clock), key, grpc);
         }
     }
 
@@ -521,6 +540,15 @@ public final class Hookstation {
     }
 
     // -- Helpers -----------------------------------------------------------------------------------
+
+    String key() {
+        return key;
+    }
+
+    /** The address of the broker's gRPC server, or "". */
+    String grpc() {
+        return grpc;
+    }
 
     byte[] send(Call call) {
         return transport.send(call);

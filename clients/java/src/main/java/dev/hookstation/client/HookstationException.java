@@ -203,7 +203,20 @@ public class HookstationException extends RuntimeException {
         return of(status, said, wait);
     }
 
-    static HookstationException of(int status, Resource said, Duration retryAfter) {
+    /**
+     * The exception for an error of the broker that came in another way than as a response of the
+     * REST API.
+     *
+     * @param status the HTTP status of the same error; 0 if the broker did not respond
+     * @param said the fields of the error: {@code code}, {@code detail}, and {@code field} or {@code
+     *     errors}
+     * @param retryAfter the wait that the broker requests before the next try, or zero
+     * @return an instance of the class for this status
+     */
+    public static HookstationException of(int status, Resource said, Duration retryAfter) {
+        if (status == 0) {
+            return new ConnectionFailed("no_response", said.text("detail"), null);
+        }
         Map<String, String> fields = new LinkedHashMap<>();
         List<Resource> faults = said.list("errors");
         for (Resource fault : faults.isEmpty() ? List.of(said) : faults) {

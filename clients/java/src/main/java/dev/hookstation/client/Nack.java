@@ -48,14 +48,21 @@ public record Nack(Duration delay, String error, boolean isFinal) {
         if (delay != null) {
             said.put("delay_s", Call.seconds(delay));
         }
-        if (error != null && !error.isEmpty()) {
-            int length = error.codePointCount(0, error.length());
-            int end = error.offsetByCodePoints(0, Math.min(length, MAX_ERROR_LENGTH));
-            said.put("error", error.substring(0, end));
+        if (!shortError().isEmpty()) {
+            said.put("error", shortError());
         }
         if (isFinal) {
             said.put("final", true);
         }
         return said;
+    }
+
+    /** The part of the error that the broker keeps, or "". */
+    String shortError() {
+        if (error == null) {
+            return "";
+        }
+        int length = error.codePointCount(0, error.length());
+        return error.substring(0, error.offsetByCodePoints(0, Math.min(length, MAX_ERROR_LENGTH)));
     }
 }

@@ -11,9 +11,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
-import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
 
 /**
  * Calls a handler for each message of a pull consumer, in threads, and extends the leases of
@@ -29,6 +27,10 @@ import java.util.concurrent.atomic.AtomicInteger;
  *         .build()
  *         .run();
  * }</pre>
+ *
+ * <p>If the client has the address of a gRPC server, and {@code hookstation-client-grpc} is on the
+ * class path, the worker receives and settles messages over one stream. While it cannot reach that
+ * server, it uses the REST API.
  */
 public final class Worker {
     private static final System.Logger LOGGER = System.getLogger(Worker.class.getName());
@@ -38,14 +40,41 @@ public final class Worker {
     /** Pause after a receive call whose retries failed. */
     private static final long AFTER_FAILURE_MS = 2_000;
 
+    /** For how long the worker uses the REST API after its stream has ended. */
+    private static final Duration STREAM_RETRY = Duration.ofSeconds(10);
+
+    /** For how long the broker may take to confirm the last settlements of a stream. */
+    private static final Duration STREAM_END = Duration.ofSeconds(5);
+
     private final Builder settings;
-    private final CountDownLatch stopping = new CountDownLatch(1);
+    private final ExecutorService pool;
     private final CountDownLatch ended = new CountDownLatch(1);
-    private final AtomicInteger running = new AtomicInteger();
     private final Map<String, Delivery> held = new ConcurrentHashMap<>();
+
+    /** Used only by the thread of {@link #run}. */
+    private ReceiveOptions options;
+
+    /** When a stream is tried again, by {@link System#nanoTime}; only for the thread of run. */
+    private long streamAt = System.nanoTime();
+
+    /** Guards the fields below, and is notified of their changes. */
+    private final Object lock = new Object();
+
+    private boolean isStopping;
+    private int running;
+
+    /** The stream over which messages come and are settled; null means the REST API. */
+    private ReceiveStream stream;
 
     private Worker(Builder settings) {
         this.settings = settings;
+        pool = Executors.newFixedThreadPool(settings.concurrency);
+        options = ReceiveOptions.defaults()
+                .waitFor(settings.waitFor)
+                .lease(settings.lease)
+                .workerId(settings.workerId)
+                .resume(settings.resume)
+                .sticky(settings.sticky);
     }
 
     /** Handles one message. */
@@ -87,6 +116,7 @@ public final class Worker {
         private String workerId = defaultWorkerId();
         private boolean resume;
         private boolean sticky;
+        private Streams streams;
 
         private Builder(Hookstation client, String channel, String consumer, Handler handler) {
             this.client = client;
@@ -174,6 +204,18 @@ public final class Worker {
         }
 
         /**
+         * Sets the connection over which the worker receives, in place of one of its own to the
+         * client's gRPC server: workers may share it, and it may have certificates of its own.
+         *
+         * @param value a connection, which the worker does not close
+         * @return this builder
+         */
+        public Builder streams(Streams value) {
+            streams = value;
+            return this;
+        }
+
+        /**
          * Creates the worker.
          *
          * @return the worker, which can run once
@@ -214,26 +256,29 @@ public final class Worker {
     public void run() {
         Thread hook = new Thread(this::stopAndWait, "hookstation-shutdown");
         Runtime.getRuntime().addShutdownHook(hook);
-        ExecutorService pool = Executors.newFixedThreadPool(settings.concurrency);
         ScheduledExecutorService heartbeat = Executors.newSingleThreadScheduledExecutor();
         long third = Math.max(1, settings.lease.toMillis() / 3);
         heartbeat.scheduleWithFixedDelay(this::extendLeases, third, third, TimeUnit.MILLISECONDS);
-        Semaphore free = new Semaphore(settings.concurrency);
-        ReceiveOptions options = ReceiveOptions.defaults()
-                .waitFor(settings.waitFor)
-                .lease(settings.lease)
-                .workerId(settings.workerId)
-                .resume(settings.resume)
-                .sticky(settings.sticky);
+        Streams connected = null;
         try {
+            if (settings.streams == null && !settings.client.grpc().isEmpty()) {
+                connected = connect();
+            }
+            Streams streams = settings.streams == null ? connected : settings.streams;
             while (!isStopping()) {
-                if (receive(options, pool, free)) {
-                    options = options.resume(false);
+                if (streams != null && System.nanoTime() - streamAt >= 0) {
+                    receiveStream(streams);
+                } else {
+                    receive();
                 }
             }
         } finally {
-            finish(pool);
+            finish();
+            endStream();
             heartbeat.shutdownNow();
+            if (connected != null) {
+                connected.close();
+            }
             ended.countDown();
             removeHook(hook);
         }
@@ -241,11 +286,26 @@ public final class Worker {
 
     /** Stops receiving. Any thread and a handler may call it. */
     public void stop() {
-        stopping.countDown();
+        synchronized (lock) {
+            isStopping = true;
+            lock.notifyAll();
+        }
     }
 
     private boolean isStopping() {
-        return stopping.getCount() == 0;
+        synchronized (lock) {
+            return isStopping;
+        }
+    }
+
+    private Streams connect() {
+        Streams connected = Streams.connect(settings.client.grpc()).orElse(null);
+        if (connected == null) {
+            LOGGER.log(
+                    System.Logger.Level.WARNING,
+                    "using the REST API: hookstation-client-grpc is not on the class path");
+        }
+        return connected;
     }
 
     private void stopAndWait() {
@@ -265,76 +325,203 @@ public final class Worker {
         }
     }
 
-    /**
-     * Receives as many messages as may be leased and starts their handlers; returns whether the
-     * call succeeded.
-     */
-    private boolean receive(ReceiveOptions options, ExecutorService pool, Semaphore free) {
+    /** Receives once over the REST API, and starts the handlers. */
+    private void receive() {
         try {
-            if (!free.tryAcquire(500, TimeUnit.MILLISECONDS)) {
-                return false;
+            int free = waitForFree();
+            if (free == 0) {
+                return;
             }
-            free.release();
             List<Delivery> received = settings.client.receiveBatch(
-                    settings.channel,
-                    settings.consumer,
-                    options.max(Math.min(free.availablePermits(), MAX_LEASES)));
-            if (isStopping() && !received.isEmpty()) {
-                String[] leases = received.stream().map(Delivery::lease).toArray(String[]::new);
-                say(() -> settings.client.release(Duration.ZERO, leases));
-                return true;
+                    settings.channel, settings.consumer, options.max(Math.min(free, MAX_LEASES)));
+            options = options.resume(false);
+            List<String> left = received.stream()
+                    .filter(delivery -> !start(delivery))
+                    .map(Delivery::lease)
+                    .toList();
+            if (!left.isEmpty()) {
+                settle(Settlement.release(Duration.ZERO, left));
             }
-            for (Delivery delivery : received) {
-                free.acquire();
-                running.incrementAndGet();
-                held.put(delivery.lease(), delivery);
-                pool.execute(() -> {
-                    try {
-                        handle(delivery);
-                    } finally {
-                        running.decrementAndGet();
-                        free.release();
-                    }
-                });
+        } catch (HookstationException error) {
+            if (!isTemporary(error)) {
+                throw error;
             }
-            return true;
-        } catch (HookstationException.ConnectionFailed
-                | HookstationException.RateLimited
-                | HookstationException.Unavailable error) {
             if (Thread.currentThread().isInterrupted()) {
                 stop();
-                return false;
+                return;
             }
             LOGGER.log(System.Logger.Level.WARNING, "cannot receive: " + error.getMessage());
             pause();
-            return false;
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
             stop();
-            return false;
+        }
+    }
+
+    /** Returns how many more messages may be leased, once it is not zero; zero if the worker stops. */
+    private int waitForFree() throws InterruptedException {
+        synchronized (lock) {
+            while (running >= settings.concurrency && !isStopping) {
+                lock.wait();
+            }
+            return isStopping ? 0 : settings.concurrency - running;
         }
     }
 
     private void pause() {
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(AFTER_FAILURE_MS);
         try {
-            stopping.await(AFTER_FAILURE_MS, TimeUnit.MILLISECONDS);
+            synchronized (lock) {
+                for (long left = AFTER_FAILURE_MS; left > 0 && !isStopping; ) {
+                    lock.wait(left);
+                    left = TimeUnit.NANOSECONDS.toMillis(end - System.nanoTime());
+                }
+            }
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
             stop();
         }
     }
 
+    /** Receives over a stream until it ends, the broker stops or this worker does. */
+    private void receiveStream(Streams streams) {
+        ReceiveStream opened;
+        synchronized (lock) {
+            // Each slot that becomes free from now on is granted when its handler ends.
+            opened = streams.open(
+                    settings.client.key(),
+                    settings.channel,
+                    settings.consumer,
+                    options,
+                    settings.concurrency - running,
+                    new Listener());
+            stream = opened;
+        }
+        try {
+            synchronized (lock) {
+                while (!isStopping && !opened.isOver()) {
+                    lock.wait();
+                }
+            }
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            stop();
+        }
+        options = options.resume(options.resume() && !opened.isOpen());
+        if (!isStopping()) {
+            endStream();
+            streamAt = System.nanoTime() + STREAM_RETRY.toNanos();
+            noteEnd(opened);
+        }
+    }
+
+    /** Throws the error that ended a stream, unless it is temporary. */
+    private static void noteEnd(ReceiveStream stream) {
+        HookstationException failure = stream.failure();
+        if (failure == null) {
+            LOGGER.log(System.Logger.Level.INFO, "the broker ended the stream, using the REST API");
+        } else if (stream.isOpen() || isTemporary(failure)) {
+            // A stream that was accepted ends with a settlement that is refused, too.
+            LOGGER.log(
+                    System.Logger.Level.WARNING,
+                    "the stream ended, using the REST API: " + failure.getMessage());
+        } else {
+            throw failure;
+        }
+    }
+
+    /** Settles over the REST API what the stream has not settled. */
+    private void endStream() {
+        ReceiveStream last;
+        synchronized (lock) {
+            last = stream;
+            stream = null;
+        }
+        if (last != null) {
+            last.end(STREAM_END).forEach(this::settleOverRest);
+        }
+    }
+
+    private static boolean isTemporary(HookstationException error) {
+        return error instanceof HookstationException.ConnectionFailed
+                || error instanceof HookstationException.RateLimited
+                || error instanceof HookstationException.Unavailable;
+    }
+
+    /** Starts handlers of the messages of a stream. */
+    private final class Listener implements ReceiveStream.Listener {
+        @Override
+        public void received(Resource message, byte[] body) {
+            Settlement release = Settlement.release(Duration.ZERO, List.of(message.text("lease")));
+            if (isStopping()) {
+                settle(release);
+                return;
+            }
+            try {
+                if (!start(new Delivery(settings.client, message, body))) {
+                    settle(release);
+                }
+            } catch (HookstationException error) {
+                LOGGER.log(
+                        System.Logger.Level.WARNING,
+                        "cannot get the body of " + message.text("id") + ": " + error.getMessage());
+                settle(release);
+                synchronized (lock) {
+                    grantOne();
+                }
+            }
+        }
+
+        @Override
+        public void over() {
+            synchronized (lock) {
+                lock.notifyAll();
+            }
+        }
+    }
+
+    /** Starts the handler of a message; returns false if the worker stops. */
+    private boolean start(Delivery delivery) {
+        synchronized (lock) {
+            if (isStopping) {
+                return false;
+            }
+            running++;
+            held.put(delivery.lease(), delivery);
+            pool.execute(() -> handle(delivery));
+            return true;
+        }
+    }
+
     private void handle(Delivery delivery) {
-        Runnable settle;
+        Settlement settlement;
+        List<String> leases = List.of(delivery.lease());
         try {
             settings.handler.handle(delivery);
-            settle = delivery::ack;
+            settlement = Settlement.ack(leases);
         } catch (Throwable error) { // an Error of one handler does not end the others
-            Nack nack = refusal(delivery, error);
-            settle = () -> delivery.nack(nack);
+            settlement = Settlement.nack(refusal(delivery, error), leases);
         }
         held.remove(delivery.lease());
-        say(settle);
+        try {
+            settle(settlement);
+        } finally {
+            synchronized (lock) {
+                running--;
+                if (stream == null) {
+                    lock.notifyAll();
+                } else {
+                    grantOne();
+                }
+            }
+        }
+    }
+
+    /** Lets the stream bring one more message; the caller has the lock. */
+    private void grantOne() {
+        if (stream != null && !isStopping) {
+            stream.grant(1);
+        }
     }
 
     /** The report for an error of a handler. */
@@ -349,14 +536,37 @@ public final class Worker {
         return Nack.because(error.getClass().getSimpleName() + ": " + error.getMessage());
     }
 
-    private void say(Runnable call) {
-        try {
-            call.run();
-        } catch (HookstationException error) {
-            LOGGER.log(
-                    System.Logger.Level.WARNING,
-                    "cannot settle, the message will be delivered again: " + error.getMessage());
+    private void settle(Settlement settlement) {
+        synchronized (lock) {
+            if (stream != null) {
+                stream.settle(settlement).thenAccept(settled -> note(settlement, settled));
+                return;
+            }
         }
+        settleOverRest(settlement);
+    }
+
+    private void settleOverRest(Settlement settlement) {
+        try {
+            note(settlement, settlement.over(settings.client));
+        } catch (HookstationException error) {
+            String said = settlement.action() == Settlement.Action.EXTEND
+                    ? "cannot extend leases: "
+                    : "cannot settle, the message will be delivered again: ";
+            LOGGER.log(System.Logger.Level.WARNING, said + error.getMessage());
+        }
+    }
+
+    private void note(Settlement settlement, Settled settled) {
+        settled.failed().forEach((lease, reason) -> {
+            if (settlement.action() == Settlement.Action.EXTEND) {
+                lose(lease, reason);
+            } else {
+                LOGGER.log(
+                        System.Logger.Level.WARNING,
+                        "a lease ended before it was settled (" + settlement.action() + "): " + reason);
+            }
+        });
     }
 
     private void extendLeases() {
@@ -364,10 +574,9 @@ public final class Worker {
         for (int from = 0; from < leases.size(); from += MAX_LEASES) {
             List<String> some = leases.subList(from, Math.min(from + MAX_LEASES, leases.size()));
             try {
-                Settled settled = settings.client.extend(settings.lease, some.toArray(String[]::new));
-                settled.failed().forEach(this::lose);
+                settle(Settlement.extend(settings.lease, some));
             } catch (RuntimeException error) { // an exception would end the thread that extends leases
-                LOGGER.log(System.Logger.Level.WARNING, "cannot extend leases: " + error.getMessage());
+                LOGGER.log(System.Logger.Level.WARNING, "cannot extend leases", error);
             }
         }
     }
@@ -383,12 +592,17 @@ public final class Worker {
         }
     }
 
-    private void finish(ExecutorService pool) {
+    private void finish() {
+        stop();
         pool.shutdown();
         boolean isInterrupted = Thread.interrupted();
         try {
             if (!pool.awaitTermination(settings.shutdownTimeout.toMillis(), TimeUnit.MILLISECONDS)) {
-                LOGGER.log(System.Logger.Level.WARNING, running.get() + " handlers did not end in time");
+                int left;
+                synchronized (lock) {
+                    left = running;
+                }
+                LOGGER.log(System.Logger.Level.WARNING, left + " handlers did not end in time");
                 pool.shutdownNow();
             }
         } catch (InterruptedException error) {

@@ -17,10 +17,14 @@ import java.util.TreeSet;
 
 /**
  * Plays conformance scenarios with the client: one JSON object per line in, one per line out. The
- * protocol is in docs/clients/README.md.
+ * protocol is in docs/clients/README.md. With HOOKSTATION_GRPC_URL it receives and settles over
+ * streams.
  */
 public final class Driver {
     private static final Hookstation HOOKS = Hookstation.fromEnvironment();
+    private static final DriverStreams STREAMS = HOOKS.grpc().isEmpty()
+            ? null
+            : new DriverStreams(Streams.connect(HOOKS.grpc()).orElseThrow(), HOOKS.key());
     private static final Map<String, Operation> OPERATIONS = new TreeMap<>();
 
     /** One operation of the protocol. */
@@ -41,10 +45,10 @@ public final class Driver {
         OPERATIONS.put("move", Driver::move);
         OPERATIONS.put("cancel", r -> HOOKS.cancel(r.text("id")).fields());
         OPERATIONS.put("receive", Driver::receive);
-        OPERATIONS.put("ack", r -> settled(HOOKS.ack(r.text("lease"))));
+        OPERATIONS.put("ack", r -> settled(Settlement.ack(leases(r))));
         OPERATIONS.put("nack", Driver::nack);
-        OPERATIONS.put("extend", r -> settled(HOOKS.extend(duration(r, "seconds"), r.text("lease"))));
-        OPERATIONS.put("release", r -> settled(HOOKS.release(duration(r, "delay"), r.text("lease"))));
+        OPERATIONS.put("extend", r -> settled(Settlement.extend(duration(r, "seconds"), leases(r))));
+        OPERATIONS.put("release", r -> settled(Settlement.release(duration(r, "delay"), leases(r))));
         OPERATIONS.put(
                 "dead_letters",
                 r -> ids(
@@ -161,7 +165,7 @@ public final class Driver {
             options = options.workerId(r.text("worker_id"));
         }
         List<Object> messages = new ArrayList<>();
-        for (Delivery one : HOOKS.receiveBatch(r.text("channel"), r.text("consumer"), options)) {
+        for (Delivery one : receive(r.text("channel"), r.text("consumer"), options)) {
             Map<String, Object> shown = new LinkedHashMap<>();
             shown.put("id", one.id());
             shown.put("lease", one.lease());
@@ -177,12 +181,22 @@ public final class Driver {
         return Map.of("messages", messages);
     }
 
+    private static List<Delivery> receive(String channel, String consumer, ReceiveOptions options) {
+        return STREAMS == null
+                ? HOOKS.receiveBatch(channel, consumer, options)
+                : STREAMS.receive(HOOKS, channel, consumer, options);
+    }
+
+    private static List<String> leases(Resource r) {
+        return List.of(r.text("lease"));
+    }
+
     private static Object nack(Resource r) {
         Nack nack = Nack.because(r.text("error"));
         if (r.fields().containsKey("delay")) {
             nack = nack.after(duration(r, "delay"));
         }
-        return settled(HOOKS.nack(nack, r.text("lease")));
+        return settled(Settlement.nack(nack, leases(r)));
     }
 
     private static Object verify(Resource r) throws SignatureException {
@@ -193,7 +207,9 @@ public final class Driver {
         return Map.of("id", Webhooks.verify(r.text("secret"), headers, body));
     }
 
-    private static Object settled(Settled settled) {
+    private static Object settled(Settlement settlement) {
+        boolean isOverRest = STREAMS == null || STREAMS.isNew();
+        Settled settled = isOverRest ? settlement.over(HOOKS) : STREAMS.settle(settlement);
         for (String reason : settled.failed().values()) {
             throw new HookstationException.LeaseLost("the message", reason);
         }

@@ -1,6 +1,6 @@
-// Command driver plays conformance scenarios with the client: one JSON object per line in, one per line
-// out. The protocol is in docs/clients/README.md.
-package main
+// Package driver plays conformance scenarios with the client: one JSON object per line in, one per
+// line out. The protocol is in docs/clients/README.md.
+package driver
 
 import (
 	"bufio"
@@ -10,6 +10,7 @@ import (
 	"errors"
 	"iter"
 	"log"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -83,7 +84,7 @@ var operations = map[string]func(request) (any, error){
 	"cancel": func(r request) (any, error) {
 		return client.Cancel(ctx, r.ID, hookstation.CancelOptions{})
 	},
-	"receive": receive,
+	"receive": func(r request) (any, error) { return received(receive(r)) },
 	"ack": func(r request) (any, error) {
 		return settled(client.Ack(ctx, r.lease()))
 	},
@@ -170,18 +171,18 @@ func publishBatch(r request) (any, error) {
 	return object{"results": results}, err
 }
 
-func receive(r request) (any, error) {
+func receive(r request) ([]*hookstation.Delivery, error) {
+	lease, err := r.leaseTime()
+	if err != nil {
+		return nil, err
+	}
 	options := hookstation.ReceiveOptions{
-		Max: r.Max, Wait: *duration(&r.Wait), WorkerID: r.WorkerID, Resume: r.Resume,
+		Max: r.Max, Wait: *duration(&r.Wait), Lease: lease, WorkerID: r.WorkerID, Resume: r.Resume,
 	}
-	if r.Lease != nil {
-		lease, err := strconv.ParseFloat(string(r.Lease), 64)
-		if err != nil {
-			return nil, err
-		}
-		options.Lease = *duration(&lease)
-	}
-	found, err := client.ReceiveBatch(ctx, r.Channel, r.Consumer, options)
+	return client.ReceiveBatch(ctx, r.Channel, r.Consumer, options)
+}
+
+func received(found []*hookstation.Delivery, err error) (any, error) {
 	messages := make([]object, len(found))
 	for i, one := range found {
 		messages[i] = object{
@@ -197,6 +198,15 @@ func receive(r request) (any, error) {
 		}
 	}
 	return object{"messages": messages}, err
+}
+
+// leaseTime is the lease of receive, a number of seconds; 0 is the default.
+func (r request) leaseTime() (time.Duration, error) {
+	if r.Lease == nil {
+		return 0, nil
+	}
+	seconds, err := strconv.ParseFloat(string(r.Lease), 64)
+	return *duration(&seconds), err
 }
 
 // lease is a string in all operations except receive, where it is a number of seconds.
@@ -231,7 +241,7 @@ func settled(result hookstation.Settled, err error) (any, error) {
 	return object{}, err
 }
 
-func answer(r request) object {
+func answer(name string, r request) object {
 	run, isKnown := operations[r.Op]
 	if r.Op == "hello" {
 		names := []string{}
@@ -239,7 +249,7 @@ func answer(r request) object {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		return object{"ok": object{"client": "go", "ops": names}}
+		return object{"ok": object{"client": name, "ops": names}}
 	}
 	if !isKnown {
 		return object{"error": object{"code": "unknown_operation", "status": 0, "detail": r.Op}}
@@ -271,10 +281,15 @@ func now() time.Time {
 	return time.Now().Add(time.Duration(ahead) * time.Second)
 }
 
-func main() {
+// Main plays scenarios until the standard input ends. With a transport it receives and settles over
+// streams.
+func Main(name string, transport hookstation.StreamTransport) {
 	var err error
 	if client, err = hookstation.New(hookstation.WithClock(now)); err != nil {
 		log.Fatal(err)
+	}
+	if transport != nil {
+		maps.Copy(operations, (&streams{transport: transport}).operations())
 	}
 	lines := bufio.NewReader(os.Stdin)
 	out := json.NewEncoder(os.Stdout)
@@ -287,7 +302,7 @@ func main() {
 		if err := json.Unmarshal(line, &r); err != nil {
 			log.Fatal(err)
 		}
-		if err := out.Encode(answer(r)); err != nil {
+		if err := out.Encode(answer(name, r)); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -1,0 +1,381 @@
+"""Receive over a gRPC stream: credits, settlements, order, and clients that are slow or gone."""
+
+import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from delivery.grpc.hookstation_pb2 import Delivery, Settlement
+from tests.crash.counts import Counts
+from tests.e2e.grpc.conftest import POLL_S
+from tests.support.broker import Broker, descendants, wait_until
+from tests.support.streams import PATIENCE_S, Client, Receiving, problem_of
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+
+
+def publish(broker: Broker, channel: str, bodies: list[str], **options: Any) -> list[str]:
+    """Publish a batch; returns the ids of its messages."""
+    items = [{"body": text, **options} for text in bodies]
+    found = broker.call("POST", f"/channels/{channel}/messages/batch", 207, json=items)
+    return [item["id"] for item in found["items"]]
+
+
+def delivery(broker: Broker, one: Delivery) -> dict[str, Any]:
+    """The delivery as the REST API shows it."""
+    found: dict[str, Any] = broker.call("GET", f"/deliveries/{one.delivery_id}", 200)
+    return found
+
+
+def in_state(broker: Broker, channel: str, state: str = "in_flight") -> int:
+    """How many of the channel's deliveries are in this state."""
+    counts = Counts(broker).read(
+        "SELECT c.slug, d.state, COUNT(*) FROM delivery_delivery AS d"
+        " JOIN channels_app_channel AS c ON c.id = d.channel_id GROUP BY c.slug, d.state"
+    )
+    return sum(int(number) for slug, at, number in counts if (slug, at) == (channel, state))
+
+
+def drain(stream: Receiving, count: int) -> list[Delivery]:
+    """Receive and acknowledge ``count`` messages; a message that is acknowledged makes room."""
+    found: list[Delivery] = []
+    confirmed = 0
+    while confirmed < count:
+        response = stream.next()
+        found += response.deliveries
+        confirmed += sum(result.id for result in response.results)
+        assert not any(result.failed for result in response.results)
+        if leases := [one.lease for one in response.deliveries]:
+            ack = Settlement(id=len(leases), action=Settlement.ACK, leases=leases)
+            stream.send(ack, credits=len(leases))
+    return found
+
+
+def test_messages_flow_as_far_as_credits_allow(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    ids = publish(broker, channel, [str(number) for number in range(30)])
+    with client.receive(channel, credits=5) as stream:
+        first = stream.messages(5)
+        assert len(first) == 5
+        # Were there more messages on the way, they would come before this result.
+        assert not stream.settle(Settlement.EXTEND, first[0].lease, lease_s=60).failed
+        assert in_state(broker, channel) == 5
+        stream.send(credits=3)
+        second = stream.messages(3)
+        assert len(second) == 3
+        stream.send(credits=100)
+        rest = stream.messages(22)
+    assert [one.id for one in first + second + rest] == ids
+
+
+def test_acknowledged_messages_are_delivered(broker: Broker, client: Client, channel: str) -> None:
+    ids = publish(broker, channel, [str(number) for number in range(500)])
+    with client.receive(channel, credits=50) as stream:
+        found = drain(stream, 500)
+    assert sorted(one.id for one in found) == sorted(ids)
+    assert {one.body for one in found} == {b"%d" % number for number in range(500)}
+    assert in_state(broker, channel, "delivered") == 500
+
+
+def test_a_message_has_the_fields_of_the_rest_api(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    headers = {
+        "Hookstation-Event-Type": "order.created",
+        "Hookstation-Ordering-Key": "k",
+        "Hookstation-Priority": "7",
+        "Hookstation-Header-Shop": "berlin",
+        "Content-Type": "text/plain; charset=utf-8",
+    }
+    for _ in range(2):
+        path = f"/channels/{channel}/messages"
+        broker.call("POST", path, 202, data=b"one \xe2\x82\xac", headers=headers)
+    with client.receive(channel, credits=1, lease_s=60) as stream:
+        (ours,) = stream.messages(1)
+    (theirs,) = broker.call(
+        "POST", f"/channels/{channel}/consumers/all/receive", 200, json={"max": 1, "lease_s": 60}
+    )["messages"]
+
+    for name in ("attempt", "max_attempts", "event_type", "priority", "ordering_key", "replay"):
+        assert getattr(ours, name) == theirs[name], name
+    assert ours.content_type == theirs["content_type"]
+    assert dict(ours.headers) == theirs["headers"] == {"Shop": "berlin"}
+    assert ours.body == theirs["body"].encode()
+    assert ours.lease_expires_at.seconds - ours.accepted_at.seconds in range(55, 180)
+
+
+def test_settlements_do_what_the_rest_api_does(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    publish(broker, channel, ["ack", "nack", "final", "release", "extend"])
+    with client.receive(channel, credits=5, lease_s=30) as stream:
+        by_body = {one.body.decode(): one for one in stream.messages(5)}
+        assert not stream.settle(Settlement.ACK, by_body["ack"].lease).failed
+        nack = {"delay_s": 3600.0, "error": "closed"}
+        assert not stream.settle(Settlement.NACK, by_body["nack"].lease, **nack).failed
+        assert not stream.settle(
+            Settlement.NACK, by_body["final"].lease, final=True, error="no"
+        ).failed
+        later = {"delay_s": 1800.0}
+        assert not stream.settle(Settlement.RELEASE, by_body["release"].lease, **later).failed
+        before = delivery(broker, by_body["extend"])["held_until"]
+        assert not stream.settle(Settlement.EXTEND, by_body["extend"].lease, lease_s=500).failed
+
+        shown = {body: delivery(broker, one) for body, one in by_body.items()}
+        assert shown["ack"]["state"] == "Delivered"
+        assert shown["nack"]["failure_count"] == 1
+        assert shown["nack"]["attempts"][0]["error"] == "closed"
+        assert (shown["final"]["state"], shown["final"]["reason"]) == ("Dead", "permanent_failure")
+        assert shown["release"]["failure_count"] == 0
+        assert shown["extend"]["held_until"] > before
+
+        # The same settlement again is done; another one of a finished message is refused.
+        assert not stream.settle(Settlement.ACK, by_body["ack"].lease).failed
+        (lost,) = stream.settle(Settlement.NACK, by_body["ack"].lease).failed
+        assert (lost.lease, lost.error) == (by_body["ack"].lease, "expired")
+        (unknown,) = stream.settle(Settlement.ACK, "lse_made-up").failed
+        assert unknown.error == "unknown"
+
+
+def test_a_settlement_without_an_id_reports_only_failures(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    publish(broker, channel, ["one"])
+    with client.receive(channel, credits=1) as stream:
+        (one,) = stream.messages(1)
+        stream.send(Settlement(action=Settlement.ACK, leases=[one.lease]))
+        stream.send(Settlement(action=Settlement.ACK, leases=["lse_made-up"]))
+        response = stream.next()
+        assert [result.id for result in response.results] == [0]
+        assert [lost.lease for lost in response.results[0].failed] == ["lse_made-up"]
+    assert delivery(broker, one)["state"] == "Delivered"
+
+
+def test_a_waiting_stream_gets_a_message_at_once(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    with client.receive(channel, credits=10) as stream, ThreadPoolExecutor(1) as pool:
+        for number in range(5):
+            coming = pool.submit(stream.messages, 1)
+            time.sleep(1.0)
+            began = time.monotonic()
+            (sent,) = publish(broker, channel, [str(number)])
+            (one,) = coming.result(PATIENCE_S)
+            assert one.id == sent
+            assert time.monotonic() - began < POLL_S / 2
+            stream.settle(Settlement.ACK, one.lease)
+
+
+def test_the_highest_priority_comes_first(broker: Broker, client: Client, channel: str) -> None:
+    in_order = 0
+    for _ in range(3):
+        for priority in (1, 9, 5):
+            publish(broker, channel, ["x"], priority=priority)
+        # What is received while it is fanned out has no order.
+        wait_until(lambda: in_state(broker, channel, "queued") == 3, PATIENCE_S, "not fanned out")
+        with client.receive(channel, credits=3) as stream:
+            found = drain(stream, 3)
+        in_order += [one.priority for one in found] == [9, 5, 1]
+    # One claim in ten takes the oldest messages.
+    assert in_order >= 2
+
+
+def test_a_key_is_received_one_message_after_the_other(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    broker.call("PATCH", f"/channels/{channel}/consumers/all", 200, json={"ordering": True})
+    ids = publish(broker, channel, [str(number) for number in range(8)], ordering_key="k")
+    other = publish(broker, channel, ["other"], ordering_key="other")
+    with client.receive(channel, credits=100) as stream:
+        began = time.monotonic()
+        found = stream.messages(2)
+        assert {one.id for one in found} == {ids[0], other[0]}
+        got = [one for one in found if one.ordering_key == "k"]
+        while len(got) < 8:
+            stream.send(Settlement(action=Settlement.ACK, leases=[got[-1].lease]))
+            (one,) = stream.messages(1)
+            got.append(one)
+        assert time.monotonic() - began < POLL_S * 4
+    assert [one.id for one in got] == ids
+
+
+def test_a_slow_reader_holds_back_its_stream_and_no_memory(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    server = process_of(broker)
+    body = "x" * 300_000
+    for _ in range(20):
+        publish(broker, channel, [body] * 20)
+    with client.receive(channel, credits=400, lease_s=900) as stream:
+        first = stream.messages(1)
+        before = resident_kb(server)
+        time.sleep(5.0)
+        assert resident_kb(server) - before < 30_000
+        assert in_state(broker, channel) < 100
+        rest = drain(stream, 400 - len(first))
+    assert {one.body for one in first + rest} == {body.encode()}
+
+
+def test_messages_that_were_not_sent_come_back_at_once(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    """The client does not read: a part is sent, another is claimed and waits to be sent."""
+    lost = 0
+    for _ in range(6):
+        for _ in range(3):
+            publish(broker, channel, ["x" * 300_000] * 20)
+        wait_until(lambda: in_state(broker, channel, "queued") == 60, PATIENCE_S, "no fan-out")
+        with client.receive(channel, credits=60, lease_s=3600, worker_id="gone") as stream:
+            stream.messages(1)
+            time.sleep(1.5)
+            held = in_state(broker, channel) - lost
+        time.sleep(2.0)
+        lost = in_state(broker, channel)
+        others = in_state(broker, channel, "queued")
+        with client.receive(channel, credits=60, worker_id="other") as stream:
+            got = drain(stream, others)
+        if sum(one.attempt == 1 for one in got) > 60 - held:
+            return  # claims were undone, and no attempt counted
+        # Only what was being sent was claimed as well; that counts as interrupted.
+    pytest.fail("no claim was undone")
+
+
+def test_a_worker_that_is_back_resumes_what_it_held(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    publish(broker, channel, [str(number) for number in range(50)])
+    with client.receive(channel, credits=50, worker_id="w", lease_s=3600) as stream:
+        held = stream.messages(50)
+    with client.receive(channel, credits=50, worker_id="w", resume=True) as stream:
+        back = stream.messages(50)
+        assert sorted(one.id for one in back) == sorted(one.id for one in held)
+        assert {one.attempt for one in back} == {2}
+        (lost,) = stream.settle(Settlement.ACK, held[0].lease).failed
+        assert lost.error == "expired"
+
+
+def test_auto_ack_settles_before_the_message_is_sent(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    publish(broker, channel, ["before"])
+    with (
+        client.receive(channel, credits=10, auto_ack=True) as stream,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        (one,) = stream.messages(1)
+        coming = pool.submit(stream.messages, 1)
+        time.sleep(0.5)
+        publish(broker, channel, ["while it waits"])
+        (two,) = coming.result(PATIENCE_S)
+    for found in (one, two):
+        assert not found.lease
+        assert delivery(broker, found)["state"] == "Delivered"
+
+
+def test_a_large_body_has_a_url(broker: Broker, client: Client, channel: str) -> None:
+    body = "y" * (4 * 1024 * 1024)
+    publish(broker, channel, [body])
+    with client.receive(channel, credits=1) as stream:
+        (one,) = stream.messages(1)
+        assert not one.body
+        answer = broker.http.get(one.body_url, timeout=PATIENCE_S)
+    assert answer.text == body
+
+
+def test_a_closed_stream_settles_what_it_was_sent(
+    broker: Broker, client: Client, channel: str
+) -> None:
+    publish(broker, channel, [str(number) for number in range(50)])
+    with client.receive(channel, credits=50) as stream:
+        found = stream.messages(50)
+        for one in found:
+            stream.send(Settlement(action=Settlement.ACK, leases=[one.lease]))
+        stream.close()
+        with pytest.raises(StopIteration):
+            stream.next()
+        assert stream.call.code() is grpc.StatusCode.OK
+    assert {delivery(broker, one)["state"] for one in found} == {"Delivered"}
+
+
+def test_a_revoked_key_ends_its_stream(broker: Broker, client: Client, channel: str) -> None:
+    broker.call("PUT", "/producers/revoked", 201, json={})
+    asked = {"channels": [channel], "scopes": ["receive"]}
+    made = broker.call("POST", "/producers/revoked/keys", 201, json=asked)
+    publish(broker, channel, ["one"])
+    with Client.of(broker, made["key"]) as other, other.receive(channel, credits=1) as stream:
+        (one,) = stream.messages(1)
+        broker.call("DELETE", f"/producers/revoked/keys/{made['key_id']}", 204)
+        end = time.monotonic() + PATIENCE_S
+        while not (code := _refusal(stream, one)):
+            assert time.monotonic() < end, "the key still counts"
+            time.sleep(0.2)
+    assert code == "revoked_key"
+
+
+def _refusal(stream: Receiving, one: Delivery) -> str:
+    """The code of the problem with which an extension ends the stream; "" if it is done."""
+    try:
+        stream.settle(Settlement.EXTEND, one.lease)
+    except grpc.RpcError as error:
+        return problem_of(error).code
+    return ""
+
+
+def test_many_streams_share_the_messages(broker: Broker, client: Client, channel: str) -> None:
+    ids = publish(broker, channel, [str(number) for number in range(600)])
+    got: list[list[str]] = [[] for _ in range(4)]
+
+    def close_when(stream: Receiving) -> None:
+        done.wait(PATIENCE_S)
+        stream.close()
+
+    def work(number: int) -> None:
+        with (
+            Client.of(broker) as other,
+            other.receive(channel, worker_id=f"w{number}") as stream,
+        ):
+            stream.settle(Settlement.ACK)
+            all_open.wait(PATIENCE_S)
+            stream.send(credits=20)
+            stopper = threading.Thread(target=close_when, args=[stream])
+            stopper.start()
+            try:
+                while True:
+                    response = stream.next()
+                    if leases := [one.lease for one in response.deliveries]:
+                        got[number] += [one.id for one in response.deliveries]
+                        ack = Settlement(action=Settlement.ACK, leases=leases)
+                        stream.send(ack, credits=len(leases))
+                    if sum(map(len, got)) >= 600:
+                        done.set()
+            except StopIteration:
+                stopper.join()
+
+    done, all_open = threading.Event(), threading.Barrier(4)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert sorted(itertools.chain.from_iterable(got)) == sorted(ids)
+    assert min(map(len, got)) > 0
+
+
+def process_of(broker: Broker) -> int:
+    """The process id of the gRPC server."""
+    assert broker.process is not None
+    (found,) = [
+        pid
+        for pid in descendants(broker.process.pid)
+        if b"\0grpc\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return found
+
+
+def resident_kb(pid: int) -> int:
+    """Resident memory of a process in kB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
