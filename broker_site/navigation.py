@@ -113,7 +113,7 @@ NAVIGATION = (
                 "Ordering keys",
                 "format_list_numbered",
                 "delivery.orderingkey",
-                kin=("delivery.correlation",),
+                kin=("delivery.orderingwaiter", "delivery.correlation"),
             ),
             Place(
                 "Sequences",

@@ -19,7 +19,7 @@ from channels_app.models import Consumer
 from delivery.admin.replays import of
 from delivery.core.ordering import key_number
 from delivery.core.principal import Principal
-from delivery.models import Delivery, OrderingKey
+from delivery.models import Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import hot_keys, keys
 
 PAUSE = dialog(
@@ -211,3 +211,41 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
         consumers = Consumer.objects.filter(channel__slug=slug, client_id=client_id)
         found = consumers.first()
         return (found, key) if found else None
+
+
+@admin.register(OrderingWaiter)
+class OrderingWaiterAdmin(base.BigList):
+    """Deliveries that wait behind others of their key."""
+
+    list_display = ("place", "delivery", "of_key", "due")
+    search_fields = ("delivery_id",)
+    search_help_text = "dlv_… or lan_… (the whole id)"
+    fields = (("delivery", "of_key"), ("place", "due"))
+    readonly_fields = ("delivery", "of_key", "due")
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """Find the place of a delivery, or the places of an ordering key."""
+        term = search_term.strip().lower()
+        if not term:
+            return queryset, False
+        if (number := ids.from_public(ids.ORDERING_KEY, term)) is not None:
+            return queryset.filter(key_number=number), False
+        number = ids.from_public(ids.DELIVERY, term)
+        return (queryset.filter(pk=number) if number else queryset.none()), False
+
+    @display(description="Delivery")
+    def delivery(self, row: OrderingWaiter) -> str:
+        """Link to the delivery."""
+        url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
+        return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
+
+    @display(description="Ordering key")
+    def of_key(self, row: OrderingWaiter) -> str:
+        """Link to its ordering key."""
+        url = reverse("admin:delivery_orderingkey_change", args=[row.key_number])
+        return base.linked(url, ids.to_public(ids.ORDERING_KEY, row.key_number))
+
+    @display(description="Would be due")
+    def due(self, row: OrderingWaiter) -> str:
+        """When it would be due without an order."""
+        return base.instant(row.due_at)

@@ -27,7 +27,6 @@ LISTS = {
     Check.BODIES: ("admin:channels_app_message", "?channel={channel}"),
     Check.MISSING: ("admin:delivery_delivery", "?consumer={consumer}"),
     Check.ATTEMPTS: ("admin:delivery_delivery", "?consumer={consumer}"),
-    Check.COUNTERS: ("admin:delivery_counter", "?q={consumer}"),
     Check.LEASES: ("admin:delivery_delivery", "?consumer={consumer}&state=in_flight"),
     Check.LATE: ("admin:delivery_delivery", "?consumer={consumer}&state=queued"),
 }
