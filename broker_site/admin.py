@@ -14,6 +14,7 @@ from django.db.models.functions import Cast
 from django.http import HttpRequest, HttpResponse
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from broker_site import system, upcoming, usage  # noqa: F401 - registers their pages
 from channels_app.admin import base, granting
 from channels_app.admin.people import Audited
 from channels_app.core import access

@@ -66,7 +66,6 @@ class Group:
 
     title: str
     places: tuple[Place, ...]
-    collapsible: bool = False
 
 
 def _in_state(state: str) -> Callable[[Asked], bool]:
@@ -79,8 +78,6 @@ def _deliveries(title: str, state: str) -> Place:
 
 
 BACKGROUND = ("django_q.schedule", "django_q.ormq", "django_q.success", "django_q.failure")
-TRIAGE = "admin:delivery_deadcluster_triage"
-FORECAST = "admin:delivery_forecastframe_forecast"
 NAVIGATION = (
     Group("", (Place("Overview", "space_dashboard"),)),
     Group(
@@ -116,10 +113,7 @@ NAVIGATION = (
                 "Ordering keys",
                 "format_list_numbered",
                 "delivery.orderingkey",
-                kin=(
-                    *("delivery.orderingwaiter", "delivery.pendingack", "delivery.correlation"),
-                    "delivery.deadletter",
-                ),
+                kin=("delivery.orderingwaiter", "delivery.correlation"),
             ),
             Place(
                 "Sequences",
@@ -167,6 +161,8 @@ NAVIGATION = (
             Place("Pumps", "bolt", "delivery.pumpslot"),
             Place("Pull workers", "engineering", "delivery.pullworker"),
             Place("Consumer health", "monitor_heart", "delivery.consumerhealth"),
+            Place("Notifications", "campaign", "delivery.notification"),
+            Place("Traffic", "monitoring", "delivery.traffic"),
             Place("Sweeps", "mop", "delivery.sweeprun"),
             Place("Reconciliation", "fact_check", "delivery.reconciliationreport"),
             Place("Background tasks", "schedule", BACKGROUND[0], kin=BACKGROUND[1:]),
@@ -175,44 +171,17 @@ NAVIGATION = (
     Group(
         "Pipeline",
         (
-            Place("Triage", "emergency", "delivery.deadcluster", page=TRIAGE),
-            Place("Forecast", "trending_up", "delivery.forecastframe", page=FORECAST),
+            Place("Triage", "emergency", "delivery.deadcluster", page="admin:triage"),
+            Place("Forecast", "trending_up", "delivery.forecastframe", page="admin:forecast"),
             Place("Archive", "inventory", "delivery.segment"),
             Place("Lake audit", "fact_check", "delivery.lakeaudit"),
             Place("Restores", "settings_backup_restore", "delivery.restore"),
             Place("Usage", "bar_chart", "delivery.usagehour", page="admin:usage"),
-            Place(
-                "Health", "ecg_heart", "delivery.healthday", page="admin:delivery_healthday_worst"
-            ),
+            Place("Health", "ecg_heart", "delivery.healthday", page="admin:health"),
             Place("Erasures", "ink_eraser", "delivery.erasure"),
             Place("Runs", "account_tree", "delivery.pipelinerun"),
             Place("Schedules", "event_repeat", "delivery.pipelineschedule"),
         ),
-    ),
-    Group(
-        "Inner tables",
-        (
-            Place("Lake findings", "rule", "delivery.lakefinding"),
-            Place("Restored rows", "inventory_2", "delivery.restored"),
-            Place("Restored messages", "mark_email_read", "delivery.restoredmessage"),
-            Place("Pipeline locks", "lock_clock", "delivery.pipelinelock"),
-            Place("Message bodies", "draft", "channels_app.messagebody"),
-            Place("Schedule bodies", "edit_calendar", "channels_app.schedulebody"),
-            Place("Idempotency records", "fingerprint", "channels_app.idempotencyrecord"),
-            Place("Consumer secrets", "lock", "channels_app.consumersecret"),
-            Place("Producer rates", "speed", "channels_app.producerrate"),
-            Place("Counters", "pin", "delivery.counter"),
-            Place("Notices", "campaign", "delivery.notification"),
-            Place("Standings", "health_and_safety", "delivery.healthstatus"),
-            Place("Traffic", "monitoring", "delivery.traffic"),
-            Place("Traffic mark", "flag", "delivery.trafficmark"),
-            Place("RetentionMark", "content_cut", "delivery.retentionmark"),
-            Place("Hours of usage", "hourglass", "delivery.usagehour"),
-            Place("Hours of latency", "timer", "delivery.latencyhour"),
-            Place("Days of health", "calendar_month", "delivery.healthday"),
-            Place("Configuration version", "update", "channels_app.configversion"),
-        ),
-        collapsible=True,
     ),
 )
 
@@ -221,6 +190,7 @@ TABS = (
         _deliveries("All", ""),
         _deliveries("Queued", "queued"),
         _deliveries("In flight", "in_flight"),
+        _deliveries("Awaiting ack", "awaiting_ack"),
         _deliveries("Delivered", "delivered"),
         _deliveries("Dead letters", "dead"),
         _deliveries("Cancelled", "cancelled"),
@@ -249,7 +219,6 @@ def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
     return [
         {
             "title": group.title,
-            "collapsible": group.collapsible,
             "items": items,
             "active": any(item["active"] for item in items),
         }

@@ -162,24 +162,15 @@ def _books(gap: int) -> dict[str, Any]:
     """A card with the gap, by the counters and by the last reconciliations."""
     reports = reconciliations.newest().values()
     found = max((report.gap for report in reports), default=0)
+    link = reverse("admin:delivery_reconciliationreport_changelist")
     if gap or not found:
         text = "deliveries created minus those in any state; must be 0"
-        link = reverse("admin:delivery_counter_changelist")
         if not gap and reports:
             last = max(report.finished_at for report in reports)
-            text, link = (
-                f"by the counters and the reconciliation of {last:%d %b %H:%M}",
-                reverse("admin:delivery_reconciliationreport_changelist"),
-            )
+            text = f"by the counters and the reconciliation of {last:%d %b %H:%M}"
         return _card("Reconciliation gap", gap, text, link, alarm=gap != 0)
     text = "mismatched rows in the last reconciliation; must be 0"
-    return _card(
-        "Reconciliation gap",
-        intcomma(found),
-        text,
-        reverse("admin:delivery_reconciliationreport_changelist"),
-        alarm=True,
-    )
+    return _card("Reconciliation gap", intcomma(found), text, link, alarm=True)
 
 
 def _states(waiting: backlog.Backlog) -> list[dict[str, Any]]:

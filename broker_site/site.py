@@ -1,15 +1,20 @@
 """Define the admin site on top of Unfold, without work that its pages do not need."""
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.functional import SimpleLazyObject
 from unfold.sites import UnfoldAdminSite
 
-from broker_site import navigation, overview, system, upcoming, usage
+from broker_site import navigation, overview
 from channels_app.portal.accounts import secure_admin_login
+
+if TYPE_CHECKING:
+    from channels_app.admin.pages import Page, View
 
 
 class Console(UnfoldAdminSite):
@@ -50,21 +55,23 @@ class Console(UnfoldAdminSite):
 
     def extra_urls(self) -> list[URLPattern]:
         """Pages that do not belong to a table."""
-        return [
-            path("system/", self.admin_view(self.system), name="system"),
-            path("timeline/", self.admin_view(self.timeline), name="timeline"),
-            path("usage/", self.admin_view(self.usage), name="usage"),
-            path("usage/csv", self.admin_view(usage.download), name="usage-csv"),
-        ]
+        from channels_app.admin.pages import PAGES  # noqa: PLC0415 - needs this site to register
 
-    def system(self, request: HttpRequest) -> TemplateResponse:
-        """The page about the running system."""
-        return system.page(request, self.each_context(request))
+        found = []
+        for page in PAGES.values():
+            view = self.admin_view(partial(self._show, page))
+            found.append(path(f"{page.name}/", view, name=page.name))
+            if page.csv is not None:
+                file = self.admin_view(partial(_checked, page, page.csv))
+                found.append(path(f"{page.name}/csv", file, name=f"{page.name}-csv"))
+        return found
 
-    def timeline(self, request: HttpRequest) -> TemplateResponse:
-        """The page of upcoming messages."""
-        return upcoming.page(request, self.each_context(request))
+    def _show(self, page: "Page", request: HttpRequest) -> TemplateResponse:
+        page.require(request)
+        context = {**self.each_context(request), **page.context(request)}
+        return TemplateResponse(request, page.template, context)
 
-    def usage(self, request: HttpRequest) -> TemplateResponse:
-        """The page of usage per producer and consumer."""
-        return usage.page(request, self.each_context(request))
+
+def _checked(page: "Page", view: "View", request: HttpRequest) -> HttpResponseBase:
+    page.require(request)
+    return view(request)

@@ -9,28 +9,24 @@ from typing import Any
 import django
 from django.apps import apps
 from django.conf import settings
-from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.http import HttpRequest
-from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from broker_site import diagnosis
+from channels_app.admin import pages
 from channels_app.database import clock
 from delivery.maintenance import pipeline_runs
 from delivery.models import PumpSlot, SweepRun
 from delivery.processes import registration
 
-PERMISSION = "delivery.view_sweeprun"
-"""Permission to view the page; superusers have it."""
 PINGS = 3
 
 
-def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
-    """The page; ``frame`` is the console's context."""
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
-    context = frame | {
+@pages.page("system", permission="delivery.view_sweeprun", template="admin/system.html")
+def context(request: HttpRequest) -> dict[str, Any]:
+    """Versions, findings, settings, processes and sweeps."""
+    return {
         "title": "System",
         "versions": versions(),
         "database": database(),
@@ -42,7 +38,6 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
         "pipeline": pipeline_facts(),
         "runs": pipeline_runs.latest().values(),
     }
-    return TemplateResponse(request, "admin/system.html", context)
 
 
 def versions() -> list[tuple[str, str]]:

@@ -5,10 +5,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
-from django.template.response import TemplateResponse
 
+from channels_app.admin import pages
 from channels_app.conf import conf
 from channels_app.core import times
 from channels_app.database import clock
@@ -16,7 +15,7 @@ from channels_app.models import Channel, Message
 from delivery.queue import timeline
 from delivery.queue.timeline import Load, Place
 
-PERMISSION, MAY_MOVE = "channels_app.view_message", "channels_app.change_message"
+MAY_MOVE = "channels_app.change_message"
 SPANS = {
     "hour": (timedelta(hours=1), timedelta(minutes=1), "a minute"),
     "day": (timedelta(days=1), timedelta(minutes=20), "20 minutes"),
@@ -47,10 +46,9 @@ class Bar:
         return HEIGHT - self.height
 
 
-def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
-    """The page; ``frame`` is the console's context."""
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
+@pages.page("timeline", permission="channels_app.view_message", template="admin/timeline.html")
+def context(request: HttpRequest) -> dict[str, Any]:
+    """Scheduled messages as a chart and as a list."""
     now = clock.now()
     channels = list(Channel.objects.order_by("slug"))
     chosen = request.GET.get("channel", "")
@@ -63,7 +61,7 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
     places = timeline.ahead(looked, now, now + FAR, SHOWN + 1, _after(request))
     rows = Message.objects.select_related("channel", "producer")
     found = rows.in_bulk([place.id for place in places[:SHOWN]])
-    context = frame | {
+    return {
         "title": "Timeline",
         "channels": channels,
         "channel": channel,
@@ -83,7 +81,6 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
         "public_url": conf().public_url,
         "may_move": request.user.has_perm(MAY_MOVE),
     }
-    return TemplateResponse(request, "admin/timeline.html", context)
 
 
 def bars(load: Load) -> list[Bar]:

@@ -7,15 +7,14 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.contrib.humanize.templatetags.humanize import intcomma
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet, Sum
 from django.db.models.functions import TruncDay
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.defaultfilters import filesizeformat
-from django.template.response import TemplateResponse
 from django.utils.http import urlencode
 
 from broker_site import charts
+from channels_app.admin import pages
 from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Producer
 from delivery.core.timing import in_words
@@ -23,8 +22,6 @@ from delivery.models import LatencyHour, UsageHour
 from pipeline.contract import csv_cells
 from pipeline.contract.histogram import percentile
 
-PERMISSION = "delivery.view_usagehour"
-"""Permission to view the page; superusers have it."""
 COUNTED = (
     *("messages", "bytes", "delivered", "dead", "cancelled"),
     *("attempts", "failed_attempts", "bytes_out"),
@@ -79,31 +76,8 @@ class Month(NamedTuple):
         return table.filter(hour__gte=low, hour__lt=high)
 
 
-def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
-    """The page; ``frame`` is the console's context."""
-    _require(request)
-    month = chosen(request)
-    rows = month.rows(UsageHour.objects.all())
-    found = list(rows.values(*KEYS).annotate(**_sums()).order_by("-attempts", "-messages", *KEYS))
-    whose = named(found[:SHOWN])
-    context = frame | {
-        "title": f"Usage, {month.first:%B %Y}",
-        "month": month,
-        "asked": urlencode({"since": str(month.first), "until": str(month.next.first)}),
-        "steps": STEPS,
-        "is_known": UsageHour.objects.exists(),
-        "facts": _facts(found),
-        "rows": whose,
-        "left_out": len(found) - len(whose),
-        "latencies": latencies(month, whose),
-        "charts": _charts(month, rows) if found else [],
-    }
-    return TemplateResponse(request, "admin/usage.html", context)
-
-
 def download(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """The month as CSV: a row per time unit, producer, channel and consumer."""
-    _require(request)
     month = chosen(request)
     step = request.GET.get("by", "")
     step = step if step in STEPS else STEPS[0]
@@ -115,9 +89,27 @@ def download(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     return answer
 
 
-def _require(request: HttpRequest) -> None:
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
+@pages.page(
+    "usage", permission="delivery.view_usagehour", template="admin/usage.html", csv=download
+)
+def context(request: HttpRequest) -> dict[str, Any]:
+    """The usage of a month."""
+    month = chosen(request)
+    rows = month.rows(UsageHour.objects.all())
+    found = list(rows.values(*KEYS).annotate(**_sums()).order_by("-attempts", "-messages", *KEYS))
+    whose = named(found[:SHOWN])
+    return {
+        "title": f"Usage, {month.first:%B %Y}",
+        "month": month,
+        "asked": urlencode({"since": str(month.first), "until": str(month.next.first)}),
+        "steps": STEPS,
+        "is_known": UsageHour.objects.exists(),
+        "facts": _facts(found),
+        "rows": whose,
+        "left_out": len(found) - len(whose),
+        "latencies": latencies(month, whose),
+        "charts": _charts(month, rows) if found else [],
+    }
 
 
 def chosen(request: HttpRequest) -> Month:

@@ -18,7 +18,7 @@ from channels_app.admin.base import RowActions, action, dialog, display, pausing
 from channels_app.admin.filters import RelatedDropdownFilter
 from channels_app.admin.forms import ConsumerForm
 from channels_app.core.errors import BrokerError
-from channels_app.models import Consumer, ConsumerSecret
+from channels_app.models import Consumer
 from channels_app.registry import consumers, secrets
 from channels_app.registry.secrets import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 
@@ -276,31 +276,3 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
                     actor=base.actor(request),
                     reason=reason,
                 )
-
-
-@admin.register(ConsumerSecret)
-class ConsumerSecretAdmin(base.ReadOnly):
-    """Shows that secrets exist, since when and until when; never the secrets themselves."""
-
-    list_display = ("consumer", "scheme", "made", "ends", "key_id")
-    list_select_related = ("consumer",)
-    list_filter = ("scheme",)
-    search_fields = ("consumer__client_id",)
-    ordering = ("-id",)
-    fields = ("consumer", "scheme", "public_key", "key_id", "made", "ends")
-    readonly_fields = fields
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[ConsumerSecret]:
-        """Without the encrypted secret, which no page needs."""
-        rows: QuerySet[ConsumerSecret] = super().get_queryset(request).defer("sealed")
-        return rows
-
-    @display(description="Made", ordering="created_at")
-    def made(self, secret: ConsumerSecret) -> str:
-        """When it was created."""
-        return base.instant(secret.created_at)
-
-    @display(description="Signs until", ordering="expires_at")
-    def ends(self, secret: ConsumerSecret) -> str:
-        """When it stops signing."""
-        return base.instant(secret.expires_at) if secret.expires_at else "further notice"

@@ -14,7 +14,7 @@ from channels_app.admin.base import WithPageContext, display
 from channels_app.admin.filters import DropdownFilter, Since
 from channels_app.core import ids, times
 from channels_app.core.encryption import Unreadable
-from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
+from channels_app.models import Channel, Message
 from channels_app.registry import data_encryption, viewing
 
 Shown = Message.Shown
@@ -229,61 +229,3 @@ class MessageAdmin(WithPageContext, base.BigList):
     def size(self, message: Message) -> str:
         """Bytes of its body."""
         return f"{message.body_bytes:,} B"
-
-
-@admin.register(MessageBody)
-class MessageBodyAdmin(base.BigList):
-    """Shows that bodies are stored and under which key; the message's page shows the contents."""
-
-    id_prefix = ids.MESSAGE
-    list_display = ("name", "size", "encrypted_by")
-    list_fetched = ("message",)
-    fields = ("name", "message", "size", "encrypted_by")
-    readonly_fields = fields
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[MessageBody]:
-        """Without the bytes."""
-        return body.without_bytes(super().get_queryset(request))
-
-    @display(description="Message")
-    def name(self, row: MessageBody) -> str:
-        """Its message's public id."""
-        return base.public_id(ids.to_public(ids.MESSAGE, row.message_id))
-
-    @display(description="Size")
-    def size(self, row: MessageBody) -> str:
-        """Size as published, in bytes."""
-        return f"{row.message.body_bytes:,} B"
-
-    @display(description="Sealed by")
-    def encrypted_by(self, row: MessageBody) -> str:
-        """The id of the encryption key."""
-        return body.protection(row)
-
-
-@admin.register(IdempotencyRecord)
-class IdempotencyRecordAdmin(base.BigList):
-    """Idempotency keys in use."""
-
-    list_display = ("digest", "message", "expires")
-    search_fields = ("digest",)
-    search_help_text = "SHA-256 of channel id:producer id:key"
-    fields = ("digest", "message", "body_digest", "expires")
-    readonly_fields = fields
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[IdempotencyRecord], search_term: str
-    ) -> tuple[QuerySet[IdempotencyRecord], bool]:
-        """The record of a digest."""
-        term = search_term.strip()
-        return (queryset.filter(pk=term) if term else queryset), False
-
-    @display(description="Message")
-    def message(self, record: IdempotencyRecord) -> str:
-        """The message of the key."""
-        return base.public_id(ids.to_public(ids.MESSAGE, record.message_id))
-
-    @display(description="Expires")
-    def expires(self, record: IdempotencyRecord) -> str:
-        """When the key can be used again."""
-        return base.instant(record.expires_at)

@@ -16,7 +16,6 @@ from channels_app.admin.filters import RelatedDropdownFilter
 from channels_app.conf import conf
 from channels_app.models import (
     AuditEntry,
-    ConfigVersion,
     Invitation,
     Membership,
     QuotaUsage,
@@ -248,13 +247,6 @@ class AuditEntryAdmin(base.BigList):
     def became(self, entry: AuditEntry) -> str:
         """Values after the change."""
         return _shown(entry.after)
-
-
-@admin.register(ConfigVersion)
-class ConfigVersionAdmin(base.ReadOnly):
-    """The number that every change of configuration increments."""
-
-    list_display = ("id", "number")
 
 
 def audit_value(name: str, value: Any) -> Any:

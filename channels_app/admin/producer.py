@@ -29,7 +29,6 @@ from channels_app.models import (
     Channel,
     PendingSequenceNumber,
     Producer,
-    ProducerRate,
     Sequence,
 )
 from channels_app.registry import api_keys
@@ -88,16 +87,6 @@ class ProducerAdmin(base.ResourceAdmin):
         if producer.disabled:
             return base.label("disabled", "bad")
         return base.label("active", "good")
-
-
-@admin.register(ProducerRate)
-class ProducerRateAdmin(base.ReadOnly):
-    """State of the rate limiter."""
-
-    list_display = ("producer", "arrival_at")
-    list_select_related = ("producer",)
-    search_fields = ("producer__slug",)
-    ordering = ("producer__slug",)
 
 
 class ApiKeyForm(ShowsFieldErrors):

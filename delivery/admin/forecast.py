@@ -2,17 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from itertools import groupby
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Sum
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.http import HttpRequest
 
-from channels_app.admin import base
+from channels_app.admin import base, pages
 from channels_app.admin.base import display
 from channels_app.models import Channel
 from delivery.models import ForecastFrame, PipelineRun
@@ -87,12 +84,6 @@ class ForecastFrameAdmin(base.ReadOnly):
             return queryset, False
         return (queryset.filter(channel_id=term) if term.isdecimal() else queryset.none()), False
 
-    def get_urls(self) -> list[URLPattern]:
-        """Add the URL of the forecast page."""
-        view = self.admin_site.admin_view(partial(page, self))
-        own = path("forecast/", view, name="delivery_forecastframe_forecast")
-        return [own, *super().get_urls()]
-
     @display(description="Beginning")
     def begins(self, frame: ForecastFrame) -> str:
         """When it begins."""
@@ -119,18 +110,17 @@ class ForecastFrameAdmin(base.ReadOnly):
         return f"{frame.deliveries:,.0f}"
 
 
-def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
+@pages.page("forecast", permission="delivery.view_forecastframe", template="delivery/forecast.html")
+def context(request: HttpRequest) -> dict[str, Any]:
     """Show the chart of all channels, or of one."""
-    base.require(admin.has_view_permission(request))
     chosen = request.GET.get("channel", "")
     channel = Channel.objects.filter(pk=chosen).first() if chosen.isdecimal() else None
     owner = channel.pk if channel else ALL
     frames = ForecastFrame.objects.filter(channel_id=owner).order_by("begins_at")
     hours = list(frames.filter(span_s=HOUR_S)[: DAYS * 24])
     results = last_results()
-    context = admin.admin_site.each_context(request) | {
+    return {
         "title": "Forecast",
-        "opts": admin.opts,
         "channel": channel,
         "days": strip(hours),
         "hour_numbers": range(24),
@@ -149,7 +139,6 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
         "result": results[0] if results else {},
         "tested": next((it for it in results if it.get("error_percent") is not None), None),
     }
-    return TemplateResponse(request, "delivery/forecast.html", context)
 
 
 def last_results() -> list[dict[str, Any]]:

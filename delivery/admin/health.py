@@ -3,24 +3,19 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from datetime import date, timedelta
 from typing import Any
 
-from django.contrib import admin
 from django.db.models import Case, Max, QuerySet, When
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.http import urlencode
 
-from channels_app.admin import base
-from channels_app.admin.base import display
+from channels_app.admin import base, pages
 from channels_app.models import Consumer
 from delivery.core.timing import in_words
-from delivery.models import HealthDay, LatencyHour, UsageHour
+from delivery.models import HealthDay
 from delivery.models.reports import NONE
-from pipeline.contract.histogram import bounds
 
 SHOWN = 100
 """Maximum consumers and maximum hosts on the page."""
@@ -110,17 +105,16 @@ class Line:
         return [(name, f"{rate:,.3g}") for name, rate in rates if rate is not None]
 
 
-def page(model_admin: base.Page, request: HttpRequest) -> HttpResponse:
+@pages.page("health", permission="delivery.view_healthday", template="delivery/health.html")
+def context(request: HttpRequest) -> dict[str, Any]:
     """Show the worst consumers and hosts of a day, with reasons and links."""
-    base.require(model_admin.has_view_permission(request))
     newest = HealthDay.objects.aggregate(newest=Max("day"))["newest"]
     day = _asked(request) or newest
     rows = HealthDay.objects.filter(day=day) if day else HealthDay.objects.none()
     consumers = _lines(worst(rows.exclude(consumer_id=NONE)))
     hosts = _lines(worst(rows.filter(consumer_id=NONE)))
-    context = model_admin.admin_site.each_context(request) | {
+    return {
         "title": "Health",
-        "opts": model_admin.opts,
         "day": day,
         "is_known": newest is not None,
         "asked": urlencode({"day": str(day)}),
@@ -131,7 +125,6 @@ def page(model_admin: base.Page, request: HttpRequest) -> HttpResponse:
         "objective": consumers[0].row.objective if consumers else None,
         "shown": SHOWN,
     }
-    return TemplateResponse(request, "delivery/health.html", context)
 
 
 def worst(rows: QuerySet[HealthDay]) -> list[HealthDay]:
@@ -217,103 +210,3 @@ def spark(scores: Sequence[int | None]) -> str:
 
 def _seconds(value: float | None) -> str:
     return in_words(None if value is None else 1000 * value)
-
-
-@admin.register(HealthDay)
-class HealthDayAdmin(base.BigList):
-    """The stored days, the latest written first."""
-
-    list_display = ("day", "whose", "host", "score", "attempts", "failed", "reason")
-    search_fields = ("consumer_id",)
-    search_help_text = "number of the consumer; 0 is all of a host"
-    fields = (
-        ("day", "whose", "host"),
-        ("score", "reason"),
-        ("attempts", "failed", "retries", "unreachable"),
-        ("p50_ms", "p95_ms", "p99_ms"),
-        ("recoveries", "recovery_median_s", "recovery_longest_s"),
-        ("outage_s", "down_since"),
-        ("objective", "budget_used"),
-        ("burn_1h", "burn_6h", "burn_24h", "burn_day"),
-        "week_before",
-    )
-    readonly_fields = ("whose",)
-
-    def get_urls(self) -> list[URLPattern]:
-        """Add the URL of the health page."""
-        view = self.admin_site.admin_view(partial(page, self))
-        return [path("worst/", view, name="delivery_healthday_worst"), *super().get_urls()]
-
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """Find the days of one consumer."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        return (queryset.filter(consumer_id=term) if term.isdecimal() else queryset.none()), False
-
-    @display(description="Consumer")
-    def whose(self, row: HealthDay) -> str:
-        """Its consumer's number."""
-        return str(row.consumer_id) if row.consumer_id else base.NONE
-
-
-class Hours(base.BigList):
-    """Rows by hour, the latest written first."""
-
-    search_fields = ("hour",)
-    search_help_text = "an hour in UTC: 2026-11-22 04"
-
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """Find the rows of one hour, or of one day."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        try:
-            since = datetime.fromisoformat(term).replace(tzinfo=UTC)
-        except ValueError:
-            return queryset.none(), False
-        span = timedelta(hours=1) if len(term) > len("2026-11-22") else timedelta(days=1)
-        return queryset.filter(hour__gte=since, hour__lt=since + span), False
-
-    @display(description="Hour")
-    def begins(self, row: UsageHour | LatencyHour) -> str:
-        """When it begins."""
-        return base.instant(row.hour, exact=False)
-
-    @display(description="Consumer")
-    def whose(self, row: UsageHour | LatencyHour) -> str:
-        """Its number."""
-        return str(row.consumer_id) if row.consumer_id else base.NONE
-
-
-@admin.register(UsageHour)
-class UsageHourAdmin(Hours):
-    """The counts for billing; the page Usage totals them."""
-
-    list_display = (
-        *("begins", "channel_id", "producer_id", "whose", "messages", "bytes"),
-        *("delivered", "dead", "cancelled", "attempts", "failed_attempts", "bytes_out"),
-    )
-    fields = (
-        ("begins", "whose"),
-        ("channel_id", "producer_id"),
-        ("messages", "bytes"),
-        ("delivered", "dead", "cancelled"),
-        ("attempts", "failed_attempts", "bytes_out"),
-    )
-    readonly_fields = ("begins", "whose")
-
-
-@admin.register(LatencyHour)
-class LatencyHourAdmin(Hours):
-    """The counts for percentiles."""
-
-    list_display = ("begins", "whose", "took", "count")
-    fields = (("begins", "whose"), ("took", "count"))
-    readonly_fields = ("begins", "whose", "took")
-
-    @display(description="Took")
-    def took(self, row: LatencyHour) -> str:
-        """The range of its bucket."""
-        low, high = (in_words(ms) for ms in bounds(row.bucket))
-        return f"{low} to {high}"

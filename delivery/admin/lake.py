@@ -129,20 +129,6 @@ class LakeAuditAdmin(WithPageContext, base.ReadOnly):
         return intcomma(row.attempt_count)
 
 
-@admin.register(LakeFinding)
-class LakeFindingAdmin(base.ReadOnly):
-    """Findings of audits, row by row; the pages of the audits explain them."""
-
-    list_display = ("check_name", "channel_id", "consumer_id", "at", "count")
-    ordering = ("-id",)
-    sortable_by = ()
-
-    @display(description="Hour")
-    def at(self, row: LakeFinding) -> str:
-        """The hour in which its messages were accepted."""
-        return base.instant(row.hour, exact=False)
-
-
 def _shown(row: LakeAudit) -> dict[str, Any]:
     findings = list(LakeFinding.objects.filter(audit=row).order_by("id"))
     found = cards(findings)

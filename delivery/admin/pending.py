@@ -1,7 +1,4 @@
-"""Show rows that wait for something else, and notifications, in the console, read-only.
-
-These are early acknowledgements, providers' ids and dead letters to be published.
-"""
+"""Define the admin pages of notifications, and of providers' ids that callbacks refer to."""
 
 from typing import Any
 
@@ -12,21 +9,7 @@ from django.urls import reverse
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.core import ids
-from delivery.models import Correlation, DeadLetter, HealthStatus, Notification, PendingAck
-
-
-@admin.register(HealthStatus)
-class HealthStatusAdmin(base.ReadOnly):
-    """The last notified status of each consumer."""
-
-    list_display = ("consumer", "state", "since_shown")
-    list_select_related = ("consumer",)
-    ordering = ("-since",)
-
-    @display(description="Since", ordering="since")
-    def since_shown(self, status: HealthStatus) -> str:
-        """Since when it has this status."""
-        return base.instant(status.since)
+from delivery.models import Correlation, Notification
 
 
 @admin.register(Notification)
@@ -45,46 +28,6 @@ class NotificationAdmin(base.BigList):
     def mailed(self, notification: Notification) -> bool:
         """Whether it was sent by mail."""
         return bool(notification.mailed_to)
-
-
-class OfDelivery(base.BigList):
-    """Rows whose key is a delivery's, found by the delivery's id."""
-
-    search_fields = ("delivery_id",)
-    search_help_text = "dlv_… (the whole id)"
-
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """Find the row of a delivery."""
-        term = search_term.strip().lower()
-        if not term:
-            return queryset, False
-        number = ids.from_public(ids.DELIVERY, term)
-        return (queryset.filter(pk=number) if number else queryset.none()), False
-
-    @display(description="Delivery")
-    def delivery(self, row: PendingAck | DeadLetter) -> str:
-        """Link to the delivery."""
-        url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
-        return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
-
-
-@admin.register(PendingAck)
-class PendingAckAdmin(OfDelivery):
-    """Kept for milliseconds, until the attempt that they belong to is recorded."""
-
-    list_display = ("word", "delivery", "said")
-    fields = ("delivery", "word", "said")
-    readonly_fields = ("delivery", "word", "said")
-
-    @display(description="Result")
-    def word(self, row: PendingAck) -> str:
-        """Whether processing succeeded."""
-        return base.label("ok", "good") if row.ok else base.label("failed", "bad")
-
-    @display(description="Received at")
-    def said(self, row: PendingAck) -> str:
-        """When the acknowledgement arrived."""
-        return base.instant(row.said_at)
 
 
 @admin.register(Correlation)
@@ -131,17 +74,3 @@ class CorrelationAdmin(base.BigList):
     def noted(self, row: Correlation) -> str:
         """When it was stored."""
         return base.instant(row.noted_at)
-
-
-@admin.register(DeadLetter)
-class DeadLetterAdmin(OfDelivery):
-    """Kept until the message is published on the consumer's dead-letter channel."""
-
-    list_display = ("delivery", "due")
-    fields = ("delivery", "due")
-    readonly_fields = ("delivery", "due")
-
-    @display(description="Due at")
-    def due(self, row: DeadLetter) -> str:
-        """When it is due to be published."""
-        return base.instant(row.due_at)

@@ -34,7 +34,7 @@ from channels_app.registry.consumers import MAX_REASON_LENGTH
 from delivery.admin.replays import Live, LivePage, button
 from delivery.core.principal import Principal
 from delivery.maintenance import pipeline_runs
-from delivery.models import PipelineLock, PipelineRun, PipelineSchedule
+from delivery.models import PipelineRun, PipelineSchedule
 from pipeline.contract.jobs import DRY_RUN, JOBS, Job, Kind, Option
 
 SURE = "sure"
@@ -540,16 +540,3 @@ class PipelineScheduleAdmin(base.ReadOnly):
             return base.NONE
         at = pipeline_runs.next_at(row)
         return base.instant(at, exact=False) if at else "within a minute"
-
-
-@admin.register(PipelineLock)
-class PipelineLockAdmin(base.ReadOnly):
-    """The active run of each job."""
-
-    list_display = ("job", "run_id", "ends")
-    ordering = ("job",)
-
-    @display(description="Until")
-    def ends(self, lock: PipelineLock) -> str:
-        """When the lock expires, unless the run extends it."""
-        return base.instant(lock.until)

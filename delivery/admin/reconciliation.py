@@ -13,8 +13,7 @@ from channels_app.admin.base import display
 from channels_app.admin.filters import ChoicesDropdownFilter
 from channels_app.core import ids
 from delivery.core.reconciliation import STATES, Check, remedy
-from delivery.models import ReconciliationReport, RetentionMark
-from delivery.models.reconciliation import EVERY_CHANNEL
+from delivery.models import ReconciliationReport
 
 PAGES = {
     ids.MESSAGE: "admin:channels_app_message",
@@ -28,7 +27,6 @@ LISTS = {
     Check.BODIES: ("admin:channels_app_message", "?channel={channel}"),
     Check.MISSING: ("admin:delivery_delivery", "?consumer={consumer}"),
     Check.ATTEMPTS: ("admin:delivery_delivery", "?consumer={consumer}"),
-    Check.COUNTERS: ("admin:delivery_counter", "?q={consumer}"),
     Check.LEASES: ("admin:delivery_delivery", "?consumer={consumer}&state=in_flight"),
     Check.LATE: ("admin:delivery_delivery", "?consumer={consumer}&state=queued"),
 }
@@ -147,16 +145,3 @@ def _prose(text: str) -> SafeString:
 def _link(name: str) -> SafeString | str:
     page = PAGES.get(name.partition("_")[0])
     return base.linked(reverse(f"{page}_change", args=[name]), name) if page else name
-
-
-@admin.register(RetentionMark)
-class RetentionMarkAdmin(base.ReadOnly):
-    """Marks up to which retention has deleted deliveries of each channel, and messages of all."""
-
-    list_display = ("channel", "message_id")
-    ordering = ("channel_id",)
-
-    @display(description="Channel")
-    def channel(self, row: RetentionMark) -> str:
-        """Its channel's number."""
-        return "every channel" if row.channel_id == EVERY_CHANNEL else str(row.channel_id)

@@ -1,7 +1,5 @@
 """Show restores from the lake in the console, with their progress and staged messages."""
 
-from typing import Any
-
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
 from django.urls import reverse
@@ -13,7 +11,7 @@ from channels_app.core import ids
 from channels_app.models import Consumer
 from delivery.admin.replays import Live, LivePage, button
 from delivery.maintenance import pipeline_runs
-from delivery.models import PipelineRun, Restore, Restored, RestoredMessage
+from delivery.models import PipelineRun, Restore
 from delivery.replay import restore
 from pipeline.contract.jobs import JOBS
 
@@ -136,43 +134,6 @@ class RestoreAdmin(LivePage):
     def ended(self, row: Restore) -> str:
         """When it ended."""
         return base.instant(row.finished_at, exact=False)
-
-
-@admin.register(Restored)
-class RestoredAdmin(base.BigList):
-    """Messages staged from the lake that the broker has not inserted yet."""
-
-    list_display = ("restore_number", "message", "consumer_id", "event_type", "body_bytes")
-    fields = list_display
-    readonly_fields = ("restore_number", "message")
-
-    def get_queryset(self, request: Any) -> Any:
-        """Omit bodies, which no page shows."""
-        return super().get_queryset(request).defer("body")
-
-    @display(description="Restore")
-    def restore_number(self, row: Restored) -> str:
-        """The number of its restore."""
-        return str(row.restore_id)
-
-    @display(description="Message")
-    def message(self, row: Restored) -> SafeString:
-        """Its public id."""
-        return base.public_id(ids.to_public(ids.MESSAGE, row.message_id))
-
-
-@admin.register(RestoredMessage)
-class RestoredMessageAdmin(base.BigList):
-    """Messages that are both in the tables and in the lake."""
-
-    list_display = ("message",)
-    fields = list_display
-    readonly_fields = list_display
-
-    @display(description="Message")
-    def message(self, row: RestoredMessage) -> SafeString:
-        """Its public id."""
-        return base.public_id(ids.to_public(ids.MESSAGE, row.message_id))
 
 
 def _hint(row: Restore) -> str:

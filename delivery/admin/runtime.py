@@ -12,7 +12,7 @@ from channels_app.admin.base import WithPageContext, display
 from channels_app.admin.filters import ChoicesDropdownFilter
 from channels_app.database import clock
 from delivery.core.timing import BOUNDS_MS, in_words, quantile_ms
-from delivery.models import ConsumerHealth, Counter, PumpSlot, SweepRun, Traffic, TrafficMark
+from delivery.models import ConsumerHealth, PumpSlot, SweepRun, Traffic
 from delivery.models.traffic import ALL
 from delivery.processes.registration import STALE_AFTER_S
 
@@ -165,25 +165,6 @@ class SweepRunAdmin(base.ReadOnly):
         return base.instant(sweep.next_at)
 
 
-@admin.register(Counter)
-class CounterAdmin(base.ReadOnly):
-    """Shards of the exact counts; a read adds them up."""
-
-    list_display = ("consumer_id", "state", "slot", "count")
-    search_fields = ("consumer_id",)
-    search_help_text = "number of the consumer"
-    ordering = ("id",)
-    show_full_result_count = False
-    paginator = base.InfinitePaginator
-
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """Find the shards of one consumer."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        return (queryset.filter(consumer_id=term) if term.isdecimal() else queryset.none()), False
-
-
 class Bucket(NamedTuple):
     """A histogram bucket with its count."""
 
@@ -232,13 +213,6 @@ class TrafficAdmin(WithPageContext, base.BigList):
     def whose(self, traffic: Traffic) -> str:
         """Its consumer, or all consumers."""
         return "all" if traffic.consumer_id == ALL else str(traffic.consumer_id)
-
-
-@admin.register(TrafficMark)
-class TrafficMarkAdmin(base.ReadOnly):
-    """Time up to which the charts have data."""
-
-    list_display = ("id", "message_id", "attempt_id")
 
 
 def buckets(counts: Sequence[int]) -> list[Bucket]:

@@ -31,7 +31,7 @@ from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import Invalid
 from channels_app.core.recurrence import Timetable
 from channels_app.database import clock
-from channels_app.models import Schedule, ScheduleBody
+from channels_app.models import Schedule
 from channels_app.registry import schedules, viewing
 from channels_app.registry.configuration import WriteResult
 from channels_app.registry.schedules import Order, Owner
@@ -374,31 +374,6 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
             lambda actor, reason: step(Order(*name, actor, reason=reason)),
             f"{schedule.name} {done}.",
         )
-
-
-@admin.register(ScheduleBody)
-class ScheduleBodyAdmin(base.ReadOnly):
-    """Bodies of schedules, with the key that encrypts them."""
-
-    list_display = ("schedule", "size", "encrypted_by")
-    list_select_related = ("schedule",)
-    ordering = ("-schedule_id",)
-    fields = ("schedule", "size", "encrypted_by")
-    readonly_fields = fields
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[ScheduleBody]:
-        """Omit the bytes."""
-        return body.without_bytes(super().get_queryset(request))
-
-    @display(description="Size")
-    def size(self, row: ScheduleBody) -> str:
-        """Bytes of the body."""
-        return f"{row.schedule.body_bytes:,} B"
-
-    @display(description="Sealed by")
-    def encrypted_by(self, row: ScheduleBody) -> str:
-        """The id of the encryption key."""
-        return body.protection(row)
 
 
 def _shown(schedule: Schedule) -> dict[str, Any]:

@@ -3,17 +3,15 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db.models import Sum
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest
+from django.urls import reverse
 
-from channels_app.admin import base
+from channels_app.admin import base, pages
 from channels_app.admin.base import display
 from channels_app.models import Channel, Consumer
 from delivery.models import DeadCluster, Delivery, PipelineRun
@@ -95,11 +93,6 @@ class DeadClusterAdmin(base.ReadOnly):
             "advice",
         )
 
-    def get_urls(self) -> list[URLPattern]:
-        """Add the URL of the page."""
-        view = self.admin_site.admin_view(partial(page, self))
-        return [path("triage/", view, name="delivery_deadcluster_triage"), *super().get_urls()]
-
     @display(description="Ended")
     def ended(self, cluster: DeadCluster) -> str:
         """Outcome and status."""
@@ -129,16 +122,15 @@ class DeadClusterAdmin(base.ReadOnly):
         return base.instant(cluster.last_seen_at, exact=False)
 
 
-def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
+@pages.page("triage", permission="delivery.view_deadcluster", template="delivery/triage.html")
+def context(request: HttpRequest) -> dict[str, Any]:
     """Show the groups with their onset, and the possible actions."""
-    base.require(admin.has_view_permission(request))
     known = DeadCluster.objects.exclude(signature="")
     clusters = list(known.order_by("place")[:SHOWN])
     runs = PipelineRun.objects.filter(job="triage", state=PipelineRun.State.FINISHED)
     run = runs.order_by("-id").first()
-    context = admin.admin_site.each_context(request) | {
+    return {
         "title": "Triage",
-        "opts": admin.opts,
         "lines": lines(clusters),
         "dead": DeadCluster.objects.aggregate(total=Sum("dead_count"))["total"] or 0,
         "kinds": known.count(),
@@ -149,7 +141,6 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
         "may_see": request.user.has_perm("channels_app.view_message"),
         "may_operate": bool(request.user.has_perm("delivery.change_delivery")),
     }
-    return TemplateResponse(request, "delivery/triage.html", context)
 
 
 def lines(clusters: Iterable[DeadCluster]) -> list[Line]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from django.contrib import admin
 from playwright.sync_api import Page
 
+from channels_app.admin.pages import PAGES
 from tests.browser.backlogs import (
     BLOCKED,
     GATEWAY,
@@ -21,16 +22,14 @@ from tests.browser.person import Person
 
 SEVERAL = (
     "/admin/",
+    *(f"/admin/{name}/" for name in PAGES),
     "/admin/delivery/delivery/?state=dead",
     "/admin/delivery/delivery/?q=nobody",
     "/admin/delivery/delivery/causes/",
     "/admin/delivery/delivery/matching/",
     "/admin/delivery/delivery/matching/?q=archive",
-    "/admin/delivery/deadcluster/triage/",
-    "/admin/delivery/forecastframe/forecast/",
     "/admin/channels_app/consumer/add/",
     "/admin/channels_app/message/?state=Acknowledged",
-    "/admin/timeline/",
     "/admin/timeline/?span=year",
     "/admin/timeline/?span=hour",
     "/admin/channels_app/schedule/?state__exact=paused",
@@ -41,10 +40,8 @@ SEVERAL = (
     "/admin/channels_app/sequence/?q=receipts",
     "/admin/channels_app/sequence/?q=nobody",
     "/admin/delivery/traffic/1/change/",
-    "/admin/usage/",
     "/admin/usage/?month=2025-01",
-    "/admin/delivery/healthday/worst/",
-    "/admin/delivery/healthday/worst/?day=2025-01-01",
+    "/admin/health/?day=2025-01-01",
 )
 """Pages without a table of their own, and pages that look different in some state."""
 ROWS = (

@@ -21,6 +21,7 @@ from django.urls import reverse
 from prometheus_client import REGISTRY
 
 from broker_site.env import Environment
+from channels_app.admin import pages
 from channels_app.models import ApiKey
 from channels_app.registry import data_encryption
 from tests.interfaces.conftest import Same
@@ -176,7 +177,7 @@ def _counted(
 
 def _console() -> Iterator[tuple[str, str]]:
     yield "/admin/", reverse("admin:index")
-    for name in ("system", "timeline", "usage"):
+    for name in pages.PAGES:
         yield f"/admin/{name}/", reverse(f"admin:{name}")
     for model in admin.site._registry:
         label = model._meta.label_lower

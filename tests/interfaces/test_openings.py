@@ -246,7 +246,7 @@ def test_no_list_shows_responses_of_a_sensitive_channel(made: Made) -> None:
         first_seen_at="2026-01-01T00:00:00Z", last_seen_at="2026-01-01T00:00:00Z",
         began_at="2026-01-01T00:00:00Z",
     )  # fmt: skip
-    page, client = reverse("admin:delivery_deadcluster_triage"), console.operator()
+    page, client = reverse("admin:triage"), console.operator()
     assert ANSWER in console.look(client, page)
     sensitive(made)
     assert ANSWER not in console.look(client, page)

@@ -18,8 +18,8 @@ from tests.support import console
 pytestmark = pytest.mark.django_db
 CHECKOUT, INSTALLED = "python manage.py", "hookstation"
 PAGES = (
-    *("index", "system", "usage", "delivery_deadcluster_triage", "delivery_healthday_worst"),
-    "delivery_forecastframe_forecast",
+    *("index", "system", "usage", "triage", "health"),
+    "forecast",
 )
 
 
@@ -52,13 +52,13 @@ def test_pages_of_a_new_installation_name_the_program(started: str) -> None:
     check(texts["system"], started, "broker")
     job = "python -m pipeline" if started == CHECKOUT else "hookstation pipeline"
     assert f"{job} usage" in texts["usage"]
-    assert f"{job} triage" in texts["delivery_deadcluster_triage"]
+    assert f"{job} triage" in texts["triage"]
 
 
 def test_pipeline_advice_names_the_program(started: str) -> None:
     console.fill()
     DeadCluster.objects.filter(place=1).update(advice="Ask `manage.py doctor`.")
-    text = console.look(console.operator(), reverse("admin:delivery_deadcluster_triage"))
+    text = console.look(console.operator(), reverse("admin:triage"))
     assert f"Ask `{started} doctor`." in text
 
 

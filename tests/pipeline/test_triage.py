@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import pytest
+from django.urls import reverse
 
 from channels_app.models import AuditEntry, new_id
 from channels_app.registry import data_encryption
@@ -182,7 +183,7 @@ def test_a_replay_takes_what_the_page_says(run_job: RunJob) -> None:
     assert (usual.dead - usual.sendable, usual.more) == (1, 2)
     assert DeadCluster.objects.get(shape=shape).expired_count == 1
     assert "The filter also matches 2 with the same outcome and another response." in console.look(
-        operator, f"{console.list_url(DeadCluster)}triage/"
+        operator, reverse("admin:triage")
     )
 
 

@@ -10,13 +10,13 @@ from tests.browser.person import OPERATOR, Person
 from tests.browser.tours import House, Stops
 
 CONSUMER = "/admin/channels_app/consumer/"
-LANE = "/admin/delivery/orderingkey/"
+ORDERING_KEYS = "/admin/delivery/orderingkey/"
 RUNS = "/admin/delivery/pipelinerun/"
 REPORTS = (
     "/admin/usage/",
-    "/admin/delivery/healthday/worst/",
-    "/admin/delivery/deadcluster/triage/",
-    "/admin/delivery/forecastframe/forecast/",
+    "/admin/health/",
+    "/admin/triage/",
+    "/admin/forecast/",
     "/admin/delivery/segment/",
     "/admin/delivery/lakeaudit/",
     "/admin/delivery/restore/",
@@ -31,7 +31,7 @@ EMPTY = (
     "/admin/channels_app/sequence/",
     "/admin/channels_app/pendingsequencenumber/",
     "/admin/channels_app/schedule/",
-    LANE,
+    ORDERING_KEYS,
     "/admin/delivery/pullworker/",
     "/admin/delivery/delivery/",
     "/admin/delivery/delivery/?state=dead",
@@ -59,7 +59,7 @@ def dialogs(operator: Person) -> Stops:
     for name, place, words in (
         ("renew", f"{CONSUMER}?q={GATEWAY}", "Renew provider's address"),
         ("secret", f"{CONSUMER}?q={GATEWAY}", "New secret"),
-        ("skip", f"{LANE}?q={ROOMS}/{SENDER}/room-1", "Skip the head"),
+        ("skip", f"{ORDERING_KEYS}?q={ROOMS}/{SENDER}/room-1", "Skip the head"),
     ):
         page = _first(operator, place)
         page.get_by_role("link", name=words).click()

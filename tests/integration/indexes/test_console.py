@@ -64,7 +64,7 @@ def pages_of_several_tables(large: World) -> list[str]:
         *(f"{reverse('admin:timeline')}?span={span}" for span in ("hour", "day", "week", "year")),
         f"{reverse('admin:timeline')}?channel={large.consumer.channel_id}"
         "&after=2026-01-01T00:00:00Z~1",
-        reverse("admin:delivery_healthday_worst"),
+        reverse("admin:health"),
         f"{reverse('admin:delivery_delivery_matching')}?consumer={large.consumer.pk}",
         f"{reverse('admin:delivery_delivery_matching')}?channel={large.consumer.channel_id}"
         "&outcome=timeout&since=24",

@@ -23,7 +23,7 @@ from broker_site.templatetags import console as console_tags
 from channels_app.admin import filters
 from channels_app.database import clock
 from channels_app.models import Consumer, Membership
-from delivery.models import Counter, Delivery
+from delivery.models import Delivery
 from tests.support import console
 from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
@@ -53,7 +53,7 @@ def operator() -> Client:
         (console.list_url(Membership), ["Teams"]),
         (reverse("admin:system"), ["System"]),
         (reverse("admin:django_q_failure_changelist"), ["Background tasks"]),
-        (console.list_url(Counter), ["Counters"]),
+        (reverse("admin:health"), ["Health"]),
     ],
 )
 def test_the_sidebar_highlights_the_current_page(

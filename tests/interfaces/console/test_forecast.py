@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from delivery.admin import forecast
@@ -14,7 +15,7 @@ from tests.support.factories import ChannelFactory
 
 pytestmark = pytest.mark.django_db
 
-PAGE = f"{console.list_url(ForecastFrame)}forecast/"
+PAGE = reverse("admin:forecast")
 
 
 @pytest.fixture

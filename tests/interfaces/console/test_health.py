@@ -16,7 +16,7 @@ from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db
 
-PAGE = reverse("admin:delivery_healthday_worst")
+PAGE = reverse("admin:health")
 DAY = date(2026, 11, 21)
 
 

@@ -109,9 +109,9 @@ def test_pages_link_to_the_form_of_their_job(operator: Client, onlooker: Client)
         (console.list_url(Restore), "replay"),
         (console.list_url(Erasure), "erase"),
         (reverse("admin:usage"), "usage"),
-        (reverse("admin:delivery_healthday_worst"), "health"),
-        (reverse("admin:delivery_deadcluster_triage"), "triage"),
-        (reverse("admin:delivery_forecastframe_forecast"), "forecast"),
+        (reverse("admin:health"), "health"),
+        (reverse("admin:triage"), "triage"),
+        (reverse("admin:forecast"), "forecast"),
     ):
         assert not job or start_url(job) in console.look(operator, page)
         assert "pipelinerun/start/" not in console.look(onlooker, page)

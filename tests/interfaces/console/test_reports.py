@@ -17,9 +17,9 @@ pytestmark = pytest.mark.django_db
 
 PAGES = {
     "usage": reverse("admin:usage"),
-    "health": reverse("admin:delivery_healthday_worst"),
-    "triage": reverse("admin:delivery_deadcluster_triage"),
-    "forecast": reverse("admin:delivery_forecastframe_forecast"),
+    "health": reverse("admin:health"),
+    "triage": reverse("admin:triage"),
+    "forecast": reverse("admin:forecast"),
     "archive": console.list_url(Segment),
     "audit": console.list_url(LakeAudit),
     "replay": console.list_url(Restore),

@@ -3,6 +3,7 @@
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from channels_app.models import Consumer
@@ -13,7 +14,7 @@ from tests.support.factories import DeliveryFactory
 
 pytestmark = pytest.mark.django_db
 
-PAGE = f"{console.list_url(DeadCluster)}triage/"
+PAGE = reverse("admin:triage")
 REPLAY = "Replay these 2"
 
 

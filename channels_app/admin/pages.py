@@ -1,0 +1,45 @@
+"""Register the console's pages that do not belong to one table, such as reports."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+Context = Callable[[HttpRequest], Mapping[str, Any]]
+View = Callable[[HttpRequest], HttpResponseBase]
+
+
+class Page(NamedTuple):
+    """A page at ``/admin/<name>/``; its URL's name is ``admin:<name>``."""
+
+    name: str
+    permission: str
+    """``app.codename``; superusers have every one."""
+    template: str
+    context: Context
+    """Returns the template's context, with ``title``."""
+    csv: View | None
+    """Returns the page's contents as a CSV file, at ``/admin/<name>/csv``; ``admin:<name>-csv``."""
+
+    def require(self, request: HttpRequest) -> None:
+        """Raise PermissionDenied unless the user may view the page."""
+        if not request.user.has_perm(self.permission):
+            raise PermissionDenied
+
+
+PAGES: dict[str, Page] = {}
+"""All pages by name, complete once the apps have loaded their admin modules."""
+
+
+def page(
+    name: str, *, permission: str, template: str, csv: View | None = None
+) -> Callable[[Context], Context]:
+    """Register the decorated function, which returns the context, as a page of the console."""
+
+    def register(context: Context) -> Context:
+        PAGES[name] = Page(name, permission, template, context, csv)
+        return context
+
+    return register
