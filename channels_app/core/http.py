@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from channels_app.core.errors import PreconditionFailed
+
 MAX_HEADERS = 32
 MAX_NAME_LENGTH = 100
 MAX_VALUE_LENGTH = 4096
@@ -126,6 +128,12 @@ class Precondition:
         if self.must_be_new:
             return False
         return self.versions is None or version in self.versions
+
+    def require(self, version: int | None, noun: str) -> None:
+        """Raise PreconditionFailed, with the object's kind for people, unless it holds."""
+        if not self.holds(version):
+            detail = f"The {noun} has changed since; read it again."
+            raise PreconditionFailed("stale_version", detail)
 
 
 ALWAYS = Precondition()

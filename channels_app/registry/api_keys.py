@@ -18,7 +18,6 @@ from channels_app.core.errors import (
     FieldError,
     Invalid,
     NotFound,
-    PreconditionFailed,
     Refused,
 )
 from channels_app.core.fields import Described, Field
@@ -324,8 +323,7 @@ def _find(mine: QuerySet[ApiKey], key_id: str, condition: Precondition) -> ApiKe
     key = mine.select_for_update().filter(key_id=key_id).first()
     if key is None:
         raise NotFound("unknown_key", f"There is no key {key_id}.")
-    if not condition.holds(key.version):
-        raise PreconditionFailed("stale_version", "The key has changed since; read it again.")
+    condition.require(key.version, "key")
     return key
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from channels_app.conf import conf
 from channels_app.core import fields, json_paths, names, ordering_key, settings
-from channels_app.core.errors import FieldError, Invalid, NotFound, PreconditionFailed
+from channels_app.core.errors import FieldError, Invalid, NotFound
 from channels_app.core.fields import Described, Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
-from channels_app.models import AuditEntry, Channel, Message
-from channels_app.registry.configuration import WriteResult
+from channels_app.models import Channel, Message
+from channels_app.registry.configuration import Resource, WriteResult, assign
 
 MAX_DAYS = 3650
 MAX_WINDOW_MS = 5_000
@@ -179,22 +179,21 @@ def _write(
     found = Channel.objects.select_for_update().filter(slug=slug).first()
     if found is None and not create:
         raise NotFound("unknown_channel", f"There is no channel {slug}.")
-    if not condition.holds(found.version if found else None):
-        raise PreconditionFailed("stale_version", "The channel has changed since; read it again.")
     channel = found or Channel(slug=slug)
-    before = describe(channel) if found else None
-    _check_kind(channel, wanted)
-    for name, value in wanted.items():
-        setattr(channel, name, value)
-    after = describe(channel)
-    if before == after:
-        return WriteResult(channel)
-    if before and (before["exposure"], channel.exposure) == ("internal", "external"):
+    return _RESOURCE.save(
+        channel, wanted, f"channel:{slug}", actor=actor, condition=condition, reason=reason
+    )
+
+
+def _assign(channel: Channel, values: Mapping[str, Any]) -> None:
+    _check_kind(channel, values)
+    was_internal = bool(channel.pk) and channel.exposure == "internal"
+    assign(channel, values)
+    if was_internal and channel.exposure == "external":
         channel.exposed_at = clock.now()
-    channel.save()
-    action = "channel.update" if found else "channel.create"
-    AuditEntry.record(actor, action, f"channel:{slug}", reason=reason, before=before, after=after)
-    return WriteResult(channel, created=found is None, changed=True)
+
+
+_RESOURCE = Resource("channel", "channel", describe, _assign)
 
 
 def _check_kind(channel: Channel, wanted: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ from channels_app.core.errors import (
     Invalid,
     KeyUnavailable,
     NotFound,
-    PreconditionFailed,
 )
 from channels_app.core.fields import MASK, Field
 from channels_app.core.http import ALWAYS, Precondition
@@ -591,8 +590,7 @@ def _find(order: _Order, known: _Known) -> tuple[Consumer, bool]:
     live = found is not None and found.state != Consumer.State.RETIRED
     if (found and not order.tenant.owns(found.team_id)) or not (live or order.create):
         raise NotFound("unknown_consumer", f"The channel has no consumer {order.client_id}.")
-    if not order.condition.holds(found.version if found and live else None):
-        raise PreconditionFailed("stale_version", "The consumer has changed since; read it again.")
+    order.condition.require(found.version if found and live else None, "consumer")
     if found is None:
         found = Consumer(channel=channel, client_id=order.client_id)
         found.team_id = order.tenant.team_id

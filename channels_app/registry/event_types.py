@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 from channels_app.core import access, fields, json_schema, names, settings
 from channels_app.core.access import Tenant
-from channels_app.core.errors import FieldError, Forbidden, Invalid, NotFound, PreconditionFailed
+from channels_app.core.errors import FieldError, Forbidden, Invalid, NotFound
 from channels_app.core.fields import Described, Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Channel, EventType, Producer
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.configuration import Resource, WriteResult, assign
 
 MAX_SCHEMA_BYTES = 65_536
 
@@ -142,24 +142,15 @@ def _write(
     channel, found = _find(channel_slug, name)
     if found is None and not create:
         raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
-    _check(condition, found, writer)
+    _check_owner(found, writer)
     event_type = found or EventType(channel=channel, name=name, producer=writer.producer)
-    before = describe(event_type) if found else None
-    for field, value in wanted.items():
-        setattr(event_type, field, value)
-    after = describe(event_type)
-    if before == after:
-        return WriteResult(event_type)
-    event_type.save()
-    AuditEntry.record(
-        actor,
-        "event_type.update" if found else "event_type.create",
-        f"event-type:{channel_slug}/{name}",
-        reason=reason,
-        before=before,
-        after=after,
+    target = f"event-type:{channel_slug}/{name}"
+    return _RESOURCE.save(
+        event_type, wanted, target, actor=actor, condition=condition, reason=reason
     )
-    return WriteResult(event_type, created=found is None, changed=True)
+
+
+_RESOURCE = Resource("event_type", "event type", describe, assign)
 
 
 def _remove(
@@ -168,7 +159,8 @@ def _remove(
     _, found = _find(channel_slug, name)
     if found is None:
         raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
-    _check(condition, found, writer)
+    _check_owner(found, writer)
+    condition.require(found.version, "event type")
     before = describe(found)
     found.delete()
     AuditEntry.record(
@@ -188,11 +180,7 @@ def _find(channel_slug: str, name: str) -> tuple[Channel, EventType | None]:
     return channel, mine.first()
 
 
-def _check(condition: Precondition, found: EventType | None, writer: Writer) -> None:
+def _check_owner(found: EventType | None, writer: Writer) -> None:
     if found is not None and not writer.owns(found.producer):
         detail = "Another producer registered the event type: only it or an operator can change it."
         raise Forbidden("not_the_owner", detail)
-    if not condition.holds(found.version if found else None):
-        raise PreconditionFailed(
-            "stale_version", "The event type has changed since; read it again."
-        )

@@ -6,12 +6,12 @@ from typing import Any
 from django.db import IntegrityError
 
 from channels_app.core import fields, names, settings
-from channels_app.core.errors import FieldError, Invalid, NotFound, PreconditionFailed, Refused
+from channels_app.core.errors import FieldError, Invalid, NotFound, Refused
 from channels_app.core.fields import Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import transactions
-from channels_app.models import AuditEntry, Producer, Team
-from channels_app.registry.configuration import WriteResult
+from channels_app.models import Producer, Team
+from channels_app.registry.configuration import Resource, WriteResult, assign
 
 FIELDS: dict[str, Field] = {
     "description": settings.description,
@@ -168,31 +168,14 @@ def _write(
     found = Producer.objects.select_for_update().filter(slug=slug).first()
     if found is None and not create:
         raise _unknown(slug)
-    if not condition.holds(found.version if found else None):
-        raise PreconditionFailed("stale_version", "The producer has changed since; read it again.")
     producer = found or Producer(slug=slug)
-    before = describe(producer) if found else None
-    former_team_id = producer.team_id
-    _set(producer, dict(wanted))
-    after = describe(producer)
-    if before == after:
-        return WriteResult(producer)
-    producer.save()
-    action = "producer.update" if found else "producer.create"
-    AuditEntry.record(
-        actor,
-        action,
-        f"producer:{slug}",
-        team_id=producer.team_id,
-        former_team_id=former_team_id,
-        reason=reason,
-        before=before,
-        after=after,
+    return _RESOURCE.save(
+        producer, wanted, f"producer:{slug}", actor=actor, condition=condition, reason=reason
     )
-    return WriteResult(producer, created=found is None, changed=True)
 
 
-def _set(producer: Producer, values: dict[str, Any]) -> None:
+def _assign(producer: Producer, wanted: Mapping[str, Any]) -> None:
+    values = dict(wanted)
     if "team" in values:
         slug = values.pop("team")
         team = Team.objects.filter(slug=slug).first() if slug else None
@@ -202,8 +185,10 @@ def _set(producer: Producer, values: dict[str, Any]) -> None:
     if "rate_limit" in values:
         rate = values.pop("rate_limit") or {"per_second": None, "burst": 100}
         producer.rate_per_second, producer.rate_burst = rate["per_second"], rate["burst"]
-    for name, value in values.items():
-        setattr(producer, name, value)
+    assign(producer, values)
     if producer.default_priority > producer.max_priority:
         fault = "The default must not be above max_priority."
         raise Invalid.of([FieldError("default_priority", fault)])
+
+
+_RESOURCE = Resource("producer", "producer", describe, _assign, lambda producer: producer.team_id)

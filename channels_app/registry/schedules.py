@@ -126,8 +126,7 @@ def find(order: Order) -> Schedule:
     schedule = mine.filter(channel_id__in=channel_ids, name=order.name).first()
     if schedule is None or not order.owner.owns(schedule):
         raise NotFound("unknown_schedule", f"The channel has no schedule {order.name}.")
-    if not order.condition.holds(schedule.version):
-        raise PreconditionFailed("stale_version", "The schedule has changed since; read it again.")
+    order.condition.require(schedule.version, "schedule")
     return schedule
 
 

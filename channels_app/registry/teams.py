@@ -14,12 +14,12 @@ from django.core.validators import validate_email
 from django.db import IntegrityError
 
 from channels_app.core import access, fields, names, settings, times
-from channels_app.core.errors import FieldError, Invalid, NotFound, PreconditionFailed, Refused
+from channels_app.core.errors import FieldError, Invalid, NotFound, Refused
 from channels_app.core.fields import Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import ApiKey, AuditEntry, Channel, Invitation, Membership, Team
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.configuration import Resource, WriteResult, assign
 
 NEW_TEAM_FIELDS: dict[str, Field] = {
     "slug": Field(fields.slug, required=True),
@@ -107,25 +107,11 @@ def _write(
     found = Team.objects.select_for_update().filter(slug=slug).first()
     if found is None and not create:
         raise NotFound("unknown_team", f"There is no team {slug}.")
-    if not condition.holds(found.version if found else None):
-        raise PreconditionFailed("stale_version", "The team has changed since; read it again.")
     team = found or Team(slug=slug, name=slug)
-    before = describe(team) if found else None
-    for name, value in wanted.items():
-        setattr(team, name, value)
-    after = describe(team)
-    if before == after:
-        return WriteResult(team)
-    team.save()
-    AuditEntry.record(
-        actor,
-        "team.update" if found else "team.create",
-        f"team:{slug}",
-        team_id=team.pk,
-        before=before,
-        after=after,
-    )
-    return WriteResult(team, created=found is None, changed=True)
+    return _RESOURCE.save(team, wanted, f"team:{slug}", actor=actor, condition=condition)
+
+
+_RESOURCE = Resource("team", "team", describe, assign, lambda team: team.pk)
 
 
 MAX_OPEN = 100

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from channels_app import failpoints
 from channels_app.conf import conf
 from channels_app.core import ids, times
-from channels_app.core.errors import BrokerError, Conflict, Invalid, NotFound, PreconditionFailed
+from channels_app.core.errors import BrokerError, Conflict, Invalid, NotFound
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.core.rate_limits import within
 from channels_app.database import raw, transactions
@@ -141,8 +141,7 @@ def _reschedule(
 def _known(message: Message | None, condition: Precondition) -> Message:
     if message is None:
         raise NotFound("unknown_message", "There is no such message.")
-    if not condition.holds(message.version):
-        raise PreconditionFailed("stale_version", "The message has changed since; read it again.")
+    condition.require(message.version, "message")
     return message
 
 
