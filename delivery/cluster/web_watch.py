@@ -4,6 +4,9 @@ Each web process touches a file once a second. The supervisor checks these files
 whose file does not change; the web server then starts a replacement. A thread touches the file: it
 stops when nothing else in the process can run either. A loop in Python code lets the thread run and
 is not detected. A process that a signal stopped is killed sooner (supervisor.py).
+
+A replacement may hang before it touches a file for the first time. If no process touches one for
+two minutes, the supervisor replaces the web server itself.
 """
 
 import logging
@@ -24,6 +27,11 @@ BEAT_S = 1.0
 MAX_CHECKS = 10
 """Checks in a row, 3 s apart (Supervisor's ``pulse_s``), that find a file unchanged. Checks are
 counted instead of seconds, so that a suspended host or a changed clock kills no process."""
+MAX_SILENT_CHECKS = 40
+"""Checks in a row that find no process of the web server touching its file: the server is replaced.
+A start on a busy machine takes a part of this time."""
+FALSE_ANSWERS = 3
+"""Answers after which the supervisor replaces the server (supervisor.MAX_FAILED_PROBES)."""
 GONE_S = 86_400.0
 """A host whose files were not touched for this long is gone. If it was only suspended, its
 processes create the folder again."""
@@ -63,9 +71,10 @@ class WebWatch:
         self._seen: dict[Path, tuple[int, int]] = {}
         """By file: when it was last touched, and how many checks ago that was first seen."""
         self._has_cleared = False
+        self._silent_checks = 0
 
     def __call__(self) -> bool:
-        """Replace hanging processes; always returns True, because the web server continues."""
+        """Replace hanging processes; returns whether the web server may continue."""
         before, self._seen = self._seen, {}
         if not self._can_write():
             return True  # no process can write, so the files say nothing
@@ -89,7 +98,19 @@ class WebWatch:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 _forget(path)
-        return True
+        return self._is_heard()
+
+    def _is_heard(self) -> bool:
+        """Whether a process of the web server has touched its file lately, or may yet do so."""
+        # The gRPC server's only process leads its group.
+        if any(group != pid for group, pid in filter(None, map(_numbers, self._seen))):
+            self._silent_checks = 0
+            return True
+        self._silent_checks += 1
+        if self._silent_checks == MAX_SILENT_CHECKS + FALSE_ANSWERS:
+            self._silent_checks = 0  # the next server gets as much time
+            return False
+        return self._silent_checks <= MAX_SILENT_CHECKS
 
     def _can_write(self) -> bool:
         try:

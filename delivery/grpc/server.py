@@ -214,7 +214,7 @@ def _options() -> list[tuple[str, Any]]:
         # Notice dead hosts after a minute and a half, as web processes do.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 30_000),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ]
 
 

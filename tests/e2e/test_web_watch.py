@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from delivery.cluster import children, web_watch
+from delivery.cluster import children, supervisor, web_watch
 from delivery.cluster.children import Bind
-from delivery.cluster.web_watch import MAX_CHECKS, WebWatch
+from delivery.cluster.web_watch import FALSE_ANSWERS, MAX_CHECKS, MAX_SILENT_CHECKS, WebWatch
 from tests.support.broker import Broker, descendants, running, wait_until
 
 SERVER = """
@@ -70,8 +70,18 @@ def runs(pid: int) -> bool:
 @pytest.mark.usefixtures("server")
 def test_a_process_with_heartbeats_is_not_killed(folder: Path) -> None:
     pid = of(folder)
-    look(WebWatch(), 2 * MAX_CHECKS)
+    look(WebWatch(), MAX_SILENT_CHECKS + FALSE_ANSWERS)
     assert runs(pid)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_server_without_heartbeats_is_replaced_after_two_minutes() -> None:
+    """Its replacement gets as much time."""
+    watch = WebWatch()
+    for _ in range(2):
+        answers = [watch() for _ in range(MAX_SILENT_CHECKS + FALSE_ANSWERS)]
+        assert answers == [True] * MAX_SILENT_CHECKS + [False] * FALSE_ANSWERS
+    assert FALSE_ANSWERS == supervisor.MAX_FAILED_PROBES
 
 
 @pytest.mark.usefixtures("server")
