@@ -14,7 +14,7 @@ from delivery.grpc.hookstation_pb2 import Delivery, Settlement
 from tests.crash.counts import Counts
 from tests.e2e.grpc.conftest import POLL_S
 from tests.support.broker import Broker, descendants, wait_until
-from tests.support.streams import PATIENCE_S, Client, Receiving, problem_of
+from tests.support.streams import PATIENCE_S, Client, Receiving, key_of, problem_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
 
@@ -362,6 +362,21 @@ def test_many_streams_share_the_messages(broker: Broker, client: Client, channel
         list(pool.map(work, range(4)))
     assert sorted(itertools.chain.from_iterable(got)) == sorted(ids)
     assert min(map(len, got)) > 0
+
+
+def test_an_idle_stream_stays_open_while_the_client_sends_pings(
+    broker: Broker, channel: str
+) -> None:
+    """Clients send one each 30 seconds to notice a dead host; here each 10 seconds."""
+    options = (("grpc.keepalive_time_ms", 10_000), ("grpc.http2.max_pings_without_data", 0))
+    target = broker.environment["HOOKSTATION_GRPC_ADDRESS"]
+    with (
+        Client(target, key_of(broker), grpc.insecure_channel(target, options)) as client,
+        client.receive(channel, credits=1) as stream,
+    ):
+        time.sleep(45)
+        ids = publish(broker, channel, ["x"])
+        assert [one.id for one in stream.messages(1)] == ids
 
 
 def process_of(broker: Broker) -> int:
