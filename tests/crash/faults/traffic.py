@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import requests
 
-from tests.support.broker import Broker, descendants, heard_ids, wait_until
+from tests.support.broker import LEAST_PATIENCE_S, Broker, descendants, heard_ids, wait_until
 from tests.support.receiver import Receiver
 
 CHANNEL = "/channels/orders/messages"
@@ -50,7 +50,7 @@ class Traffic:
         self._headers = dict(broker.http.headers)
         self._name = name
         self._stopped = threading.Event()
-        self._patience_s = RECOVERY_S
+        self._patience_s = LEAST_PATIENCE_S
         self._threads = [
             threading.Thread(target=self._produce, args=(number,)) for number in range(PRODUCERS)
         ]
