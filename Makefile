@@ -92,7 +92,7 @@ test: $(VENV)/.pipeline ## Every tier, a few tests of the slow ones: before a co
 	@$(SIDE_BY_SIDE) -j2 MARIADB_TIERS="tests/integration tests/interfaces/test_golden.py" \
 		test-mariadb test-sqlite test-smoke
 
-test-full: $(VENV)/.lint ## Every test, and the linters: what CI runs, about half an hour
+test-full: $(VENV)/.lint ## Every test, and the linters: what CI runs, about an hour
 	@$(SERVER) || true
 	@$(FAKETIME)
 	@$(REDIS)

@@ -2,4 +2,4 @@
 
 from channels_app.admin import channel, consumer, message, people, producer
 
-__all__ = ["channel", "consumer", "message", "people", "producer", "sequence"]
+__all__ = ["channel", "consumer", "message", "people", "producer"]
