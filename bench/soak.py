@@ -51,6 +51,7 @@ KILL_WEIGHTS = {
     "worker": 2,
     "web": 1,
     "cluster": 1,
+    "prober": 1,
     "reaper": 1,
     "supervisor": 1,
 }
@@ -269,6 +270,8 @@ def kind_of(command_line: str) -> str:
         return last if last in {"pump", "maintenance"} else "worker"
     if "reaper" in command_line:
         return "reaper"
+    if command_line.endswith(" prober"):
+        return "prober"
     return "cluster" if "manage.py worker" in command_line else "supervisor"
 
 

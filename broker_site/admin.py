@@ -1,25 +1,24 @@
-"""Define admin pages of users and of django-q2's tables, in the console's style."""
+"""Define admin pages of users, their addresses and second factors, in the console's style."""
 
 from typing import Any
 
 from django.apps import apps
 from django.contrib import admin
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
-from django.db import transaction
-from django.db.models import QuerySet, TextField
-from django.db.models.functions import Cast
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from broker_site import system, upcoming, usage  # noqa: F401 - registers their pages
 from channels_app.admin import base, granting
-from channels_app.admin.people import Audited
+from channels_app.admin.people import Audited, AuditedInline, CheckedFormSet, Teams
 from channels_app.core import access
 from channels_app.models import AuditEntry
-from delivery.processes import task_queue
+
+SEE_ADDRESSES = "account.view_emailaddress"
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -35,6 +34,57 @@ class RolesExplained(base.Page):
         return super().changelist_view(request, {"roles": access.ROLES} | (extra_context or {}))
 
 
+def _taken_over(name: str) -> Any:
+    """Unregister another app's admin page of a model, and return the model.
+
+    By name, since only delivery.runtime imports django-q2, and only the portal's accounts allauth.
+    """
+    model = apps.get_model(name)
+    admin.site.unregister(model)
+    return model
+
+
+class AddressFormSet(CheckedFormSet):
+    """Addresses of a user, of which one is the primary one."""
+
+    def clean(self) -> None:
+        """Count them, since not every database checks it."""
+        super().clean()
+        kept = [form for form in self.forms if not self._should_delete_form(form)]
+        if sum(bool(form.cleaned_data.get("primary")) for form in kept if form.is_valid()) > 1:
+            raise ValidationError("Only one address can be the primary one.")
+
+
+class Addresses(AuditedInline):
+    """A user's e-mail addresses; an address suffices to reset the password."""
+
+    noun = "email"
+    model = _taken_over("account.EmailAddress")
+    formset = AddressFormSet
+    fields = ("email", "verified", "primary")
+
+
+class SecondFactors(AuditedInline):
+    """Second factors: can be removed for users who lost theirs, are never shown."""
+
+    noun = "second_factor"
+    model = _taken_over("mfa.Authenticator")
+    verbose_name_plural = "second factors"
+    fields = readonly_fields = ("type", "created_at", "last_used_at")
+
+    def title_of(self, obj: Any) -> str:
+        """User and type."""
+        return f"{obj.user}/{obj.type}"
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Only users add their own."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Only users change their own."""
+        return False
+
+
 @admin.register(User)
 # Generic to the type checker only; at run time it takes no parameter.
 class UserAdmin(granting.GrantsPermissions, RolesExplained, DjangoUserAdmin, Audited):  # type: ignore[type-arg]
@@ -47,11 +97,21 @@ class UserAdmin(granting.GrantsPermissions, RolesExplained, DjangoUserAdmin, Aud
     # Two lists side by side do not fit, so use a field with a search.
     filter_horizontal = ()
     autocomplete_fields = ("groups",)
+    inlines = (Addresses, SecondFactors, Teams)
 
-    def owner_of(self, obj: Any) -> User:
-        """The row itself."""
-        person: User = obj
-        return person
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        """None for a new user."""
+        return self.inlines if obj else ()
+
+    def get_search_fields(self, request: HttpRequest) -> Any:
+        """Find a user also by addresses, for those who may see them."""
+        more = ["emailaddress__email"] if request.user.has_perm(SEE_ADDRESSES) else []
+        return (*super().get_search_fields(request), *more)
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """Filter also by addresses, for those who may see them."""
+        more = ["emailaddress__verified"] if request.user.has_perm(SEE_ADDRESSES) else []
+        return (*super().get_list_filter(request), *more)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Only superusers may set ``is_superuser``."""
@@ -115,153 +175,6 @@ def _may_change(request: HttpRequest, group: Group | None) -> bool:
     return granting.groups(request.user).filter(pk=group.pk).exists()
 
 
-class AddressAdmin(granting.GrantsPermissions, Audited):
-    """Mixin for allauth's page of e-mail addresses: audited, in the console's style."""
-
-    noun = "email"
-
-    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Offer only people without more rights: an address suffices to reset the password."""
-        if db_field.name == "user":
-            kwargs["queryset"] = granting.people(request.user)
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
-
-    def get_actions(self, request: HttpRequest) -> Any:
-        """No actions without the right to change rows, since the actions do not check it."""
-        return super().get_actions(request) if self.has_operate_permission(request) else {}
-
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
-        """Run the action, and audit each selected row; a deletion writes its own entries."""
-        name = request.POST.get("action", "")
-        queryset = queryset.filter(user__in=granting.people(request.user))
-        chosen = queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
-        targets = [self.audit_target(row) for row in chosen]
-        with transaction.atomic():
-            answer = super().response_action(request, queryset)
-            if name in self.get_actions(request) and name != "delete_selected":
-                for target in targets:
-                    AuditEntry.record(base.actor(request), f"{self.noun}.{name}", target)
-        return answer
-
-
-def _taken_over(name: str) -> Any:
-    """Unregister another app's admin page of a model, and return the model.
-
-    By name, since only delivery.runtime imports django-q2, and only the portal's accounts allauth.
-    """
-    model = apps.get_model(name)
-    admin.site.unregister(model)
-    return model
-
-
-_EmailAddress = apps.get_model("account", "EmailAddress")
-_AllauthsPage = type(admin.site.get_model_admin(_EmailAddress))
-admin.site.unregister(_EmailAddress)
-admin.site.register(_EmailAddress, type("EmailAddressAdmin", (_AllauthsPage, AddressAdmin), {}))
-
-
-@admin.register(_taken_over("mfa.Authenticator"))
-class AuthenticatorAdmin(granting.GrantsPermissions, Audited):
-    """Second factors: can be removed for users who lost theirs, are never shown."""
-
-    noun = "second_factor"
-    list_display = ("user", "type", "created_at", "last_used_at")
-    list_select_related = ("user",)
-    search_fields = ("user__username", "user__email")
-    fields = readonly_fields = list_display
-
-    def title_of(self, obj: Any) -> str:
-        """User and type."""
-        return f"{obj.user}/{obj.type}"
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Only users add their own."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Only users change their own."""
-        return False
-
-
-ERROR = '<pre class="hs-pre">{}</pre>'
-
-
-# -- Background tasks: django-q2's own pages unpickle data from its tables, these do not ---------
-
-
-@admin.register(_taken_over("django_q.Schedule"))
-class ScheduleAdmin(base.ReadOnly):
-    """Schedules of background tasks."""
-
-    list_display = ("name", "func", "registered", "minutes", "next_run", "active")
-    fields = readonly_fields = (*list_display, "schedule_type", "cluster")
-    ordering = ("name",)
-
-    @base.display(description="Registered", boolean=True)
-    def registered(self, schedule: Any) -> bool:
-        """Whether a worker would call the function."""
-        return schedule.func in task_queue.REGISTERED
-
-    @base.display(description="Active", boolean=True)
-    def active(self, schedule: Any) -> bool:
-        """Whether it still starts its task."""
-        return bool(schedule.repeats != 0)
-
-
-@admin.register(_taken_over("django_q.OrmQ"))
-class QueuedTaskAdmin(base.ReadOnly):
-    """Background tasks that are queued or running."""
-
-    list_display = ("id", "task", "registered", "key", "lock")
-    fields = readonly_fields = list_display
-    ordering = ("id",)
-
-    @base.display(description="Task")
-    def task(self, row: Any) -> str:
-        """The function that a worker calls."""
-        return task_queue.task_of(row.payload) or "unreadable"
-
-    @base.display(description="Registered", boolean=True)
-    def registered(self, row: Any) -> bool:
-        """Whether a worker will call the function."""
-        return task_queue.task_of(row.payload) in task_queue.REGISTERED
-
-
-class FinishedTaskAdmin(base.ReadOnly):
-    """Finished background tasks. Arguments and results are pickles, which are not loaded here."""
-
-    success = True
-    list_display = ("name", "func", "started", "stopped", "cluster")
-    search_fields = ("name", "func")
-    ordering = ("-stopped",)
-    fields: tuple[str, ...] = (*list_display, "attempt_count")
-    readonly_fields: tuple[str, ...] = fields
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Rows of this page, without the columns of pickles."""
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.filter(success=self.success).defer("args", "kwargs", "result")
-
-
-@admin.register(_taken_over("django_q.Success"))
-class SucceededTaskAdmin(FinishedTaskAdmin):
-    """Background tasks that succeeded; by default none are kept."""
-
-
-@admin.register(_taken_over("django_q.Failure"))
-class FailedTaskAdmin(FinishedTaskAdmin):
-    """Background tasks that failed, with their errors."""
-
-    success = False
-    fields = readonly_fields = (*FinishedTaskAdmin.fields, "error")
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Add the stored result as text."""
-        failed: QuerySet[Any] = super().get_queryset(request)
-        rows: QuerySet[Any] = failed.annotate(stored=Cast("result", TextField()))
-        return rows
-
-    @base.display(description="Error")
-    def error(self, task: Any) -> Any:
-        """The error of the task."""
-        return base.fill(ERROR, task_queue.text_of(task.stored or ""))
+# django-q2's own pages unpickle data from its tables; the system page shows them without.
+for _name in ("Schedule", "OrmQ", "Success", "Failure"):
+    _taken_over(f"django_q.{_name}")

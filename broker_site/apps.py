@@ -38,8 +38,8 @@ class SiteConfig(AppConfig):
     def ready(self) -> None:
         # Importing the module registers the checks; settings and models are complete now.
         from broker_site import checks  # noqa: F401
-        from channels_app.registry import teams
+        from channels_app.registry import roles
 
         # The last app with tables: after it, all permissions exist.
         last = apps.get_app_config("delivery")
-        post_migrate.connect(teams.ensure, sender=last, dispatch_uid="hookstation.roles")
+        post_migrate.connect(roles.ensure, sender=last, dispatch_uid="hookstation.roles")

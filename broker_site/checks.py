@@ -1,7 +1,6 @@
 """Check settings and databases at start, before they lose messages or fail."""
 
 import os
-import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,24 +8,19 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error as DatabaseFailure
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from broker_site import env
 from channels_app.conf import INSTALLATION, MAX_TIMEOUT_MS
 from channels_app.core.encryption import Keyring
 from channels_app.core.networks import parse_networks
 from channels_app.core.program import typed
+from channels_app.database import dialects
 
 MIN_SECRET = 50
 MIN_LEASE_GRACE_MS = 2000
 """Time to record the response of an attempt that ended at the timeout, before the lease ends:
 commits may wait for locks, and a worker that was suspended must notice it."""
-GOOD_SQLITE = (3, 51, 3)
-MIN_MYSQL = (8, 0, 17)
-"""The first version with a collation that compares bytes and keeps trailing blanks."""
-MIN_MARIADB = (10, 6)
 
 
 @register(INSTALLATION, Tags.security)
@@ -203,84 +197,8 @@ def sign_up(**kwargs: Any) -> list[CheckMessage]:
 @register(Tags.database)
 def database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """Check that the database is supported: durable, with SKIP LOCKED."""
-    found: list[CheckMessage] = []
-    for alias in databases or ():
-        connection = connections[alias]
-        if connection.vendor == "sqlite":
-            found += _sqlite()
-        elif connection.vendor == "mysql":
-            found += _mysql(connection)
-        else:
-            found.append(
-                Error(
-                    f"{connection.display_name} is not supported.",
-                    hint="DATABASE_URL must begin with sqlite:// or mysql:// (MariaDB too).",
-                    id="hookstation.E008",
-                )
-            )
-    return found
-
-
-def _sqlite() -> list[CheckMessage]:
-    if sqlite3.sqlite_version_info >= GOOD_SQLITE:
-        return []
-    return [
-        Warning(
-            f"SQLite {sqlite3.sqlite_version} has a rare bug that can corrupt a database in WAL "
-            "mode (fixed in 3.51.3).",
-            hint="Use it only for trials, and for small loads with backups; "
-            "use MySQL or MariaDB in production (DATABASE_URL=mysql://...).",
-            id="hookstation.W002",
-        )
-    ]
-
-
-def _mysql(connection: BaseDatabaseWrapper) -> list[CheckMessage]:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT VERSION(), @@character_set_database, @@character_set_connection")
-            version, of_database, of_connection = cursor.fetchone()
-    except DatabaseFailure as error:
-        return [
-            Error(
-                f"The database does not answer: {error}",
-                hint="Check that it runs, and host, port, user and password in DATABASE_URL.",
-                id="hookstation.E009",
-            )
-        ]
-    return _mysql_version(version) + _mysql_charset(of_database, of_connection)
-
-
-def _mysql_version(text: str) -> list[CheckMessage]:
-    name, oldest = ("MariaDB", MIN_MARIADB) if "MariaDB" in text else ("MySQL", MIN_MYSQL)
-    # Some proxies announce MariaDB 10.6.12 as 5.5.5-10.6.12-MariaDB.
-    numbers = text.removeprefix("5.5.5-").split("-")[0].split(".")
-    version = tuple(int(number) for number in numbers if number.isdecimal())
-    # TiDB reports the version of the MySQL protocol it implements; its features are newer.
-    if version >= oldest or "TiDB" in text:
-        return []
-    return [
-        Error(
-            f"{name} {text} does not support FOR UPDATE SKIP LOCKED: workers would block each "
-            "other.",
-            hint="Use MySQL 8.0.17, MariaDB 10.6, or newer.",
-            id="hookstation.E010",
-        )
-    ]
-
-
-def _mysql_charset(of_database: str, of_connection: str) -> list[CheckMessage]:
-    if of_database == of_connection == "utf8mb4":
-        return []
-    return [
-        Error(
-            f"Text would be corrupted: the database's character set is {of_database}, the "
-            f"connection's is {of_connection}; both must be utf8mb4.",
-            hint="Before the first migration run ALTER DATABASE <name> CHARACTER SET utf8mb4 "
-            "COLLATE utf8mb4_bin; and set no other charset in DATABASE_URL.",
-            id="hookstation.E011",
-        )
-    ]
+    chosen = [connections[alias] for alias in databases or ()]
+    return [found for it in chosen for found in dialects.of(it).check(it)]
 
 
 def _problem(work: Callable[[], object]) -> str:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
 from django.db.models.functions import Lower
 from django.http import HttpRequest
 from django.urls import reverse
@@ -11,6 +10,7 @@ from unfold.dataclasses import SearchResult
 
 from broker_site import overview
 from channels_app.core import ids
+from channels_app.database.raw import dialect
 from channels_app.models import Channel, Consumer, Producer
 from delivery.models import Queue
 
@@ -28,7 +28,7 @@ def environment(request: HttpRequest) -> list[str]:
     """The badge in the header, which tells installations apart."""
     if settings.DEBUG:
         return ["Debug", "danger"]
-    if connection.vendor == "sqlite":
+    if dialect.is_embedded:
         return ["Embedded", "info"]
     return ["Production", "success"]
 

@@ -10,13 +10,13 @@ from typing import Literal
 
 from django.conf import settings
 from django.db import Error as DatabaseFailure
-from django.db import connection
 
 from broker_site import backlog, health
 from channels_app.conf import conf, keyring
 from channels_app.core import json_schema, recurrence
 from channels_app.core.program import typed
 from channels_app.database import clock
+from channels_app.database.raw import dialect
 from channels_app.ingest.storage import disks
 from channels_app.models import (
     Consumer,
@@ -153,33 +153,17 @@ def schedules() -> Iterable[Finding]:
 
 
 def durability() -> Iterable[Finding]:
-    """Report a MySQL configuration that may lose committed transactions."""
-    if connection.vendor != "mysql":
-        return
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@innodb_flush_log_at_trx_commit, @@sync_binlog, @@log_bin")
-        flushes, syncs, has_log = cursor.fetchone()
-    if flushes != 1 or (has_log and syncs != 1):
-        yield Finding(
-            "warning",
-            "durability",
-            f"innodb_flush_log_at_trx_commit is {flushes} and sync_binlog is {syncs}: a message "
-            "that was accepted may be lost when the machine loses power.",
-            "SET PERSIST innodb_flush_log_at_trx_commit = 1; SET PERSIST sync_binlog = 1; "
-            "(MariaDB: in its configuration file).",
-        )
+    """Report a server's configuration that may lose committed transactions."""
+    if found := dialect.durability():
+        yield Finding("warning", "durability", *found)
 
 
 def packets() -> Iterable[Finding]:
-    """Report a MySQL limit that rejects the largest messages."""
-    if connection.vendor != "mysql":
-        return
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@max_allowed_packet")
-        (most,) = cursor.fetchone()
+    """Report a server's limit that rejects the largest messages."""
+    most = dialect.statement_bytes()
     # A byte is sent as two hexadecimal digits.
     needed = 2 * conf().max_body_bytes + PACKET_MARGIN
-    if most < needed:
+    if most is not None and most < needed:
         yield Finding(
             "warning",
             "max_allowed_packet",
@@ -207,7 +191,7 @@ def consumers() -> Iterable[Finding]:
             "circuits_open",
             f"{count} consumers keep failing: their circuits are open, and the broker only probes "
             "them.",
-            "The console's page of consumer health shows since when and how they fail.",
+            "The console's list of consumers shows which fail, and since when.",
         )
 
 
@@ -279,8 +263,6 @@ def encryption() -> Iterable[Finding]:
 
 def clocks() -> Iterable[Finding]:
     """Report a difference between this host's clock and the database's."""
-    if connection.vendor != "mysql":
-        return
     drift_s = clock.offset().least_s
     if drift_s > LITTLE_DRIFT_S:
         yield Finding(

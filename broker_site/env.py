@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 from environ import Env
 
 from channels_app.core import program
+from channels_app.database import dialects
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 COMMAND = "HOOKSTATION_COMMAND"
@@ -82,6 +84,12 @@ def _lake(text: str) -> str:
     return text
 
 
+def _database(text: str) -> str:
+    if text and urlsplit(text).scheme not in dialects.BY_SCHEME:
+        raise ValueError("expected sqlite:///path or mysql://user:password@host:port/name")
+    return text
+
+
 def _mail(text: str) -> str:
     if text:
         try:
@@ -109,7 +117,7 @@ class Environment:
     database_url: str = _setting(
         "DATABASE_URL",
         "",
-        str,
+        _database,
         "sqlite:///path or mysql://user:password@host:port/name.",
         secret=True,
     )

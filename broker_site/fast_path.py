@@ -18,7 +18,7 @@ from broker_site import security
 from channels_app.api import fast_path, publishing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import NOW, now_text
-from channels_app.api.concurrency import bodies
+from channels_app.api.concurrency import bodies, short_turns
 from channels_app.api.fast_path import Response
 from channels_app.api.views.publish import RefusalView
 from delivery.api import pull
@@ -78,7 +78,8 @@ class FastPathHandler:
                     if (defer := environ.get(fast_path.DEFER_RESPONSE)) is not None:
                         environ[fast_path.DEFER_RESPONSE] = partial(_defer, defer)
                     return _give_short(environ, start_response, answer, found.groups())
-        return _give(self._answer, FastPathRequest(environ), start_response)
+        with short_turns:  # a batch of messages, or another long request
+            return _give(self._answer, FastPathRequest(environ), start_response)
 
 
 class _Body:

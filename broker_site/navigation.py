@@ -10,7 +10,7 @@ from django.db.models import Sum
 from django.http import HttpRequest
 from django.urls import reverse
 
-from delivery.core.lifecycle import DeliveryState
+from delivery.core.lifecycle import LABELS, DeliveryState
 from delivery.models import Counter
 
 Asked = Mapping[str, Any]
@@ -33,7 +33,7 @@ class Place:
     has_badge: bool = False
     """Shows the number of dead letters, unless it is 0."""
     page: str = ""
-    """Name of a URL instead of the list; without either it is the start page."""
+    """Name of a page in ``PAGES`` instead of a list; without either it is the start page."""
 
     def link(self) -> str:
         """URL of the entry."""
@@ -41,6 +41,10 @@ class Place:
 
     def may_view(self, request: HttpRequest) -> bool:
         """Whether the user may view it."""
+        if self.page:
+            from channels_app.admin.pages import PAGES  # noqa: PLC0415 - registers at this site
+
+            return PAGES[self.page].may_view(request)
         if not self.model:
             return True
         app, _, name = self.model.partition(".")
@@ -57,7 +61,7 @@ class Place:
 
     @property
     def _address(self) -> str:
-        return _page(self.page) if self.page else _list_of(self.model)
+        return _url(f"admin:{self.page}") if self.page else _list_of(self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +81,13 @@ def _deliveries(title: str, state: str) -> Place:
     return Place(title, "", "delivery.delivery", f"?state={state}", _in_state(state))
 
 
-BACKGROUND = ("django_q.schedule", "django_q.ormq", "django_q.success", "django_q.failure")
 NAVIGATION = (
     Group("", (Place("Overview", "space_dashboard"),)),
     Group(
         "Traffic",
         (
             Place("Messages", "mail", "channels_app.message"),
-            Place("Timeline", "schedule_send", "channels_app.message", page="admin:timeline"),
+            Place("Timeline", "schedule_send", page="timeline"),
             Place("Recurring", "event_repeat", "channels_app.schedule"),
             Place(
                 "Deliveries",
@@ -113,14 +116,9 @@ NAVIGATION = (
                 "Ordering keys",
                 "format_list_numbered",
                 "delivery.orderingkey",
-                kin=("delivery.orderingwaiter", "delivery.correlation"),
+                kin=("delivery.correlation",),
             ),
-            Place(
-                "Sequences",
-                "sort",
-                "channels_app.sequence",
-                kin=("channels_app.pendingsequencenumber",),
-            ),
+            Place("Sequences", "sort", "channels_app.sequence"),
         ),
     ),
     Group(
@@ -141,46 +139,33 @@ NAVIGATION = (
     Group(
         "People",
         (
-            Place(
-                "Teams",
-                "groups",
-                "channels_app.team",
-                kin=("channels_app.membership", "channels_app.invitation"),
-            ),
+            Place("Teams", "groups", "channels_app.team"),
             Place("Users", "person", "auth.user"),
             Place("Groups", "badge", "auth.group"),
-            Place("E-mail addresses", "alternate_email", "account.emailaddress"),
-            Place("Second factors", "phonelink_lock", "mfa.authenticator"),
             Place("Audit log", "history", "channels_app.auditentry"),
         ),
     ),
     Group(
         "Operation",
         (
-            Place("System", "dns", "delivery.sweeprun", page="admin:system"),
-            Place("Pumps", "bolt", "delivery.pumpslot"),
-            Place("Pull workers", "engineering", "delivery.pullworker"),
-            Place("Consumer health", "monitor_heart", "delivery.consumerhealth"),
+            Place("System", "dns", page="system"),
             Place("Notifications", "campaign", "delivery.notification"),
             Place("Traffic", "monitoring", "delivery.traffic"),
-            Place("Sweeps", "mop", "delivery.sweeprun"),
             Place("Reconciliation", "fact_check", "delivery.reconciliationreport"),
-            Place("Background tasks", "schedule", BACKGROUND[0], kin=BACKGROUND[1:]),
         ),
     ),
     Group(
         "Pipeline",
         (
-            Place("Triage", "emergency", "delivery.deadcluster", page="admin:triage"),
-            Place("Forecast", "trending_up", "delivery.forecastframe", page="admin:forecast"),
+            Place("Triage", "emergency", page="triage"),
+            Place("Forecast", "trending_up", page="forecast"),
             Place("Archive", "inventory", "delivery.segment"),
             Place("Lake audit", "fact_check", "delivery.lakeaudit"),
             Place("Restores", "settings_backup_restore", "delivery.restore"),
-            Place("Usage", "bar_chart", "delivery.usagehour", page="admin:usage"),
-            Place("Health", "ecg_heart", "delivery.healthday", page="admin:health"),
+            Place("Usage", "bar_chart", page="usage"),
+            Place("Health", "ecg_heart", page="health"),
             Place("Erasures", "ink_eraser", "delivery.erasure"),
             Place("Runs", "account_tree", "delivery.pipelinerun"),
-            Place("Schedules", "event_repeat", "delivery.pipelineschedule"),
         ),
     ),
 )
@@ -188,27 +173,7 @@ NAVIGATION = (
 TABS = (
     (
         _deliveries("All", ""),
-        _deliveries("Queued", "queued"),
-        _deliveries("In flight", "in_flight"),
-        _deliveries("Awaiting ack", "awaiting_ack"),
-        _deliveries("Delivered", "delivered"),
-        _deliveries("Dead letters", "dead"),
-        _deliveries("Cancelled", "cancelled"),
-    ),
-    (
-        Place("Sequences", "", "channels_app.sequence"),
-        Place("Waiting numbers", "", "channels_app.pendingsequencenumber"),
-    ),
-    (
-        Place("Teams", "", "channels_app.team"),
-        Place("Memberships", "", "channels_app.membership"),
-        Place("Invitations", "", "channels_app.invitation"),
-    ),
-    tuple(
-        Place(title, "", model)
-        for title, model in zip(
-            ("Schedules", "Queued", "Finished", "Failed"), BACKGROUND, strict=True
-        )
+        *(_deliveries(label.title, state.value) for state, label in LABELS.items()),
     ),
 )
 """Lists that belong together; each shows tabs for the others."""
@@ -260,10 +225,10 @@ def _dead() -> str:
 
 def _list_of(model: str) -> str:
     """URL of a list."""
-    return _page(f"admin:{model.replace('.', '_')}_changelist" if model else "admin:index")
+    return _url(f"admin:{model.replace('.', '_')}_changelist" if model else "admin:index")
 
 
 @cache
-def _page(name: str) -> str:
-    """URL of a page, cached: Unfold resolves some over a thousand times per page."""
+def _url(name: str) -> str:
+    """URL of a page by its name, cached: Unfold resolves some over a thousand times per page."""
     return reverse(name)

@@ -132,7 +132,7 @@ def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
             "Running pumps",
             pumps,
             text if pumps else typed("No deliveries are sent. Run manage.py broker."),
-            reverse("admin:delivery_pumpslot_changelist"),
+            reverse("admin:system"),
             alarm=pumps == 0 or drifts,
         ),
         _card(

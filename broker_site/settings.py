@@ -1,9 +1,7 @@
 """Define Django's settings from the environment (broker_site/env.py)."""
 
-import os
 import socket
 import sys
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +9,7 @@ from environ import Env
 
 from broker_site import __version__, console, env
 from channels_app.core import program
+from channels_app.database import dialects
 
 ENVIRONMENT = env.read()
 program.use(env.command())
@@ -99,43 +98,13 @@ TEMPLATES = [
 ]
 
 
-def _keep_private(path: str) -> None:
-    """Create a database file that only its owner can read; SQLite's other files copy its mode."""
-    if not os.path.isabs(path):
-        return  # in memory
-    with suppress(OSError):  # it exists, or SQLite's own error will be clearer
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-
 def _database() -> dict[str, Any]:
     """Parse DATABASE_URL, and add the options for durable commits (docs/settings.md)."""
     url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'hookstation.sqlite3'}"
     config: dict[str, Any] = dict(Env.db_url_config(url))
     config["CONN_MAX_AGE"] = 60
     config["CONN_HEALTH_CHECKS"] = True
-    if config["ENGINE"].endswith("sqlite3"):
-        _keep_private(config["NAME"])
-        # IMMEDIATE: a transaction that begins with a read cannot wait for the write lock, it fails.
-        # FULL: an acknowledged commit survives power loss.
-        config["OPTIONS"] = {
-            "transaction_mode": "IMMEDIATE",
-            "timeout": 20,
-            "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;"
-            "PRAGMA cache_size=-20000;PRAGMA journal_size_limit=67108864;",
-            **config.get("OPTIONS", {}),
-        }
-        # A file instead of memory, so that threads and processes of one test share it.
-        config["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}
-    elif config["ENGINE"].endswith("mysql"):
-        config["ENGINE"] = "broker_site.mysql"
-        # READ COMMITTED: claims take no gap locks and see each other's commits.
-        config["OPTIONS"] = {
-            "charset": "utf8mb4",
-            "isolation_level": "read committed",
-            "connect_timeout": 5,
-            **config.get("OPTIONS", {}),
-        }
-        config["TEST"] = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_bin"}
+    dialects.BY_SCHEME[urlsplit(url).scheme].configure(config, DATA_DIR)
     return config
 
 

@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import threading
 import time
 
@@ -40,9 +39,6 @@ freeze_loaded_objects()
 __all__ = ["application"]
 
 USE_WRITE_INTERVAL_S = 1.0
-SWITCH_S = 0.0005
-"""A thread that stores a large batch yields after this time instead of Python's 5 ms. Accepting a
-single message beside it takes a dozen steps, each of which waits for its turn."""
 SILENT_S = 60
 """Seconds without traffic after which the kernel probes whether the client's host is alive."""
 
@@ -101,7 +97,6 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_N
 read_end, write_end = socket.socketpair()
 write_end.setblocking(False)  # required by set_wakeup_fd
 signal.set_wakeup_fd(write_end.fileno())
-sys.setswitchinterval(SWITCH_S)
 threading.Thread(target=write_uses, name="uses", daemon=True).start()
 threading.Thread(target=notice_dead_processes, name="keepalive", daemon=True).start()
 threading.Thread(target=release_on_stop, args=[read_end], name="release", daemon=True).start()

@@ -14,7 +14,7 @@ people = get_wsgi_application()
 # which loads the apps.
 from broker_site import sqs, urls  # noqa: E402, F401
 from broker_site.fast_path import FastPathHandler  # noqa: E402
-from channels_app.api.concurrency import bodies  # noqa: E402
+from channels_app.api.concurrency import bodies, short_turns  # noqa: E402
 from channels_app.database import transactions  # noqa: E402
 from delivery.cluster import children  # noqa: E402
 from delivery.pull.receiving import polls  # noqa: E402
@@ -37,4 +37,5 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
         return programs(environ, start_response)
     if is_meant(environ):
         return sqs.application(environ, start_response)
-    return people(environ, start_response)
+    with short_turns:
+        return people(environ, start_response)

@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString
 
 from channels_app.conf import conf
 from channels_app.core import backoff, retry_overrides
+from channels_app.serializers.consumers import RetryOverrides
 
 _NUMBERS = re.compile(r"[0-9.,\s]+")
 _PARTS = ("event_types", "retry", "max_attempts")
@@ -19,7 +20,7 @@ _PARTS = ("event_types", "retry", "max_attempts")
 def policy_of(text: str) -> Any:
     """Parse a retry policy that a person typed: a preset's name, seconds as ``1, 10, 60``, or JSON.
 
-    Returns None for empty text. Raises ValueError for invalid JSON; core/settings.py validates the
+    Returns None for empty text. Raises ValueError for invalid JSON; a serializer validates the
     policy itself.
     """
     text = text.strip()
@@ -130,7 +131,7 @@ class RetryOverridesField(forms.Field):
     def validate(self, value: Any) -> None:
         """Reject what the registering step would reject."""
         try:
-            retry_overrides.retry_overrides(value)
+            RetryOverrides().take(value)
         except ValueError as fault:
             raise forms.ValidationError(str(fault)) from None
 

@@ -2,7 +2,7 @@
 
 from django.dispatch import Signal
 
-message_accepted = Signal()
+message_accepted = Signal(use_caching=True)
 """Sent after the commit with ``channel_id: int`` and ``message_ids: Sequence[int]``. Only a hint:
 if it is lost, delivery starts some milliseconds later."""
 delivery_changed = Signal()

@@ -9,6 +9,7 @@ import hypothesis.core
 import pytest
 from django.core.cache import caches
 from django.db import connection
+from pytest_django import DjangoDbBlocker
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from channels_app.ingest import limits, storage
@@ -17,26 +18,34 @@ from channels_app.registry import data_encryption
 from channels_app.registry.cache import config_cache
 from delivery.pull import receiving
 from delivery.pump.wakeups import wakeup_sender
-from tests.support import properties
+from tests.support import properties, resetting
 from tests.support.receiver import Receiver
 
 properties.register_profiles()  # before pytest chooses one from the command line
 
-SHARING = ("tests/crash/", "tests/e2e/clients/", "tests/e2e/hostile/", "tests/e2e/test_wire.py")
-"""Files whose tests share one running broker, because starting it takes long."""
+SHARING = "tests/crash/"
+"""The folder whose files each share one running broker, because starting it takes long."""
+FOLDERS = ("clients", "grpc", "hostile", "sqs")
+"""Folders of tests/e2e of which all files share one."""
 
 
 class TogetherOrAlone(LoadScopeScheduling):
-    """Keep a file that shares a broker on one xdist worker; spread all other tests."""
+    """Keep tests that share a broker on one xdist worker; spread all others, or all other files."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return path if path.startswith(SHARING) or path.endswith("_broker.py") else nodeid
+        for folder in FOLDERS:
+            if path.startswith(f"tests/e2e/{folder}/"):
+                return folder
+        is_file = self.config.getoption("dist") == "loadfile"
+        shares = path.startswith(SHARING) or path.endswith("_broker.py")
+        return path if is_file or shares else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Return our scheduler when xdist distributes by load."""
-    return TogetherOrAlone(config, log) if config.getoption("dist") == "load" else None
+    """Return our scheduler when xdist distributes by load or by file."""
+    is_ours = config.getoption("dist") in ("load", "loadfile")
+    return TogetherOrAlone(config, log) if is_ours else None
 
 
 SLOW_S = 2.0
@@ -82,6 +91,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("mariadb"):
             item.add_marker(pytest.mark.skip(reason="runs on MariaDB"))
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
+    """The test database, whose tables are emptied faster than by Django."""
+    with django_db_blocker.unblock():
+        resetting.install()
 
 
 @pytest.fixture(autouse=True)

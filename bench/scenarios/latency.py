@@ -105,7 +105,10 @@ def _latencies_beside(stage: Stage, *neighbour: str) -> list[float]:
 
 
 def crowd(stage: Stage) -> Values:
-    """Measure the healthy consumer alone, then while a thousand slow ones have a backlog."""
+    """Measure the healthy consumer alone, then while a thousand slow ones have a backlog.
+
+    The second measurement begins, without a warm-up, when the backlog is accepted.
+    """
     count = NEIGHBOURS[stage.sizes.name]
     event_types = ["healthy", *(f"slow.{number}" for number in range(count))]
     healthy, *_ = stage.consumers(
@@ -117,7 +120,7 @@ def crowd(stage: Stage) -> Values:
     seconds = NEIGHBOURS_S[stage.sizes.name]
     alone = stage.deliver_steadily(healthy, SLOW, seconds, route).latencies_ms(healthy)
     stage.deliver(count * BACKLOG, [], slow, **IN_BATCHES)
-    beside = stage.deliver_steadily(healthy, SLOW, seconds, route).latencies_ms(healthy)
+    beside = stage.deliver(int(SLOW * seconds), [healthy], route, rate=SLOW).latencies_ms(healthy)
     stage.consumers("take")  # waiting deliveries are cancelled with their consumers
     return {
         **_percentiles(alone, P50_P99, "alone_"),

@@ -20,7 +20,7 @@ from channels_app.admin.forms import ConsumerForm
 from channels_app.core.errors import BrokerError
 from channels_app.models import Consumer
 from channels_app.registry import consumers, secrets
-from channels_app.registry.secrets import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
+from channels_app.serializers.api_keys import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 
 State = Consumer.State
 TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.DISABLED: "bad", State.RETIRED: "calm"}
@@ -81,7 +81,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
         "team",
     )
     list_select_related = ("channel", "team", "health")
-    list_filter = (
+    list_filter: tuple[Any, ...] = (
         "state",
         "mode",
         ("channel", RelatedDropdownFilter),

@@ -104,5 +104,4 @@ def first_id(hours: str | None) -> int:
     """The smallest id of the last ``hours``; 0 if the text is not a number of hours."""
     if not hours or not hours.isdecimal() or len(hours) > 6:
         return 0
-    start = clock.now() - timedelta(hours=int(hours))
-    return ids.first_id_at(int(start.timestamp() * 1000))
+    return ids.id_at(clock.now() - timedelta(hours=int(hours)))

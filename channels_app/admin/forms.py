@@ -13,9 +13,8 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
-from channels_app.core import backoff, fields
-from channels_app.core.errors import BrokerError, FieldError, Invalid
-from channels_app.core.fields import Field
+from channels_app.core import backoff
+from channels_app.core.errors import BrokerError, FieldError
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.form_fields import (
     RetryOverridesField,
@@ -25,14 +24,17 @@ from channels_app.form_fields import (
 )
 from channels_app.models import Channel, Consumer, EventType, Producer
 from channels_app.registry import channels, consumers, event_types, producers
-from channels_app.registry.configuration import WriteResult
 from channels_app.registry.consumers import MAX_REASON_LENGTH
+from channels_app.registry.resource import Resource, WriteResult
+from channels_app.serializers.base import ResourceSerializer
+from channels_app.serializers.channels import ChannelSerializer
+from channels_app.serializers.consumers import ConsumerSerializer
+from channels_app.serializers.event_types import EventTypeSerializer
+from channels_app.serializers.producers import ProducerSerializer
 
 LINE = 60
 """Maximum length of JSON that a form shows on a single line, in characters."""
-OPTIONAL_NUMBERS = {
-    name: known.default for name, known in consumers.FIELDS.items() if type(known.default) is int
-}
+OPTIONAL_NUMBERS = {"max_pumps": 1}
 """A consumer's numbers that have a default, which an empty form field stands for."""
 PLACES = {"rate_limit": "rate_per_second", "channel": "slug", "producer": "slug"}
 """Form fields whose names differ from those of the services."""
@@ -116,17 +118,17 @@ class ShowsFieldErrors(forms.ModelForm):  # type: ignore[type-arg]  # generic in
 class ResourceForm(ShowsFieldErrors):
     """A form whose values a service reads, validates and stores; it saves nothing itself."""
 
-    known: ClassVar[Mapping[str, Field]]
-    """The fields of the service."""
+    serializer: ClassVar[type[ResourceSerializer]]
     seen = forms.IntegerField(required=False, widget=forms.HiddenInput)
     """The version that the page showed, so that changes made meanwhile are not overwritten."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name, known in self.known.items():
+        for name, described in self.serializer().fields.items():
             if name in self.fields and not self.fields[name].help_text:
                 # The meaning of an absent field in a request does not matter in a form.
-                self.fields[name].help_text = known.help.partition(" PUT without")[0]
+                text = described.help_text or ""
+                self.fields[name].help_text = text.partition(" PUT without")[0]
         if "rate_per_second" in self.fields:
             self.fields["rate_per_second"].help_text = "Maximum; empty: no limit."
             self.fields["rate_burst"].help_text = "Maximum at once."
@@ -137,7 +139,8 @@ class ResourceForm(ShowsFieldErrors):
 
     def values(self) -> dict[str, Any]:
         """The form's values under the names of the service's fields."""
-        values = {name: self.cleaned_data.get(name) for name in self.fields if name in self.known}
+        known = self.serializer.settings()
+        values = {name: self.cleaned_data.get(name) for name in self.fields if name in known}
         if "rate_per_second" in self.fields:
             limited = self.cleaned_data.get("rate_per_second")
             burst = self.cleaned_data.get("rate_burst") or 1
@@ -151,10 +154,8 @@ class ResourceForm(ShowsFieldErrors):
         """Add the errors that the service would find in single fields."""
         cleaned = super().clean()
         if not self.errors:
-            try:
-                fields.clean(self.known, self.values(), partial=True)
-            except Invalid as bad:
-                self.blame(bad.faults)
+            checked = self.serializer(self.instance, data=self.values(), partial=True)
+            self.blame(() if checked.is_valid() else checked.faults)
         return cleaned
 
     def condition(self) -> Precondition:
@@ -176,12 +177,24 @@ class ReasonedForm(ResourceForm):
         widget=UnfoldAdminTextInputWidget,
         help_text="Why it is changed, for the audit log.",
     )
+    resource: ClassVar[Resource[Any]]
+
+    def write(self, actor: str) -> WriteResult[Any]:
+        """Create or change the row."""
+        step = self.resource.patch if self.instance.pk else self.resource.put
+        return step(
+            self.instance.slug,
+            self.values(),
+            actor=actor,
+            condition=self.condition(),
+            reason=self.cleaned_data["reason"],
+        )
 
 
 class ChannelForm(ReasonedForm):
     """A channel."""
 
-    known = channels.FIELDS
+    resource, serializer = channels.RESOURCE, ChannelSerializer
     content_types = LinesField(
         help_text="Media types that producers may send, one per line; none: any."
     )
@@ -191,23 +204,11 @@ class ChannelForm(ReasonedForm):
         model = Channel
         exclude = ("pruned_to",)  # noqa: DJ006 - the admin names the fields
 
-    def write(self, actor: str) -> WriteResult[Channel]:
-        """Create or change it."""
-        slug = self.instance.slug
-        step = channels.patch if self.instance.pk else channels.put
-        return step(
-            slug,
-            self.values(),
-            actor=actor,
-            condition=self.condition(),
-            reason=self.cleaned_data["reason"],
-        )
-
 
 class EventTypeForm(ResourceForm):
     """An event type of a channel."""
 
-    known = event_types.FIELDS
+    serializer = EventTypeSerializer
     schema = _json(12, "JSON Schema that bodies of this type must satisfy.")
     example = _json(8)
 
@@ -225,28 +226,17 @@ class EventTypeForm(ResourceForm):
 class ProducerForm(ReasonedForm):
     """A producer."""
 
-    known = producers.FIELDS
+    resource, serializer = producers.RESOURCE, ProducerSerializer
 
     class Meta:
         model = Producer
         exclude = ()  # noqa: DJ006 - the admin names the fields
 
-    def write(self, actor: str) -> WriteResult[Producer]:
-        """Create or change it."""
-        step = producers.patch if self.instance.pk else producers.put
-        return step(
-            self.instance.slug,
-            self.values(),
-            actor=actor,
-            condition=self.condition(),
-            reason=self.cleaned_data["reason"],
-        )
-
 
 class ConsumerForm(ResourceForm):
     """A consumer of a channel."""
 
-    known = consumers.FIELDS
+    serializer = ConsumerSerializer
     event_types = LinesField(
         help_text="Names and patterns such as order.*, one per line; none: all."
     )

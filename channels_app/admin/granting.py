@@ -62,25 +62,20 @@ def people(person: Any) -> QuerySet[User]:
 
 
 class GrantsPermissions:
-    """Mixin for pages whose rows belong to people: read-only if the owner has more rights."""
-
-    def owner_of(self, obj: Any) -> User:
-        """The person who owns the row."""
-        owner: User = obj.user
-        return owner
+    """Mixin for the page of users: read-only if they have more rights."""
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """False if the owner has more rights than the user."""
+        """False if that user has more rights."""
         return super().has_change_permission(request, obj) and self._may(request, obj)  # type: ignore[misc]  # a page's
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """False if the owner has more rights than the user."""
+        """False if that user has more rights."""
         return super().has_delete_permission(request, obj) and self._may(request, obj)  # type: ignore[misc]  # a page's
 
     def _may(self, request: HttpRequest, obj: Any) -> bool:
         if obj is None:
             return True
-        return people(request.user).filter(pk=self.owner_of(obj).pk).exists()
+        return people(request.user).filter(pk=obj.pk).exists()
 
 
 def _beyond(person: Any) -> QuerySet[Permission]:

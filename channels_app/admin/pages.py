@@ -1,10 +1,11 @@
 """Register the console's pages that do not belong to one table, such as reports."""
 
-from collections.abc import Callable, Mapping
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest
+from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 Context = Callable[[HttpRequest], Mapping[str, Any]]
@@ -23,9 +24,13 @@ class Page(NamedTuple):
     csv: View | None
     """Returns the page's contents as a CSV file, at ``/admin/<name>/csv``; ``admin:<name>-csv``."""
 
+    def may_view(self, request: HttpRequest) -> bool:
+        """Whether the user may view the page."""
+        return bool(request.user.has_perm(self.permission))
+
     def require(self, request: HttpRequest) -> None:
         """Raise PermissionDenied unless the user may view the page."""
-        if not request.user.has_perm(self.permission):
+        if not self.may_view(request):
             raise PermissionDenied
 
 
@@ -43,3 +48,18 @@ def page(
         return context
 
     return register
+
+
+class _Echo:
+    """A file whose ``write`` returns the text."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+def csv_file(name: str, lines: Iterable[Sequence[Any]]) -> StreamingHttpResponse:
+    """A CSV file, whose lines are read while they are sent."""
+    writer = csv.writer(_Echo())
+    answer = StreamingHttpResponse(map(writer.writerow, lines), content_type="text/csv")
+    answer["Content-Disposition"] = f'attachment; filename="{name}.csv"'
+    return answer

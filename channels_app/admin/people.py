@@ -1,18 +1,22 @@
-"""Define the admin pages of teams, memberships, the audit log and the ConfigVersion."""
+"""Define the admin pages of teams, with their members and invitations, and of the audit log."""
 
 import json
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.auth import get_permission_codename
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from unfold.admin import TabularInline
+from unfold.forms import PaginationInlineFormSet
 
 from channels_app.admin import base, granting
 from channels_app.admin.base import WithPageContext, display
-from channels_app.admin.filters import RelatedDropdownFilter
 from channels_app.conf import conf
 from channels_app.models import (
     AuditEntry,
@@ -28,62 +32,10 @@ anything."""
 MAX_VALUE_LENGTH = 500
 
 
-class Audited(base.Page):
-    """A page whose changes are written to the audit log."""
+class Logged:
+    """Names rows and their changes in the audit log."""
 
     noun = ""
-
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Save, and log what changed."""
-        with transaction.atomic():
-            super().save_model(request, obj, form, change)
-            AuditEntry.record(
-                base.actor(request),
-                f"{self.noun}.{'update' if change else 'create'}",
-                self.audit_target(obj),
-                team_id=self.team_id_of(obj),
-                before={
-                    name: audit_value(name, form.initial.get(name)) for name in form.changed_data
-                }
-                if change
-                else None,
-                after={
-                    name: audit_value(name, form.cleaned_data.get(name))
-                    for name in form.changed_data
-                },
-            )
-
-    def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        """Delete, and log it."""
-        with transaction.atomic():
-            target, team_id = self.audit_target(obj), self.team_id_of(obj)
-            before = self.described(request, obj)
-            super().delete_model(request, obj)
-            AuditEntry.record(
-                base.actor(request),
-                f"{self.noun}.delete",
-                target,
-                team_id=team_id,
-                before=before,
-            )
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Delete one by one, so that each has an audit entry."""
-        for obj in queryset:
-            self.delete_model(request, obj)
-
-    def described(self, request: HttpRequest, obj: Model) -> dict[str, Any]:
-        """The values of the row's own fields on its page, for the audit log."""
-        shown = flatten_fieldsets(self.get_fieldsets(request, obj))
-        several = {row.name for row in obj._meta.many_to_many}
-        known = {row.name for row in obj._meta.concrete_fields} | several
-        return {
-            name: audit_value(
-                name, getattr(obj, name).all() if name in several else getattr(obj, name)
-            )
-            for name in shown
-            if name in known
-        }
 
     def title_of(self, obj: Model) -> str:
         """The row's name, which follows the noun."""
@@ -97,20 +49,212 @@ class Audited(base.Page):
         """Noun and name."""
         return f"{self.noun}:{self.title_of(obj)}"
 
+    def log(self, request: HttpRequest, action: str, obj: Any, **values: Any) -> None:
+        """Write an entry."""
+        AuditEntry.record(
+            base.actor(request),
+            f"{self.noun}.{action}",
+            self.audit_target(obj),
+            team_id=self.team_id_of(obj),
+            **values,
+        )
 
-class Members(TabularInline):
-    """Members of a team; the page of memberships changes them, where each change is audited."""
+    def log_saved(self, request: HttpRequest, form: Any, *, change: bool) -> None:
+        """Write what a form created or changed."""
+        before = {name: audit_value(name, form.initial.get(name)) for name in form.changed_data}
+        after = {name: audit_value(name, form.cleaned_data.get(name)) for name in form.changed_data}
+        if after or not change:
+            self.log(
+                request,
+                "update" if change else "create",
+                form.instance,
+                before=before if change else None,
+                after=after,
+            )
 
+    def described(self, obj: Model, shown: Iterable[str]) -> dict[str, Any]:
+        """The values of the row's own fields on its page, for the audit log."""
+        several = {row.name for row in obj._meta.many_to_many}
+        known = {row.name for row in obj._meta.concrete_fields} | several
+        return {
+            name: audit_value(
+                name, getattr(obj, name).all() if name in several else getattr(obj, name)
+            )
+            for name in shown
+            if name in known
+        }
+
+
+class CheckedFormSet(PaginationInlineFormSet):
+    """Also checks constraints that include the key of the row that an inline belongs to."""
+
+    def add_fields(self, form: Any, index: int | None) -> None:
+        """Name each field for screen readers: its label is only the head of a column."""
+        super().add_fields(form, index)
+        for field in form.fields.values():
+            if field.label:
+                field.widget.attrs.setdefault("aria-label", str(field.label))
+
+    def clean(self) -> None:
+        """Refuse a row that breaks one, such as a second membership of a person."""
+        super().clean()
+        for form in self.forms:
+            if form.has_changed() and form.is_valid() and not self._should_delete_form(form):
+                try:
+                    form.instance.validate_constraints()
+                except ValidationError as refused:
+                    form.add_error(None, refused)
+
+
+class AuditedInline(Logged, TabularInline):
+    """Rows that change on the page of the row that they belong to."""
+
+    formset = CheckedFormSet
+    extra = 0
+    hide_title = True
+    fields: tuple[str, ...]
+
+    def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        """The formset, with this inline for the audit log."""
+        formset = super().get_formset(request, obj, **kwargs)
+        formset.inline = self
+        return formset
+
+
+class Audited(Logged, base.Page):
+    """A page whose changes, and those of its inlines, are written to the audit log."""
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Save, and log what changed."""
+        with transaction.atomic():
+            super().save_model(request, obj, form, change)
+            self.log_saved(request, form, change=change)
+
+    def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
+        """Save an inline, and log what changed."""
+        with transaction.atomic():
+            super().save_formset(request, form, formset, change)
+            gone = formset.deleted_forms
+            for row in formset:
+                is_known = row in formset.initial_forms
+                if row not in gone and row.has_changed():
+                    formset.inline.log_saved(request, row, change=is_known)
+                elif row in gone and is_known:
+                    before = formset.inline.described(row.instance, formset.inline.fields)
+                    formset.inline.log(request, "delete", row.instance, before=before)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Ask also for the permission to delete rows of the inlines, which go with their row."""
+        shown, counts, needed, protected = super().get_deleted_objects(objs, request)
+        for opts in (inline.model._meta for inline in self.inlines):
+            permission = f"{opts.app_label}.{get_permission_codename('delete', opts)}"
+            if opts.verbose_name_plural in counts and not request.user.has_perm(permission):
+                needed.add(opts.verbose_name)
+        return shown, counts, needed, protected
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        """Delete, and log it."""
+        shown = flatten_fieldsets(self.get_fieldsets(request, obj))
+        with transaction.atomic():
+            self.log(request, "delete", obj, before=self.described(obj, shown))
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        """Delete one by one, so that each has an audit entry."""
+        for obj in queryset:
+            self.delete_model(request, obj)
+
+
+class MemberForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """A member: the person is fixed, and so is a role with more rights than the user has."""
+
+    may_give: ClassVar[Sequence[str]] = ()
+    """Roles whose rights the user has."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        role = self.instance.role if self.instance.pk else ""
+        self.is_fixed = bool(role) and role not in self.may_give
+        if role and "user" in self.fields:
+            # Each team's audit log shows its own members.
+            self.fields["user"].disabled = True
+        if "role" in self.fields:
+            may = [role] if self.is_fixed else self.may_give
+            choices = [choice for choice in Membership.Role.choices if choice[0] in may]
+            self.fields["role"].choices = choices  # type: ignore[attr-defined]  # a choice field
+            self.fields["role"].disabled = self.is_fixed
+
+
+class MemberFormSet(CheckedFormSet):
+    """Members of a team; none with more rights than the user has can be removed."""
+
+    def add_fields(self, form: Any, index: int | None) -> None:
+        """Fix the box that removes such a member."""
+        super().add_fields(form, index)
+        if "DELETE" in form.fields:
+            form.fields["DELETE"].disabled = form.is_fixed
+
+
+class Members(AuditedInline):
+    """Members of a team, with their roles."""
+
+    noun = "membership"
     model = Membership
+    form = MemberForm
+    formset = MemberFormSet
     fields = ("user", "role")
-    readonly_fields = fields
+    autocomplete_fields = ("user",)
+
+    def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        """The formset, with the roles that the user may give."""
+        formset = super().get_formset(request, obj, **kwargs)
+        formset.form.may_give = granting.team_roles(request.user)
+        return formset
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Read the people in the same query."""
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.select_related("user", "team")
+
+    def title_of(self, obj: Model) -> str:
+        """Team and person."""
+        assert isinstance(obj, Membership)
+        return f"{obj.team.slug}/{obj.user.get_username()}"
+
+
+class ReadOnlyInline(TabularInline):
+    """Rows that are only shown."""
+
     extra = 0
     can_delete = False
     hide_title = True
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Not on this page."""
+        """Never."""
         return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never."""
+        return False
+
+
+class Teams(ReadOnlyInline):
+    """The teams of a user; a team's page changes its members."""
+
+    model = Membership
+    verbose_name_plural = "teams"
+    fields = readonly_fields = ("team", "role")
+
+
+class Invitations(ReadOnlyInline):
+    """Invitation links, created and revoked in the portal; the links themselves are not stored."""
+
+    model = Invitation
+    fields = readonly_fields = (
+        *("role", "email", "invited_by", "created_at", "expires_at", "accepted_at", "revoked_at"),
+    )
+    ordering = ("-id",)
+    per_page = 10
 
 
 @admin.register(Team)
@@ -120,11 +264,26 @@ class TeamAdmin(WithPageContext, Audited):
     noun = "team"
     list_display = ("slug", "name", "member_count")
     search_fields = ("slug", "name")
+    search_help_text = "slug, name, member or invited address"
     ordering = ("slug",)
     fields = ("slug", "name", ("max_waiting_messages", "max_waiting_bytes"))
-    inlines = (Members,)
+    inlines = (Members, Invitations)
     actions_detail = ("see_audit",)
     change_form_outer_before_template = "channels_app/quota.html"
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """False while a member has more rights than the user, as for removing the member."""
+        may = super().has_delete_permission(request, obj)
+        roles = granting.team_roles(request.user)
+        return may and (obj is None or not obj.memberships.exclude(role__in=roles).exists())
+
+    def get_search_fields(self, request: HttpRequest) -> Sequence[str]:
+        """Find a team also by the people that the user may see."""
+        more = {"membership": "memberships__user__username", "invitation": "invitations__email"}
+        return (
+            *super().get_search_fields(request),
+            *(path for name, path in more.items() if _may_view(request, name)),
+        )
 
     def row_context(self, request: HttpRequest, row: Team) -> dict[str, Any]:
         """Usage of the team's quota."""
@@ -135,80 +294,6 @@ class TeamAdmin(WithPageContext, Audited):
     def member_count(self, team: Team) -> int:
         """How many people."""
         return team.memberships.count()
-
-
-@admin.register(Membership)
-class MembershipAdmin(Audited):
-    """Roles of people in teams."""
-
-    noun = "membership"
-    list_display = ("user", "team", "role")
-    list_select_related = ("user", "team")
-    list_filter = ("role", ("team", RelatedDropdownFilter))
-    search_fields = ("user__username", "team__slug")
-    autocomplete_fields = ("user", "team")
-    ordering = ("team__slug", "user__username")
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """False for a role with more rights than the user has."""
-        allowed = super().has_change_permission(request, obj)
-        return allowed and (obj is None or obj.role in granting.team_roles(request.user))
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """As for changes: removing a role could put its account into reach of more people."""
-        allowed = super().has_delete_permission(request, obj)
-        return allowed and (obj is None or obj.role in granting.team_roles(request.user))
-
-    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Offer only roles whose rights the user has."""
-        if db_field.name == "role":
-            kwargs["choices"] = [
-                (role, label)
-                for role, label in db_field.choices
-                if role in granting.team_roles(request.user)
-            ]
-        return super().formfield_for_choice_field(db_field, request, **kwargs)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Person and team cannot change, since each team's audit log shows its own members."""
-        return ("user", "team") if obj else ()
-
-    def title_of(self, obj: Model) -> str:
-        """Team and person."""
-        assert isinstance(obj, Membership)
-        return f"{obj.team.slug}/{obj.user.get_username()}"
-
-
-@admin.register(Invitation)
-class InvitationAdmin(base.ReadOnly):
-    """Invitation links, created and revoked by the teams; the links themselves are not stored."""
-
-    list_display = ("team", "role", "email", "invited_by", "made", "ends", "used")
-    list_select_related = ("team",)
-    list_filter = (("team", RelatedDropdownFilter),)
-    search_fields = ("email", "team__slug")
-    ordering = ("-id",)
-    fields = readonly_fields = (*list_display, "taken_back")
-
-    @display(description="Made")
-    def made(self, invitation: Invitation) -> str:
-        """When it was created."""
-        return base.instant(invitation.created_at)
-
-    @display(description="Ends")
-    def ends(self, invitation: Invitation) -> str:
-        """When it expires."""
-        return base.instant(invitation.expires_at)
-
-    @display(description="Used")
-    def used(self, invitation: Invitation) -> str:
-        """When somebody used it to join."""
-        return base.instant(invitation.accepted_at)
-
-    @display(description="Revoked")
-    def taken_back(self, invitation: Invitation) -> str:
-        """When it was revoked."""
-        return base.instant(invitation.revoked_at)
 
 
 @admin.register(AuditEntry)
@@ -247,6 +332,10 @@ class AuditEntryAdmin(base.BigList):
     def became(self, entry: AuditEntry) -> str:
         """Values after the change."""
         return _shown(entry.after)
+
+
+def _may_view(request: HttpRequest, model: str) -> bool:
+    return bool(request.user.has_perm(f"channels_app.view_{model}"))
 
 
 def audit_value(name: str, value: Any) -> Any:

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.text import Truncator
@@ -19,7 +20,7 @@ from unfold.widgets import (
 
 from channels_app.admin import base, granting
 from channels_app.admin.base import WithPageContext, action, dialog, display
-from channels_app.admin.filters import RelatedDropdownFilter
+from channels_app.admin.filters import DropdownFilter, RelatedDropdownFilter
 from channels_app.admin.forms import LinesField, ProducerForm, ShowsFieldErrors
 from channels_app.core import keys, times
 from channels_app.core.errors import BrokerError
@@ -32,8 +33,8 @@ from channels_app.models import (
     Sequence,
 )
 from channels_app.registry import api_keys
-from channels_app.registry.api_keys import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.resource import WriteResult
+from channels_app.serializers.api_keys import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 
 SCOPES = [(scope, scope) for scope in keys.SCOPES]
 GIVEN = ("label", "scopes", "channels", "all_channels", "sigv4")
@@ -317,6 +318,30 @@ class ApiKeyAdmin(base.ResourceAdmin):
 SHORT = 60
 """Characters of an ordering key in a list."""
 MAX_SHOWN = 20
+"""Early numbers on a page."""
+
+
+def _waiting() -> QuerySet[PendingSequenceNumber]:
+    """Early numbers whose requests wait."""
+    return PendingSequenceNumber.objects.filter(until__gt=clock.now())
+
+
+class Waiting(DropdownFilter):
+    """Sequences with early numbers, which are few: each belongs to an open request."""
+
+    title = "early numbers"
+    parameter_name = "early"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Only those with some."""
+        return [("yes", "Waiting")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Those that wait for a lower number."""
+        if not self.value():
+            return queryset
+        keys = _waiting().values_list("sequence_id", flat=True).distinct()
+        return queryset.filter(pk__in=list(keys[: base.WINDOW]))
 
 
 @admin.register(Sequence)
@@ -324,6 +349,8 @@ class SequenceAdmin(WithPageContext, base.BigList):
     """Ordering keys whose messages a producer numbers."""
 
     list_before_template = "channels_app/sequences_top.html"
+    change_form_outer_after_template = "channels_app/waiting_numbers.html"
+    list_filter = (Waiting,)
     list_fetched = ("channel", "producer")
     list_display = ("key_short", "channel_name", "producer_name", "due", "skipped", "heard")
     search_fields = ("id",)
@@ -331,18 +358,23 @@ class SequenceAdmin(WithPageContext, base.BigList):
     fields = (
         ("key", "restarts"),
         ("channel_name", "producer_name"),
-        ("due", "waiting"),
+        ("due", "heard"),
         ("skipped", "gap"),
-        ("gap_at", "heard"),
+        "gap_at",
     )
     readonly_fields = (
         *("key", "restarts", "channel_name", "producer_name"),
-        *("due", "waiting", "skipped", "gap", "gap_at", "heard"),
+        *("due", "skipped", "gap", "gap_at", "heard"),
     )
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """Whether to show what to do while there are no sequences."""
         return {"none": not Sequence.objects.exists()}
+
+    def row_context(self, request: HttpRequest, row: Sequence) -> dict[str, Any]:
+        """The numbers that arrived early."""
+        rows = _waiting().filter(sequence_id=row.pk).order_by("number")
+        return {"numbers": Paginator(rows, MAX_SHOWN).get_page(request.GET.get("numbers"))}
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
         """Sequences of a channel."""
@@ -386,14 +418,6 @@ class SequenceAdmin(WithPageContext, base.BigList):
         """How many times its producer sent a 0."""
         return f"{row.epoch:,}"
 
-    @display(description="Waiting numbers")
-    def waiting(self, row: Sequence) -> str:
-        """Numbers that arrived early."""
-        rows = PendingSequenceNumber.objects.filter(sequence_id=row.pk, until__gt=clock.now())
-        found = list(rows.order_by("number").values_list("number", flat=True)[: MAX_SHOWN + 1])
-        more = " and more" if len(found) > MAX_SHOWN else ""
-        return ", ".join(f"{number:,}" for number in found[:MAX_SHOWN]) + more or base.NONE
-
     @display(description="Skipped")
     def skipped(self, row: Sequence) -> str:
         """How many numbers were skipped."""
@@ -416,39 +440,3 @@ class SequenceAdmin(WithPageContext, base.BigList):
     def heard(self, row: Sequence) -> str:
         """When the last number arrived."""
         return base.instant(row.touched_at, exact=False)
-
-
-@admin.register(PendingSequenceNumber)
-class PendingSequenceNumberAdmin(WithPageContext, base.BigList):
-    """Messages that wait for lower numbers of their ordering key."""
-
-    list_before_template = "channels_app/early_top.html"
-    list_display = ("number", "sequence", "over")
-    fields = (("number", "sequence"), "over")
-    readonly_fields = ("sequence", "over")
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Annotate the channel and the ordering key in the same query."""
-        of = Sequence.objects.filter(pk=OuterRef("sequence_id"))
-        rows: QuerySet[Any] = (
-            super()
-            .get_queryset(request)
-            .annotate(
-                slug=Subquery(of.values("channel__slug")), key=Subquery(of.values("ordering_key"))
-            )
-        )
-        return rows
-
-    @display(description="Channel / ordering key")
-    def sequence(self, row: PendingSequenceNumber) -> str:
-        """Link to the sequence."""
-        slug, key = row.slug, row.key  # type: ignore[attr-defined]  # annotated
-        if slug is None:
-            return base.NONE
-        url = reverse("admin:channels_app_sequence_change", args=[row.sequence_id])
-        return base.linked(url, f"{slug} / {Truncator(key).chars(SHORT)}")
-
-    @display(description="Waits until")
-    def over(self, row: PendingSequenceNumber) -> str:
-        """When it is stored without the missing ones."""
-        return base.instant(row.until)

@@ -17,13 +17,14 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from channels_app import origin
-from channels_app.api import options
+from channels_app.api import etags, options
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
 from channels_app.api.concurrency import bodies
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.core import times
 from channels_app.database import clock
-from channels_app.models import Versioned
+from channels_app.registry.resource import WriteResult
+from channels_app.serializers.base import ResourceSerializer
 
 MAX_BYTES = 1024 * 1024
 """Maximum size of a request other than publishing."""
@@ -111,6 +112,24 @@ class ApiView(APIView):
     def caller(self) -> Caller:
         """The caller whose key the request has."""
         return caller_of(self.request)
+
+
+class ResourceView(ApiView):
+    """A configured row, which its serializer shows."""
+
+    serializer: ClassVar[type[ResourceSerializer]]
+
+    def shown(self, done: WriteResult[Any]) -> Any:
+        """The row, after a service wrote it."""
+        return self.serializer(done.row).data
+
+    def written(
+        self, write: Callable[..., WriteResult[Any]], *arguments: Any, **options: Any
+    ) -> Response:
+        """Let a service write as the caller, on the request's condition; respond with the row."""
+        condition = etags.precondition_of(self.request)
+        done = write(*arguments, actor=self.caller.actor, condition=condition, **options)
+        return etags.registered(self.request, done, self.shown(done))
 
 
 class OpenView(ApiView):
@@ -219,15 +238,6 @@ def read_body(
     if len(body) < size:
         raise ApiProblem(400, "broken_request", "The body ended before its Content-Length.")
     return body
-
-
-def stamps(row: Versioned) -> dict[str, Any]:
-    """The version and timestamps that every resource shows."""
-    return {
-        "version": row.version,
-        "created_at": times.text(row.created_at),
-        "updated_at": times.text(row.updated_at),
-    }
 
 
 def _has_body(caller: Sender, meta: Mapping[str, Any]) -> bool:

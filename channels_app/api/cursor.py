@@ -1,21 +1,22 @@
 """Page through lists, newest first, by an opaque signed cursor with the position and filters."""
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, TypeVar
 
 from django.core.signing import BadSignature, Signer
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from rest_framework.request import Request
 
 from channels_app.core.errors import Invalid
+from channels_app.database import keyset
+from channels_app.serializers.base import StrictSerializer
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 MAX_FILTER_LENGTH = 500
-_OLDER, _OLDER_OR_SAME, _NEWER = "lt", "lte", "gt"
+_OLDER, _NEWER = "lt", "gt"
+_PLACES = {_OLDER: "below", _NEWER: "above"}
 
 M = TypeVar("M", bound=Model)
 
@@ -35,49 +36,40 @@ class Page:
 
     def answer(
         self,
-        slices: Sequence[QuerySet[M]],
+        ranges: Sequence[QuerySet[M]],
         show: Callable[[M], Mapping[str, Any]],
-        *,
-        key: str = "id",
+        condition: Q = Q(),
     ) -> dict[str, Any]:
         """The page's ``items``, with cursors ``next`` (older) and ``previous`` (newer) or null.
 
-        ``slices`` are disjoint querysets, each read in the order of ``key`` from an index. They are
-        merged here, since a database would sort all of their rows to read one page.
+        ``ranges`` and ``condition`` as for database.keyset.read.
         """
-        found = self._read(slices, key)
-        more = len(found) > self.limit
-        rows = found[: self.limit]
-        backwards = self.lookup == _NEWER
-        if backwards:
-            rows.reverse()
-        older = more if not backwards else True
-        newer = more if backwards else self.place is not None
-        if not rows:
-            # Nothing is newer: `next` leads back to the page where the caller came from.
-            return {"items": [], "next": self._back(), "previous": None}
+        place = {_PLACES[self.lookup]: self.place}
+        found = keyset.read(ranges, self.limit, condition=condition, **place)
         return {
-            "items": [show(row) for row in rows],
-            "next": self.cursor(_OLDER, getattr(rows[-1], key)) if older else None,
-            "previous": self.cursor(_NEWER, getattr(rows[0], key)) if newer else None,
+            "items": [show(row) for row in found.rows],
+            "next": None if found.below is None else self.cursor(_OLDER, found.below),
+            "previous": None if found.above is None else self.cursor(_NEWER, found.above),
         }
 
-    def _read(self, slices: Sequence[QuerySet[M]], key: str) -> list[M]:
-        newest_first = self.lookup != _NEWER
-        where = {} if self.place is None else {f"{key}__{self.lookup}": self.place}
-        order = f"-{key}" if newest_first else key
-        parts = [part.filter(**where).order_by(order)[: self.limit + 1] for part in slices]
-        if len(parts) == 1:
-            return list(parts[0])
-        merged = heapq.merge(*parts, key=lambda row: getattr(row, key), reverse=newest_first)
-        return list(islice(merged, self.limit + 1))
-
-    def _back(self) -> str | None:
-        return self.cursor(_OLDER_OR_SAME, self.place) if self.lookup == _NEWER else None
+    def read(self, serializer: StrictSerializer) -> dict[str, Any]:
+        """The checked filters. Raises Invalid."""
+        return read_query(serializer, self.filters)
 
     def cursor(self, lookup: str, place: Any) -> str:
         """A signed cursor for a position."""
         return _signer(self.list_name).sign_object([lookup, place, self.limit, dict(self.filters)])
+
+
+def read_query(serializer: StrictSerializer, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked query parameters. Raises Invalid."""
+    try:
+        return serializer.read(given)
+    except Invalid as bad:
+        first = bad.faults[0]
+        raise Invalid(
+            "invalid_parameter", first.detail, field=first.field, faults=bad.faults
+        ) from None
 
 
 def read(request: Request) -> Page:
@@ -99,6 +91,8 @@ def read(request: Request) -> Page:
 def _resume(name: str, cursor: str, limit: str | None, given: dict[str, str]) -> Page:
     try:
         lookup, place, kept_limit, filters = _signer(name).unsign_object(cursor)
+        if lookup not in _PLACES:
+            raise ValueError(lookup)
     except (BadSignature, ValueError):
         raise _refuse(
             "cursor", "The cursor does not belong to this list; start without one."

@@ -9,7 +9,7 @@ from channels_app.conf import conf
 from channels_app.core import http
 from channels_app.core.errors import Invalid
 from channels_app.core.http import Precondition
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.resource import WriteResult
 
 
 def precondition_of(request: Request) -> Precondition:
@@ -29,11 +29,11 @@ def tagged(body: Any, version: int, *, status: int = 200, location: str = "") ->
     return Response(body, status=status, headers=headers)
 
 
-def registered(done: WriteResult[Any], body: Any, place: str = "") -> Response:
-    """The response to a write: 201 with a Location below /api/v1/ for a new object, else 200."""
+def registered(request: Request, done: WriteResult[Any], body: Any) -> Response:
+    """The response to a write: 201 with the request's address for a new object, else 200."""
     if not done.created:
         return tagged(body, done.row.version)
-    url = f"{conf().public_url}/api/v1/{place}"
+    url = f"{conf().public_url}{request.path_info}"
     return tagged(body, done.row.version, status=201, location=url)
 
 

@@ -1,4 +1,4 @@
-"""Describe the API: components built from the steps' fields, and a decorator for operations."""
+"""Describe the API: components made from the serializers, and a decorator for operations."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,12 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
 from channels_app.api import options
-from channels_app.core import fields
+from channels_app.serializers.base import (
+    ResourceSerializer,
+    ResponseSerializer,
+    StrictSerializer,
+)
+from channels_app.serializers.fields import Slug
 
 F = TypeVar("F", bound=Callable[..., Any])
 Schema = dict[str, Any]
@@ -28,8 +33,6 @@ TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer"}
 INSTANT: Schema = {"type": "string", "format": "date-time"}
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}
-MAYBE_WHOLE: Schema = {"type": ["integer", "null"]}
-MAYBE_INSTANT: Schema = {"type": ["string", "null"], "format": "date-time"}
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
@@ -60,19 +63,24 @@ def record(**properties: Mapping[str, Any]) -> Schema:
     return {"type": "object", "properties": dict(properties), "required": list(properties)}
 
 
-def resource(settings: Schema, **properties: Mapping[str, Any]) -> Schema:
-    """The schema of a resource: its settings and the properties that the broker adds."""
-    written = {
-        name: {word: value for word, value in schema.items() if word != "default"}
-        for name, schema in settings["properties"].items()
-    }
-    return record(
-        **properties,
-        **written,
-        version=WHOLE,
-        created_at=INSTANT,
-        updated_at=INSTANT,
+def described(serializer: type[ResourceSerializer]) -> tuple[Schema, Schema, Schema]:
+    """Register a resource's schemas: its settings, changes of some of them, and what is shown."""
+    made, name = serializer(), serializer.title
+    return (
+        component(f"{name}Settings", made.written_schema()),
+        component(f"{name}Changes", made.written_schema(partial=True)),
+        component(name, made.shown_schema()),
     )
+
+
+def shown(serializer: type[ResponseSerializer]) -> Schema:
+    """Register the schema of what a serializer shows; return a reference."""
+    return component(serializer.title, serializer().shown_schema(shown=True))
+
+
+def taken(serializer: StrictSerializer) -> Schema:
+    """Register the schema of what a serializer takes; return a reference."""
+    return component(serializer.title, serializer.written_schema())
 
 
 def page_of(item: Schema) -> Schema:
@@ -94,6 +102,15 @@ def header(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> Ope
 def query(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> OpenApiParameter:
     """A query parameter of a list."""
     return OpenApiParameter(name, dict(schema), OpenApiParameter.QUERY, description=description)
+
+
+def queries(serializer: type[StrictSerializer]) -> list[OpenApiParameter]:
+    """The query parameters that a serializer takes."""
+    fields: Mapping[str, Any] = serializer().fields
+    return [
+        query(name, field.help_text or "", field.schema_of_value(False))
+        for name, field in fields.items()
+    ]
 
 
 def complete(result: Schema, generator: Any, request: Any, public: bool) -> Schema:
@@ -202,7 +219,7 @@ LOCATION = OpenApiParameter(
 )
 RETRY_AFTER = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
 CHANNEL, CLIENT_ID, PRODUCER, TEAM = (
-    OpenApiParameter(name, dict(fields.slug.schema), OpenApiParameter.PATH)
+    OpenApiParameter(name, Slug().json_schema(), OpenApiParameter.PATH)
     for name in ("channel", "client_id", "producer", "team")
 )
 WRITING = (IF_MATCH, ETAG)

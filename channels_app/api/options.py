@@ -56,8 +56,8 @@ def check_headers(meta: Mapping[str, Any], known: Collection[str] = ()) -> None:
 
     Headers to be forwarded are allowed if ``known`` is not empty, as for publishing.
     """
-    for key in meta:
-        if key.startswith(OURS) and not (known and key.startswith(FORWARDED)):
+    for key in [key for key in meta if key.startswith(OURS)]:
+        if not (known and key.startswith(FORWARDED)):
             name = key.removeprefix("HTTP_").replace("_", "-").title()
             if name not in known and not (known and name in DELIVERED):
                 raise _unknown("invalid_header", "header", name, known)

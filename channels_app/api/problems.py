@@ -18,6 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from channels_app.core.errors import BrokerError, StorageFull
+from channels_app.database.raw import dialect
 from channels_app.ingest import storage
 
 CONTENT_TYPE = "application/problem+json"
@@ -119,7 +120,7 @@ def _printable(text: str) -> str:
 
 def translate(error: Exception) -> tuple[dict[str, Any], dict[str, str]] | None:
     """The body and headers of the response to an error; None for a bug."""
-    if isinstance(error, DatabaseFailure) and storage.is_full(error):
+    if isinstance(error, DatabaseFailure) and dialect.is_full(error):
         _outage.tell(error)
         error = StorageFull("storage_full", storage.FULL)
     if isinstance(error, BrokerError):

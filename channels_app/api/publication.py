@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from channels_app.api.problems import ApiProblem
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.core import http, json_schema, names, sequence, times
-from channels_app.core.fields import whole_number
 from channels_app.core.json_schema import Checker
+from channels_app.core.values import whole_number
 from channels_app.ingest.accept import Publication
 from channels_app.models import Producer
 from channels_app.registry.cache import ChannelConfig
@@ -211,7 +211,13 @@ class _Times(NamedTuple):
     expires_at: datetime | None
 
 
+AT_ONCE = _Times(None, None, 0, None)
+TIME_OPTIONS = frozenset({"deliver_at", "delay_ms", "spread_ms", "expires_at"})
+
+
 def _times(options: Mapping[str, Any], days: int, now: datetime) -> _Times:
+    if TIME_OPTIONS.isdisjoint(options):
+        return AT_ONCE
     if "deliver_at" in options and "delay_ms" in options:
         raise _refuse("delay_ms", "Give an instant or a delay, not both.")
     due_at = _time(options, "deliver_at", lambda value: times.soon(value, now, days=days))

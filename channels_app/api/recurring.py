@@ -7,22 +7,20 @@ from typing import Any
 
 from channels_app.api import publication, publishing
 from channels_app.api.authentication import Caller
-from channels_app.api.base import stamps
 from channels_app.api.problems import ApiProblem
-from channels_app.core import recurrence, times
+from channels_app.core import names
 from channels_app.core.encryption import Unreadable
-from channels_app.core.errors import Invalid, KeyUnavailable, NotFound
-from channels_app.core.recurrence import CONTENT, Content
+from channels_app.core.errors import FieldError, Invalid, KeyUnavailable, NotFound
+from channels_app.core.recurrence import Content
 from channels_app.database import clock
 from channels_app.ingest.accept import Publication
 from channels_app.models import Producer, Schedule
 from channels_app.registry import schedules, viewing
 from channels_app.registry.cache import ChannelConfig
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.resource import WriteResult
 from channels_app.registry.schedules import Order
+from channels_app.serializers.schedules import CONTENT, ScheduleSerializer
 
-SHOWN = 5
-"""Number of upcoming occurrences in a response."""
 _ANY_KEY = "schedule"
 """Placeholder for validation; each firing has an idempotency key of its own."""
 
@@ -35,7 +33,7 @@ def put(
     Raises what the step raises, Invalid, and ApiProblem for a message that would be rejected.
     """
     view = view or publishing.channel_of(order.channel)
-    cleaned = recurrence.clean(order.name, values)
+    cleaned = _cleaned(order.name, values)
     found = Schedule.objects.filter(channel_id=view.id, name=order.name).first()
     producer = found.producer if found else order.owner.producer
     return schedules.put(order, cleaned, _content(cleaned, view, producer))
@@ -50,7 +48,7 @@ def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
     view = publishing.channel_of(order.channel)
 
     def renew(row: Schedule) -> tuple[dict[str, Any], Content]:
-        cleaned = recurrence.clean(order.name, _merged(row, values))
+        cleaned = _cleaned(order.name, _merged(row, values))
         return cleaned, _content(cleaned, view, row.producer)
 
     return schedules.patch(order, renew)
@@ -64,6 +62,12 @@ def put_here(
         return put(order, values, view=view)
     except ApiProblem as problem:
         raise Invalid("invalid_fields", str(problem.detail), field=problem.field) from None
+
+
+def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    if fault := names.slug(name):
+        raise Invalid.of([FieldError("name", fault)])
+    return ScheduleSerializer().read(values)
 
 
 def _content(cleaned: Mapping[str, Any], view: ChannelConfig, producer: Producer | None) -> Content:
@@ -81,7 +85,7 @@ def _content(cleaned: Mapping[str, Any], view: ChannelConfig, producer: Producer
 
 
 def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
-    kept = schedules.describe(schedule)
+    kept = ScheduleSerializer.describe(schedule)
     for part in ("start_at", "end_at"):
         # In microseconds, unlike `describe`, since every_ms counts from start_at.
         exact = getattr(schedule, part)
@@ -109,34 +113,10 @@ def message(
     Raises ApiProblem and core.encryption.Unreadable.
     """
     body = schedules.body_of(schedule)
-    settings = schedules.describe(schedule)
+    settings = ScheduleSerializer.describe(schedule)
     item = {part: settings.get(part) for part in CONTENT}
     item |= {"body_base64": b64encode(body).decode(), "idempotency_key": key}
     return publication.from_item(item, view, producer, now)
-
-
-def representation(schedule: Schedule, now: datetime) -> dict[str, Any]:
-    """The schedule as lists in the API show it: without the content of its messages."""
-    described = schedules.describe(schedule)
-    is_active = schedule.state == Schedule.State.ACTIVE
-    ahead = schedule.timetable.upcoming(now, SHOWN) if is_active else []
-    if schedule.limit is not None:
-        ahead = ahead[: max(0, schedule.limit - schedule.fired_count)]
-    return {
-        "channel": schedule.channel.slug,
-        "name": schedule.name,
-        "producer": schedule.producer.slug if schedule.producer else None,
-        "state": schedule.state,
-        **{name: value for name, value in described.items() if name != "headers"},
-        "body_bytes": schedule.body_bytes,
-        "words": schedule.timetable.words(),
-        "next": [times.text(at) for at in ahead],
-        "last": schedule.recent[0] if schedule.recent else None,
-        "recent": schedule.recent,
-        "fired_count": schedule.fired_count,
-        "skipped_count": schedule.skipped_count,
-        **stamps(schedule),
-    }
 
 
 def shown_whole(schedule: Schedule, now: datetime, caller: Caller, *, sent: bool) -> dict[str, Any]:
@@ -145,20 +125,22 @@ def shown_whole(schedule: Schedule, now: datetime, caller: Caller, *, sent: bool
     Without permission for a sensitive channel, the caller gets neither body nor headers. Viewing is
     recorded in the audit log, unless the caller has just ``sent`` the content.
     """
-    text: str | None = None
-    encoded: str | None = None
+    content: dict[str, Any] = {"body": None, "body_base64": None}
     if schedule.channel.sensitive and not caller.may("sensitive"):
-        nothing: dict[str, Any] = {"headers": {}, "body": None, "body_base64": None}
-        return representation(schedule, now) | nothing
-    target = f"schedule:{schedule.channel.slug}/{schedule.name}"
-    if not sent:
-        viewing.note(caller.actor, target, "body", "headers", team_id=caller.tenant.team_id)
+        content["headers"] = {}
+    else:
+        target = f"schedule:{schedule.channel.slug}/{schedule.name}"
+        if not sent:
+            viewing.note(caller.actor, target, "body", "headers", team_id=caller.tenant.team_id)
+        content |= _readable(schedule)
+    return {**ScheduleSerializer(schedule, context={"now": now}).data, **content}
+
+
+def _readable(schedule: Schedule) -> dict[str, str]:
     try:
         body = schedules.body_of(schedule)
-        text = body.decode()
+        return {"body": body.decode()}
     except Unreadable:
-        pass
+        return {}
     except UnicodeDecodeError:
-        encoded = b64encode(body).decode()
-    content = {"headers": schedule.headers, "body": text, "body_base64": encoded}
-    return representation(schedule, now) | content
+        return {"body_base64": b64encode(body).decode()}

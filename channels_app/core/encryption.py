@@ -34,6 +34,8 @@ KEY_ID_ENDS = _NONCE_AT = 5
 _CIPHERTEXT_AT = _NONCE_AT + 12
 _TAG_BYTES = _DIGEST_BYTES = 16
 _DATA_AT = KEY_ID_ENDS + _DIGEST_BYTES
+_SHORTEST = {_ENCRYPTED: _CIPHERTEXT_AT + _TAG_BYTES, _DIGESTED: _DATA_AT}
+"""Bytes of an envelope of each format that a key protects, without contents."""
 
 
 class Unreadable(Exception):
@@ -126,12 +128,13 @@ class Keyring:
         """
         if envelope[:1] == _PLAIN:
             return envelope[1:]
-        key = self._keys.get(bytes.fromhex(self.key_id(envelope)))
+        key_id = _protector(envelope)
+        key = self._keys.get(key_id)
         if key is None:
-            raise KeyMissing(self.key_id(envelope))
+            raise KeyMissing(key_id.hex())
         if envelope[:1] == _DIGESTED:
             data = envelope[_DATA_AT:]
-            digest = self._digest(envelope[1:KEY_ID_ENDS], aad, data)
+            digest = self._digest(key_id, aad, data)
             if not hmac.compare_digest(digest, envelope[KEY_ID_ENDS:_DATA_AT]):
                 raise Changed
             return data
@@ -172,17 +175,20 @@ class Keyring:
 
     def key_id(self, envelope: bytes) -> str:
         """The id of the key that protects an envelope; '' if none does. Raises Unreadable."""
-        if envelope[:1] == _PLAIN:
-            return ""
-        shortest = {_ENCRYPTED: _CIPHERTEXT_AT + _TAG_BYTES, _DIGESTED: _DATA_AT}
-        if len(envelope) < shortest.get(envelope[:1], len(envelope) + 1):
-            raise Unreadable("The stored data is not an envelope.")
-        return envelope[1:_NONCE_AT].hex()
+        return "" if envelope[:1] == _PLAIN else _protector(envelope).hex()
 
 
 def generate_key() -> str:
     """A new key in the format of the settings."""
     return base64.b64encode(os.urandom(_KEY_BYTES)).decode()
+
+
+def _protector(envelope: bytes) -> bytes:
+    """The id of the key that protects an envelope. Raises Unreadable if none does."""
+    shortest = _SHORTEST.get(envelope[:1])
+    if shortest is None or len(envelope) < shortest:
+        raise Unreadable("The stored data is not an envelope.")
+    return envelope[1:KEY_ID_ENDS]
 
 
 def _cipher(key: bytes, aad: bytes) -> AESGCM:

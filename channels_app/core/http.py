@@ -14,6 +14,7 @@ MAX_VALUE_LENGTH = 4096
 """Maximum length in bytes, which in Latin-1 equals characters."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_MEDIA_RANGE = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/(?:[a-z0-9!#$&^_.+-]{1,127}|\*)")
 _VALUE = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 
 # Hop-by-hop headers (RFC 9110 7.6.1), and those that describe the broker's own request.
@@ -36,6 +37,13 @@ _FRAMING = frozenset(
 )
 _CREDENTIALS = frozenset({"authorization", "cookie"})
 _RESERVED = ("hookstation-", "proxy-", "webhook-")
+
+
+def media_range_fault(value: str) -> str | None:
+    """Return what is wrong with a media type or range; None if it is valid."""
+    if _MEDIA_RANGE.fullmatch(value):
+        return None
+    return "A media type looks like application/json or text/*, in lower case."
 
 
 def canonical(name: str) -> str:
@@ -129,11 +137,16 @@ class Precondition:
             return False
         return self.versions is None or version in self.versions
 
+    def refusal(self, version: int | None, noun: str) -> PreconditionFailed | None:
+        """Return what to answer, with the object's kind for people; None if it holds."""
+        if self.holds(version):
+            return None
+        return PreconditionFailed("stale_version", f"The {noun} has changed since; read it again.")
+
     def require(self, version: int | None, noun: str) -> None:
-        """Raise PreconditionFailed, with the object's kind for people, unless it holds."""
-        if not self.holds(version):
-            detail = f"The {noun} has changed since; read it again."
-            raise PreconditionFailed("stale_version", detail)
+        """Raise PreconditionFailed unless it holds."""
+        if refusal := self.refusal(version, noun):
+            raise refusal
 
 
 ALWAYS = Precondition()

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from datetime import datetime
 from uuid import UUID
 
 MESSAGE = "msg"
@@ -25,7 +26,7 @@ TIME_SHIFT = _SLOT_BITS + _SEQUENCE_BITS
 """Bits to the right of the time."""
 _SLOTS = 1 << _SLOT_BITS
 _SEQUENCES = 1 << _SEQUENCE_BITS
-_LARGEST = (1 << 63) - 1
+LARGEST = (1 << 63) - 1
 
 # Crockford's alphabet preserves the numeric order and has no letters that look like digits.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -103,7 +104,7 @@ def to_public(prefix: str, number: int) -> str:
     Public forms sort like the ids. Raises ValueError for a number that is not an id (negative, or
     above 63 bits).
     """
-    if not 0 <= number <= _LARGEST:
+    if not 0 <= number <= LARGEST:
         raise ValueError(f"{number} is not a key.")
     pairs = "".join([_PAIRS[(number >> shift) & 1023] for shift in (50, 40, 30, 20, 10, 0)])
     return f"{prefix}_{_ALPHABET[number >> 60]}{pairs}"
@@ -140,7 +141,7 @@ def from_uuid(text: str) -> int | None:
     ms = (digits >> 80) - EPOCH_MS
     low = (digits >> 64 & 0xFFF) << _UUID_BITS | digits >> _UUID_ZEROS & ((1 << _UUID_BITS) - 1)
     number = ms << TIME_SHIFT | low
-    return number if 0 <= number <= _LARGEST and to_uuid(number) == text else None
+    return number if 0 <= number <= LARGEST and to_uuid(number) == text else None
 
 
 def message_number(text: str) -> int | None:
@@ -157,3 +158,8 @@ def created_ms(number: int) -> int:
 def first_id_at(unix_ms: int) -> int:
     """The smallest id of a millisecond: all older rows have lower ids (for retention cut-offs)."""
     return max(unix_ms - EPOCH_MS, 0) << TIME_SHIFT
+
+
+def id_at(instant: datetime) -> int:
+    """The smallest id of an instant, at most `LARGEST`."""
+    return min(first_id_at(int(instant.timestamp() * 1000)), LARGEST)

@@ -1,7 +1,7 @@
 """Check the names that people give, and match event types with filter patterns."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 MAX_SLUG_LENGTH = 100
 MAX_EVENT_TYPE_LENGTH = 128
@@ -41,6 +41,17 @@ def matches(patterns: Sequence[str], event_type: str) -> bool:
     everything below ``order``, at any depth, but not ``order``.
     """
     return not patterns or any(_matches_one(pattern, event_type) for pattern in patterns)
+
+
+def patterns_of(event_type: str) -> Iterator[str]:
+    """Yield each pattern that matches messages of this event type ('' for none)."""
+    yield EVERYTHING
+    if event_type:
+        yield event_type
+    end = event_type.find(".")
+    while end >= 0:
+        yield event_type[:end] + _BELOW
+        end = event_type.find(".", end + 1)
 
 
 def covers(pattern: str, other: str) -> bool:

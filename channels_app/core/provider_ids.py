@@ -9,9 +9,6 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from channels_app.core import fields, json_paths
-from channels_app.core.fields import Described, Field
-
 META = "meta-x-hub-256"
 """Meta's signature: ``X-Hub-Signature-256: sha256=``, HMAC-SHA256 of the raw body."""
 PRESETS: dict[str, dict[str, Any]] = {
@@ -26,59 +23,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     }
 }
 _NEEDED = ("response_id", "callback_id", "callback_status", "accept")
-_MAX_STATUSES = 20
 
 
-def _filled(text: str) -> str | None:
-    return None if text else "It must not be empty."
-
-
-_PATH = fields.text(json_paths.MAX_LENGTH, check=json_paths.check, pattern=json_paths.PATTERN)
-_WORD = fields.text(100, check=_filled, minLength=1)
-_STATUSES = fields.listed(_WORD, _MAX_STATUSES)
-_FIELDS: dict[str, Field] = {
-    "preset": Field(
-        fields.nullable(fields.choice(*PRESETS)),
-        help="Provider that supplies omitted fields.",
-    ),
-    "response_id": Field(fields.nullable(_PATH), help="Path of the provider's id in a response."),
-    "callback": Field(
-        fields.nullable(_PATH),
-        help="Path of the reports in a callback's body; null: the whole body is one report.",
-    ),
-    "callback_id": Field(fields.nullable(_PATH), help="Path of the provider's id in a report."),
-    "callback_status": Field(fields.nullable(_PATH), help="Path of the status in a report."),
-    "accept": Field(fields.nullable(_STATUSES), help="Statuses that mean success."),
-    "fail": Field(
-        fields.nullable(_STATUSES), help="Statuses that mean failure; others are ignored."
-    ),
-    "signature": Field(
-        fields.nullable(
-            fields.nested(
-                {
-                    "preset": Field(fields.choice(META), required=True),
-                    "secret": Field(
-                        fields.text(500, check=_filled, minLength=1),
-                        required=True,
-                        help=f"Stored encrypted, shown as {fields.MASK}; sending that keeps it.",
-                    ),
-                },
-                "CallbackSignature",
-            )
-        ),
-        help="How callbacks are signed; null: the inbound address is the only credential.",
-    ),
-    "verify_token": Field(
-        fields.nullable(fields.text(200)),
-        help="Token that a provider's verification request must send (hub.verify_token); "
-        "null: none.",
-    ),
-}
-_read = fields.nested(_FIELDS, "Correlation")
-
-
-def _correlation(value: object) -> dict[str, Any]:
-    given: dict[str, Any] = _read(value)
+def completed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The setting with the preset's values filled in. Raises ValueError."""
     preset = PRESETS.get(given["preset"] or "", {})
     full: dict[str, Any] = {
         name: preset.get(name) if it is None else it for name, it in given.items()
@@ -90,10 +38,6 @@ def _correlation(value: object) -> dict[str, Any]:
     if set(full["accept"]) & set(full["fail"]):
         raise ValueError("A status must not be in both accept and fail.")
     return full
-
-
-correlation = fields.nullable(Described(_correlation, _read.schema))
-"""The setting, stored with the preset's values filled in."""
 
 
 def of(ack: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

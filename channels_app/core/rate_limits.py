@@ -1,7 +1,7 @@
 """Compute rate limits with GCRA (one number of state, exact), and check quotas."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 # Resolution of Unix seconds as floats. Each event of a burst may be off by half of it.
 _RESOLUTION_S = 2.4e-7
@@ -72,6 +72,21 @@ class Quota(NamedTuple):
         """The larger used share of the two limits; 0.0 without limits, may exceed 1.0."""
         shares = [amount / limit for limit, amount in zip(self, used, strict=True) if limit]
         return max(shares, default=0.0)
+
+
+class Limit(NamedTuple):
+    """A quota with its owner."""
+
+    owner: tuple[str, int]
+    """Scope and id: of a channel or a team."""
+    name: str
+    """For error messages."""
+    quota: Quota
+
+    @classmethod
+    def of(cls, scope: str, number: int, slug: str, quota: Quota) -> Self | None:
+        """The quota of a channel or team; None if it limits nothing."""
+        return cls((scope, number), f"the {scope} {slug}", quota) if any(quota) else None
 
 
 def within(own: int | None, most: int) -> int:

@@ -18,9 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from channels_app.core import fields, names, settings, times
-from channels_app.core.errors import FieldError, Invalid
-from channels_app.core.fields import Described, Field
+from channels_app.core import times
 
 MIN_INTERVAL_MS = 100
 MAX_MS = 366 * 86_400_000
@@ -125,6 +123,15 @@ def check_zone(name: str) -> tzinfo:
         except (ZoneInfoNotFoundError, ValueError, OSError):
             pass
     raise ValueError("A time zone is an IANA name like Europe/Paris or UTC.")
+
+
+def zone_fault(name: str) -> str | None:
+    """What is wrong with the name of a time zone; None if it is one."""
+    try:
+        check_zone(name)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 class _Cron:
@@ -259,10 +266,7 @@ def _happens(at: datetime, following: datetime | None, now: datetime, misfire: s
     return misfire == FIRE_ONCE and (following is None or now - following <= GRACE)
 
 
-MAX_LIMIT = 1_000_000_000
 ALLOW, SKIP_IF_UNDELIVERED = "allow", "skip_if_undelivered"
-_INSTANT = {"type": ["string", "integer"], "description": "RFC 3339, or milliseconds since 1970."}
-_TEXT = {"type": ["string", "null"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,90 +280,6 @@ class Content:
     """None: the producer's default."""
     ordering_key: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-def _cron(value: object) -> str:
-    return check_cron(fields.text(MAX_CRON_LENGTH)(value))
-
-
-def _zone(value: object) -> str:
-    name: str = fields.text(MAX_ZONE_LENGTH)(value)
-    check_zone(name)
-    return name
-
-
-def _item(schema: Mapping[str, Any], text: str) -> Field:
-    return Field(Described(lambda value: value, schema), help=text)
-
-
-TIMING: dict[str, Field] = {
-    "description": settings.description,
-    "cron": Field(
-        fields.nullable(Described(_cron, {"type": "string", "maxLength": MAX_CRON_LENGTH})),
-        help="minute hour day month weekday; a sixth field in front is seconds.",
-    ),
-    "every_ms": Field(
-        fields.nullable(fields.whole(MIN_INTERVAL_MS, MAX_MS)),
-        help="Instead of cron: milliseconds from one occurrence to the next.",
-    ),
-    "timezone": Field(
-        Described(_zone, {"type": "string", "maxLength": MAX_ZONE_LENGTH}),
-        default="UTC",
-        help="IANA name of the time zone for cron.",
-    ),
-    "start_at": Field(
-        fields.nullable(Described(times.instant, _INSTANT)),
-        help="No occurrence before this; every_ms counts from it.",
-    ),
-    "end_at": Field(
-        fields.nullable(Described(times.instant, _INSTANT)), help="No occurrence after this."
-    ),
-    "limit": Field(fields.nullable(fields.whole(1, MAX_LIMIT)), help="Total number of messages."),
-    "misfire": Field(
-        fields.choice(FIRE_ONCE, FIRE_ALL, SKIP),
-        default=FIRE_ONCE,
-        help="Which occurrences more than a minute late are published: the last, all, or none.",
-    ),
-    "overlap": Field(
-        fields.choice(ALLOW, SKIP_IF_UNDELIVERED),
-        default=ALLOW,
-        help="Whether to publish while the previous message has unfinished deliveries.",
-    ),
-}
-"""Fields for when the schedule recurs."""
-CONTENT: dict[str, Field] = {
-    "body": _item(_TEXT, "Text; stored as UTF-8."),
-    "body_base64": _item(_TEXT | {"contentEncoding": "base64"}, "Instead of body: any bytes."),
-    "content_type": _item(_TEXT, "As for publishMessage."),
-    "event_type": _item(_TEXT, "As for publishMessage."),
-    "priority": _item(
-        {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
-        "0 (lowest) to 9; null means the producer's default.",
-    ),
-    "ordering_key": _item(_TEXT, "As for publishMessage."),
-    "headers": _item(
-        {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
-        "Forwarded to consumers.",
-    ),
-}
-"""Fields of each message: validated like an item of a batch, now and at each firing."""
-FIELDS = TIMING | CONTENT
-
-
-def clean(name: str, values: object) -> dict[str, Any]:
-    """Read each timing field; the fields of the message stay as they were given.
-
-    Raises Invalid.
-    """
-    if fault := names.slug(name):
-        raise Invalid.of([FieldError("name", fault)])
-    cleaned = fields.clean(FIELDS, values, partial=False)
-    if (cleaned["cron"] is None) == (cleaned["every_ms"] is None):
-        raise Invalid.of([FieldError("cron", "Give either cron or every_ms.")])
-    start_at, end_at = cleaned["start_at"], cleaned["end_at"]
-    if start_at and end_at and end_at < start_at:
-        raise Invalid.of([FieldError("end_at", "It would end before it starts.")])
-    return cleaned
 
 
 FIRED = "fired"

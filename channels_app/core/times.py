@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from channels_app.core.fields import whole_number
+from channels_app.core.values import whole_number
 
 DAY_MS = 86_400_000
 MAX_DAYS = 10 * 366
@@ -16,7 +16,7 @@ _RFC_3339 = re.compile(
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MS = 946_684_800_000
 """2000-01-01. A smaller number was probably meant as seconds, and would lie far in the past."""
-_HOW = "Write an instant like 2027-01-31T08:00:00.000Z, or as milliseconds since 1970."
+HOW = "Write an instant like 2027-01-31T08:00:00.000Z, or as milliseconds since 1970."
 
 
 def instant(value: object) -> datetime:
@@ -28,7 +28,7 @@ def instant(value: object) -> datetime:
         return _from_ms(int(value)) if _is_digits(value) else _from_text(value)
     number = whole_number(value)
     if number is None:
-        raise ValueError(_HOW)
+        raise ValueError(HOW)
     return _from_ms(number)
 
 
@@ -86,13 +86,13 @@ def _from_ms(value: int) -> datetime:
     try:
         return _EPOCH + timedelta(milliseconds=value)
     except OverflowError:
-        raise ValueError(_HOW) from None
+        raise ValueError(HOW) from None
 
 
 def _from_text(value: str) -> datetime:
     found = _RFC_3339.fullmatch(value)
     if found is None:
-        raise ValueError(_HOW)
+        raise ValueError(HOW)
     day, clock, fraction, zone = found.groups()
     digits = (fraction or "").ljust(9, "0")
     # Round up: an event must not happen earlier than requested, even by a nanosecond.
@@ -101,4 +101,4 @@ def _from_text(value: str) -> datetime:
         moment = datetime.fromisoformat(f"{day}T{clock}{zone.upper().replace('Z', '+00:00')}")
         return moment.astimezone(UTC) + timedelta(microseconds=microseconds)
     except (ValueError, OverflowError):
-        raise ValueError(_HOW) from None
+        raise ValueError(HOW) from None

@@ -10,6 +10,9 @@ from typing import NamedTuple
 from django.db import Error as DatabaseFailure
 from django.db import connection
 
+from channels_app.database import raw
+from channels_app.database.raw import dialect
+
 RESYNC_S = 10.0
 RETRY_S = 1.0
 """Seconds before the next query after the database did not answer."""
@@ -56,11 +59,11 @@ class DatabaseClock:
     def drift_s(self) -> float:
         """Seconds by which this host's clock is ahead of the database's.
 
-        Does not query the database. 0.0 if the difference is within the error, and for SQLite,
-        which has no clock of its own. A step of the database's clock shows after at most
+        Does not query the database. 0.0 if the difference is within the error, and for a database
+        without a clock of its own. A step of the database's clock shows after at most
         ``RESYNC_S``, one of this host's at once.
         """
-        if connection.vendor != "mysql":
+        if not dialect.clock_query:
             return 0.0
         ahead_s = (datetime.now(UTC) - self.now()).total_seconds()
         # The estimate is late by at most the round-trip time, and never early.
@@ -105,14 +108,11 @@ def offset() -> Offset:
 
 
 def _ask() -> datetime:
-    if connection.vendor != "mysql":
-        # SQLite has no clock of its own: it would return this host's, in milliseconds only.
+    if not dialect.clock_query:
+        # SQLite would return this host's time, in milliseconds only.
         return datetime.now(UTC)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT UTC_TIMESTAMP(6)")
-        (database_now,) = cursor.fetchone()
-    instant: datetime = database_now.replace(tzinfo=UTC)
-    return instant
+    ((database_now,),) = raw.read(dialect.clock_query)
+    return dialect.instant(database_now)
 
 
 _clock = DatabaseClock()

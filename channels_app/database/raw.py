@@ -12,6 +12,10 @@ from django.db import OperationalError, connection, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql.datastructures import BaseTable
 
+from channels_app.database import dialects
+
+dialect = dialects.of(connection)
+"""That of the broker's database."""
 LOST = 2013
 """MySQL: the connection was lost during a statement."""
 MAX_ROWS = 1000
@@ -98,7 +102,7 @@ def execute_all(statements: Sequence[Statement]) -> list[int]:
 
     Takes one round trip on MySQL. Use it inside a transaction, so that an error undoes all of them.
     """
-    if connection.vendor != "mysql" or not fit_together(statements):
+    if not dialect.takes_packets or not fit_together(statements):
         return [execute(sql, values) for sql, values in statements]
     with connection.cursor() as cursor:
         cursor.execute(
@@ -119,7 +123,7 @@ def execute_last(statements: Sequence[Statement]) -> None:
 
     Must be the last action of the transaction: a later error does not undo anything.
     """
-    if connection.vendor != "mysql" or connection.savepoint_ids or not fit_together(statements):
+    if not dialect.takes_packets or connection.savepoint_ids or not fit_together(statements):
         execute_all(statements)
         return
     execute_all([*statements, ("COMMIT", [])])
@@ -144,7 +148,7 @@ def read(sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
 
 def read_all(statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
     """Run queries in order and return the rows of each, in one round trip on MySQL."""
-    if connection.vendor != "mysql":
+    if not dialect.takes_packets:
         return [read(sql, values) for sql, values in statements]
     with connection.cursor() as cursor:
         cursor.execute(
@@ -159,32 +163,9 @@ def read_all(statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
     return found
 
 
-def union(queries: Iterable[str]) -> str:
-    """Combine ``queries``, each of which may have its own order and limit, by UNION ALL.
-
-    MySQL gets queries in parentheses, which it runs one after another. SQLite only takes subqueries
-    in FROM, for which MySQL would first store the rows of each: a third to three quarters more
-    work.
-    """
-    if connection.vendor == "mysql":
-        return " UNION ALL ".join([f"({query})" for query in queries])
-    tables = [f"({query}) AS t{place}" for place, query in enumerate(queries)]
-    return " UNION ALL ".join([f"SELECT * FROM {table}" for table in tables])
-
-
 def listed(numbers: Iterable[int]) -> str:
     """Integers as the inside of ``IN (...)``; at least one is needed."""
     return ", ".join(["%d" % number for number in numbers])  # noqa: UP031 (refuses what is none)
-
-
-def locked() -> str:
-    """The end of a query that locks its rows; empty on SQLite, which has one writer at a time."""
-    return " FOR UPDATE" if connection.vendor == "mysql" else ""
-
-
-def skip_locked() -> str:
-    """As `locked`, but skips rows that others have locked."""
-    return " FOR UPDATE SKIP LOCKED" if connection.vendor == "mysql" else ""
 
 
 def text(instant: datetime) -> str:
@@ -267,8 +248,7 @@ class _Forced(BaseTable):
 
     def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Any:
         sql, params = super().as_sql(compiler, connection)
-        hint = f" FORCE INDEX ({self._index})" if connection.vendor == "mysql" else ""
-        return sql + hint, params
+        return sql + dialect.hint(self._index), params
 
     def relabeled_clone(self, change_map: dict[str | None, str]) -> Self:
         alias = change_map.get(self.table_alias, self.table_alias)

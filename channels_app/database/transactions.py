@@ -3,14 +3,14 @@
 import copy
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 from django.db import (
+    DEFAULT_DB_ALIAS,
     Error,
     IntegrityError,
-    InterfaceError,
     OperationalError,
     connection,
     connections,
@@ -19,6 +19,7 @@ from django.db import (
 
 from channels_app import failpoints
 from channels_app.database import raw
+from channels_app.database.raw import dialect
 
 T = TypeVar("T")
 
@@ -28,8 +29,6 @@ ANSWER_TIMEOUT_S = 60
 REQUEST_TIMEOUT_S = 30
 """The limit for processes that respond to requests: for the turn to commit, and again for the
 commit. So a request takes at most a minute, whatever the database does."""
-UNDONE = {1205, 1213, 3101}
-"""MySQL: lock wait timeout, deadlock, group replication rolled back at certification."""
 
 
 def limit_answer_time(seconds: int = ANSWER_TIMEOUT_S) -> None:
@@ -39,9 +38,9 @@ def limit_answer_time(seconds: int = ANSWER_TIMEOUT_S) -> None:
     they would wait two hours until the kernel closes it. Management commands have no limit, since
     a migration of large tables takes long.
     """
-    for database in connections.settings.values():
-        if database["ENGINE"] == "broker_site.mysql":
-            database["OPTIONS"].setdefault("read_timeout", seconds)
+    options = connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]
+    for name, value in dialect.answer_limit(seconds).items():
+        options.setdefault(name, value)
 
 
 def run(
@@ -50,7 +49,7 @@ def run(
     on_collision: Callable[[], None] | None = None,
     attempts: int = ATTEMPTS,
 ) -> T:
-    """Run ``work`` in one transaction, and again if the database rolled it back (``UNDONE``).
+    """Run ``work`` in one transaction, and again if others made the database undo it.
 
     With ``on_collision`` a violated unique key is retried too, after a call of it. Raises what the
     last try raised.
@@ -74,7 +73,7 @@ def retry(
         try:
             return work()
         except OperationalError as error:
-            if not remaining or not error.args or error.args[0] not in UNDONE:
+            if not remaining or not dialect.is_undone(error):
                 raise
         except IntegrityError:
             if not remaining or on_collision is None:
@@ -86,55 +85,26 @@ def retry(
 def write(statements: Sequence[raw.Statement]) -> None:
     """Execute all ``statements`` or none; where possible in one round trip, with BEGIN and COMMIT.
 
-    Only MySQL takes several statements in one packet, of up to a few MiB (``max_allowed_packet``).
+    A packet of several statements has up to a few MiB (``max_allowed_packet``).
     Raises what the database raises; nothing was stored then, unless the connection broke
-    (``is_away``).
+    (`Dialect.is_away`).
     """
     if connection.in_atomic_block:
         _write_each(statements)
-    elif connection.vendor == "mysql" and raw.fit_together(statements):
+    elif dialect.takes_packets and raw.fit_together(statements):
         _write_at_once(statements)
     else:
         with transaction.atomic():
             _write_each(statements)
 
 
-@contextmanager
-def snapshot() -> Iterator[None]:
+def snapshot() -> AbstractContextManager[None]:
     """Read a consistent state of the database: concurrent changes are not seen.
 
     Takes no locks and waits for none. It must be short, because the database keeps old row versions
-    for it.
+    for it. Inside a transaction it is that one.
     """
-    if connection.in_atomic_block:
-        yield  # the caller's transaction
-        return
-    if connection.vendor == "mysql":
-        with connection.cursor() as cursor:
-            # For the next transaction only; the installation's default is READ COMMITTED.
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        with transaction.atomic():
-            yield
-        return
-    # Not Django's atomic(), which takes SQLite's only write lock (settings.py).
-    with connection.cursor() as cursor:
-        cursor.execute("BEGIN DEFERRED")
-        try:
-            yield
-        finally:
-            cursor.execute("ROLLBACK")
-
-
-def is_away(error: Exception) -> bool:
-    """Whether the error says that the database is unavailable.
-
-    After such an error it is unknown whether a transaction in progress was committed.
-    """
-    if isinstance(error, OperationalError) and error.args and isinstance(error.args[0], int):
-        # Codes from 2000 to 2999 come from the client, which lost the server; others from the
-        # server.
-        return 2000 <= error.args[0] < 3000
-    return isinstance(error, OperationalError | InterfaceError)
+    return nullcontext() if connection.in_atomic_block else dialect.snapshot()
 
 
 def _write_each(statements: Sequence[raw.Statement]) -> None:
@@ -241,7 +211,7 @@ class GroupCommit(Generic[Order, Result]):
             self._lead(waiter)
         if waiter.failure is None:
             return waiter.result
-        if isinstance(waiter.failure, LeaderLost) or is_away(waiter.failure):
+        if isinstance(waiter.failure, LeaderLost) or dialect.is_away(waiter.failure):
             raise waiter.failure
         (result,) = self._work([order])
         return result

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -26,6 +27,14 @@ SHARED_BYTES = 1024 * 1024
 callers do not wait for it."""
 ROW_BYTES = 512
 """Size of a message's rows without its body and headers, in bytes."""
+FEW_MESSAGES = 16
+"""Larger orders share commits only among themselves: a few messages need not wait until batches of
+hundreds are stored."""
+BATCH_BYTES = SHARED_MESSAGES * ROW_BYTES
+"""Limit of a commit that batches share: a short one, since it competes with everything else."""
+FEW_S = 1.0
+"""Seconds after an order of few messages for which batches pause between commits."""
+MAX_PAUSE_S = 0.05
 
 MESSAGES = raw.Insert(
     Message,
@@ -126,6 +135,9 @@ def _accept(order: _Order) -> list[Accepted]:
         (results,) = transactions.run(lambda: _store([order]), on_collision=new_id.reseed)
         _announce([order], [results])
         return results
+    if len(publications) > FEW_MESSAGES:
+        return _batch_commit.run(order, size)
+    _batches.few_at = time.monotonic()
     return _group_commit.run(order, size)
 
 
@@ -174,7 +186,33 @@ def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
     return results
 
 
+class _Batches:
+    """Stores batches one after the other, with pauses while others publish few messages.
+
+    A pause is as long as the commit before it. Without pauses, batches of 100 from four producers
+    delayed the delivery of urgent messages by another 50 %.
+    """
+
+    def __init__(self) -> None:
+        self.few_at = float("-inf")
+        """When (`time.monotonic`) an order of few messages came last."""
+        self._next_at = 0.0
+
+    def commit(self, orders: Sequence[_Order]) -> list[list[Accepted]]:
+        start = time.monotonic()
+        if start - self.few_at < FEW_S and start < self._next_at:
+            time.sleep(self._next_at - start)
+            start = time.monotonic()
+        try:
+            return _commit(orders)
+        finally:
+            end = time.monotonic()
+            self._next_at = end + min(end - start, MAX_PAUSE_S)
+
+
+_batches = _Batches()
 _group_commit = GroupCommit(_commit, max_orders=SHARED_MESSAGES, max_size=SHARED_BYTES)
+_batch_commit = GroupCommit(_batches.commit, max_orders=SHARED_MESSAGES, max_size=BATCH_BYTES)
 
 
 def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:
@@ -182,7 +220,8 @@ def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -
     flat = [result for some in results for result in some]
     stored = sum(not (result.duplicate or result.conflict) for result in flat)
     metrics.ACCEPTED.inc(stored)
-    metrics.DUPLICATES.inc(sum(result.duplicate for result in flat))
+    if duplicates := sum(result.duplicate for result in flat):
+        metrics.DUPLICATES.inc(duplicates)
     new: dict[tuple[int, int], list[int]] = {}
     for order, some in zip(orders, results, strict=True):
         for publication, it in zip(order.publications, some, strict=True):
@@ -193,7 +232,7 @@ def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -
     def wake() -> None:
         for (channel_id, priority), ids in new.items():
             message_accepted.send(
-                sender=None, channel_id=channel_id, priority=priority, message_ids=ids
+                sender=Message, channel_id=channel_id, priority=priority, message_ids=ids
             )
 
     transaction.on_commit(wake, robust=True)

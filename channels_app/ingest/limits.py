@@ -17,7 +17,7 @@ from django.db.models.functions import Greatest
 
 from channels_app import metrics
 from channels_app.core.errors import OverQuota, StorageFull
-from channels_app.core.rate_limits import Quota, Rate, Usage
+from channels_app.core.rate_limits import Limit, Rate, Usage
 from channels_app.database import clock
 from channels_app.ingest.storage import disks
 from channels_app.models import Producer, ProducerRate, QuotaUsage
@@ -79,15 +79,6 @@ class Sized(Protocol):
         """The body; its length counts against the quota."""
 
 
-class Limit(NamedTuple):
-    """One quota that applies to a message."""
-
-    owner: Owner
-    name: str
-    """For error messages."""
-    quota: Quota
-
-
 class Held(NamedTuple):
     """Room reserved for messages that are about to be stored."""
 
@@ -106,7 +97,7 @@ class _Own:
     def add(self, part: int, usage: Usage) -> None:
         self.messages += usage.messages
         self.bytes += usage.bytes
-        self._by_part[part] = self._by_part.get(part, Usage()) + usage
+        self._by_part[part] = self._by_part.get(part, NOTHING) + usage
         if len(self._by_part) > MAX_PARTS:
             # The count is not updated any more: merge the two oldest parts.
             first, second = sorted(self._by_part)[:2]
@@ -141,7 +132,8 @@ class Quotas:
         limits = self._limits(channel, producer_id)
         with self._lock:
             fault = self._fault(limits, ONE)
-        self._refuse(fault, ONE)
+        if fault is not None:
+            raise self._refusal(fault, ONE)
 
     def take(
         self, channel: ChannelConfig, producer_id: int | None, messages: Sequence[Sized]
@@ -156,11 +148,10 @@ class Quotas:
         usage = _usage(messages)
         held = Held([limit.owner for limit in limits], int(clock.now().timestamp() * PER_S))
         with self._lock:
-            fault = self._fault(limits, usage)
-            if fault is None:
+            if (fault := self._fault(limits, usage)) is None:
                 self._add(held, usage)
-        self._refuse(fault, usage)
-        return held
+                return held
+        raise self._refusal(fault, usage)
 
     def give_back(self, held: Held | None, messages: Sequence[Sized]) -> None:
         """Return the reserved room of messages that were not stored."""
@@ -182,11 +173,8 @@ class Quotas:
         except StorageFull:
             metrics.REFUSED.labels("disk").inc()
             raise
-        limits = [Limit(("channel", channel.id), f"the channel {channel.slug}", channel.quota)]
-        team = None if producer_id is None else config_cache.team(producer_id)
-        if team is not None:
-            limits.append(Limit(("team", team.id), f"the team {team.slug}", team.quota))
-        limits = [limit for limit in limits if any(limit.quota)]
+        team = None if producer_id is None else config_cache.team_limit(producer_id)
+        limits = [limit for limit in (channel.limit, team) if limit is not None]
         if limits and time.monotonic() - self._read_at > READ_S:
             self._read()
         return limits
@@ -198,9 +186,7 @@ class Quotas:
                 return limit, excess
         return None
 
-    def _refuse(self, fault: tuple[Limit, str] | None, usage: Usage) -> None:
-        if fault is None:
-            return
+    def _refusal(self, fault: tuple[Limit, str], usage: Usage) -> OverQuota:
         limit, excess = fault
         scope, _ = limit.owner
         metrics.REFUSED.labels(scope).inc(usage.messages)
@@ -215,12 +201,14 @@ class Quotas:
         else:
             detail += "Try again when some of them are delivered."
         if scope == "channel":
-            raise OverQuota("channel_over_quota", detail)
-        raise OverQuota("team_over_quota", detail)
+            return OverQuota("channel_over_quota", detail)
+        return OverQuota("team_over_quota", detail)
 
     def _add(self, held: Held, usage: Usage) -> None:
         for owner in held.owners:
-            self._own.setdefault(owner, _Own()).add(held.part, usage)
+            if (own := self._own.get(owner)) is None:
+                own = self._own[owner] = _Own()
+            own.add(held.part, usage)
 
     def _read(self) -> None:
         """Read the count. One thread does; the others use the previous one."""

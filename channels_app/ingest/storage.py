@@ -1,17 +1,14 @@
 """Check whether there is disk space for messages, and whether a row can be written."""
 
-import re
 import shutil
-import socket
-import sqlite3
 import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from django.conf import settings
-from django.db import DatabaseError, connection, transaction
 from django.db import Error as DatabaseFailure
+from django.db import transaction
 
 from channels_app.conf import conf
 from channels_app.core.errors import StorageFull
@@ -28,22 +25,6 @@ ALARM = 4
 """Raise an alarm when free space is below this multiple of the reserve ..."""
 LOW_BYTES = 1024**3
 """... or below this."""
-
-# MySQL's codes for a full disk or table, and those that quote the system's error 28 (ENOSPC).
-_FULL = {1021, 1114}
-_QUOTING = {3, 28, 1026, 1030}
-_NO_SPACE = re.compile(r"\b28\b")
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether the database refused a write because there is no room."""
-    cause = error.__cause__
-    if isinstance(cause, sqlite3.Error):
-        return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-    if not isinstance(error, DatabaseError) or not error.args:
-        return False
-    code = error.args[0]
-    return code in _FULL or (code in _QUOTING and bool(_NO_SPACE.search(str(error))))
 
 
 class Room(NamedTuple):
@@ -96,7 +77,8 @@ class Disks:
         Raises what the database raises if it has to be queried.
         """
         if self._folders is None:
-            folders = [_existing(it) for it in (*_database_folder(), Path(settings.DATA_DIR))]
+            places = [raw.dialect.folder(), Path(settings.DATA_DIR)]
+            folders = [_existing(it) for it in places if it]
             self._folders = list({it.stat().st_dev: it for it in reversed(folders)}.values())
         usages = [(folder, shutil.disk_usage(folder)) for folder in self._folders]
         return [Room(folder, usage.free, usage.total) for folder, usage in usages]
@@ -178,19 +160,6 @@ def _write_and_remove() -> None:
     with transaction.atomic():
         WriteProbe.objects.create(id=key, data=bytes(ROW_BYTES))
     raw.execute(f"DELETE FROM {table} WHERE id <= %s", [key])  # noqa: S608 (a name of ours)
-
-
-def _database_folder() -> list[Path]:
-    """The folder of the database's files, if this host can see it."""
-    if connection.vendor == "sqlite":
-        name = str(connection.settings_dict["NAME"])
-        return [] if "memory" in name else [Path(name).parent]
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@hostname, @@datadir")
-        host, folder = cursor.fetchone()
-    # A server in a container has another host name, and its path means another folder.
-    is_here = host == socket.gethostname() and Path(folder).is_dir()
-    return [Path(folder)] if is_here else []
 
 
 def _existing(folder: Path) -> Path:

@@ -1,5 +1,7 @@
 """Define Schedule, a message that is published repeatedly, by the clock (S4-06)."""
 
+from typing import Any
+
 from django.db import models
 
 from channels_app.core.recurrence import MAX_CRON_LENGTH, MAX_ZONE_LENGTH, Timetable
@@ -62,6 +64,11 @@ class Schedule(Versioned):
     last_message_id = models.BigIntegerField(null=True, editable=False)
     recent = models.JSONField(default=list, editable=False)
     """Results of the last occurrences, newest first (core/recurrence.py)."""
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """The newest result; None before the first."""
+        return self.recent[0] if self.recent else None
 
     class Meta:
         constraints = [

@@ -6,12 +6,12 @@ as a digest.
 """
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from django.db.models import Q, QuerySet
 
-from channels_app.core import access, fields, keys, times
+from channels_app.core import access, keys, times
 from channels_app.core.access import Held
 from channels_app.core.errors import (
     Conflict,
@@ -20,54 +20,12 @@ from channels_app.core.errors import (
     NotFound,
     Refused,
 )
-from channels_app.core.fields import Described, Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
 from channels_app.registry import data_encryption
-from channels_app.registry.configuration import WriteResult
-
-DEFAULT_OVERLAP_S = 86_400
-MAX_OVERLAP_S = 30 * 86_400
-MAX_GRANTS = 200
-
-
-def _expiry(value: object) -> datetime:
-    now = clock.now()
-    expires_at = times.soon(value, now)
-    if expires_at <= now:
-        raise ValueError("The expiry must be in the future.")
-    return expires_at
-
-
-FIELDS: dict[str, Field] = {
-    "label": Field(fields.text(200), default="", help="For people."),
-    "scopes": Field(
-        fields.listed(fields.choice(*keys.SCOPES), len(keys.SCOPES)),
-        default=["publish"],
-        help="What the key may do; admin implies the others.",
-    ),
-    "channels": Field(
-        fields.listed(fields.slug, MAX_GRANTS),
-        default=[],
-        help="Channels that it may use. A team's key without any may use the external ones.",
-    ),
-    "all_channels": Field(
-        fields.boolean,
-        default=False,
-        help="Every channel, including future ones. An admin key needs it.",
-    ),
-    "expires_at": Field(
-        fields.nullable(Described(_expiry, {"type": "string", "format": "date-time"})),
-        help="When it stops working.",
-    ),
-    "sigv4": Field(
-        fields.boolean,
-        default=False,
-        help="Also create a key pair for AWS Signature Version 4, which SQS clients use.",
-    ),
-}
-OVERLAP = {"overlap_s": Field(fields.whole(0, MAX_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
+from channels_app.registry.resource import WriteResult
+from channels_app.serializers.api_keys import KeySerializer, OverlapSerializer
 
 
 def create(
@@ -84,7 +42,7 @@ def create(
     as well (see `Shown`). Raises Invalid, NotFound for an unknown owner, and with ``sigv4``
     KeyUnavailable in a process without the encryption key.
     """
-    wanted = fields.clean(FIELDS, values, partial=False)
+    wanted = KeySerializer().read(values)
     _check(wanted, of_team=team is not None)
     return transactions.run(lambda: _create(wanted, actor, producer, team, reason))
 
@@ -97,7 +55,7 @@ def create_within(
     The key expires when those rights do, even if a later time was requested. Raises Invalid, also
     for rights that the team cannot grant, and NotFound.
     """
-    wanted = fields.clean(FIELDS, values, partial=False)
+    wanted = KeySerializer().read(values)
     if producer is not None and not _producers(team).filter(slug=producer).exists():
         raise NotFound("unknown_producer", f"There is no producer {producer}.")
     held, of_producer = _held(team, producer), producer is not None
@@ -133,7 +91,7 @@ def rotate(
     its producers. Raises Invalid, NotFound, PreconditionFailed, Refused for a key whose rights a
     team cannot grant, and Conflict for a key that is revoked or has expired.
     """
-    overlap_s = fields.clean(OVERLAP, values, partial=False)["overlap_s"]
+    overlap_s = OverlapSerializer().read(values)["overlap_s"]
     mine = _keys(producer, team)
 
     def work() -> WriteResult[ApiKey]:
@@ -157,18 +115,6 @@ def revoke(
     """Revoke a key, in every process within a second. Raises NotFound and PreconditionFailed."""
     mine = _keys(producer, team)
     return transactions.run(lambda: _revoke(_find(mine, key_id, condition), actor, reason))
-
-
-def describe(key: ApiKey) -> dict[str, Any]:
-    """The key's settings as they were requested, without secrets."""
-    return {
-        "label": key.label,
-        "scopes": key.scopes,
-        "channels": key.channels,
-        "all_channels": key.reaches_all,
-        "expires_at": times.text(key.expires_at) if key.expires_at else None,
-        "sigv4": key.has_sigv4,
-    }
 
 
 class Shown(NamedTuple):
@@ -201,7 +147,7 @@ def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
     """Check the request, and drop ``all_channels``: a key without channels means the same."""
     if not wanted["scopes"]:
         raise Invalid.of([FieldError("scopes", "A key needs at least one scope.")])
-    granted, all_channels = wanted["channels"], wanted.pop("all_channels")
+    granted, all_channels = wanted["channels"], wanted.pop("reaches_all")
     admin = "admin" in wanted["scopes"]
     if fault := _reach(granted, all_channels=all_channels, admin=admin, of_team=of_team):
         raise Invalid.of([fault])
@@ -238,9 +184,9 @@ def _create(
         raise NotFound("unknown_producer", f"There is no producer {producer}.")
     if team is not None and tenant is None:
         raise NotFound("unknown_team", f"There is no team {team}.")
-    given = {name: value for name, value in wanted.items() if name != "sigv4"}
+    given = {name: value for name, value in wanted.items() if name != "has_sigv4"}
     key = ApiKey(producer=owner, team=tenant, **given)
-    return _make(key, actor, "key.create", reason, sigv4=wanted["sigv4"])
+    return _make(key, actor, "key.create", reason, sigv4=wanted["has_sigv4"])
 
 
 def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> WriteResult[ApiKey]:
@@ -262,7 +208,7 @@ def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> 
         f"key:{key.key_id}",
         team_id=_team_id(key),
         reason=reason,
-        after=describe(key) | owner,
+        after=KeySerializer.describe(key) | owner,
     )
     return WriteResult(key, created=True, changed=True, secrets=secrets)
 
@@ -286,7 +232,7 @@ def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> WriteResult
         reason,
         sigv4=old.has_sigv4,
     )
-    before = describe(old)
+    before = KeySerializer.describe(old)
     until = now + timedelta(seconds=overlap_s)
     old.expires_at = min(old.expires_at or until, until)
     old.save()
@@ -297,7 +243,7 @@ def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> WriteResult
         team_id=_team_id(old),
         reason=reason,
         before=before,
-        after=describe(old),
+        after=KeySerializer.describe(old),
     )
     return made
 

@@ -11,14 +11,15 @@ from collections.abc import Collection, Iterable, Mapping
 
 from channels_app.change_marker import change_marker
 from channels_app.core.consumer_config import ConsumerConfig, Signer
+from channels_app.core.rate_limits import Limit
 from channels_app.models import ConfigVersion
 from channels_app.registry.snapshot import (
     ChannelConfig,
     KeyConfig,
     Snapshot,
-    TeamConfig,
     load_key,
     load_signer,
+    load_signers,
     load_sigv4_secret,
 )
 
@@ -99,7 +100,7 @@ class ConfigCache:
         return mark == self._mark and time.monotonic() - self._checked < seconds
 
     def channel(self, slug: str, *, refresh: bool = True) -> ChannelConfig | None:
-        """The channel of that name, or None. Pass ``look=False`` right after another ``refresh``.
+        """The channel of that name, or None. Pass ``refresh=False`` right after a `refresh`.
 
         None only after a query of the database.
         """
@@ -114,6 +115,10 @@ class ConfigCache:
         """Every channel."""
         self.refresh()
         return self._all().channels.values()
+
+    def channels_by_id(self) -> Mapping[int, ChannelConfig]:
+        """Every channel by id; does not refresh the cache."""
+        return self._all().channels_by_id
 
     def consumers(self, wanted: Collection[int] = ()) -> Mapping[int, ConsumerConfig]:
         """Consumers that are not retired, by id. Reloads if one of ``wanted`` is missing."""
@@ -135,9 +140,9 @@ class ConfigCache:
         """Consumers that keep the order of keys, by id; does not refresh the cache."""
         return self._all().ordered
 
-    def team(self, producer_id: int) -> TeamConfig | None:
-        """The team of that producer, or None; does not refresh the cache."""
-        return self._all().teams.get(producer_id)
+    def team_limit(self, producer_id: int) -> Limit | None:
+        """How much may wait of that producer's team, if limited; does not refresh the cache."""
+        return self._all().team_limits.get(producer_id)
 
     def awaiting(self) -> frozenset[int]:
         """Ids of the consumers that acknowledge later; does not refresh the cache."""
@@ -190,6 +195,19 @@ class ConfigCache:
             if number == self._number:
                 self._signers[consumer_id] = signer
         return signer
+
+    def prepare_signers(self, consumer_ids: Collection[int]) -> None:
+        """Read the signers of consumers that `signer` will be called for, in one go."""
+        self.refresh()
+        with self._lock:
+            missing = [key for key in consumer_ids if key not in self._signers]
+            number = self._number
+        if len(missing) < 2:
+            return
+        found = load_signers(missing)
+        with self._lock:
+            if number == self._number:
+                self._signers.update(found)
 
     def _all(self) -> Snapshot:
         with self._lock:

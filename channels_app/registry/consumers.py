@@ -4,6 +4,7 @@ A callback address and its provider's secret are stored encrypted; a digest of t
 consumer. The address can be shown again, since people copy it into their provider's settings.
 """
 
+import functools
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
-from channels_app.conf import MAX_TIMEOUT_MS, conf
-from channels_app.core import fields, http, names, networks, provider_ids, retry_overrides, settings
+from channels_app.conf import conf
+from channels_app.core import http, names, provider_ids
 from channels_app.core.access import OPERATOR, Tenant
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import (
@@ -23,13 +24,14 @@ from channels_app.core.errors import (
     KeyUnavailable,
     NotFound,
 )
-from channels_app.core.fields import MASK, Field
 from channels_app.core.http import ALWAYS, Precondition
+from channels_app.core.values import MASK
 from channels_app.database import clock, transactions
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, Team
 from channels_app.models.base import BATCH_SIZE
 from channels_app.registry import configuration, data_encryption
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.resource import WriteResult, assign
+from channels_app.serializers.consumers import ConsumerSerializer
 
 State = Consumer.State
 MAX_REASON_LENGTH = 200
@@ -222,93 +224,8 @@ def _digest(token: str) -> str:
 
 MayPublish: TypeAlias = Callable[[str], bool]
 """Whether the registering caller may publish on the channel with that name."""
-MIN_TIMEOUT_MS = 100
-MAX_IN_FLIGHT = 1000
-MAX_PUMPS = 16
 MAX_CHAIN_LENGTH = 5
 """Maximum number of dead-letter channels in a row (delivery/core/dead_letters.MAX_HOPS)."""
-
-
-def _url(value: str) -> str | None:
-    if not value:
-        return None
-    return networks.check_url(value, allowed=conf().allowed_targets, https_only=conf().https_only)
-
-
-FIELDS: dict[str, Field] = {
-    "description": settings.description,
-    "team": Field(
-        fields.nullable(fields.slug),
-        kept=True,
-        help="Team that owns it: the key's team, unless an operator names another.",
-    ),
-    "mode": Field(fields.choice("push", "pull"), default="push"),
-    "url": Field(
-        fields.text(networks.MAX_URL_LENGTH, check=_url),
-        default="",
-        help="Public https or http URL that deliveries are sent to. A pull consumer has none.",
-    ),
-    "event_types": Field(
-        fields.listed(fields.text(200, check=names.validate_pattern), 200),
-        default=[],
-        help="Names and patterns like order.*; an empty list matches everything.",
-    ),
-    "headers": Field(
-        settings.static_headers,
-        default={},
-        help=f"Sent with every delivery. Values are shown as {MASK}; sending that keeps them.",
-    ),
-    "signing": Field(
-        fields.listed(fields.choice("v1", "v1a"), 2),
-        default=["v1"],
-        help="Signature schemes: v1 (HMAC-SHA256) always, v1a adds Ed25519.",
-    ),
-    "timeout_ms": Field(
-        fields.nullable(fields.whole(MIN_TIMEOUT_MS, MAX_TIMEOUT_MS)),
-        help="Maximum milliseconds of one attempt.",
-    ),
-    "max_attempts": Field(settings.max_attempts, help="Failures until a delivery is dead."),
-    "retry": Field(
-        fields.nullable(settings.retry_policy),
-        help="Retry policy: a preset, a list of delays in seconds, or base, factor and cap.",
-    ),
-    "retry_overrides": Field(
-        retry_overrides.retry_overrides,
-        default=[],
-        help="Retry settings for some event types. The first entry that matches applies.",
-    ),
-    "rate_limit": Field(settings.rate_limit, help="Requests per second, and the size of a burst."),
-    "max_in_flight": Field(
-        fields.nullable(fields.whole(1, MAX_IN_FLIGHT)), help="Maximum requests in flight."
-    ),
-    "max_pumps": Field(
-        fields.whole(1, MAX_PUMPS),
-        default=1,
-        help="Maximum pumps that send to it at the same time.",
-    ),
-    "ordering": Field(
-        fields.boolean,
-        default=False,
-        help="Send deliveries of one ordering key one at a time, in the order of acceptance.",
-    ),
-    "head_of_line": Field(
-        fields.choice("skip", "block"),
-        default="skip",
-        help="After a dead delivery of an ordering key: skip sends the next, block holds the key.",
-    ),
-    "ack": Field(settings.ack, help="How it acknowledges; null: by a 2xx response."),
-    "lapsed_leases": Field(
-        fields.choice("free", "charged"),
-        default="free",
-        help="For pull consumers. charged: each receive without an acknowledgement is a failed "
-        "attempt, as in SQS; free: lapses and releases are not, up to twenty times.",
-    ),
-    "dead_letter_channel": Field(
-        fields.nullable(fields.slug),
-        help="Channel on which the messages of its dead deliveries are published.",
-    ),
-}
-"""Fields that can be written; null limits mean the channel's or the installation's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,32 +245,39 @@ class _Order:
     may_publish: MayPublish | None = None
 
 
-def put(
+def write(
     channel: str,
     client_id: str,
     values: Mapping[str, Any],
     *,
+    partial: bool,
     actor: str,
     tenant: Tenant = OPERATOR,
     condition: Precondition = ALWAYS,
     reason: str = "",
     may_publish: MayPublish | None = None,
 ) -> WriteResult[Consumer]:
-    """Create or replace the consumer; writing the same values again changes nothing.
+    """Create or replace the consumer; with ``partial`` change settings of an existing one.
 
-    A retired consumer is revived with a new secret; its history stays. ``secrets`` holds the
-    ``whsec_...`` of a created one, which is never shown again. ``may_publish`` decides which
-    channels may become its dead-letter channel; without it operators may choose any channel,
-    others none. Raises Invalid, NotFound (unknown channel, or another tenant's consumer) and
-    PreconditionFailed.
+    Writing the same values again changes nothing. A retired consumer is revived with a new secret;
+    its history stays. ``secrets`` holds the ``whsec_...`` of a created one, which is never shown
+    again. ``may_publish`` decides which channels may become its dead-letter channel; without it
+    operators may choose any channel, others none. Raises Invalid, NotFound (unknown channel, or
+    another tenant's consumer) and PreconditionFailed.
     """
-    wanted = _clean(client_id, values, partial=False)
+    wanted = _clean(ConsumerSerializer(partial=partial), client_id, values)
     order = _Order(
         *(channel, client_id, wanted, actor, tenant, condition, reason),
-        create=True,
+        create=not partial,
         may_publish=may_publish,
     )
-    return _run(order)
+    (done,) = _run_all([order])
+    if isinstance(done, BrokerError):
+        raise done
+    return done
+
+
+put, patch = functools.partial(write, partial=False), functools.partial(write, partial=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,9 +300,10 @@ def put_all(
     """
     done: dict[int, WriteResult[Consumer] | BrokerError] = {}
     orders: dict[int, _Order] = {}
+    serializer = ConsumerSerializer()
     for place, one in enumerate(wanted):
         try:
-            clean = _clean(one.client_id, one.values, partial=False)
+            clean = _clean(serializer, one.client_id, one.values)
         except Invalid as refused:
             done[place] = refused
         else:
@@ -392,36 +317,17 @@ def put_all(
     return [done[place] for place in sorted(done)]
 
 
-def patch(
-    channel: str,
-    client_id: str,
-    values: Mapping[str, Any],
-    *,
-    actor: str,
-    tenant: Tenant = OPERATOR,
-    condition: Precondition = ALWAYS,
-    reason: str = "",
-    may_publish: MayPublish | None = None,
-) -> WriteResult[Consumer]:
-    """Change the given settings of an existing consumer; ``may_publish`` as for `put`.
-
-    Raises Invalid, NotFound and PreconditionFailed.
-    """
-    wanted = _clean(client_id, values, partial=True)
-    order = _Order(
-        *(channel, client_id, wanted, actor, tenant, condition, reason),
-        create=False,
-        may_publish=may_publish,
-    )
-    return _run(order)
-
-
 def describe(consumer: Consumer) -> dict[str, Any]:
     """The consumer's settings in the form in which they are written; header values are masked.
 
     ``headers`` is None if their encryption key is missing.
     """
-    return _settings(consumer) | {"headers": _masked(static_headers(consumer))}
+    return _described(consumer, static_headers(consumer))
+
+
+def decrypted() -> dict[str, Callable[[Consumer], Any]]:
+    """The context of a ConsumerSerializer that shows consumers."""
+    return {"headers": static_headers, "inbound_url": address}
 
 
 def static_headers(consumer: Consumer) -> dict[str, str] | None:
@@ -440,31 +346,17 @@ def _opened_headers(consumer: Consumer) -> dict[str, str]:
     return dict(json.loads(text))
 
 
-def _settings(consumer: Consumer) -> dict[str, Any]:
-    limited = consumer.rate_per_second
-    rate = {"per_second": limited, "burst": consumer.rate_burst} if limited else None
-    stored_otherwise = {
-        "team": consumer.team.slug if consumer.team else None,
-        "headers": {},
-        "signing": ["v1", *consumer.signing],
-        "rate_limit": rate,
-        "dead_letter_channel": consumer.dead_letter_channel and consumer.dead_letter_channel.slug,
-    }
-    plain = [name for name in FIELDS if name not in stored_otherwise]
-    return {name: getattr(consumer, name) for name in plain} | stored_otherwise
+def _described(consumer: Consumer, headers: Mapping[str, str] | None) -> dict[str, Any]:
+    masked = None if headers is None else dict.fromkeys(headers, MASK)
+    return ConsumerSerializer.describe(consumer) | {"headers": masked}
 
 
-def _clean(client_id: str, values: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:
+def _clean(
+    serializer: ConsumerSerializer, client_id: str, values: Mapping[str, Any]
+) -> dict[str, Any]:
     if fault := names.slug(client_id):
         raise Invalid.of([FieldError("client_id", fault)])
-    return fields.clean(FIELDS, values, partial=partial)
-
-
-def _run(order: _Order) -> WriteResult[Consumer]:
-    (done,) = _run_all([order])
-    if isinstance(done, BrokerError):
-        raise done
-    return done
+    return serializer.read(values)
 
 
 def _run_all(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError]:
@@ -547,7 +439,7 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
     moved = "ack" in order.values and store(consumer, address)
     if "headers" in order.values:
         given = _unmask(order.values["headers"], stored or {})
-    after = _settings(consumer) | {"headers": _masked(given)}
+    after = _described(consumer, given)
     if before == after and given == stored and not moved:
         return consumer
     if given is not None and (given != stored or not live):
@@ -604,13 +496,7 @@ def _set(consumer: Consumer, order: _Order, known: _Known) -> None:
         _set_team(consumer, values.pop("team"), order.tenant, known)
     if "dead_letter_channel" in values:
         _set_dead_letter_channel(consumer, values.pop("dead_letter_channel"), order, known)
-    if "signing" in values:
-        consumer.signing = [scheme for scheme in values.pop("signing") if scheme != "v1"]
-    if "rate_limit" in values:
-        rate = values.pop("rate_limit") or {"per_second": None, "burst": 1}
-        consumer.rate_per_second, consumer.rate_burst = rate["per_second"], rate["burst"]
-    for name, value in values.items():
-        setattr(consumer, name, value)
+    assign(consumer, values)
     _check_url(consumer, order.values)
 
 
@@ -659,10 +545,6 @@ def _check_url(consumer: Consumer, values: Mapping[str, Any]) -> None:
         consumer.url = ""
     elif not consumer.url:
         raise Invalid.of([FieldError("url", "A push consumer needs an address.")])
-
-
-def _masked(given: Mapping[str, str] | None) -> dict[str, str] | None:
-    return None if given is None else dict.fromkeys(given, MASK)
 
 
 def _unmask(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:

@@ -1,34 +1,17 @@
 """Register an event type of a channel: its description, its JSON Schema, an example (S1-10)."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from channels_app.core import access, fields, json_schema, names, settings
+from channels_app.core import access, names
 from channels_app.core.access import Tenant
 from channels_app.core.errors import FieldError, Forbidden, Invalid, NotFound
-from channels_app.core.fields import Described, Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Channel, EventType, Producer
-from channels_app.registry.configuration import Resource, WriteResult, assign
-
-MAX_SCHEMA_BYTES = 65_536
-
-
-def _schema(value: object) -> Any:
-    json_schema.check(fields.json_value(MAX_SCHEMA_BYTES)(value))
-    return value
-
-
-FIELDS: dict[str, Field] = {
-    "description": settings.description,
-    "schema": Field(
-        fields.nullable(Described(_schema, {"type": ["object", "boolean"]})),
-        help="JSON Schema (2020-12 unless $schema says otherwise) that bodies must satisfy.",
-    ),
-    "example": Field(fields.json_value(MAX_SCHEMA_BYTES), help="An example of a body."),
-    "deprecated": Field(fields.boolean, default=False, help="Accepted, but no longer recommended."),
-}
+from channels_app.registry.resource import Resource, WriteResult
+from channels_app.serializers.event_types import EventTypeSerializer
 
 
 class Writer(NamedTuple):
@@ -52,39 +35,45 @@ class Writer(NamedTuple):
 OPERATOR = Writer(access.OPERATOR)
 
 
-def put(
+def write(
     channel: str,
     name: str,
     values: Mapping[str, Any],
     *,
+    partial: bool,
     actor: str,
     writer: Writer = OPERATOR,
     condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> WriteResult[EventType]:
-    """Create the event type or replace it; writing the same values again changes nothing.
+    """Create the event type or replace it; with ``partial`` change fields of an existing one.
 
-    Raises Invalid, Forbidden for another owner's, NotFound (unknown channel) and
-    PreconditionFailed.
+    Writing the same values again changes nothing. Raises Invalid, Forbidden for another owner's,
+    NotFound and PreconditionFailed.
     """
-    return _register(channel, name, values, actor, writer, condition, reason, partial=False)
+    if fault := names.event_type(name):
+        raise Invalid.of([FieldError("name", fault)])
+
+    def work() -> WriteResult[EventType]:
+        row, found = _find(channel, name)
+        if found is None and partial:
+            raise _unknown(name)
+        _check_owner(found, writer)
+        return _RESOURCE.write(
+            found or EventType(channel=row, name=name, producer=writer.producer),
+            values,
+            f"event-type:{channel}/{name}",
+            partial=partial,
+            actor=actor,
+            condition=condition,
+            reason=reason,
+        )
+
+    return transactions.run(work, on_collision=lambda: None)
 
 
-def patch(
-    channel: str,
-    name: str,
-    values: Mapping[str, Any],
-    *,
-    actor: str,
-    writer: Writer = OPERATOR,
-    condition: Precondition = ALWAYS,
-    reason: str = "",
-) -> WriteResult[EventType]:
-    """Change the given fields of an existing event type.
-
-    Raises Invalid, Forbidden for another owner's, NotFound and PreconditionFailed.
-    """
-    return _register(channel, name, values, actor, writer, condition, reason, partial=True)
+put, patch = functools.partial(write, partial=False), functools.partial(write, partial=True)
+_RESOURCE: Resource[EventType] = Resource("event_type", EventType, EventTypeSerializer)
 
 
 def remove(
@@ -103,65 +92,15 @@ def remove(
     transactions.run(lambda: _remove(channel, name, actor, writer, condition, reason))
 
 
-def describe(event_type: EventType) -> dict[str, Any]:
-    """The event type's fields in the form in which they are written."""
-    return {name: getattr(event_type, name) for name in FIELDS}
-
-
-def _register(
-    channel: str,
-    name: str,
-    values: Mapping[str, Any],
-    actor: str,
-    writer: Writer,
-    condition: Precondition,
-    reason: str,
-    *,
-    partial: bool,
-) -> WriteResult[EventType]:
-    if fault := names.event_type(name):
-        raise Invalid.of([FieldError("name", fault)])
-    wanted = fields.clean(FIELDS, values, partial=partial)
-    return transactions.run(
-        lambda: _write(channel, name, wanted, actor, writer, condition, reason, create=not partial),
-        on_collision=lambda: None,
-    )
-
-
-def _write(
-    channel_slug: str,
-    name: str,
-    wanted: dict[str, Any],
-    actor: str,
-    writer: Writer,
-    condition: Precondition,
-    reason: str,
-    *,
-    create: bool,
-) -> WriteResult[EventType]:
-    channel, found = _find(channel_slug, name)
-    if found is None and not create:
-        raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
-    _check_owner(found, writer)
-    event_type = found or EventType(channel=channel, name=name, producer=writer.producer)
-    target = f"event-type:{channel_slug}/{name}"
-    return _RESOURCE.save(
-        event_type, wanted, target, actor=actor, condition=condition, reason=reason
-    )
-
-
-_RESOURCE = Resource("event_type", "event type", describe, assign)
-
-
 def _remove(
     channel_slug: str, name: str, actor: str, writer: Writer, condition: Precondition, reason: str
 ) -> None:
     _, found = _find(channel_slug, name)
     if found is None:
-        raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
+        raise _unknown(name)
     _check_owner(found, writer)
     condition.require(found.version, "event type")
-    before = describe(found)
+    before = EventTypeSerializer.describe(found)
     found.delete()
     AuditEntry.record(
         actor,
@@ -176,8 +115,11 @@ def _find(channel_slug: str, name: str) -> tuple[Channel, EventType | None]:
     channel = Channel.objects.filter(slug=channel_slug).first()
     if channel is None:
         raise NotFound("unknown_channel", f"There is no channel {channel_slug}.")
-    mine = EventType.objects.select_for_update().filter(channel=channel, name=name)
-    return channel, mine.first()
+    return channel, channel.event_type_set.select_for_update().filter(name=name).first()
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound("unknown_event_type", f"The channel has no event type {name}.")
 
 
 def _check_owner(found: EventType | None, writer: Writer) -> None:

@@ -7,16 +7,16 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from channels_app import failpoints
-from channels_app.core import times
 from channels_app.core.access import OPERATOR, Tenant
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import NotFound, PreconditionFailed
 from channels_app.core.http import ALWAYS, Precondition
-from channels_app.core.recurrence import TIMING, Content
+from channels_app.core.recurrence import Content
 from channels_app.database import clock, transactions
 from channels_app.models import AuditEntry, Channel, Producer, Schedule, ScheduleBody
 from channels_app.registry import data_encryption
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.resource import WriteResult
+from channels_app.serializers.schedules import TIMING, ScheduleSerializer
 
 T = TypeVar("T")
 State = Schedule.State
@@ -72,7 +72,7 @@ class Order:
 def put(order: Order, cleaned: Mapping[str, Any], content: Content) -> WriteResult[Schedule]:
     """Create the schedule or replace its settings; writing the same values again changes nothing.
 
-    ``cleaned`` comes from core/recurrence.py. A paused schedule stays paused. Raises NotFound
+    ``cleaned`` comes from a ScheduleSerializer. A paused schedule stays paused. Raises NotFound
     (unknown channel, or another owner's schedule) and PreconditionFailed.
     """
     return _run(lambda: _write(order, cleaned, content))
@@ -135,26 +135,6 @@ def body_of(schedule: Schedule) -> bytes:
     return data_encryption.decrypt_schedule(
         schedule.pk, bytes(schedule.body.data), schedule.body.key_id
     )
-
-
-def describe(schedule: Schedule) -> dict[str, Any]:
-    """Its settings in the form in which they are written, without the body."""
-    return {
-        "description": schedule.description,
-        "cron": schedule.cron or None,
-        "every_ms": schedule.every_ms,
-        "timezone": schedule.timezone,
-        "start_at": times.text(schedule.start_at) if schedule.start_at else None,
-        "end_at": times.text(schedule.end_at) if schedule.end_at else None,
-        "limit": schedule.limit,
-        "misfire": schedule.misfire,
-        "overlap": schedule.overlap,
-        "content_type": schedule.content_type or None,
-        "event_type": schedule.event_type or None,
-        "priority": schedule.priority,
-        "ordering_key": schedule.ordering_key or None,
-        "headers": dict(schedule.headers),
-    }
 
 
 def _run(work: Callable[[], T]) -> T:
@@ -251,5 +231,5 @@ def _audited(schedule: Schedule, body: bytes | None = None) -> dict[str, Any]:
     try:
         body = body_of(schedule) if body is None else body
     except Unreadable:
-        return describe(schedule) | {"body_sha256": ""}
-    return describe(schedule) | {"body_sha256": hashlib.sha256(body).hexdigest()}
+        return ScheduleSerializer.describe(schedule) | {"body_sha256": ""}
+    return ScheduleSerializer.describe(schedule) | {"body_sha256": hashlib.sha256(body).hexdigest()}

@@ -17,11 +17,10 @@ from django.db import transaction
 from django.db.models import Manager, QuerySet
 
 from channels_app.conf import keyring
-from channels_app.core import encryption, fields, ids
+from channels_app.core import encryption, ids
 from channels_app.core.access import OPERATOR, Tenant
 from channels_app.core.encryption import Keyring, Unreadable
 from channels_app.core.errors import BrokerError, FieldError, Invalid, NotFound
-from channels_app.core.fields import Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import (
@@ -34,14 +33,11 @@ from channels_app.models import (
     ScheduleBody,
 )
 from channels_app.registry import configuration, data_encryption
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.resource import WriteResult
+from channels_app.serializers.api_keys import OverlapSerializer
 
-DEFAULT_OVERLAP_S = 86_400
-MAX_OVERLAP_S = 30 * 86_400
 MAX_LIVE = 10
 """Maximum number of secrets that sign at a time; each adds a signature to the header."""
-
-FIELDS = {"overlap_s": Field(fields.whole(0, MAX_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
 
 
 def rotate(
@@ -59,7 +55,7 @@ def rotate(
     A consumer with Ed25519 signatures gets a new key pair as well. ``secrets`` holds the new
     ``whsec_...``, which is never shown again. Raises Invalid, NotFound and PreconditionFailed.
     """
-    overlap_s = fields.clean(FIELDS, values, partial=False)["overlap_s"]
+    overlap_s = OverlapSerializer().read(values)["overlap_s"]
     return transactions.run(
         lambda: _rotate(channel, client_id, overlap_s, actor, tenant, condition, reason)
     )

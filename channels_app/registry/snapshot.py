@@ -1,16 +1,19 @@
 """Load channels, consumers and keys as the tables have them at one instant."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from channels_app.conf import conf
 from channels_app.core import backoff, ordering_key, retry_overrides
 from channels_app.core.consumer_config import ConsumerConfig, Signer
+from channels_app.core.encryption import Unreadable
 from channels_app.core.ordering_key import Keying
-from channels_app.core.rate_limits import Quota, Rate, within
+from channels_app.core.rate_limits import Limit, Rate, within
+from channels_app.core.subscriptions import Subscriptions
 from channels_app.models import (
     ApiKey,
     Channel,
@@ -45,12 +48,21 @@ class ChannelConfig:
     """How many days ahead its messages may be scheduled."""
     retention_days: int
     dead_retention_days: int
-    quota: Quota
-    """How much may wait in the channel."""
+    limit: Limit | None
+    """How much may wait in the channel; None for no limit."""
     schemas: dict[str, Any]
     """JSON Schema by event type name, for the event types that have one."""
-    consumers: tuple[ConsumerConfig, ...] = field(repr=False)
-    """Consumers that are not retired."""
+    subscriptions: Subscriptions[ConsumerConfig] = field(repr=False)
+    """Consumers that are not retired, by what they subscribe to."""
+
+    @property
+    def consumers(self) -> Sequence[ConsumerConfig]:
+        """Consumers that are not retired."""
+        return self.subscriptions.consumers
+
+    def wanting(self, event_type: str) -> Sequence[ConsumerConfig]:
+        """The consumers that get a topic's message of this event type ('' for none)."""
+        return self.subscriptions.matching(event_type)
 
     def key_digest(self, producer_id: int | None, key: str) -> str:
         """The digest under which a producer's idempotency key is stored."""
@@ -78,21 +90,13 @@ class KeyConfig:
     team_id: int | None
 
 
-class TeamConfig(NamedTuple):
-    """The settings of one team that matter to a message."""
-
-    id: int
-    slug: str
-    quota: Quota
-    """How many messages of its producers may wait."""
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All channels, and their consumers by several keys; never changed after it is built."""
 
     channels: Mapping[str, ChannelConfig]
     """By name."""
+    channels_by_id: Mapping[int, ChannelConfig]
     consumers: Mapping[int, ConsumerConfig]
     """Consumers that are not retired, by id."""
     named: Mapping[tuple[str, str], ConsumerConfig]
@@ -103,8 +107,8 @@ class Snapshot:
     """Ids of the consumers that acknowledge later."""
     dead_lettered: frozenset[int]
     """Ids of the consumers with a dead-letter channel."""
-    teams: Mapping[int, TeamConfig]
-    """The team of each producer that belongs to one, by the producer's id."""
+    team_limits: Mapping[int, Limit | None]
+    """How much may wait of the team of each producer that has one, by the producer's id."""
 
     @classmethod
     def take(cls) -> Self:
@@ -113,12 +117,13 @@ class Snapshot:
         views = [view for channel in channels.values() for view in channel.consumers]
         return cls(
             channels=channels,
+            channels_by_id={channel.id: channel for channel in channels.values()},
             consumers={view.id: view for view in views},
             named={(view.channel_slug, view.client_id): view for view in views},
             ordered={view.id: view for view in views if view.ordering},
             awaiting=frozenset(view.id for view in views if view.ack),
             dead_lettered=frozenset(view.id for view in views if view.dead_letter_channel_id),
-            teams=load_teams(),
+            team_limits=load_team_limits(),
         )
 
 
@@ -167,9 +172,9 @@ def _channel_view(
         max_future_days=within(channel.max_future_days, defaults.max_future_days),
         retention_days=channel.retention_days or defaults.retention_days,
         dead_retention_days=channel.dead_retention_days or defaults.dead_retention_days,
-        quota=channel.quota(defaults.channel_quota),
+        limit=Limit.of("channel", channel.id, channel.slug, channel.quota(defaults.channel_quota)),
         schemas=schemas,
-        consumers=tuple(_consumer_view(consumer, channel) for consumer in consumers),
+        subscriptions=Subscriptions(_consumer_view(it, channel) for it in consumers),
     )
 
 
@@ -206,17 +211,15 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerConfig:
     )
 
 
-def load_teams() -> dict[int, TeamConfig]:
-    """The team of each producer that has one, by the producer's id."""
-    teams: dict[int, TeamConfig] = {}
-    views: dict[int, TeamConfig] = {}
+def load_team_limits() -> dict[int, Limit | None]:
+    """How much may wait of the teams' producers, by the producer's id."""
+    default = conf().team_quota
+    limits = {}
     for producer in Producer.objects.exclude(team=None).select_related("team"):
         team = producer.team
         assert team is not None
-        if team.pk not in views:
-            views[team.pk] = TeamConfig(team.pk, team.slug, team.quota(conf().team_quota))
-        teams[producer.pk] = views[team.pk]
-    return teams
+        limits[producer.pk] = Limit.of("team", team.pk, team.slug, team.quota(default))
+    return limits
 
 
 def load_key(key_id: str) -> KeyConfig | None:
@@ -246,14 +249,34 @@ def load_sigv4_secret(key_id: str) -> str:
 
 
 def load_signer(consumer_id: int) -> Signer:
-    """Decrypted secrets and headers of one consumer. Raises Consumer.DoesNotExist."""
-    consumer = Consumer.objects.only("channel_id", "client_id", "headers_sealed").get(
-        id=consumer_id
-    )
+    """Decrypted secrets and headers of one consumer.
+
+    Raises Consumer.DoesNotExist and Unreadable.
+    """
+    consumer = Consumer.objects.only(*_SEALED).get(id=consumer_id)
+    return _decrypt(consumer, consumer.secrets.order_by("-id"))
+
+
+def load_signers(consumer_ids: Collection[int]) -> dict[int, Signer]:
+    """The same for many consumers, in two queries; without those that cannot be decrypted."""
+    secrets: dict[int, list[ConsumerSecret]] = {}
+    for secret in ConsumerSecret.objects.filter(consumer_id__in=consumer_ids).order_by("-id"):
+        secrets.setdefault(secret.consumer_id, []).append(secret)
+    signers = {}
+    for consumer in Consumer.objects.only(*_SEALED).filter(id__in=consumer_ids):
+        with suppress(Unreadable):
+            signers[consumer.id] = _decrypt(consumer, secrets.get(consumer.id, ()))
+    return signers
+
+
+_SEALED = ("channel_id", "client_id", "headers_sealed")
+
+
+def _decrypt(consumer: Consumer, secrets: Iterable[ConsumerSecret]) -> Signer:
+    """Decrypt the secrets, newest first, for consumers that check only the first signature."""
     channel_id, client_id = consumer.channel_id, consumer.client_id
     keys: dict[str, list[tuple[bytes, datetime | None]]] = {"v1": [], "v1a": []}
-    # Newest first, for consumers that check only the first signature.
-    for secret in ConsumerSecret.objects.filter(consumer_id=consumer_id).order_by("-id"):
+    for secret in secrets:
         opened = data_encryption.decrypt_for_consumer(channel_id, client_id, bytes(secret.sealed))
         keys[secret.scheme].append((opened, secret.expires_at))
     sealed = bytes(consumer.headers_sealed)

@@ -1,4 +1,4 @@
-"""Create teams, invite people, change memberships, and create the console's roles.
+"""Create teams, invite people and change memberships.
 
 A team begins with its founder as the only owner, and never loses its last owner. An invitation is a
 link that works once.
@@ -8,31 +8,29 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.contrib.auth.models import Group, Permission, User
-from django.core.exceptions import ValidationError
-from django.core.validators import validate_email
+from django.contrib.auth.models import User
 from django.db import IntegrityError
 
-from channels_app.core import access, fields, names, settings, times
-from channels_app.core.errors import FieldError, Invalid, NotFound, Refused
-from channels_app.core.fields import Field
-from channels_app.core.http import ALWAYS, Precondition
+from channels_app.core import access, times
+from channels_app.core.errors import FieldError, Invalid, Refused
 from channels_app.database import clock, transactions
 from channels_app.models import ApiKey, AuditEntry, Channel, Invitation, Membership, Team
-from channels_app.registry.configuration import Resource, WriteResult, assign
+from channels_app.registry.resource import Resource, WriteResult, assign
+from channels_app.serializers.teams import (
+    InvitationSerializer,
+    NewTeamSerializer,
+    TeamSerializer,
+)
 
-NEW_TEAM_FIELDS: dict[str, Field] = {
-    "slug": Field(fields.slug, required=True),
-    "name": Field(fields.text(200), required=True),
-}
 TAKEN = "Another team has this name already."
 
 
 def found(values: Mapping[str, Any], *, founder: User, actor: str) -> Team:
     """Create the team. Raises Invalid, and Refused if the name is taken."""
-    wanted = fields.clean(NEW_TEAM_FIELDS, values, partial=False)
+    checked = NewTeamSerializer(data=values)
+    checked.is_valid(raise_exception=True)
     try:
-        return transactions.run(lambda: _found(wanted, founder, actor))
+        return transactions.run(lambda: _found(checked.validated_data, founder, actor))
     except IntegrityError:
         # Two at the same time: the unique key decides.
         raise Refused(TAKEN, field="slug") from None
@@ -47,101 +45,18 @@ def _found(wanted: dict[str, Any], founder: User, actor: str) -> Team:
     return team
 
 
-TEAM_FIELDS: dict[str, Field] = {
-    "name": Field(fields.text(200), kept=True, help="For people. Default of a new team: its slug."),
-    "max_waiting_messages": settings.max_waiting_messages,
-    "max_waiting_bytes": settings.max_waiting_bytes,
-}
-"""Fields that can be written; null limits mean the installation's. They apply to the messages of
-the team's producers on all channels together."""
+def _assign(team: Team, values: Mapping[str, Any]) -> None:
+    assign(team, {"name": team.name or team.slug} | dict(values))
 
 
-def put(
-    slug: str,
-    values: Mapping[str, Any],
-    *,
-    actor: str,
-    condition: Precondition = ALWAYS,
-) -> WriteResult[Team]:
-    """Create the team or replace its settings; writing the same values again changes nothing.
-
-    Raises Invalid and PreconditionFailed.
-    """
-    return _register(slug, values, actor, condition, partial=False)
-
-
-def patch(
-    slug: str,
-    values: Mapping[str, Any],
-    *,
-    actor: str,
-    condition: Precondition = ALWAYS,
-) -> WriteResult[Team]:
-    """Change the given settings of an existing team.
-
-    Raises Invalid, NotFound and PreconditionFailed.
-    """
-    return _register(slug, values, actor, condition, partial=True)
-
-
-def describe(team: Team) -> dict[str, Any]:
-    """The team's settings in the form in which they are written."""
-    return {name: getattr(team, name) for name in TEAM_FIELDS}
-
-
-def _register(
-    slug: str, values: Mapping[str, Any], actor: str, condition: Precondition, *, partial: bool
-) -> WriteResult[Team]:
-    if fault := names.slug(slug):
-        raise Invalid.of([FieldError("team", fault)])
-    wanted = fields.clean(TEAM_FIELDS, values, partial=partial)
-    return transactions.run(
-        lambda: _write(slug, wanted, actor, condition, create=not partial),
-        on_collision=lambda: None,
-    )
-
-
-def _write(
-    slug: str, wanted: dict[str, Any], actor: str, condition: Precondition, *, create: bool
-) -> WriteResult[Team]:
-    found = Team.objects.select_for_update().filter(slug=slug).first()
-    if found is None and not create:
-        raise NotFound("unknown_team", f"There is no team {slug}.")
-    team = found or Team(slug=slug, name=slug)
-    return _RESOURCE.save(team, wanted, f"team:{slug}", actor=actor, condition=condition)
-
-
-_RESOURCE = Resource("team", "team", describe, assign, lambda team: team.pk)
-
+RESOURCE: Resource[Team] = Resource("team", Team, TeamSerializer, _assign, lambda team: team.pk)
+put, patch = RESOURCE.put, RESOURCE.patch
 
 MAX_OPEN = 100
 """Maximum number of open invitations of a team."""
 MAX_OF_TEAM = 100
 MAX_OF_PERSON = 50
 """Maximum per team and per person within a day, since invitations send mail to others."""
-
-
-def _address(value: str) -> str | None:
-    try:
-        if value:
-            validate_email(value)
-    except ValidationError:
-        return "This is not an e-mail address."
-    return None
-
-
-def _days(value: object) -> int:
-    number = fields.whole_number(value)
-    if number not in access.DAYS:
-        raise ValueError(f"Choose from {', '.join(map(str, access.DAYS))} days.")
-    return number
-
-
-INVITATION_FIELDS: dict[str, Field] = {
-    "role": Field(fields.choice(*access.TEAM_RANKS), default="viewer"),
-    "email": Field(fields.text(254, check=_address), default=""),
-    "days": Field(_days, default=7),
-}
 
 
 def invite(
@@ -151,8 +66,9 @@ def invite(
 
     Raises Invalid, and Refused if too many are open or were created in the last day.
     """
-    wanted = fields.clean(INVITATION_FIELDS, values, partial=False)
-    return transactions.run(lambda: _invite(team, wanted, actor, inviter))
+    checked = InvitationSerializer(data=values)
+    checked.is_valid(raise_exception=True)
+    return transactions.run(lambda: _invite(team, checked.validated_data, actor, inviter))
 
 
 def revoke_invitation(team: str, invitation_id: int, *, actor: str) -> None:
@@ -363,22 +279,6 @@ def _take_invitations_back(membership: Membership, actor: str) -> None:
 
 def _target(membership: Membership) -> str:
     return f"membership:{membership.team.slug}/{membership.user.get_username()}"
-
-
-def ensure(**_: Any) -> None:
-    """Reset the groups; called after each ``migrate``, when all permissions exist."""
-    every = list(Permission.objects.select_related("content_type"))
-    for role in access.ROLES:
-        group, _made = Group.objects.get_or_create(name=role.name)
-        wanted = {row.pk for row in every if role.may(*_parts(row))}
-        if set(group.permissions.values_list("pk", flat=True)) != wanted:
-            group.permissions.set(wanted)
-
-
-def _parts(permission: Permission) -> tuple[str, str, str]:
-    """App, action and model, from a code name in Django's format."""
-    kind = permission.content_type
-    return kind.app_label, permission.codename.partition("_")[0], kind.model
 
 
 def access_began(team_id: int, channel: Channel, now: datetime) -> datetime | None:

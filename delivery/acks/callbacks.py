@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from django.db import connection
 from django.db.models import Exists, OuterRef
 
 from channels_app import failpoints, randomness
 from channels_app.core import backoff, ids
 from channels_app.core.errors import NotFound
 from channels_app.database import raw, transactions
-from channels_app.database.raw import by_index
+from channels_app.database.raw import by_index, dialect
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import config_cache
 from delivery import dead_letters, metrics
@@ -30,6 +29,12 @@ from delivery.ordering import key_queue
 
 DELIVERIES, EARLY = Delivery._meta.db_table, PendingAck._meta.db_table
 CORRELATIONS = Correlation._meta.db_table
+# A callback stored there keeps its own time.
+NOTED = dialect.upsert(
+    "id",
+    f"noted_at = CASE WHEN {CORRELATIONS}.ok IS NULL THEN {dialect.new('noted_at')} "
+    f"ELSE {CORRELATIONS}.noted_at END, delivery_id = {dialect.new('delivery_id')}",
+)
 CLOCKS_DIFFER = timedelta(seconds=1)
 """Greater than the difference between two processes' estimates of the database's time."""
 
@@ -112,26 +117,17 @@ def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
     if not since:
         return {}
     rows = sorted((key, it.delivery_id) for key, it in since.items())
-    # A callback stored here keeps its own time.
-    kept = f"CASE WHEN {CORRELATIONS}.ok IS NULL THEN {{}} ELSE {CORRELATIONS}.noted_at END"
-    update = (
-        f"ON DUPLICATE KEY UPDATE noted_at = {kept.format('VALUES(noted_at)')}, "
-        "delivery_id = VALUES(delivery_id)"
-        if connection.vendor == "mysql"
-        else f"ON CONFLICT (id) DO UPDATE SET noted_at = {kept.format('excluded.noted_at')}, "
-        "delivery_id = excluded.delivery_id"
-    )
     # In key order, so that two writers cannot deadlock.
     texts = ", ".join(f"({key:d}, {delivery_id:d}, %s)" for key, delivery_id in rows)
     raw.execute(
-        f"INSERT INTO {CORRELATIONS} (id, delivery_id, noted_at) VALUES {texts} {update}",
+        f"INSERT INTO {CORRELATIONS} (id, delivery_id, noted_at) VALUES {texts} {NOTED}",
         [raw.text(now)] * len(rows),
     )
     ours = raw.listed(key for key, _ in rows)
     # Locked, so that this sees callbacks committed after the transaction began.
     found = raw.read(
         f"SELECT id, delivery_id, ok, CAST(noted_at AS CHAR) FROM {CORRELATIONS} "
-        f"WHERE id IN ({ours}) AND ok IS NOT NULL{raw.locked()}"
+        f"WHERE id IN ({ours}) AND ok IS NOT NULL{dialect.locked}"
     )
     if not found:
         return {}

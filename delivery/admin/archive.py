@@ -184,7 +184,7 @@ def days() -> Iterator[Day]:
     if not newest:
         return
     first = _made_at(max(newest)).date() - timedelta(days=DAYS - 1)
-    start = ids.first_id_at(int(datetime.combine(first, time.min, UTC).timestamp() * 1000))
+    start = ids.id_at(datetime.combine(first, time.min, UTC))
     found: dict[date, Day] = {}
     for kind in Segment.Kind:
         mine = Segment.objects.filter(kind=kind, low__gte=start).order_by()

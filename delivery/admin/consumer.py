@@ -7,8 +7,10 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
+from django.core.paginator import Paginator
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from unfold.views import ChangeList
@@ -16,17 +18,21 @@ from unfold.views import ChangeList
 from channels_app.admin import base
 from channels_app.admin.base import WithPageContext, display
 from channels_app.admin.consumer import ConsumerAdmin
+from channels_app.admin.filters import ChoicesDropdownFilter
 from channels_app.database import clock
 from channels_app.database.raw import by_index
 from channels_app.models import Consumer
 from delivery.admin import queue
 from delivery.admin.ordering_key import state_of
 from delivery.admin.queue import MoveActions
-from delivery.admin.runtime import TONE, Circuit
 from delivery.core.lifecycle import DeliveryState
 from delivery.models import ConsumerHealth, Counter, Delivery, OrderingKey, PullWorker, PumpSlot
 
+Circuit = ConsumerHealth.Circuit
+TONE = {Circuit.CLOSED: "good", Circuit.OPEN: "bad"}
 MAX_SHOWN = 50
+WORKERS_SHOWN = 10
+"""Workers on a page of their table."""
 UNKNOWN = "a worker that is not known any more"
 
 
@@ -78,39 +84,6 @@ def of_consumer(consumer: Consumer) -> Sequence[Held]:
     ]
 
 
-@admin.register(PullWorker)
-class PullWorkerAdmin(WithPageContext, base.ReadOnly):
-    """Workers of pull consumers; their leases are on the page of the consumer."""
-
-    list_before_template = "delivery/workers_top.html"
-    list_display = ("name", "consumer", "channel", "seen")
-    list_select_related = ("consumer__channel",)
-    search_fields = ("name", "consumer__client_id", "consumer__channel__slug")
-    search_help_text = "worker, client id or channel"
-    ordering = ("-seen_at", "id")
-    fields = (("name", "seen"), ("consumer", "channel"), "keys")
-    readonly_fields = ("channel", "seen", "keys")
-
-    def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """A hint for an empty list."""
-        return {"none": not PullWorker.objects.exists()}
-
-    @display(description="Channel")
-    def channel(self, worker: PullWorker) -> str:
-        """Its consumer's channel."""
-        return worker.consumer.channel.slug
-
-    @display(description="Keeps its keys until")
-    def keys(self, worker: PullWorker) -> str:
-        """Until when its ordering keys are reserved for it."""
-        return base.instant(worker.keys_until)
-
-    @display(description="Last received", ordering="seen_at")
-    def seen(self, worker: PullWorker) -> str:
-        """When it last received a message, to within ten seconds."""
-        return base.instant(worker.seen_at)
-
-
 admin.site.unregister(Consumer)
 
 KEYS_SHOWN = 5
@@ -137,12 +110,28 @@ class WatchedConsumerAdmin(MoveActions, WithPageContext, ConsumerAdmin):
     """Consumers with settings and state; pull consumers also as queues."""
 
     change_form_outer_before_template = "delivery/consumer.html"
-    list_display = (*ConsumerAdmin.list_display, "waiting", "dead")
+    list_display = (*ConsumerAdmin.list_display, "failing", "waiting", "dead")
+    list_filter = (*ConsumerAdmin.list_filter, ("health__circuit", ChoicesDropdownFilter))
+    search_help_text = "client id, address, channel or worker"
     actions_detail = ("redrive", "stop_moving", *ConsumerAdmin.actions_detail)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Use the list with counts."""
         return CountedChangeList
+
+    def get_search_fields(self, request: HttpRequest) -> Sequence[str]:
+        """Find a consumer also by its workers."""
+        may_see = request.user.has_perm("delivery.view_pullworker")
+        return (*super().get_search_fields(request), *(["workers__name"] if may_see else []))
+
+    @display(description="Failures in a row", ordering="health__consecutive_failures")
+    def failing(self, consumer: Consumer) -> str:
+        """How many attempts failed since the last success, and since when."""
+        health = getattr(consumer, "health", None)
+        if health is None or not health.consecutive_failures:
+            return base.NONE
+        since = base.instant(health.failing_since, exact=False)
+        return format_html("{} since {}", intcomma(health.consecutive_failures), since)
 
     @display(description="Waiting")
     def waiting(self, consumer: Consumer) -> str:
@@ -163,6 +152,9 @@ class WatchedConsumerAdmin(MoveActions, WithPageContext, ConsumerAdmin):
             "health": health,
             "is_pull": row.mode == Consumer.Mode.PULL,
             "leases": of_consumer(row),
+            "workers": Paginator(row.workers.order_by("-seen_at", "id"), WORKERS_SHOWN).get_page(
+                request.GET.get("workers")
+            ),
             "key_rows": _key_rows(row),
             "keys_url": _keys_url(row),
             **queue.page_context(row),
@@ -177,6 +169,7 @@ def _facts(
     found: list[tuple[str, SafeString | str]] = [
         ("Health", base.label(*consumer.condition[:2])),
         ("Circuit", base.label(circuit.value, TONE[circuit])),
+        ("Opened", f"{intcomma(health.opened_count)} times"),
     ]
     if health.failing_since:
         found.append(("Failing since", base.instant(health.failing_since, exact=False)))

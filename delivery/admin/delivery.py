@@ -29,7 +29,7 @@ from delivery import replay
 from delivery.admin import consumer, dead_letter_groups, ordering_key, replays
 from delivery.admin.attempt import MAX_SHOWN, headers, moments
 from delivery.admin.filters import FILTERS, Deliveries
-from delivery.core.lifecycle import FINISHED, DeliveryState, shown_state, tone
+from delivery.core.lifecycle import FINISHED, DeliveryState, tone
 from delivery.core.principal import Principal
 from delivery.models import Delivery
 from delivery.pump import wakeups
@@ -292,8 +292,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
     def state_now(self, delivery: Delivery) -> str:
         """Its state, by the requirement's name."""
         state = DeliveryState(delivery.state)
-        text = shown_state(state, delivery.failure_count, delivery.attempt_count)
-        return base.label(text, tone(state, delivery.failure_count))
+        return base.label(delivery.shown, tone(state, delivery.failure_count))
 
     @display(description="Last outcome")
     def ended(self, delivery: Delivery) -> str:

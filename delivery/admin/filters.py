@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import TextFilter
@@ -18,12 +17,14 @@ from unfold.contrib.filters.admin import TextFilter
 from channels_app.admin.base import IndexOrdered
 from channels_app.admin.filters import DropdownFilter, Since, first_id
 from channels_app.core import ids
+from channels_app.database import raw
+from channels_app.database.raw import dialect
 from channels_app.models import Channel, Consumer
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.outcome import Outcome
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
-from delivery.replay import HIGHEST_STATUS
+from delivery.serializers.filters import DeadLetterQuerySerializer
 
 MAX_ROWS = 1000
 """Maximum rows of a filtered list."""
@@ -42,6 +43,9 @@ Pair = tuple[int, str] | tuple[()]
 """Consumer and state; empty for the whole table in the order of its key."""
 Ended = Mapping[str, str | int]
 """Outcome and status code of the last attempt, by column."""
+ENDED = (("outcome", "outcomes"), ("status_code", "status_codes"))
+"""Columns, and their names in filters."""
+QUERY = DeadLetterQuerySerializer()
 
 
 def newest(
@@ -86,19 +90,17 @@ def _read(pairs: Sequence[Pair], since: int, ended: Ended, depth: int, limit: in
     """Read ``depth`` rows of each range, and return up to ``limit`` of all."""
     union = " UNION ALL ".join(_term(pair, place, ended) for place, pair in enumerate(pairs))
     values: list[Any] = [part for pair in pairs for part in (*pair, since, depth, *ended.values())]
-    with connection.cursor() as cursor:
-        # Only TERM, repeated; values are parameters.
-        sql = f"SELECT id FROM ({union}) AS u ORDER BY id DESC LIMIT %s"  # noqa: S608
-        cursor.execute(sql, [*values, limit])
-        return [row[0] for row in cursor.fetchall()]
+    # Only TERM, repeated; values are parameters.
+    # S608: the ranges are our own queries.
+    sql = f"SELECT id FROM ({union}) AS u ORDER BY id DESC LIMIT %s"  # noqa: S608
+    return [key for (key,) in raw.read(sql, [*values, limit])]
 
 
 def _term(pair: Pair, place: int, ended: Ended) -> str:
-    table = Delivery._meta.db_table
-    if pair and connection.vendor == "mysql":
-        table += " FORCE INDEX (delivery_list)"  # the primary key gives the order, but no range
+    # The primary key gives the order, but no range.
+    hint = dialect.hint("delivery_list") if pair else ""
     return TERM.format(
-        table=table,
+        table=Delivery._meta.db_table + hint,
         pair=PAIR if pair else "",
         place=place,
         columns="".join(f", {column}" for column in ended),
@@ -183,7 +185,7 @@ class StatusFilter(TextFilter):
     """Filter by the last attempt's status code, by scanning as for the outcome."""
 
     title = f"status code (of the newest {MAX_ROWS:,})"
-    parameter_name = "status"
+    parameter_name = "status_code"
 
     def queryset(self, request: HttpRequest, queryset: Rows) -> Rows:
         """Return the rows unchanged; Chosen applies the filter."""
@@ -205,12 +207,13 @@ class Chosen:
     @classmethod
     def of(cls, request: HttpRequest, term: str) -> Self:
         """Read the filters of the URL, and a client id from the search field."""
+        values, _ = QUERY.usable(request.GET)
         state = request.GET.get("state", "")
         return cls(
             states=(state,) if state in list(DeliveryState) else None,
             consumer_ids=_consumers(request, term),
             since=first_id(request.GET.get("since")),
-            ended=_ended(request),
+            ended={column: values[source] for column, source in ENDED if source in values},
         )
 
     def keys(self, most: int) -> list[int] | None:
@@ -218,14 +221,6 @@ class Chosen:
         if self.states is None and self.consumer_ids is None and not self.ended:
             return None
         return newest(self.consumer_ids, self.states, since=self.since, ended=self.ended, most=most)
-
-
-def _ended(request: HttpRequest) -> dict[str, str | int]:
-    outcome, status = request.GET.get("outcome", ""), request.GET.get("status", "").strip()
-    found: dict[str, str | int] = {"outcome": outcome} if outcome in list(Outcome) else {}
-    if status.isascii() and status.isdecimal() and len(status) == len(str(HIGHEST_STATUS)):
-        found["status_code"] = int(status)
-    return found
 
 
 class Deliveries(IndexOrdered):

@@ -2,21 +2,19 @@
 
 from dataclasses import dataclass
 from datetime import date
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
-from django.contrib import admin
 from django.db.models import Sum
-from django.http import HttpRequest
+from django.http import HttpRequest, StreamingHttpResponse
 
-from channels_app.admin import base, pages
-from channels_app.admin.base import display
+from channels_app.admin import pages
 from channels_app.models import Channel
 from delivery.models import ForecastFrame, PipelineRun
 from delivery.models.reports import ALL, HOUR_S, MINUTE_S
 
 DAYS = 14
-"""Days on the chart; the list has all of them."""
+"""Days on the chart; the CSV file has all of them."""
 SHOWN = 20
 """Maximum hot frames and channels on the page."""
 RUNS = 200
@@ -53,69 +51,25 @@ class Part:
     """Length of its bar; the busiest channel has 100."""
 
 
-@admin.register(ForecastFrame)
-class ForecastFrameAdmin(base.ReadOnly):
-    """All frames of the last forecast."""
-
-    list_display = (
-        *("begins", "span_s", "whose", "expected", "range_", "sent", "workers", "is_hot"),
-    )
-    ordering = ("channel_id", "span_s", "begins_at")
-    sortable_by = ()
-    show_full_result_count = False
-    search_fields = ("channel_id",)
-    search_help_text = "number of the channel; 0 is all together"
-    fields = (
-        ("begins", "span_s"),
-        ("whose", "basis"),
-        ("messages", "deliveries"),
-        ("low", "high"),
-        ("scheduled", "retries"),
-        ("bytes", "samples"),
-        ("per_second", "workers"),
-        "is_hot",
-    )
-    readonly_fields = ("begins", "whose")
-
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """Find the frames of one channel."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        return (queryset.filter(channel_id=term) if term.isdecimal() else queryset.none()), False
-
-    @display(description="Beginning")
-    def begins(self, frame: ForecastFrame) -> str:
-        """When it begins."""
-        return base.instant(frame.begins_at, exact=False)
-
-    @display(description="Channel")
-    def whose(self, frame: ForecastFrame) -> str:
-        """Its channel, or all channels."""
-        return "all" if frame.channel_id == ALL else str(frame.channel_id)
-
-    @display(description="Messages")
-    def expected(self, frame: ForecastFrame) -> str:
-        """Expected messages."""
-        return f"{frame.messages:,.0f}"
-
-    @display(description="In past weeks")
-    def range_(self, frame: ForecastFrame) -> str:
-        """Messages of the lowest and highest sample."""
-        return f"{frame.low:,.0f} to {frame.high:,.0f}"
-
-    @display(description="Deliveries")
-    def sent(self, frame: ForecastFrame) -> str:
-        """Expected deliveries."""
-        return f"{frame.deliveries:,.0f}"
+def download(request: HttpRequest) -> StreamingHttpResponse:
+    """All frames, or those of one channel."""
+    owner = _owner(request)
+    frames = ForecastFrame.objects.order_by("channel_id", "span_s", "begins_at")
+    frames = frames.filter(channel_id=owner) if owner else frames
+    names = [field.name for field in ForecastFrame._meta.concrete_fields][1:]
+    return pages.csv_file("forecast", chain([names], frames.values_list(*names).iterator()))
 
 
-@pages.page("forecast", permission="delivery.view_forecastframe", template="delivery/forecast.html")
+@pages.page(
+    "forecast",
+    permission="delivery.view_forecastframe",
+    template="delivery/forecast.html",
+    csv=download,
+)
 def context(request: HttpRequest) -> dict[str, Any]:
     """Show the chart of all channels, or of one."""
-    chosen = request.GET.get("channel", "")
-    channel = Channel.objects.filter(pk=chosen).first() if chosen.isdecimal() else None
-    owner = channel.pk if channel else ALL
+    owner = _owner(request)
+    channel = Channel.objects.get(pk=owner) if owner else None
     frames = ForecastFrame.objects.filter(channel_id=owner).order_by("begins_at")
     hours = list(frames.filter(span_s=HOUR_S)[: DAYS * 24])
     results = last_results()
@@ -139,6 +93,13 @@ def context(request: HttpRequest) -> dict[str, Any]:
         "result": results[0] if results else {},
         "tested": next((it for it in results if it.get("error_percent") is not None), None),
     }
+
+
+def _owner(request: HttpRequest) -> int:
+    """The channel in the URL, or ALL."""
+    chosen = request.GET.get("channel", "")
+    known = Channel.objects.filter(pk=chosen) if chosen.isdecimal() else Channel.objects.none()
+    return known.values_list("pk", flat=True).first() or ALL
 
 
 def last_results() -> list[dict[str, Any]]:

@@ -49,13 +49,15 @@ SKIP = dialog(
 
 SHORT = 60
 """Characters of a key in a list."""
+WAITING_SHOWN = 25
+"""Deliveries behind the head on a page."""
+MAX_PLACE_DIGITS = 19
 
 
 def state_of(key_row: OrderingKey) -> SafeString:
     """Return whether it is open, blocked or paused, in colour."""
-    if key_row.paused_at:
-        return base.label("paused", "wait")
-    return base.label("blocked", "bad") if key_row.blocked_at else base.label("open", "good")
+    tones = {"paused": "wait", "blocked": "bad", "open": "good"}
+    return base.label(key_row.state, tones[key_row.state])
 
 
 def url_of(delivery: Delivery) -> str:
@@ -81,8 +83,9 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
         ("blocked_at", admin.EmptyFieldListFilter),
     )
     search_fields = ("id",)
-    search_help_text = "channel/consumer, or channel/consumer/key"
+    search_help_text = "channel/consumer, channel/consumer/key, or dlv_… behind a head"
     actions_detail = ("see_audit", "pause", "resume", "skip")
+    change_form_outer_after_template = "delivery/ordering_key_waiting.html"
     fields = (("key", "route"), ("state_now", "waiting"), ("head", "stands"), "most")
     readonly_fields = ("key", "route", "state_now", "waiting", "head", "stands", "most")
 
@@ -90,15 +93,33 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
         """A hint for an empty list, and the hot keys."""
         return {"none": not OrderingKey.objects.exists(), "hot": hot_keys.backlogs()}
 
+    def row_context(self, request: HttpRequest, row: OrderingKey) -> dict[str, Any]:
+        """The deliveries behind the head, from a place on."""
+        text = request.GET.get("after", "")
+        after = int(text) if text.isdecimal() and len(text) < MAX_PLACE_DIGITS else 0
+        rows = OrderingWaiter.objects.filter(key_number=row.pk, place__gt=after).order_by("place")
+        found = list(rows[: WAITING_SHOWN + 1])
+        return {
+            "waiting": [
+                (waiter, ids.to_public(ids.DELIVERY, waiter.delivery_id))
+                for waiter in found[:WAITING_SHOWN]
+            ],
+            "after": after,
+            "has_more": len(found) > WAITING_SHOWN,
+        }
+
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
         """Sort one consumer's keys by how long their heads have waited."""
         return ("head_at",) if self._named(request.GET.get("q", "")) else ("pk",)
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """Find the keys of a consumer, or one of them."""
+        """Find the keys of a consumer, one of them, or the key that a delivery waits for."""
         term = search_term.strip()
         if not term:
             return queryset, False
+        if (number := ids.from_public(ids.DELIVERY, term.lower())) is not None:
+            waiter = OrderingWaiter.objects.filter(pk=number).first()
+            return queryset.filter(pk=waiter.key_number if waiter else 0), False
         found = self._named(term)
         if found is None:
             return queryset.none(), False
@@ -179,9 +200,7 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
         """Link to the deliveries behind the head, with their number."""
         if not key_row.waiting_count:
             return "0"
-        url = reverse("admin:delivery_orderingwaiter_changelist")
-        name = ids.to_public(ids.ORDERING_KEY, key_row.pk)
-        return base.linked(f"{url}?q={name}", f"{key_row.waiting_count:,}")
+        return base.linked(f"{self.page_of(key_row.pk)}#waiting", f"{key_row.waiting_count:,}")
 
     @display(description="Head")
     def head(self, key_row: OrderingKey) -> str:
@@ -211,41 +230,3 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
         consumers = Consumer.objects.filter(channel__slug=slug, client_id=client_id)
         found = consumers.first()
         return (found, key) if found else None
-
-
-@admin.register(OrderingWaiter)
-class OrderingWaiterAdmin(base.BigList):
-    """Deliveries that wait behind others of their key."""
-
-    list_display = ("place", "delivery", "of_key", "due")
-    search_fields = ("delivery_id",)
-    search_help_text = "dlv_… or lan_… (the whole id)"
-    fields = (("delivery", "of_key"), ("place", "due"))
-    readonly_fields = ("delivery", "of_key", "due")
-
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """Find the place of a delivery, or the places of an ordering key."""
-        term = search_term.strip().lower()
-        if not term:
-            return queryset, False
-        if (number := ids.from_public(ids.ORDERING_KEY, term)) is not None:
-            return queryset.filter(key_number=number), False
-        number = ids.from_public(ids.DELIVERY, term)
-        return (queryset.filter(pk=number) if number else queryset.none()), False
-
-    @display(description="Delivery")
-    def delivery(self, row: OrderingWaiter) -> str:
-        """Link to the delivery."""
-        url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
-        return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
-
-    @display(description="Ordering key")
-    def of_key(self, row: OrderingWaiter) -> str:
-        """Link to its ordering key."""
-        url = reverse("admin:delivery_orderingkey_change", args=[row.key_number])
-        return base.linked(url, ids.to_public(ids.ORDERING_KEY, row.key_number))
-
-    @display(description="Would be due")
-    def due(self, row: OrderingWaiter) -> str:
-        """When it would be due without an order."""
-        return base.instant(row.due_at)

@@ -1,13 +1,13 @@
 """Define the admin pages of the pipeline: its jobs, runs, forms and schedules."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.humanize.templatetags.humanize import intcomma
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -38,6 +38,17 @@ from delivery.models import PipelineRun, PipelineSchedule
 from pipeline.contract.jobs import DRY_RUN, JOBS, Job, Kind, Option
 
 SURE = "sure"
+MAY_PLAN = "delivery.change_pipelineschedule"
+
+
+def reason_field() -> forms.CharField:
+    """The reason for the audit log."""
+    return forms.CharField(
+        required=False,
+        max_length=MAX_REASON_LENGTH,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="For the audit log.",
+    )
 
 
 class JobForm(forms.Form):
@@ -69,12 +80,7 @@ class JobForm(forms.Form):
                 required=False,
                 widget=UnfoldBooleanSwitchWidget,
             )
-        self.fields["reason"] = forms.CharField(
-            required=False,
-            max_length=MAX_REASON_LENGTH,
-            widget=UnfoldAdminTextInputWidget,
-            help_text="For the audit log.",
-        )
+        self.fields["reason"] = reason_field()
 
     def clean(self) -> dict[str, Any]:
         """Check the confirmations that irreversible jobs require, and that a person is named."""
@@ -152,6 +158,7 @@ class JobStatus:
     took: str
     """Duration of that run."""
     rhythm: str
+    has_schedule: bool
 
 
 def job_statuses() -> list[JobStatus]:
@@ -167,6 +174,7 @@ def job_statuses() -> list[JobStatus]:
             good := done.get(name),
             duration(good, now) if good else "",
             _rhythm(job, plans.get(name)),
+            name in plans,
         )
         for name, job in JOBS.items()
     ]
@@ -236,11 +244,19 @@ def period(minutes: int) -> str:
 
 
 def _rhythm(job: Job, row: PipelineSchedule | None) -> str:
+    """Describe when a job runs: its interval, its next run and its last scheduled one."""
     if not job.every_minutes:
         return "on request"
-    if row is None or not is_on(row):
+    if row is None:
         return "not scheduled"
-    return f"every {period(row.every_minutes)}"
+    every = f"every {period(row.every_minutes)}"
+    last = format_html(", last {}", base.instant(row.last_at, exact=False)) if row.last_at else ""
+    if not is_on(row):
+        off = base.label("waits for a lake" if row.mode == Mode.LAKE else "off")
+        return format_html("{} {}{}", off, every, last)
+    at = pipeline_runs.next_at(row)
+    following = base.instant(at, exact=False) if at else "within a minute"
+    return format_html("{}, next {}{}", every, following, last)
 
 
 def _heading(run: PipelineRun) -> str:
@@ -283,6 +299,26 @@ def _fact(name: str, value: Any) -> tuple[str, Any]:
     return title, value
 
 
+Mode = PipelineSchedule.Mode
+MAX_MINUTES = 366 * 24 * 60
+"""Maximum interval in minutes."""
+
+
+class Rhythm(forms.Form):
+    """The interval of a job."""
+
+    mode = forms.ChoiceField(
+        label="Runs automatically", choices=Mode.choices, widget=UnfoldAdminSelectWidget
+    )
+    every_minutes = forms.IntegerField(
+        label="Interval in minutes",
+        min_value=1,
+        max_value=MAX_MINUTES,
+        widget=UnfoldAdminIntegerFieldWidget,
+    )
+    reason = reason_field()
+
+
 ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 STOP = dialog("Stop this run?", "What it wrote is intact. The next run continues.", "Stop it")
 
@@ -317,6 +353,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
         return {
             "jobs": job_statuses(),
             "may_operate": self.has_operate_permission(request),
+            "may_plan": request.user.has_perm(MAY_PLAN),
             "lake": settings.ENVIRONMENT.lake,
         }
 
@@ -325,10 +362,17 @@ class PipelineRunAdmin(LivePage, base.BigList):
         return shown(row)
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the URL of each job's form."""
-        view = self.admin_site.admin_view(self.start)
-        own = path("start/<slug:job>/", view, name="delivery_pipelinerun_start")
-        return [own, *super().get_urls()]
+        """Add the URLs of each job's forms."""
+        views = {"start": self.start, "schedule": self.schedule}
+        own = [
+            path(
+                f"{name}/<slug:job>/",
+                self.admin_site.admin_view(view),
+                name=f"delivery_pipelinerun_{name}",
+            )
+            for name, view in views.items()
+        ]
+        return [*own, *super().get_urls()]
 
     def start(self, request: HttpRequest, job: str) -> HttpResponse:
         """Show the form of a job, start the run and redirect to its page."""
@@ -338,25 +382,56 @@ class PipelineRunAdmin(LivePage, base.BigList):
             raise Http404("There is no such job.")
         data = request.POST if request.method == "POST" else None
         form = JobForm(known, data, request.GET.dict(), _options_of(request.GET.get("again"), job))
-        refused = ""
-        if request.method == "POST" and form.is_valid():
-            principal = Principal(base.actor(request), form.cleaned_data["reason"])
-            try:
-                run = pipeline_runs.ask(job, form.options(), principal, now=clock.now())
-            except BrokerError as error:
-                refused = error.detail
-            else:
-                pipeline_runs.wake_up()
-                return redirect(self.page_of(run.pk))
-        context = self.admin_site.each_context(request) | {
-            "title": f"Start {known.title.lower()}",
-            "opts": self.opts,
-            "job": known,
-            "form": form,
-            "refused": refused,
-            "is_installed": pipeline_runs.is_installed(),
+
+        def ask(principal: Principal) -> str:
+            run = pipeline_runs.ask(job, form.options(), principal, now=clock.now())
+            pipeline_runs.wake_up()
+            return self.page_of(run.pk)
+
+        words = f"Start {known.title.lower()}"
+        more = {"icon": "play_arrow", "is_installed": pipeline_runs.is_installed()}
+        return self._answer(request, known, form, ask, more | {"title": words, "button": words})
+
+    def schedule(self, request: HttpRequest, job: str) -> HttpResponse:
+        """Show the schedule of a job, change it and redirect to the jobs."""
+        base.require(bool(request.user.has_perm(MAY_PLAN)))
+        row = PipelineSchedule.objects.filter(pk=job).first()
+        if row is None or job not in JOBS:
+            raise Http404("There is no such schedule.")
+        data = request.POST if request.method == "POST" else None
+        form = Rhythm(data, initial={"mode": row.mode, "every_minutes": row.every_minutes})
+
+        def plan(principal: Principal) -> str:
+            values = form.cleaned_data
+            pipeline_runs.plan(job, values["mode"], values["every_minutes"], principal)
+            messages.success(request, "The schedule is changed.")
+            return reverse("admin:delivery_pipelinerun_changelist")
+
+        more = {
+            "title": f"Schedule of {JOBS[job].title.lower()}",
+            "hint": "Each run starts its own Spark: a minute of two cores, and 1 GB of memory.",
+            "icon": "schedule",
+            "button": "Change the schedule",
+            "is_installed": True,
         }
-        return TemplateResponse(request, "delivery/start.html", context)
+        return self._answer(request, JOBS[job], form, plan, more)
+
+    def _answer(
+        self,
+        request: HttpRequest,
+        job: Job,
+        form: Any,
+        step: Callable[[Principal], str],
+        context: dict[str, Any],
+    ) -> HttpResponse:
+        """Run the step for a valid form and redirect to its page, else show the form."""
+        if request.method == "POST" and form.is_valid():
+            try:
+                return redirect(step(Principal(base.actor(request), form.cleaned_data["reason"])))
+            except BrokerError as error:
+                context["refused"] = error.detail
+        page = self.admin_site.each_context(request) | {"opts": self.opts, "job": job, "form": form}
+        return TemplateResponse(request, "delivery/start.html", page | context)
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
         """Find the runs of a job."""
@@ -452,91 +527,3 @@ def _options_of(number: str | None, job: str) -> dict[str, Any]:
         return {}
     run = PipelineRun.objects.filter(pk=number, job=job).defer("log").first()
     return dict(run.options) if run else {}
-
-
-Mode = PipelineSchedule.Mode
-MAX_MINUTES = 366 * 24 * 60
-"""Maximum interval in minutes."""
-
-
-class Rhythm(base.ReasonForm):
-    """The interval of a job."""
-
-    field_order = ("mode", "every_minutes", "reason")
-    mode = forms.ChoiceField(
-        label="Runs automatically", choices=Mode.choices, widget=UnfoldAdminSelectWidget
-    )
-    every_minutes = forms.IntegerField(
-        label="Interval in minutes",
-        min_value=1,
-        max_value=MAX_MINUTES,
-        widget=UnfoldAdminIntegerFieldWidget,
-    )
-
-    def __init__(
-        self, request: HttpRequest, object_id: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        super().__init__(request, object_id, *args, **kwargs)
-        row = PipelineSchedule.objects.filter(pk=object_id).first()
-        if row is not None:
-            self.initial |= {"mode": row.mode, "every_minutes": row.every_minutes}
-
-
-@admin.register(PipelineSchedule)
-class PipelineScheduleAdmin(base.ReadOnly):
-    """Schedules of pipeline jobs."""
-
-    list_display = ("job", "state_now", "every", "last", "next_run")
-    ordering = ("job",)
-    sortable_by = ()
-    fields = (("job", "state_now"), ("every", "mode"), ("last", "next_run"))
-    readonly_fields = ("state_now", "every", "last", "next_run")
-    actions_detail = ("see_audit", "plan")
-
-    def audit_target(self, obj: PipelineSchedule) -> str:
-        """Its name in the audit log."""
-        return pipeline_runs.target(obj.job)
-
-    @action(
-        description="Change the schedule",
-        icon="schedule",
-        permissions=["operate"],
-        dialog=dialog(
-            "Change the schedule",
-            "Each run starts its own Spark: about a minute of two cores, and 1 GB of memory.",
-            "Change the schedule",
-            Rhythm,
-        ),
-    )
-    def plan(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Change when the job runs."""
-        values = form.cleaned_data
-        principal = Principal(base.actor(request), values["reason"])
-        with base.telling(request, "The schedule is changed."):
-            pipeline_runs.plan(object_id, values["mode"], values["every_minutes"], principal)
-        return base.leave_dialog(self.page_of(object_id))
-
-    @display(description="Runs automatically")
-    def state_now(self, row: PipelineSchedule) -> str:
-        """Whether it is enabled, and why."""
-        if is_on(row):
-            return base.label("on", "good")
-        return base.label("waits for a lake" if row.mode == Mode.LAKE else "off")
-
-    @display(description="Every")
-    def every(self, row: PipelineSchedule) -> str:
-        """Its interval."""
-        return period(row.every_minutes)
-
-    @display(description="Last requested")
-    def last(self, row: PipelineSchedule) -> str:
-        """When the scheduler last requested a run."""
-        return base.instant(row.last_at, exact=False)
-
-    @display(description="Next")
-    def next_run(self, row: PipelineSchedule) -> str:
-        """When the scheduler requests the next run."""
-        if not is_on(row):
-            return base.NONE
-        at = pipeline_runs.next_at(row)
-        return base.instant(at, exact=False) if at else "within a minute"

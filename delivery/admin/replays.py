@@ -15,6 +15,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.text import capfirst
 from unfold.enums import ActionVariant
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
@@ -25,15 +26,16 @@ from unfold.widgets import (
 from channels_app.admin import base, filters
 from channels_app.admin.base import RowActions, WithPageContext, action, dialog, display
 from channels_app.core import ids, times
-from channels_app.core.errors import BrokerError
+from channels_app.core.errors import BrokerError, Invalid
 from channels_app.database import clock
 from channels_app.models import Channel, Consumer
 from delivery import replay
 from delivery.core.lifecycle import FINISHED, DeliveryState
-from delivery.core.outcome import Outcome
 from delivery.core.principal import Principal
 from delivery.models import Delivery, Replay
-from delivery.replay import HIGHEST_STATUS, LOWEST_STATUS, Count, ReplayFilter
+from delivery.replay import Count, ReplayFilter
+from delivery.serializers.filters import ReplayPageSerializer
+from delivery.serializers.requests import HIGHEST_RATE, LOWEST_RATE
 
 
 class Step(Protocol):
@@ -199,7 +201,7 @@ class ReplayAdmin(LivePage, base.BigList):
             f"{row.replayed_count:,} of {row.matched_count:,} are queued again",
             row.replayed_count,
             # The matched count was taken at the creation; more may match since.
-            max(row.matched_count, row.replayed_count, 1),
+            max(row.total_count, 1),
             "Queued again",
             facts=()
             if row.state == State.RUNNING
@@ -209,7 +211,7 @@ class ReplayAdmin(LivePage, base.BigList):
                 ("Skipped", left),
             ),
             hint=hint,
-            links=tuple(_links(replay.shown(row.filter))),
+            links=tuple(_links(row.conditions)),
         )
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
@@ -254,7 +256,7 @@ class ReplayAdmin(LivePage, base.BigList):
     @display(description="Filter")
     def asked(self, row: Replay) -> str:
         """Its filter."""
-        return base.mono(json.dumps(replay.shown(row.filter), ensure_ascii=False))
+        return base.mono(json.dumps(row.conditions, ensure_ascii=False))
 
 
 def _links(wanted: dict[str, Any]) -> list[tuple[str, str]]:
@@ -272,14 +274,7 @@ def _links(wanted: dict[str, Any]) -> list[tuple[str, str]]:
     return [(title, f"{place}&state={state}") for state, title in titles.items()]
 
 
-SLOWEST, FASTEST = 0.001, 10_000.0
-ANY = ("", "Any")
-
-
-def instant_field(label: str) -> forms.CharField:
-    """Return a field for an instant in the API's format."""
-    widget = UnfoldAdminTextInputWidget({"placeholder": "2026-01-31T08:00:00Z"})
-    return forms.CharField(label=label, required=False, widget=widget)
+QUERY = ReplayPageSerializer()
 
 
 class Wanted(forms.Form):
@@ -295,26 +290,6 @@ class Wanted(forms.Form):
         empty_label="Any",
         help_text="Lists the channel's consumers after you count.",
     )
-    state = forms.ChoiceField(
-        choices=[(state.value, state.value.capitalize()) for state in sorted(FINISHED)],
-        widget=UnfoldAdminSelectWidget,
-    )
-    outcome = forms.ChoiceField(
-        label="Last outcome",
-        choices=[ANY, *((outcome.value, outcome.value.replace("_", " ")) for outcome in Outcome)],
-        required=False,
-        widget=UnfoldAdminSelectWidget,
-    )
-    status = forms.IntegerField(
-        label="Status code",
-        required=False,
-        min_value=LOWEST_STATUS,
-        max_value=HIGHEST_STATUS,
-        widget=UnfoldAdminIntegerFieldWidget({"placeholder": "503"}),
-    )
-    event_type = forms.CharField(required=False, widget=UnfoldAdminTextInputWidget)
-    begins = instant_field("Accepted from")
-    ends = instant_field("Accepted before")
 
     def __init__(self, data: Any) -> None:
         super().__init__(data)
@@ -323,22 +298,31 @@ class Wanted(forms.Form):
             theirs = Consumer.objects.filter(channel_id=channel)
             self.fields["consumer"].queryset = theirs.order_by("client_id")  # type: ignore[attr-defined]  # of rows
             self.fields["consumer"].help_text = ""
+        for name, described in QUERY.fields.items():
+            self.fields[name] = _field(described)
+
+    def clean(self) -> None:
+        """Check the filter as the API does."""
+        try:
+            self._values = QUERY.read(QUERY.given(self.cleaned_data))
+        except Invalid as bad:
+            for fault in bad.faults:
+                self.add_error(fault.field, fault.detail)
 
     def wanted(self) -> ReplayFilter:
-        """Return the filter. Raises Invalid."""
-        values = self.cleaned_data
-        consumer = values["consumer"]
-        form = {
-            "channel": values["channel"].slug,
-            "consumer": consumer.client_id if consumer else None,
-            "states": [values["state"]],
-            "outcomes": [values["outcome"]] if values["outcome"] else None,
-            "status_codes": [values["status"]] if values["status"] else None,
-            "event_types": [values["event_type"]] if values["event_type"] else None,
-            "from": values["begins"] or None,
-            "to": values["ends"] or None,
-        }
-        return replay.parse(form)
+        """Return the filter."""
+        channel, consumer = self.cleaned_data["channel"], self.cleaned_data["consumer"]
+        found = ReplayFilter.of(self._values)
+        return found.within(channel.slug, consumer.client_id if consumer else "")
+
+
+def _field(described: Any) -> forms.Field:
+    widget: forms.Widget = UnfoldAdminTextInputWidget()
+    if words := getattr(described, "choices", ()):
+        choices = [] if described.has_default else [("", "Any")]
+        choices += [(word, capfirst(word.replace("_", " "))) for word in words]
+        widget = UnfoldAdminSelectWidget(choices=choices)
+    return forms.CharField(required=False, help_text=described.help_text or "", widget=widget)
 
 
 class How(forms.Form):
@@ -347,8 +331,8 @@ class How(forms.Form):
     rate_per_second = forms.FloatField(
         label="Maximum per second",
         required=False,
-        min_value=SLOWEST,
-        max_value=FASTEST,
+        min_value=LOWEST_RATE,
+        max_value=HIGHEST_RATE,
         widget=UnfoldAdminIntegerFieldWidget,
         help_text="Empty: as fast as the consumer takes them.",
     )
@@ -440,5 +424,5 @@ def _given(request: HttpRequest) -> dict[str, str]:
             given["channel"], given["consumer"] = map(str, rows[0])
     if first := filters.first_id(given.get("since")):
         since = datetime.fromtimestamp(ids.created_ms(first) / 1000, tz=clock.now().tzinfo)
-        given.setdefault("begins", times.text(since))
+        given.setdefault("from", times.text(since))
     return given

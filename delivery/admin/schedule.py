@@ -33,8 +33,9 @@ from channels_app.core.recurrence import Timetable
 from channels_app.database import clock
 from channels_app.models import Schedule
 from channels_app.registry import schedules, viewing
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.resource import WriteResult
 from channels_app.registry.schedules import Order, Owner
+from channels_app.serializers.schedules import SHOWN, ScheduleSerializer, ScheduleSummarySerializer
 from delivery.maintenance.recurring import run_now
 
 MAX_SHOWN = 64 * 1024
@@ -44,7 +45,7 @@ MAX_SHOWN = 64 * 1024
 class ScheduleForm(ReasonedForm):
     """A schedule, with its body as text."""
 
-    known = recurrence.FIELDS
+    serializer = ScheduleSerializer
     body = forms.CharField(
         required=False,
         strip=False,
@@ -141,7 +142,7 @@ def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:
     if not (values["cron"] or values["every_ms"]):
         return {"hint": "Enter a cron expression, or an interval in milliseconds."}
     try:
-        read = recurrence.clean("preview", values)
+        read = ScheduleSerializer().read(values)
         table = Timetable(
             cron=read["cron"] or "",
             every_ms=read["every_ms"],
@@ -150,7 +151,7 @@ def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:
             start_at=read["start_at"],
             end_at=read["end_at"],
         )
-        ahead = table.upcoming(now, recurring.SHOWN)
+        ahead = table.upcoming(now, SHOWN)
     except Invalid as bad:
         return {"faults": bad.faults}
     return {"words": table.words(), "ahead": in_zone(table, ahead)}
@@ -377,8 +378,9 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
 
 
 def _shown(schedule: Schedule) -> dict[str, Any]:
-    shown, table = recurring.representation(schedule, clock.now()), schedule.timetable
-    ahead = table.upcoming(clock.now(), len(shown["next"]))
+    now, table = clock.now(), schedule.timetable
+    shown = ScheduleSummarySerializer(schedule, context={"now": now}).data
+    ahead = table.upcoming(now, len(shown["next"]))
     lines = [
         line
         | {

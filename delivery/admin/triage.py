@@ -6,18 +6,17 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import admin
+from django.core.paginator import Paginator
 from django.db.models import Sum
 from django.http import HttpRequest
 from django.urls import reverse
 
-from channels_app.admin import base, pages
-from channels_app.admin.base import display
+from channels_app.admin import pages
 from channels_app.models import Channel, Consumer
 from delivery.models import DeadCluster, Delivery, PipelineRun
 
 SHOWN = 50
-"""Groups on the page; the list has all of them."""
+"""Groups on a page."""
 TONE = {
     DeadCluster.Kind.REPLAY: "good",
     DeadCluster.Kind.FIX: "wait",
@@ -68,72 +67,19 @@ class Line:
         return self.cluster.consumer_count - len(self.parts)
 
 
-@admin.register(DeadCluster)
-class DeadClusterAdmin(base.ReadOnly):
-    """All groups of the last run, most urgent first."""
-
-    list_display = ("place", "ended", "host", "dead_count", "what_to_do", "began", "last_seen")
-    ordering = ("place",)
-    sortable_by = ()
-    readonly_fields = ("ended", "what_to_do", "began", "first_seen", "last_seen")
-
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Omit the response, which may repeat the request, for users who may not see bodies."""
-        may_see = request.user.has_perm("channels_app.view_message")
-        shape = ("shape",) if may_see and obj and not _sensitive([obj]) else ()
-        return (
-            ("place", "ended"),
-            ("host", "what_to_do"),
-            *shape,
-            ("dead_count", "archived_count"),
-            ("expired_count", "consumer_count"),
-            ("began", "first_seen"),
-            ("last_seen", "signature"),
-            "story",
-            "advice",
-        )
-
-    @display(description="Ended")
-    def ended(self, cluster: DeadCluster) -> str:
-        """Outcome and status."""
-        if not cluster.signature:
-            return "all other clusters together"
-        code = f" ({cluster.status_code})" if cluster.status_code else ""
-        return f"{cluster.outcome.replace('_', ' ') or 'unknown'}{code}"
-
-    @display(description="What to do")
-    def what_to_do(self, cluster: DeadCluster) -> str:
-        """The advised action in a word."""
-        return _label(cluster) if cluster.kind else base.NONE
-
-    @display(description="Failing since")
-    def began(self, cluster: DeadCluster) -> str:
-        """Its first failed attempt."""
-        return base.instant(cluster.began_at, exact=False)
-
-    @display(description="First died")
-    def first_seen(self, cluster: DeadCluster) -> str:
-        """When its first delivery died."""
-        return base.instant(cluster.first_seen_at, exact=False)
-
-    @display(description="Last died")
-    def last_seen(self, cluster: DeadCluster) -> str:
-        """When its last delivery died."""
-        return base.instant(cluster.last_seen_at, exact=False)
-
-
 @pages.page("triage", permission="delivery.view_deadcluster", template="delivery/triage.html")
 def context(request: HttpRequest) -> dict[str, Any]:
     """Show the groups with their onset, and the possible actions."""
     known = DeadCluster.objects.exclude(signature="")
-    clusters = list(known.order_by("place")[:SHOWN])
+    page = Paginator(known.order_by("place"), SHOWN).get_page(request.GET.get("page"))
     runs = PipelineRun.objects.filter(job="triage", state=PipelineRun.State.FINISHED)
     run = runs.order_by("-id").first()
     return {
         "title": "Triage",
-        "lines": lines(clusters),
+        "lines": lines(page),
+        "page": page,
         "dead": DeadCluster.objects.aggregate(total=Sum("dead_count"))["total"] or 0,
-        "kinds": known.count(),
+        "kinds": page.paginator.count,
         "rest": DeadCluster.objects.filter(signature="").first(),
         "run": run,
         "since": _instant(run.result.get("since")) if run else None,
@@ -185,7 +131,7 @@ def _parts(cluster: DeadCluster, consumers: dict[int, Consumer]) -> Iterator[Par
     chosen = {
         "state": "dead",
         "outcome": cluster.outcome,
-        **({"status": cluster.status_code} if cluster.status_code else {}),
+        **({"status_code": cluster.status_code} if cluster.status_code else {}),
     }
     for part in cluster.consumers:
         consumer = consumers.get(part["consumer"])
@@ -193,7 +139,7 @@ def _parts(cluster: DeadCluster, consumers: dict[int, Consumer]) -> Iterator[Par
         may = consumer is not None and consumer.state != Consumer.State.RETIRED
         replay = ""
         if may and part["sendable"]:
-            when = {"begins": part["begins"], "ends": part["ends"]}
+            when = {"from": part["begins"], "to": part["ends"]}
             replay = f"{reverse('admin:delivery_delivery_matching')}?{urlencode(here | when)}"
         yield Part(
             part["name"],
@@ -203,11 +149,6 @@ def _parts(cluster: DeadCluster, consumers: dict[int, Consumer]) -> Iterator[Par
             replay,
             f"{reverse('admin:delivery_delivery_changelist')}?{urlencode(here)}",
         )
-
-
-def _label(cluster: DeadCluster) -> str:
-    kind = DeadCluster.Kind(cluster.kind)
-    return base.label(str(kind.label), TONE[kind])
 
 
 def _instant(text: str | None) -> datetime | None:

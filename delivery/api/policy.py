@@ -76,6 +76,7 @@ def delivery_of(caller: Caller, text: str) -> Delivery:
         or not caller.tenant.owns(row.consumer.team_id)
     ):
         raise NotFound("unknown_delivery", "There is no such delivery.")
+    row.consumer.channel = row.channel  # without a query
     return row
 
 

@@ -3,6 +3,7 @@
 The callers are views/leases.py, and broker_site/fast_path.py in front of it.
 """
 
+import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,15 +12,16 @@ from channels_app.api.authentication import Caller
 from channels_app.api.base import read_object
 from channels_app.api.fast_path import Response
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
-from channels_app.core import times
+from channels_app.core import ids, times
 from channels_app.core.errors import Conflict, Invalid
 from channels_app.database import clock
 from channels_app.registry.cache import ConsumerConfig
-from delivery.api import bodies, policy, shapes
+from delivery.api import bodies, policy
 from delivery.core.leases import Lease
 from delivery.core.outcome import Outcome
 from delivery.pull import leasing, receiving
 from delivery.pull.receiving import Deliver, ReceivedMessage, ReceiveRequest
+from delivery.serializers.base import url
 
 SCOPES = ("receive",)
 MAX_MESSAGES = 10
@@ -56,7 +58,7 @@ def receive(
     then.
     """
     view = consumer_of(caller, channel, client_id)
-    asked = bodies.cleaned(read_object(caller, meta, read, optional=True), bodies.RECEIVE)
+    asked = bodies.RECEIVE.read(read_object(caller, meta, read, optional=True))
     receive_request = request_of(caller, asked)
     messages = receiving.receive_ignoring_outage(
         view,
@@ -101,10 +103,46 @@ def _received(
 ) -> dict[str, Any]:
     return {
         "messages": [
-            shapes.received_message(one, view, settled=receive_request.settled) for one in messages
+            received_message(one, view, settled=receive_request.settled) for one in messages
         ],
         "now": times.text(clock.now()),
     }
+
+
+def received_message(
+    one: ReceivedMessage, view: ConsumerConfig, *, settled: bool
+) -> dict[str, Any]:
+    """Represent a received message; without a lease if it is settled on receipt.
+
+    By hand, because it is on the path of every delivery to a pull consumer.
+    """
+    row, payload = one.row, one.payload
+    message = ids.to_public(ids.MESSAGE, row.message_id)
+    return {
+        "id": message,
+        "delivery_id": ids.to_public(ids.DELIVERY, row.id),
+        "lease": None if settled else one.token,
+        "lease_expires_at": None if settled else times.text(row.lease_until),
+        "attempt": row.tries,
+        "max_attempts": view.retry_for(row.event_type).max_attempts,
+        "event_type": row.event_type,
+        "priority": row.priority,
+        "ordering_key": row.ordering_key,
+        "replay": row.replayed,
+        "accepted_at": times.text(row.accepted_at),
+        "content_type": payload.content_type,
+        "headers": payload.headers,
+        **_body(payload.body, message),
+    }
+
+
+def _body(body: bytes | None, message: str) -> dict[str, str]:
+    if body is None:
+        return {"body_url": url(f"messages/{message}/body")}
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
 
 
 def _deferring(
@@ -129,7 +167,7 @@ def _deferring(
 
 def acknowledge(caller: Caller, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
     """Acknowledge the body's leases; returns each one's result. Raises ApiProblem and Invalid."""
-    asked = bodies.cleaned(read_object(caller, meta, read), bodies.ACK)
+    asked = bodies.ACK.read(read_object(caller, meta, read))
     return ended(caller, asked, Outcome.DELIVERED)
 
 

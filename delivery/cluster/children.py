@@ -1,18 +1,25 @@
 """Define how the broker's own processes are started: the web server and the worker cluster."""
 
 import errno
+import gc
 import os
+import runpy
 import socket
 import sys
 import uuid
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Self
+from typing import Any, Self
 
 from django.conf import settings
-from django.db import connection
+from django.core.management import execute_from_command_line
+from django.db import connections
+from setproctitle import setproctitle
 
 from channels_app.conf import conf as site
+from channels_app.database.raw import dialect
+from channels_app.garbage import freeze_loaded_objects
 from delivery.cluster.web_watch import WebWatch
 from delivery.conf import conf
 from delivery.processes import registration
@@ -21,6 +28,12 @@ from delivery.processes.control import MAX_PAUSE_S, Child
 DEFAULT_PORT = 8000
 CONNECTIONS = 1024
 """Connections of each web process, besides those of waiting receivers."""
+
+
+MODULES = ("delivery.cluster.qcluster",)
+"""What every child but the web server needs."""
+WEB_MODULES = ("granian.cli", "broker_site.urls", "broker_site.sqs", "broker_site.fast_path")
+"""What `broker_site.web` loads. That module itself starts threads, after the last fork."""
 
 
 class Unusable(Exception):
@@ -84,9 +97,21 @@ class Bind:
                 raise Unusable(f"Cannot listen on {self}: {error.strerror}.") from None
 
 
-def ours(*words: str) -> tuple[str, ...]:
-    """Return one of this project's commands, independent of the working directory."""
-    return (sys.executable, str(settings.BASE_DIR / "manage.py"), *words)
+def ours(*words: str, **options: Any) -> Child:
+    """Return a child that runs one of this project's commands; ``options`` are fields of Child."""
+    program = str(settings.BASE_DIR / "manage.py")
+    command = (sys.executable, program, *words)
+
+    def body() -> None:
+        setproctitle(" ".join(command))  # a fork has the supervisor's title
+        execute_from_command_line([program, *words])
+
+    return Child(
+        name=words[0],
+        command=command,
+        body=body,
+        **options,
+    )
 
 
 def web(bind: Bind) -> Child:
@@ -102,14 +127,15 @@ def web(bind: Bind) -> Child:
         # Its warnings are about the number of threads; the access log is off by default.
         "--log-level": "error",
     }
-    flat = [part for option in options.items() for part in option]
+    words = (
+        *(part for option in options.items() for part in option),
+        # A crashed worker process is replaced while the others continue to answer.
+        *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
+    )
     return Child(
         name="web",
-        command=(
-            *(sys.executable, "-m", "granian", *flat),
-            # A crashed worker process is replaced while the others continue to answer.
-            *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
-        ),
+        command=(sys.executable, "-m", "granian", *words),
+        body=lambda: _serve(words),
         is_alive=WebWatch(),
         longest_pause_s=_longest_pause_s(),
     )
@@ -122,9 +148,8 @@ def grpc(bind: Bind) -> Child:
     """
     if find_spec("grpc") is None or find_spec("google.protobuf") is None:
         raise Unusable("HOOKSTATION_GRPC_ADDRESS is set: install the extra hookstation[grpc].")
-    return Child(
-        name="grpc",
-        command=ours("grpc", "--bind", bind.url.removeprefix("http://")),
+    return ours(
+        *("grpc", "--bind", bind.url.removeprefix("http://")),
         longest_pause_s=_longest_pause_s(),
     )
 
@@ -136,12 +161,29 @@ def worker() -> Child:
     their deliveries at once.
     """
     name = uuid.uuid4().hex
-    return Child(
-        name="worker",
-        command=ours("worker", "--cluster", name),
+    return ours(
+        *("worker", "--cluster", name),
         is_alive=registration.Watch(name, conf().pumps),
         longest_pause_s=_longest_pause_s(),
     )
+
+
+def preload(*, web: bool) -> None:
+    """Load what the children need, before they fork.
+
+    Loading takes most of a start, and each process would do it for itself.
+    """
+    gc.disable()  # loading creates hardly any garbage
+    for name in (*MODULES, *(WEB_MODULES if web else ())):
+        import_module(name)
+    connections.close_all()
+    freeze_loaded_objects()
+
+
+def _serve(words: tuple[str, ...]) -> None:
+    """Do what ``python -m granian`` does with these options."""
+    sys.argv = ["granian", *words]
+    runpy.run_module("granian", run_name="__main__")
 
 
 def _longest_pause_s() -> float:
@@ -152,14 +194,15 @@ def _longest_pause_s() -> float:
 def web_workers() -> int:
     """Return the number of web processes: the setting, or by database and cores.
 
-    SQLite has one writer, and a second process would only wait for it. Otherwise half of the cores,
-    since pumps and database need the others, and at least two. One process would save CPU, because
-    requests share commits within a process, but producers would wait for people's pages.
+    An embedded database has one writer, for which a second process would only wait. Otherwise half
+    of the cores, since pumps and database need the others, and at least two. One process would save
+    CPU, because requests share commits within a process, but producers would wait for people's
+    pages.
     """
     chosen: int = settings.ENVIRONMENT.web_workers
     if chosen:
         return chosen
-    if connection.vendor == "sqlite":
+    if dialect.is_embedded:
         return 1
     return max(2, len(os.sched_getaffinity(0)) // 2)
 
@@ -169,10 +212,10 @@ def web_threads() -> int:
 
     A request that waits for a commit holds a thread, and requests that wait together share the
     commit: 32 threads accept a tenth more messages than 16. Each thread may open a connection to
-    the database; servers allow about 150. SQLite's one writer can use half as many threads.
+    the database; servers allow about 150. A single writer can use half as many threads.
     """
     chosen: int = settings.ENVIRONMENT.web_threads
-    return chosen or max(8, (32 if connection.vendor == "sqlite" else 64) // web_workers())
+    return chosen or max(8, (32 if dialect.is_embedded else 64) // web_workers())
 
 
 def long_polls() -> int:

@@ -1,6 +1,6 @@
 """Replace a web process that hangs, for instance in C code.
 
-Each web process touches a file once a second. The supervisor checks these files and kills a process
+Each web process touches a file once a second. The prober checks these files and kills a process
 whose file does not change; the web server then starts a replacement. A thread touches the file: it
 stops when nothing else in the process can run either. A loop in Python code lets the thread run and
 is not detected. A process that a signal stopped is killed sooner (supervisor.py).
@@ -19,13 +19,13 @@ from pathlib import Path
 
 from django.conf import settings
 
-from delivery.processes.control import runs
+from delivery.processes.control import parent, runs
 
 logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 MAX_CHECKS = 10
-"""Checks in a row, 3 s apart (Supervisor's ``pulse_s``), that find a file unchanged. Checks are
+"""Checks in a row, 3 s apart (Supervisor's ``probe_s``), that find a file unchanged. Checks are
 counted instead of seconds, so that a suspended host or a changed clock kills no process."""
 MAX_SILENT_CHECKS = 40
 """Checks in a row that find no process of the web server touching its file: the server is replaced.
@@ -36,7 +36,7 @@ GONE_S = 86_400.0
 """A host whose files were not touched for this long is gone. If it was only suspended, its
 processes create the folder again."""
 MARK = "supervisor"
-"""The supervisor's own file, which shows that files can be written and what the time is there."""
+"""The prober's own file, which shows that files can be written and what the time is there."""
 
 
 def folder() -> Path:
@@ -65,9 +65,10 @@ def _beat() -> None:
 
 
 class WebWatch:
-    """Called by the supervisor every few seconds; kills single processes, never all of them."""
+    """Called by the prober every few seconds; kills single processes, never all of them."""
 
     def __init__(self) -> None:
+        self._supervisor = os.getpid()  # it creates this object, the prober calls it
         self._seen: dict[Path, tuple[int, int]] = {}
         """By file: when it was last touched, and how many checks ago that was first seen."""
         self._has_cleared = False
@@ -85,7 +86,7 @@ class WebWatch:
             if (numbers := _numbers(path)) is None:
                 continue
             group, pid = numbers
-            if not _is_ours(group, pid):
+            if not _is_child_of(self._supervisor, group, pid):
                 if not runs(pid):
                     _forget(path)
                 continue
@@ -147,16 +148,9 @@ def _forget(path: Path) -> None:
         path.unlink()
 
 
-def _is_ours(group: int, pid: int) -> bool:
-    """Whether the process belongs to a web server that this process started."""
+def _is_child_of(supervisor: int, group: int, pid: int) -> bool:
+    """Whether the process belongs to a web server that the supervisor started."""
     try:
-        return os.getpgid(pid) == group and _parent(group) == os.getpid()
+        return os.getpgid(pid) == group and parent(group) == supervisor
     except OSError:
         return False
-
-
-def _parent(pid: int) -> int:
-    """Process id of the parent. Raises OSError when there is no such process."""
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    # The command's name, in parentheses, may contain any character.
-    return int(stat.rpartition(")")[2].split()[1])

@@ -218,15 +218,27 @@ LABELS: Mapping[DeliveryState, StateLabel] = {
 """In the order in which pages list them."""
 
 
+RETRIES: Mapping[DeliveryState, str] = {
+    _S.QUEUED: "Retry-Delivery",
+    _S.IN_FLIGHT: "Retry-In-flight",
+}
+"""Names of these states after an earlier attempt."""
+SHOWN_STATES = [
+    name for state in LABELS for name in (LABELS[state].name, RETRIES.get(state)) if name
+]
+"""All names of states for people and the API (S0-17)."""
+
+
 def shown_state(state: DeliveryState, failure_count: int, attempt_count: int) -> str:
     """Return the state's name for people and the API (S0-17), where retries have their own."""
-    earlier_attempts = attempt_count - (state is _S.IN_FLIGHT)
-    if failure_count > 0 or earlier_attempts > 0:
-        if state is _S.QUEUED:
-            return "Retry-Delivery"
-        if state is _S.IN_FLIGHT:
-            return "Retry-In-flight"
+    if state in RETRIES and (failure_count > 0 or attempt_count > attempts_at_first(state)):
+        return RETRIES[state]
     return LABELS[state].name
+
+
+def attempts_at_first(state: DeliveryState) -> int:
+    """Return the attempt count of a delivery that is in this state for the first time."""
+    return int(state is _S.IN_FLIGHT)
 
 
 def tone(state: DeliveryState, failure_count: int) -> str:

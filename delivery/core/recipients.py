@@ -119,18 +119,14 @@ class Consumer(Protocol):
     def id(self) -> int: ...
     @property
     def halted(self) -> bool: ...
-    def wants(self, event_type: str, /) -> bool: ...
 
 
 class Channel(Protocol):
     """The part of a channel that the choice needs."""
 
     @property
-    def id(self) -> int: ...
-    @property
     def kind(self) -> str: ...
-    @property
-    def consumers(self) -> Sequence[Consumer]: ...
+    def wanting(self, event_type: str, /) -> Sequence[Consumer]: ...
 
 
 class Recipients:
@@ -144,13 +140,13 @@ class Recipients:
 
     def __init__(
         self,
-        channels: Iterable[Channel],
+        channels: Mapping[int, Channel],
         unfinished: Callable[[Collection[int]], Mapping[int, int]],
         resting: Callable[[Collection[int]], Collection[int]],
     ) -> None:
-        self._channels = {channel.id: channel for channel in channels}
+        self._channels = channels
         self._unfinished, self._resting = unfinished, resting
-        self._recipients: dict[tuple[int, str], list[Consumer]] = {}
+        self._recipients: dict[tuple[int, str], Sequence[Consumer]] = {}
         self._ids: dict[tuple[int, str], list[int]] = {}
         self._open: dict[int, int] = {}
         self._avoided: set[int] = set()
@@ -160,14 +156,14 @@ class Recipients:
         kind = channel_id, event_type
         channel = self._channels.get(channel_id)
         if kind not in self._recipients:
-            found = [it for it in (channel.consumers if channel else ()) if it.wants(event_type)]
+            found = channel.wanting(event_type) if channel else ()
             self._recipients[kind] = found
             self._ids[kind] = [consumer.id for consumer in found]
         if channel is None or channel.kind != QUEUE or not self._ids[kind]:
             return self._ids[kind]
         return [self._one(self._recipients[kind], self._ids[kind], ordering_key)]
 
-    def _one(self, wanting: list[Consumer], ids: list[int], ordering_key: str) -> int:
+    def _one(self, wanting: Sequence[Consumer], ids: list[int], ordering_key: str) -> int:
         if ordering_key:
             owner = owning_consumer(_number(ordering_key), ids)
             assert owner is not None

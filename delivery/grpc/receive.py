@@ -19,9 +19,8 @@ from channels_app.api.authentication import Caller
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.core import ids
 from channels_app.core.errors import Invalid
-from channels_app.core.fields import Field
 from channels_app.registry.cache import ConsumerConfig
-from delivery.api import bodies, pull, shapes
+from delivery.api import bodies, pull
 from delivery.core.outcome import Outcome
 from delivery.grpc.hookstation_pb2 import (
     Delivery,
@@ -33,9 +32,15 @@ from delivery.grpc.hookstation_pb2 import (
     Subscription,
 )
 from delivery.grpc.threads import Threads
-from delivery.pull import leasing, receiving
+from delivery.pull import receiving
 from delivery.pull.receiving import Deliver, ReceivedMessage
 from delivery.pull.receiving import ReceiveRequest as Claim
+from delivery.serializers.base import RequestSerializer, url
+from delivery.serializers.pull import (
+    LeaseExtensionOptions,
+    LeaseReleaseOptions,
+    NegativeAcknowledgementOptions,
+)
 
 MAX_CREDITS = 10_000
 """Credits that a client may have left."""
@@ -57,7 +62,6 @@ MAX_INLINE_BYTES = 3 * 1024 * 1024
 """The client fetches a larger body by its URL."""
 WAIT_S = 20.0
 """Seconds that a claim waits for messages; then the caller is authenticated again."""
-BROKEN = "The stream broke while the message was sent."
 Write = Callable[[bytes], Awaitable[None]]
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -108,7 +112,7 @@ class Worker:
         }
         if at.HasField("lease_s"):
             asked["lease_s"] = at.lease_s
-        claim = pull.request_of(caller, bodies.cleaned(asked, bodies.RECEIVE))
+        claim = pull.request_of(caller, bodies.RECEIVE.read(asked))
         return caller, view, claim._replace(most=most)
 
 
@@ -208,7 +212,9 @@ class ReceiveStream:
                 is_announced = True
             elif chunk := self._next_chunk():
                 self._credits -= len(chunk.messages)
-                await self._write_chunk(chunk)
+                # If the write fails, the client may have the messages: they stay leased, so that
+                # no other worker receives what this one may be handling.
+                await self._write(chunk.content)
             elif not (self._is_stopping or self._is_claiming) and self._credits > 0:
                 self._is_claiming = True
                 await self._threads.run(self._claim, min(self._credits, self._most()))
@@ -222,15 +228,6 @@ class ReceiveStream:
     def _next_chunk(self) -> Chunk | None:
         with self._lock:
             return self._chunks.popleft() if self._chunks else None
-
-    async def _write_chunk(self, chunk: Chunk) -> None:
-        try:
-            await self._write(chunk.content)
-        except BaseException:
-            # The client may have the messages. Their attempts count, so that it cannot settle them
-            # any more when another worker has received them.
-            self._threads.submit(_interrupt, chunk.messages)
-            raise
 
     def _claim(self, most: int) -> None:
         """Claim messages, or wait for them without a thread. Runs in a thread."""
@@ -328,8 +325,8 @@ class ReceiveStream:
 
 def order_of(settlement: Settlement) -> Order:
     """Check a settlement. Raises Invalid."""
-    fields = _FIELDS.get(settlement.action)
-    if fields is None:
+    options = _OPTIONS.get(settlement.action)
+    if options is None:
         raise Invalid("invalid_fields", "Choose ACK, NACK, RELEASE or EXTEND.", field="action")
     if len(settlement.leases) > MAX_LEASES:
         detail = f"A settlement has at most {MAX_LEASES} leases."
@@ -343,18 +340,14 @@ def order_of(settlement: Settlement) -> Order:
     if settlement.final:
         asked["final"] = True
     leases = tuple(dict.fromkeys(settlement.leases))
-    return Order(settlement.id, settlement.action, leases, bodies.cleaned(asked, fields))
+    return Order(settlement.id, settlement.action, leases, options.read(asked))
 
 
-def _without_leases(fields: Mapping[str, Field]) -> dict[str, Field]:
-    return {name: field for name, field in fields.items() if name != "leases"}
-
-
-_FIELDS = {
-    Settlement.ACK: _without_leases(bodies.ACK),
-    Settlement.NACK: _without_leases(bodies.NACK),
-    Settlement.RELEASE: _without_leases(bodies.RELEASE),
-    Settlement.EXTEND: _without_leases(bodies.EXTEND),
+_OPTIONS = {
+    Settlement.ACK: RequestSerializer(),
+    Settlement.NACK: NegativeAcknowledgementOptions(),
+    Settlement.RELEASE: LeaseReleaseOptions(),
+    Settlement.EXTEND: LeaseExtensionOptions(),
 }
 """The options of each action: those of the REST API."""
 
@@ -435,7 +428,7 @@ def delivery_of(one: ReceivedMessage, view: ConsumerConfig, *, settled: bool) ->
         made.lease = one.token
         made.lease_expires_at.CopyFrom(timestamp(row.lease_until))
     if payload.body is None or len(payload.body) > MAX_INLINE_BYTES:
-        made.body_url = shapes.url(f"messages/{message}/body")
+        made.body_url = url(f"messages/{message}/body")
     else:
         made.body = payload.body
     return made
@@ -445,10 +438,3 @@ def timestamp(instant: datetime) -> Timestamp:
     """Return an instant as protobuf writes it."""
     seconds, micros = divmod((instant - _UNIX) // _MICROSECOND, 1_000_000)
     return Timestamp(seconds=seconds, nanos=micros * 1000)
-
-
-def _interrupt(messages: Sequence[ReceivedMessage]) -> None:
-    """Let other workers receive messages that the client may have. Runs in a thread."""
-    found = [leasing.lease_of(one.token) for one in messages]
-    held = [lease for lease in found if lease is not None]
-    leasing.end(held, Outcome.INTERRUPTED, delay_s=0.0, error=BROKEN)

@@ -14,7 +14,7 @@ from django.conf import settings
 from grpc import aio
 
 from channels_app.api import authentication, fast_path, publishing
-from channels_app.api.concurrency import ConcurrencyLimit, bodies
+from channels_app.api.concurrency import TURN_S, ConcurrencyLimit, bodies
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.conf import conf as site
 from channels_app.database import transactions
@@ -43,8 +43,6 @@ REQUEST_ROOM = 64 * 1024
 STOP_S = 5.0
 """Seconds that a stop waits for workers to settle what they hold."""
 USE_WRITE_INTERVAL_S = 1.0
-SWITCH_S = 0.0005
-"""As in web processes (broker_site/web.py)."""
 TOO_MANY = "Too many streams are open already; close one, or use the REST API."
 
 Context: TypeAlias = "aio.ServicerContext[bytes, bytes]"
@@ -174,7 +172,7 @@ def run(address: str, certificate: Certificate | None) -> None:
     transactions.limit_answer_time(transactions.REQUEST_TIMEOUT_S)
     bodies.limit(THREADS * 5 // 8)
     polls.limit(children.long_polls())
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(TURN_S)  # the event loop is one of many threads
     freeze_loaded_objects()
     asyncio.run(_run(address, certificate))
 

@@ -1,10 +1,12 @@
 """Store what pumps learn about consumers' health, and disable consumers automatically."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
 
-from django.db import IntegrityError
+from django.db import IntegrityError, connection
 
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Consumer
@@ -27,22 +29,70 @@ def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
     }
 
 
-def save(consumer_id: int, circuit: Circuit, *, outcome: str, success: bool, now: datetime) -> None:
-    """Save a circuit, for the next pump of this consumer and for display."""
-    values: dict[str, object] = {
+CIRCUIT_FIELDS = (
+    *("circuit", "consecutive_failures", "opened_count"),
+    *("next_probe_at", "slow_until", "failing_since"),
+)
+
+
+class Finding(NamedTuple):
+    """What a pump has learned about a consumer."""
+
+    consumer_id: int
+    circuit: Circuit
+    outcome: str
+    """Of the last attempt."""
+    is_success: bool
+
+
+def save(findings: Iterable[Finding], now: datetime) -> None:
+    """Save circuits, for the next pump of these consumers and for display.
+
+    Consumers that have been deleted are left out.
+    """
+    found = sorted(findings)  # every pump locks the rows in the same order
+    try:
+        _upsert(found, now)
+    except IntegrityError:
+        ids = [it.consumer_id for it in found]
+        known = set(Consumer.objects.filter(id__in=ids).values_list("id", flat=True))
+        with suppress(IntegrityError):
+            _upsert([it for it in found if it.consumer_id in known], now)
+
+
+def _upsert(findings: Sequence[Finding], now: datetime) -> None:
+    has_target = connection.features.supports_update_conflicts_with_target
+    for is_success, at in ((True, "last_success_at"), (False, "last_failure_at")):
+        rows = [
+            ConsumerHealth(**_values(it), **{at: now})
+            for it in findings
+            if it.is_success is is_success
+        ]
+        if not rows:
+            continue
+        transactions.run(
+            partial(
+                ConsumerHealth.objects.bulk_create,
+                rows,
+                update_conflicts=True,
+                update_fields=[*CIRCUIT_FIELDS, "last_outcome", at],
+                unique_fields=["pk"] if has_target else None,
+            )
+        )
+
+
+def _values(finding: Finding) -> dict[str, Any]:
+    circuit = finding.circuit
+    return {
+        "consumer_id": finding.consumer_id,
         "circuit": circuit.state,
         "consecutive_failures": circuit.consecutive_failures,
         "opened_count": circuit.opened_count,
         "next_probe_at": _instant(circuit.next_probe_at),
         "slow_until": _instant(circuit.slow_until),
         "failing_since": _instant(circuit.failing_since),
-        "last_outcome": outcome,
-        "last_success_at" if success else "last_failure_at": now,
+        "last_outcome": finding.outcome,
     }
-    if not ConsumerHealth.objects.filter(consumer_id=consumer_id).update(**values):
-        # The consumer was deleted meanwhile.
-        with suppress(IntegrityError):
-            ConsumerHealth.objects.update_or_create(consumer_id=consumer_id, defaults=values)
 
 
 def disable(

@@ -1,7 +1,7 @@
 """Find changes of consumers' health, and record each once for the owners.
 
-The process that updates a consumer's standing creates the notifications in the same transaction; of
-several processes that check at once, one succeeds.
+The process that updates a consumer's health status creates the notifications in the same
+transaction; of several processes that check at once, one succeeds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,14 +28,14 @@ PAUSE = timedelta(minutes=1)
 """Interval of checks for a consumer whose owners know of its dead letters."""
 
 _TROUBLED = (
-    (Q(state="disabled") & ~Q(standing__state=State.DISABLED.value))
+    (Q(state="disabled") & ~Q(health_status__state=State.DISABLED.value))
     | Q(health__circuit=ConsumerHealth.Circuit.OPEN.value)
     | Q(health__failing_since__isnull=False)
-    | Q(health__last_failure_at__gt=F("standing__looked_at"))
-    | (Q(standing=None) & Q(health__last_failure_at__isnull=False))
+    | Q(health__last_failure_at__gt=F("health_status__looked_at"))
+    | (Q(health_status=None) & Q(health__last_failure_at__isnull=False))
 )
-_KNOWN = Q(standing__dead_since__isnull=False) | (
-    Q(standing__isnull=False) & ~Q(standing__state=State.HEALTHY.value)
+_KNOWN = Q(health_status__dead_since__isnull=False) | (
+    Q(health_status__isnull=False) & ~Q(health_status__state=State.HEALTHY.value)
 )
 
 
@@ -45,13 +45,13 @@ class _Transitions(NamedTuple):
     notices: Sequence[tuple[Kind, str]]
     """Kinds of notifications, each with a sentence."""
     values: dict[str, Any]
-    """New values for the standing."""
+    """New values of the health status."""
 
 
 def watch(now: datetime) -> Iterator[int]:
     """Check consumers that may have begun or ceased to fail; yield the notifications of each."""
     rows = Consumer.objects.exclude(state=Consumer.State.RETIRED).filter(_TROUBLED | _KNOWN)
-    for consumer in rows.select_related("health", "standing").order_by("id"):
+    for consumer in rows.select_related("health", "health_status").order_by("id"):
         yield _scan(consumer, now)
 
 
@@ -71,7 +71,7 @@ def _scan(consumer: Consumer, now: datetime) -> int:
     try:
         return transactions.run(lambda: _keep(consumer, known, _Transitions(notices, values), now))
     except IntegrityError:
-        return 0  # another process created the first standing of this consumer
+        return 0  # another process created the first health status of this consumer
 
 
 def _keep(consumer: Consumer, known: HealthStatus, news: _Transitions, now: datetime) -> int:

@@ -244,7 +244,7 @@ def _finished(finished: str, dead: str) -> Q:
 
 def _accepted(finished: str, dead: str) -> Q:
     at = datetime.fromisoformat(finished)
-    return Q(id__lt=ids.first_id_at(int(at.timestamp() * 1000)))
+    return Q(id__lt=ids.id_at(at))
 
 
 def _readers_active() -> bool:

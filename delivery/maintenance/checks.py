@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from django.db import connection
-
 from channels_app.conf import conf
 from channels_app.core import ids, names
 from channels_app.database import raw
+from channels_app.database.raw import dialect
 from channels_app.models import (
     Channel,
     ConfigVersion,
@@ -159,12 +158,7 @@ class ConfigSnapshot:
     def _settled(self, changed_at: datetime) -> int:
         # Hosts' clocks differ, and a message that is being fanned out while its consumer changes
         # may use the old or the new settings.
-        return ids.first_id_at(int((changed_at + self._grace).timestamp() * 1000))
-
-
-def through(index: str) -> str:
-    """Return the SQL after a table's name that forces an index."""
-    return f" FORCE INDEX ({index})" if connection.vendor == "mysql" else f" INDEXED BY {index}"
+        return ids.id_at(changed_at + self._grace)
 
 
 SLICE = 2000
@@ -469,17 +463,18 @@ TAKEN = f"('{DeliveryState.IN_FLIGHT.value}', '{DeliveryState.AWAITING_ACK.value
 _UNSENDABLE = "2000-01-01"
 """Finished rows have no ``due_at``: without a lower bound the index would read all of them."""
 ACCEPTED = f"""
-    SELECT id, channel_id FROM {Message._meta.db_table} AS m{{by_state}}
+    SELECT id, channel_id FROM {Message._meta.db_table} AS m{dialect.forced("message_state")}
     WHERE state = '{Message.State.ACCEPTED.value}' AND id BETWEEN %s AND %s
     AND accepted_at < %s{{narrowed}} ORDER BY id LIMIT %s
 """
 LEASES = f"""
-    SELECT id, channel_id, consumer_id FROM {Delivery._meta.db_table}{{by_list}}
+    SELECT id, channel_id, consumer_id
+    FROM {Delivery._meta.db_table}{dialect.forced("delivery_list")}
     WHERE consumer_id IN ({{consumers}}) AND state IN {TAKEN}
     AND (due_at < %s OR state = '{DeliveryState.IN_FLIGHT.value}' AND due_at > %s) LIMIT %s
 """
 DUE = f"""
-    SELECT id FROM {Delivery._meta.db_table}{{by_claim}}
+    SELECT id FROM {Delivery._meta.db_table}{dialect.forced("delivery_claim")}
     WHERE consumer_id = %s AND priority IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
     AND due_at > '{_UNSENDABLE}' AND due_at <= %s LIMIT %s
 """
@@ -488,9 +483,7 @@ DUE = f"""
 def late_messages(result: Reconciliation, scope: Scope) -> None:
     """Record messages that are not fanned out."""
     rows = raw.read(
-        ACCEPTED.format(
-            by_state=through("message_state"), narrowed=scope.narrowed("m", to_consumers=False)
-        ),
+        ACCEPTED.format(narrowed=scope.narrowed("m", to_consumers=False)),
         [scope.first, scope.last, raw.text(scope.before), MAX_ROWS],
     )
     for message_id, channel_id in rows:
@@ -502,10 +495,9 @@ def late_leases(
     result: Reconciliation, consumer_ids: Collection[int], *, before: datetime, latest: datetime
 ) -> None:
     """Record leases that ended ``before``, or end after ``latest``."""
-    by_list = through("delivery_list")
     for some in _groups(consumer_ids):
         rows = raw.read(
-            LEASES.format(by_list=by_list, consumers=raw.listed(some)),
+            LEASES.format(consumers=raw.listed(some)),
             [raw.text(before), raw.text(latest), MAX_ROWS],
         )
         for delivery_id, channel_id, consumer_id in rows:
@@ -526,8 +518,7 @@ def free(consumer_ids: Collection[int], now: datetime) -> list[int]:
 
 def late_deliveries(result: Reconciliation, place: Place, before: datetime) -> None:
     """Record deliveries that have been due since before this time."""
-    sql = DUE.format(by_claim=through("delivery_claim"))
-    rows = raw.read(sql, [place.consumer_id, raw.text(before), MAX_ROWS])
+    rows = raw.read(DUE, [place.consumer_id, raw.text(before), MAX_ROWS])
     result.note(Check.LATE, place, (ids.to_public(ids.DELIVERY, row[0]) for row in rows))
 
 
@@ -538,7 +529,7 @@ def _groups(consumer_ids: Collection[int]) -> Iterator[list[int]]:
 
 
 NEVER, FOREVER = "2000-01-01", "9999-12-31"
-RECORDS = f"{IdempotencyRecord._meta.db_table}{{by_expiry}}"
+RECORDS = f"{IdempotencyRecord._meta.db_table}{dialect.forced('idempotency_expiry')}"
 NEXT = f"""
     SELECT CAST(MAX(expires_at) AS CHAR), COUNT(*) FROM (
         SELECT expires_at FROM {RECORDS}
@@ -579,11 +570,10 @@ def find_lost(result: Reconciliation, after: str, last: str, message_ids: tuple[
     Returns ``last`` when none are left. Records that expire at the same time are checked together:
     they are at most those of one transaction. Call this inside a snapshot.
     """
-    by_expiry = through("idempotency_expiry")
-    end, number = raw.read(NEXT.format(by_expiry=by_expiry), [after, last, SLICE])[0]
+    end, number = raw.read(NEXT, [after, last, SLICE])[0]
     if not number:
         return last
-    rows = raw.read(LOST.format(by_expiry=by_expiry), [after, end, *message_ids])
+    rows = raw.read(LOST, [after, end, *message_ids])
     names = (ids.to_public(ids.MESSAGE, message_id) for (message_id,) in rows)
     result.note(Check.LOST, Place(), names)
     return str(end) if number == SLICE else last

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 
 from channels_app.conf import conf
 from channels_app.core.rate_limits import Quota, Usage
 from channels_app.database import raw
+from channels_app.database.raw import dialect
 from channels_app.ingest.storage import disks
 from channels_app.models import Channel, Consumer, Message, Producer, QuotaUsage, Team
 from delivery.core import notifications
@@ -41,7 +42,8 @@ _CONSUMERS = Consumer._meta.db_table
 _OPEN = ", ".join([f"'{state}'" for state in OPEN])
 _ACCEPTED = f"""
     SELECT channel_id, producer_id, COUNT(*), SUM(body_bytes), MAX(id) FROM (
-        SELECT id, channel_id, producer_id, body_bytes FROM {_MESSAGES}{{through}}
+        SELECT id, channel_id, producer_id, body_bytes
+        FROM {_MESSAGES}{dialect.hint("message_state")}
         WHERE state = '{Message.State.ACCEPTED.value}' AND id > %s ORDER BY id LIMIT %s
     ) AS slice GROUP BY channel_id, producer_id
 """
@@ -58,7 +60,7 @@ _DELIVERED = f"""
             SELECT 1 FROM {_DELIVERIES} e WHERE e.message_id = d.message_id
             AND e.consumer_id < %s AND e.state IN ({_OPEN})
         ) AS is_first
-        FROM {_DELIVERIES} d{{through}}
+        FROM {_DELIVERIES} d{dialect.hint("delivery_list")}
         WHERE d.consumer_id = %s AND d.state = %s AND d.id > %s ORDER BY d.id LIMIT %s
     ) AS slice LEFT JOIN {_MESSAGES} m ON m.id = slice.message_id
     GROUP BY m.channel_id, m.producer_id
@@ -111,24 +113,17 @@ def count(now: datetime) -> Iterator[int]:
     """
     found: dict[tuple[int, int | None], Usage] = {}
     last = 0
-    sql = _ACCEPTED.format(through=_through("message_state"))
-    while rows := raw.read(sql, [last, SLICE]):
+    while rows := raw.read(_ACCEPTED, [last, SLICE]):
         last = _add(found, rows)
         yield 0
-    sql = _DELIVERED.format(through=_through("delivery_list"))
     for (consumer_id,) in raw.read(_BUSY):
         # In the order in which deliveries change state.
         for state in OPEN:
             last = 0
-            while rows := raw.read(sql, [consumer_id, consumer_id, state, last, SLICE]):
+            while rows := raw.read(_DELIVERED, [consumer_id, consumer_id, state, last, SLICE]):
                 last = _add(found, rows)
                 yield 0
     yield _keep(_sums(found), now)
-
-
-def _through(index: str) -> str:
-    """Force an index: MariaDB may use another one, and sort."""
-    return f" FORCE INDEX ({index})" if connection.vendor == "mysql" else ""
 
 
 def _add(found: dict[tuple[int, int | None], Usage], rows: list[tuple[Any, ...]]) -> int:

@@ -68,8 +68,8 @@ class Reconciler:
         self.result = Reconciliation(most_ids)
         newest = checks.newest()
         self.scope = checks.Scope(
-            first=_id_at(wanted.since) if wanted.since else 0,
-            last=min(newest, _id_at(wanted.until) - 1) if wanted.until else newest,
+            first=ids.id_at(wanted.since) if wanted.since else 0,
+            last=min(newest, ids.id_at(wanted.until) - 1) if wanted.until else newest,
             channel_ids=_channel_ids(wanted),
             consumer_ids=_consumer_ids(wanted),
             before=now - self._grace,
@@ -142,7 +142,7 @@ class Reconciler:
     @property
     def _last(self) -> int:
         """Return the last key for tables read on their own: no newer message may own such rows."""
-        return _id_at(self.wanted.until) - 1 if self.wanted.until else MAX_ID
+        return ids.id_at(self.wanted.until) - 1 if self.wanted.until else MAX_ID
 
     def _counters(self) -> Iterator[float]:
         for consumer_id in self._meant():
@@ -189,7 +189,7 @@ class Reconciler:
             self.config.channels.get(view.channel_id),
         )
         # Deliveries of a consumer that was just resumed have waited until now.
-        return channel is not None and max(consumer.since, channel.since) < _id_at(self._now)
+        return channel is not None and max(consumer.since, channel.since) < ids.id_at(self._now)
 
     def _late(self, first: Stalled) -> None:
         """Record consumers that are found twice without any change; served ones have changed."""
@@ -228,7 +228,3 @@ def _consumer_ids(wanted: Wanted) -> frozenset[int] | None:
     if wanted.consumers is None:
         return None
     return frozenset(consumer.id for consumer in wanted.consumers)
-
-
-def _id_at(instant: datetime) -> int:
-    return ids.first_id_at(int(instant.timestamp() * 1000))

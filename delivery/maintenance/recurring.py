@@ -30,6 +30,7 @@ from channels_app.core.encryption import KeyMissing, Unreadable
 from channels_app.core.errors import Conflict, OverQuota, StorageFull
 from channels_app.core.recurrence import SKIP_IF_UNDELIVERED, Turn
 from channels_app.database import clock, raw, transactions
+from channels_app.database.raw import dialect
 from channels_app.ingest import accept, limits
 from channels_app.ingest.accept import Accepted, Publication
 from channels_app.ingest.limits import Held
@@ -60,7 +61,7 @@ def take(now: datetime, most: int) -> list[Schedule]:
 
     Schedules that another process has locked are skipped.
     """
-    rows = raw.read(_DUE + raw.skip_locked(), [raw.text(now), most])
+    rows = raw.read(_DUE + dialect.skip_locked, [raw.text(now), most])
     keys = [key for (key,) in rows]
     found = Schedule.objects.select_related("channel", "producer", "body").in_bulk(keys)
     return [found[key] for key in keys if key in found]

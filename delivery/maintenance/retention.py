@@ -121,7 +121,7 @@ def _deliveries(channel_id: int, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:
         for consumer in page:
             for state, cutoff in cutoffs.states.items():
                 first = consumer[f"oldest_{state}"]
-                if first is not None and first < _id_at(cutoff):
+                if first is not None and first < ids.id_at(cutoff):
                     yield from _of_consumer(consumer["id"], state, cutoffs, slot)
 
 
@@ -138,7 +138,7 @@ def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> 
         # Keys are time-ordered, and the index serves a bound on the key. Some of these rows may
         # have finished later; they are skipped.
         rows = Delivery.objects.filter(
-            consumer_id=consumer_id, state=state, id__gt=after, id__lt=_id_at(cutoff)
+            consumer_id=consumer_id, state=state, id__gt=after, id__lt=ids.id_at(cutoff)
         )
         page = list(
             by_index(rows, "delivery_list")
@@ -148,7 +148,7 @@ def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> 
         more = len(page) == BATCH
         after = page[-1][0] if page else after
         eligible = {row[0]: row[1] for row in page if row[2] and row[2] < cutoff}
-        old = [key for key in eligible.values() if key < _id_at(cutoffs.finished)]
+        old = [key for key in eligible.values() if key < ids.id_at(cutoffs.finished)]
         if not eligible:
             yield 0
             continue
@@ -181,7 +181,7 @@ def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
     accepted = Message.objects.filter(state=Message.State.ACCEPTED)
     accepted = by_index(accepted, "message_state").order_by("id")
     waiting = accepted.values_list("id", flat=True).first()
-    end = _id_at(cutoffs.finished)
+    end = ids.id_at(cutoffs.finished)
     # After an extension of the retention some of them must be examined again later.
     if channel.pruned_to > end:
         _note(channel, end)
@@ -231,11 +231,7 @@ def _delete_unwanted(locked: list[int]) -> int:
 def delete_replays(now: datetime) -> Iterator[int]:
     """Delete old finished replays, after the longer of the installation's two retention periods."""
     cutoff = now - timedelta(days=max(conf().retention_days, conf().dead_retention_days))
-    old = Replay.objects.filter(id__lt=_id_at(cutoff), finished_at__lt=cutoff)
+    old = Replay.objects.filter(id__lt=ids.id_at(cutoff), finished_at__lt=cutoff)
     while gone := list(old.order_by("id").values_list("id", flat=True)[:BATCH]):
         Replay.objects.filter(id__in=gone).delete()
         yield len(gone)
-
-
-def _id_at(instant: datetime) -> int:
-    return ids.first_id_at(int(instant.timestamp() * 1000))

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 
-from django.db import connection
 from django.db.models import Q, Sum
 
 from channels_app.core import ids
 from channels_app.database import raw, transactions
+from channels_app.database.raw import dialect
 from channels_app.models import Message
 from delivery.core.outcome import Outcome
 from delivery.core.timing import BOUNDS_MS, BUCKETS
@@ -46,7 +46,8 @@ PASSED = f"""
         for place, bound in enumerate(BOUNDS_MS)
     )
 } ELSE {len(BOUNDS_MS)} END AS place
-        FROM {Attempt._meta.db_table} AS attempt {{join}} {Delivery._meta.db_table} AS delivery
+        FROM {Attempt._meta.db_table} AS attempt
+        {dialect.join_in_order} {Delivery._meta.db_table} AS delivery
             ON delivery.id = attempt.delivery_id
         WHERE attempt.id > %s AND attempt.id < %s ORDER BY attempt.id LIMIT %s
     ) AS slice GROUP BY consumer_id, outcome, died, minute, place
@@ -174,10 +175,9 @@ def _go_on(now: datetime) -> int | None:
 
 
 def _scan(mark: TrafficMark, now: datetime) -> _Slice:
-    first = ids.first_id_at(_ms(now - LOOKBACK))
-    end = ids.first_id_at(_ms(now - LAG))
-    join = "STRAIGHT_JOIN" if connection.vendor == "mysql" else "CROSS JOIN"
-    passed = raw.read(PASSED.format(join=join), [max(mark.attempt_id, first), end, SLICE])
+    first = ids.id_at(now - LOOKBACK)
+    end = ids.id_at(now - LAG)
+    passed = raw.read(PASSED, [max(mark.attempt_id, first), end, SLICE])
     accepted = raw.read(ACCEPTED, [max(mark.message_id, first), end, SLICE])
     seen = _Slice(TrafficMark(id=1, message_id=mark.message_id, attempt_id=mark.attempt_id))
     for consumer_id, outcome, died, minute, place, count, last in passed:
@@ -238,7 +238,3 @@ def _known(keys: Iterable[Key]) -> dict[Key, Traffic]:
             consumer_id__in=some, span_s=length_s, begins_at=begins_at
         )
     }
-
-
-def _ms(instant: datetime) -> int:
-    return int(instant.timestamp() * 1000)

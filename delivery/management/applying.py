@@ -20,8 +20,13 @@ from channels_app.registry import (
     secrets,
     teams,
 )
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.resource import WriteResult
 from channels_app.registry.snapshot import load_channels
+from channels_app.serializers.channels import ChannelSerializer
+from channels_app.serializers.event_types import EventTypeSerializer
+from channels_app.serializers.producers import ProducerSerializer
+from channels_app.serializers.schedules import ScheduleSerializer
+from channels_app.serializers.teams import TeamSerializer
 from delivery.management.declaration import Declaration, Entry, Problem
 
 _Key: TypeAlias = tuple[str, str]
@@ -245,12 +250,12 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
 
 
 _KINDS = {
-    "teams": _Kind(Team, teams.describe),
-    "channels": _Kind(Channel, channels.describe),
-    "event_types": _Kind(EventType, event_types.describe),
-    "producers": _Kind(Producer, producers.describe),
+    "teams": _Kind(Team, TeamSerializer.describe),
+    "channels": _Kind(Channel, ChannelSerializer.describe),
+    "event_types": _Kind(EventType, EventTypeSerializer.describe),
+    "producers": _Kind(Producer, ProducerSerializer.describe),
     "consumers": _Kind(Consumer, consumers.describe),
-    "schedules": _Kind(Schedule, schedules.describe, masked="body"),
+    "schedules": _Kind(Schedule, ScheduleSerializer.describe, masked="body"),
 }
 _PUTS: dict[str, _Put] = {
     "teams": teams.put,

@@ -3,14 +3,17 @@
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from channels_app.core import recurrence
-from channels_app.core.fields import Field
-from channels_app.registry import channels, consumers, event_types, producers, teams
+from channels_app.serializers.channels import ChannelSerializer
+from channels_app.serializers.consumers import ConsumerSerializer
+from channels_app.serializers.event_types import EventTypeSerializer
+from channels_app.serializers.producers import ProducerSerializer
+from channels_app.serializers.schedules import ScheduleSerializer
+from channels_app.serializers.teams import TeamSerializer
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +24,24 @@ class Table:
     noun: str
     keys: tuple[str, ...]
     """Fields that identify an entry."""
-    fields: Mapping[str, Field]
+    fields: Collection[str]
     extras: tuple[str, ...] = ()
     """Fields of the file that the API lacks."""
 
 
 TABLES = (
-    Table("teams", "team", ("slug",), teams.TEAM_FIELDS),
-    Table("channels", "channel", ("slug",), channels.FIELDS),
-    Table("event_types", "event type", ("channel", "name"), event_types.FIELDS),
-    Table("producers", "producer", ("slug",), producers.FIELDS),
+    Table("teams", "team", ("slug",), TeamSerializer.settings()),
+    Table("channels", "channel", ("slug",), ChannelSerializer.settings()),
+    Table("event_types", "event type", ("channel", "name"), EventTypeSerializer.settings()),
+    Table("producers", "producer", ("slug",), ProducerSerializer.settings()),
     Table(
         "consumers",
         "consumer",
         ("channel", "client_id"),
-        consumers.FIELDS,
+        ConsumerSerializer.settings(),
         ("secret", "secret_file"),
     ),
-    Table("schedules", "schedule", ("channel", "name"), recurrence.FIELDS),
+    Table("schedules", "schedule", ("channel", "name"), ScheduleSerializer.settings()),
 )
 """In the order of application: entries come after those that they refer to."""
 BY_NAME = {table.name: table for table in TABLES}

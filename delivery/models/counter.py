@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from django.db import connection, models
+from django.db import models
 from django.db.models import Sum
 
 from channels_app.database import raw
+from channels_app.database.raw import dialect
 from delivery.core.lifecycle import FINISHED, DeliveryState
 
 SLOTS = 16
@@ -24,6 +25,8 @@ _NUMBERS = {
 }
 """Part of the keys of stored rows: another number would add counts of one state to another's. A new
 state gets the next number, up to 15."""
+
+_ADDED = dialect.upsert("id", f"count = count + {dialect.new('count')}")
 
 
 class Counter(models.Model):
@@ -59,18 +62,13 @@ class Counter(models.Model):
         )
         if not rows:
             return []
-        update = (
-            "ON DUPLICATE KEY UPDATE count = count + VALUES(count)"
-            if connection.vendor == "mysql"
-            else "ON CONFLICT (id) DO UPDATE SET count = count + excluded.count"
-        )
         # The broker's own constants, safe as literals.
         texts = [
             f"({key:d}, {owner:d}, '{state}', {slot:d}, {n:d})" for key, owner, state, _, n in rows
         ]
         sql = (
             f"INSERT INTO {cls._meta.db_table} (id, consumer_id, state, slot, count) "
-            f"VALUES {', '.join(texts)} {update}"
+            f"VALUES {', '.join(texts)} {_ADDED}"
         )
         return [(sql, [])]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 from django.db import models
 
@@ -14,7 +15,7 @@ from channels_app.models.message import Message
 from channels_app.registry import data_encryption
 from channels_app.registry.data_encryption import StoredResponse
 from delivery.core import timing
-from delivery.core.lifecycle import FINISHED, DeliveryState
+from delivery.core.lifecycle import FINISHED, DeliveryState, shown_state
 from delivery.core.ordering import BEHIND
 from delivery.core.outcome import Outcome
 from delivery.core.timing import Roundtrip
@@ -68,6 +69,21 @@ class Replay(models.Model):
 
     def __str__(self) -> str:
         return ids.to_public(ids.REPLAY, self.id)
+
+    @property
+    def kind(self) -> str:
+        """``backfill`` if it creates the deliveries that are missing, else ``replay``."""
+        return "backfill" if self.filter.get("kind") == "missing" else "replay"
+
+    @property
+    def total_count(self) -> int:
+        """Rows that matched when it was created, or those replayed if there are more."""
+        return max(self.matched_count, self.replayed_count)
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """The filter as in the request."""
+        return {name: value for name, value in self.filter.items() if name != "kind"}
 
 
 STATES = [state.value for state in DeliveryState]
@@ -146,6 +162,11 @@ class Delivery(models.Model):
         return ids.to_public(ids.DELIVERY, self.id)
 
     @property
+    def shown(self) -> str:
+        """The state for people and the API (S0-17)."""
+        return shown_state(DeliveryState(self.state), self.failure_count, self.attempt_count)
+
+    @property
     def is_behind(self) -> bool:
         """Whether it waits for an earlier delivery of its ordering key (ordering/key_queue.py)."""
         return self.due_at == BEHIND
@@ -154,6 +175,16 @@ class Delivery(models.Model):
     def next_at(self) -> datetime | None:
         """When it may be claimed next; None if another delivery decides that."""
         return None if self.is_behind else self.due_at
+
+    @property
+    def next_attempt_at(self) -> datetime | None:
+        """``next_at`` of a queued delivery, None in every other state."""
+        return self.next_at if self.state == DeliveryState.QUEUED else None
+
+    @property
+    def held_until(self) -> datetime | None:
+        """When the lease or the wait for an acknowledgement ends; None if there is neither."""
+        return None if self.state == DeliveryState.QUEUED else self.due_at
 
     def roundtrip(self, attempts: Iterable["Attempt"]) -> Roundtrip | None:
         """Return where its time went, once delivered; ``attempts`` are its own, newest first."""

@@ -20,7 +20,7 @@ class HealthStatus(models.Model):
     """The health last reported of a consumer that has failed or had a hot key."""
 
     consumer = models.OneToOneField(
-        Consumer, models.CASCADE, primary_key=True, related_name="standing"
+        Consumer, models.CASCADE, primary_key=True, related_name="health_status"
     )
     state = models.CharField(max_length=10, choices=STATES, default=State.HEALTHY.value)
     since = models.DateTimeField()
@@ -48,7 +48,7 @@ class HealthStatus(models.Model):
     @classmethod
     def of(cls, consumer: Consumer) -> Self:
         """Return the last reported health, by default healthy since the consumer was created."""
-        found: Self | None = getattr(consumer, "standing", None)
+        found: Self | None = getattr(consumer, "health_status", None)
         if found is not None:
             return found
         begin = consumer.created_at

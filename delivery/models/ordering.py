@@ -37,12 +37,23 @@ class OrderingKey(models.Model):
     blocked_at = models.DateTimeField(null=True)
     """When its head died, for a consumer whose keys stop at a dead letter."""
 
+    STATES = {
+        "open": models.Q(paused_at=None, blocked_at=None),
+        "paused": models.Q(paused_at__isnull=False),
+        "blocked": models.Q(paused_at=None, blocked_at__isnull=False),
+    }
+
     class Meta:
         # lists of a consumer's keys, oldest heads first; the search in ordering/keys
         indexes = [models.Index(fields=["consumer", "head_at"], name="key_of_consumer")]
 
     def __str__(self) -> str:
         return self.ordering_key
+
+    @property
+    def state(self) -> str:
+        """``paused`` by a person, ``blocked`` by a dead head, or ``open``."""
+        return "paused" if self.paused_at else "blocked" if self.blocked_at else "open"
 
 
 class OrderingWaiter(models.Model):

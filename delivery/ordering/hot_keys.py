@@ -79,10 +79,9 @@ def scan(now: datetime) -> Iterator[int]:
             found.setdefault(key.consumer_id, []).append(key)
         after = last
         yield 0
-    known = Q(standing__hot_count__gt=0) | Q(standing__hot_since__isnull=False)
-    for consumer in (
-        Consumer.objects.filter(known | Q(id__in=found)).select_related("standing").order_by("id")
-    ):
+    known = Q(health_status__hot_count__gt=0) | Q(health_status__hot_since__isnull=False)
+    rows = Consumer.objects.filter(known | Q(id__in=found)).select_related("health_status")
+    for consumer in rows.order_by("id"):
         yield _update(consumer, found.get(consumer.id, []), now)
 
 
@@ -146,7 +145,7 @@ def _update(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
     try:
         return transactions.run(write)
     except IntegrityError:
-        return 0  # another process created the first standing of this consumer
+        return 0  # another process created the first health status of this consumer
 
 
 def _sentence(worst: Hot, others: int) -> str:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from channels_app import failpoints
 from channels_app.database import clock, raw
+from channels_app.database.raw import dialect
 from channels_app.models import Message
 from channels_app.registry.cache import config_cache
 from delivery import metrics
@@ -49,7 +50,7 @@ def lock(key_rows: Iterable[int]) -> dict[int, Locked]:
         return {}
     rows = raw.read(
         "SELECT id, consumer_id, head_id, last_place, waiting_count, paused_at IS NOT NULL "
-        f"FROM {KEYS} WHERE id IN ({raw.listed(keys)}) ORDER BY id{raw.locked()}"
+        f"FROM {KEYS} WHERE id IN ({raw.listed(keys)}) ORDER BY id{dialect.locked}"
     )
     return {row[0]: Locked._make(row) for row in rows}
 
@@ -391,7 +392,7 @@ def _next(key_rows: Iterable[int]) -> list[tuple[int, int, int, str]]:
     # Locked, so that a move in progress is seen with its new time instead of the committed one.
     rows = raw.read(
         "SELECT key_number, delivery_id, place, CAST(due_at AS CHAR) "
-        f"FROM {WAITERS} WHERE delivery_id IN ({raw.listed(ids)}){raw.locked()}"
+        f"FROM {WAITERS} WHERE delivery_id IN ({raw.listed(ids)}){dialect.locked}"
     )
     return [(row[0], row[1], row[2], row[3]) for row in rows]
 
@@ -493,7 +494,7 @@ def expired_behind(
     if not crowded:
         return []
     share = MAX_ROWS // len(crowded)
-    waiting = raw.union(
+    waiting = dialect.union(
         f"SELECT delivery_id FROM {WAITERS} WHERE key_number = {key:d} "
         f"AND place > {place:d} ORDER BY place LIMIT {share:d}"
         for key, place in crowded
@@ -503,6 +504,6 @@ def expired_behind(
     ids = raw.listed(delivery_id for (delivery_id,) in found)
     return raw.read(
         f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({ids}) AND state = %s "
-        f"AND due_at = %s AND expires_at <= %s{raw.skip_locked()}",
+        f"AND due_at = %s AND expires_at <= %s{dialect.skip_locked}",
         [DeliveryState.QUEUED.value, NEVER, instant],
     )

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from django.db.models import Value
 
+from channels_app.core import ids
 from channels_app.database import raw
-from channels_app.database.raw import by_index
+from channels_app.database.raw import by_index, dialect
 from delivery.core import timing
 from delivery.core.outcome import Outcome
 from delivery.core.timing import Bar, DeliveryFate
 from delivery.models import Attempt, Counter, Delivery
-from delivery.replay.filters import LARGEST_ID, id_at
 
 SPANS = {"24h": (24, timedelta(hours=1)), "7d": (28, timedelta(hours=6))}
 """Number of bars, and the time of each."""
@@ -39,7 +39,7 @@ class Part(NamedTuple):
     consumer_id: int
     states: Sequence[str]
     low: int = 0
-    high: int = LARGEST_ID
+    high: int = ids.LARGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,9 @@ def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
     seconds = width.total_seconds()
     end = datetime.fromtimestamp((now.timestamp() // seconds + 1) * seconds, now.tzinfo)
     spans = [(end - place * width, end - (place - 1) * width) for place in range(count, 0, -1)]
-    parts = [Part(consumer_id, states, id_at(begin), id_at(until) - 1) for begin, until in spans]
+    parts = [
+        Part(consumer_id, states, ids.id_at(begin), ids.id_at(until) - 1) for begin, until in spans
+    ]
     found = _newest(parts, SAMPLE + 1)
     answers = _answers(row.id for rows in found for row in rows if row.state == "delivered")
     return [
@@ -142,7 +144,7 @@ def _newest(parts: Sequence[Part], most: int) -> list[list[Row]]:
             terms.append(sql)
             values += own
     found: list[list[Row]] = [[] for _ in parts]
-    for place, *row in raw.read(raw.union(terms), values) if terms else ():
+    for place, *row in raw.read(dialect.union(terms), values) if terms else ():
         found[place].append(Row(*row))
     return [sorted(rows, reverse=True)[:most] for rows in found]
 

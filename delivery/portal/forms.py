@@ -7,12 +7,14 @@ from django import forms
 from django.utils.safestring import SafeString
 
 from channels_app.conf import conf
-from channels_app.core import backoff, names, networks, settings
-from channels_app.core.fields import MASK
+from channels_app.core import backoff, names, networks
+from channels_app.core.values import MASK
 from channels_app.form_fields import RetryOverridesField, in_words
 from channels_app.models import Channel, Consumer, EventType
 from channels_app.registry import consumers
-from channels_app.registry.secrets import DEFAULT_OVERLAP_S
+from channels_app.serializers.api_keys import DEFAULT_OVERLAP_S
+from channels_app.serializers.settings import MAX_ATTEMPTS
+from delivery.serializers.requests import HIGHEST_RATE, LOWEST_RATE
 
 DEFAULT, CUSTOM = "", "custom"
 CALLS = ("url", "headers")
@@ -64,7 +66,7 @@ class WebhookForm(forms.Form):
         label="Attempts",
         required=False,
         min_value=1,
-        max_value=settings.MAX_ATTEMPTS,
+        max_value=MAX_ATTEMPTS,
         help_text="Failures until a message becomes a dead letter.",
     )
     retry_overrides = RetryOverridesField(
@@ -285,8 +287,8 @@ class ReplayForm(forms.Form):
     rate_per_second = forms.FloatField(
         label="Messages per second",
         required=False,
-        min_value=0.001,
-        max_value=10_000,
+        min_value=LOWEST_RATE,
+        max_value=HIGHEST_RATE,
         help_text="Empty: all at once, within your webhook's own limits.",
     )
     reason = forms.CharField(

@@ -33,7 +33,7 @@ def webhooks_of(team: Team) -> QuerySet[Consumer]:
 def webhook_of(team: Team, channel: str, client_id: str) -> Consumer:
     """Return the webhook of the URL. Raises Http404."""
     found = webhooks_of(team).select_related(
-        "channel", "health", "standing", "team", "dead_letter_channel"
+        "channel", "health", "health_status", "team", "dead_letter_channel"
     )
     webhook = found.filter(channel__slug=channel, client_id=client_id).first()
     if webhook is None:

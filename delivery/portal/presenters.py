@@ -10,12 +10,12 @@ from channels_app.conf import conf
 from channels_app.core import body_preview, http
 from channels_app.core.body_preview import Shown
 from channels_app.core.encryption import Unreadable
-from channels_app.core.fields import MASK
+from channels_app.core.values import MASK
 from channels_app.models import Consumer, EventType, Message
 from channels_app.registry.cache import Signer, config_cache
 from delivery.core import lifecycle
 from delivery.core.code_samples import MASKED, Snippet, receiving, snippets
-from delivery.core.lifecycle import DeliveryState, shown_state
+from delivery.core.lifecycle import DeliveryState
 from delivery.core.outcome import Outcome
 from delivery.models import Attempt, ConsumerHealth, Delivery
 from delivery.portal import policy
@@ -190,14 +190,14 @@ def delivery(row: Delivery) -> dict[str, Any]:
     """Represent a delivery in a list."""
     return {
         "id": str(row),
-        "state": state(row),
+        "state": state(row.shown),
         "tone": tone(row),
         "event_type": row.event_type,
         "outcome": words(row.outcome),
         "status": row.status_code,
         "attempts": row.attempt_count,
         "accepted_at": row.accepted_at,
-        "next_at": row.next_at if row.state == DeliveryState.QUEUED else None,
+        "next_at": row.next_attempt_at,
     }
 
 
@@ -206,12 +206,10 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def state(row: Delivery) -> str:
-    """Return its state in words; a retry is called retry."""
-    shown = shown_state(DeliveryState(row.state), row.failure_count, row.attempt_count)
-    return {"Retry-Delivery": "retrying", "Retry-In-flight": "retrying now"}.get(
-        shown, shown.lower()
-    )
+def state(shown: str) -> str:
+    """Return a state, as the API shows it, in words; a retry is called retry."""
+    retries = {"Retry-Delivery": "retrying", "Retry-In-flight": "retrying now"}
+    return retries.get(shown, shown.lower())
 
 
 def tone(row: Delivery) -> str:

@@ -35,6 +35,8 @@ TASKLESS_S = 300.0
 """django-q2 runs a task each minute. Without one for this long its queue is stuck, which happens
 when a worker is killed while it holds the queue's lock: the cluster is then restarted too."""
 TASK = "fallback run"
+MAX_LOOKS = 100
+"""Times a process looks for a free slot before it gives up, if others are faster each time."""
 STALE_AFTER_S = 5.0
 """A slot without a heartbeat for this long has lost its owner, on whichever host."""
 QUIET_S = 1.5
@@ -78,16 +80,22 @@ def acquire(
     cluster: str, kind: str, places: int, wake_address: str = ""
 ) -> PumpRegistration | None:
     """Take a free slot of ``kind`` in this cluster; None when live processes hold all."""
-    now = clock.now()
-    taken = {slot.ordinal: slot for slot in PumpSlot.objects.filter(cluster=cluster, kind=kind)}
-    for ordinal in range(places):
-        slot = taken.get(ordinal)
-        if slot is not None and not is_dead(slot, now):
-            continue
-        held = _take(cluster, kind, ordinal, slot, wake_address, now)
-        if held is not None:
-            return held
-    return None
+    for _ in range(MAX_LOOKS):
+        now = clock.now()
+        taken = {slot.ordinal: slot for slot in PumpSlot.objects.filter(cluster=cluster, kind=kind)}
+        free = [
+            (ordinal, slot)
+            for ordinal in range(places)
+            if (slot := taken.get(ordinal)) is None or is_dead(slot, now)
+        ]
+        if not free:
+            return None
+        for ordinal, slot in free:
+            if held := _take(cluster, kind, ordinal, slot, wake_address, now):
+                return held
+        # Other processes took these slots, or the maintenance process deleted them: look again. A
+        # worker that gave up here would never become a pump.
+    raise RuntimeError(f"no slot for a {kind} process could be taken, though some were free")
 
 
 def beat(held: PumpRegistration, in_flight: int, followed: int = 0) -> bool:
@@ -268,16 +276,18 @@ class Watch:
     def __init__(self, cluster: str, places: int) -> None:
         self._cluster = cluster
         self._places = places
-        self._complete_at = self._started_at = time.monotonic()
+        self._complete_at = self._started_at = 0.0
 
     def __call__(self) -> bool:
         """Return False once a slot had no heartbeat for ``STALLED_AFTER_S``, or the queue is stuck.
 
         A gap while one pump replaces another is no reason to kill them all.
         """
-        # This thread lives as long as the supervisor and has no requests whose end would close
-        # broken connections: drop one that broke before the next query.
+        # This thread lives as long as the broker and has no requests whose end would close broken
+        # connections: drop one that broke before the next query.
         close_old_connections()
+        if not self._started_at:
+            self._started_at = self._complete_at = time.monotonic()
         beating = sum(slot.cluster == self._cluster for slot in living())
         if beating >= self._places:
             self._complete_at = time.monotonic()

@@ -8,9 +8,10 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import IntegrityError, connection
+from django.db import IntegrityError
 
 from channels_app.database import raw
+from channels_app.database.raw import dialect
 from delivery.core import recipients
 from delivery.core.ordering import key_number
 from delivery.core.recipients import LEVELS
@@ -21,6 +22,7 @@ SCAN_ROWS = 1000
 keys claims those of others. That helps slow workers, and rows further back are reached in the
 end."""
 TABLE = Delivery._meta.db_table
+BY_CLAIM = dialect.hint("delivery_claim")
 
 
 class _DueRow(NamedTuple):
@@ -54,10 +56,8 @@ def members(consumer_id: int, now: datetime) -> dict[int, datetime]:
 
 def candidates_sql(consumer_id: int, now: datetime) -> tuple[str, list[Any]]:
     """Return the query for due rows: a range per level, each in index order."""
-    # For this many rows MariaDB would otherwise read the whole table and sort it.
-    table = TABLE + (" FORCE INDEX (delivery_claim)" if connection.vendor == "mysql" else "")
-    sql = raw.union(
-        f"SELECT id, priority, due_at, ordering_key FROM {table} "
+    sql = dialect.union(
+        f"SELECT id, priority, due_at, ordering_key FROM {TABLE}{BY_CLAIM} "
         f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
         f"ORDER BY due_at, id LIMIT {SCAN_ROWS:d}"
         for level in LEVELS

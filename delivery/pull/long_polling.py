@@ -135,12 +135,14 @@ class LongPolls:
         self._scan_at = float("inf")
         self._asleep_until = float("-inf")
         self._listener: Listener | None = None
-        self._wake_read_fd, self._wake_write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_read_fd = self._wake_write_fd = -1
 
     def start(self) -> str:
         """Begin to listen unless done already; return the address for wake-ups."""
         with self._lock:
             if self._listener is None:
+                # Not earlier: processes that are forked from one must not share the pipe.
+                self._wake_read_fd, self._wake_write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
                 self._listener = Listener()
                 threading.Thread(target=self._run, name="long polls", daemon=True).start()
         return self._listener.address
@@ -336,6 +338,8 @@ class LongPolls:
         return max(0.0, until - ticks)
 
     def _interrupt(self) -> None:
+        if self._wake_write_fd < 0:
+            return  # no thread yet
         try:
             os.write(self._wake_write_fd, b"\0")
         except BlockingIOError:

@@ -19,6 +19,7 @@ from delivery.core.breaker import Circuit
 from delivery.core.outcome import Outcome
 from delivery.core.recipients import LEVELS, KeyHolder, Share
 from delivery.health import consumer_health
+from delivery.health.consumer_health import Finding
 from delivery.processes import registration
 from delivery.pump import confirmation
 from delivery.pump.consumer_queue import LEAD, QUEUE_STATUSES, ConsumerQueue, QueueStatus
@@ -59,6 +60,8 @@ class ReadyConsumers:
             (level, status): {} for level in LEVELS for status in QUEUE_STATUSES
         }
         self._places: dict[int, tuple[int, QueueStatus]] = {}
+        self._slow: set[int] = set()
+        """Slow consumers that have due deliveries, but sleep because they are at a limit."""
         self._asleep: list[tuple[float, int]] = []
         """A heap. An entry that differs from `_until` is outdated: an earlier time replaced it."""
         self._until: dict[int, float] = {}
@@ -74,6 +77,7 @@ class ReadyConsumers:
     def forget(self, consumer_id: int) -> None:
         """Remove a consumer that this pump no longer serves."""
         self._changed.pop(consumer_id, None)
+        self._slow.discard(consumer_id)
         self._until.pop(consumer_id, None)
         self._leave(consumer_id)
 
@@ -81,6 +85,10 @@ class ReadyConsumers:
     def waiting_count(self) -> int:
         """Number of queues that had due deliveries at the last check, and may claim given room."""
         return len(self._places)
+
+    def has_slow(self) -> bool:
+        """Whether a consumer that does not answer promptly has due deliveries."""
+        return bool(self._slow) or any(self._waiting[level, QueueStatus.OTHER] for level in LEVELS)
 
     def top(self) -> int:
         """Return the highest priority among those; 0 when there are none."""
@@ -138,6 +146,8 @@ class ReadyConsumers:
                     self._leave(consumer_id)
                     continue
                 if (capacity := queue.capacity(now)) <= 0:
+                    if status is QueueStatus.OTHER:
+                        self._slow.add(consumer_id)
                     self._sleep(queue, queue.wake_at())
                     continue
                 room = min(capacity, admits(status, queue.in_flight))
@@ -155,6 +165,7 @@ class ReadyConsumers:
                 if consumer_id in self._queues:
                     self._changed[consumer_id] = self._queues[consumer_id]
         noted, self._changed = self._changed, {}
+        self._slow.difference_update(noted)
         for consumer_id, queue in noted.items():
             place = queue.place(now, ticks)
             if place is None:
@@ -414,21 +425,24 @@ class Assignment:
             return
         now = clock.now()
         ticks = time.monotonic()
-        for consumer_id, (queue, answer) in list(self._unsaved.items()):
-            is_urgent = queue.circuit.state != queue.saved.state or (
-                (queue.circuit.failing_since is None) != (queue.saved.failing_since is None)
-            )
-            gone = answer.outcome is Outcome.GONE
-            if not (is_urgent or gone) and ticks - self._saved.get(consumer_id, 0.0) < SAVE_S:
-                continue
-            consumer_health.save(
-                consumer_id,
-                queue.circuit,
-                outcome=answer.outcome.value,
-                success=answer.outcome.is_success,
-                now=now,
-            )
-            self._give_up(queue, gone, now)
+        chosen = {
+            consumer_id: (queue, answer)
+            for consumer_id, (queue, answer) in self._unsaved.items()
+            if answer.outcome is Outcome.GONE
+            or _differs(queue.circuit, queue.saved)
+            or ticks - self._saved.get(consumer_id, 0.0) >= SAVE_S
+        }
+        if not chosen:
+            return
+        consumer_health.save(
+            (
+                Finding(key, queue.circuit, answer.outcome.value, answer.outcome.is_success)
+                for key, (queue, answer) in chosen.items()
+            ),
+            now,
+        )
+        for consumer_id, (queue, answer) in chosen.items():
+            self._give_up(queue, answer.outcome is Outcome.GONE, now)
             # Removed last: changes that the database rejected above are saved next time.
             queue.saved = queue.circuit
             self._saved[consumer_id] = ticks
@@ -488,6 +502,12 @@ def _part(view: ConsumerConfig, share: Share) -> ConsumerConfig:
     place, count = share.place, len(share.owners)
     burst = recipients.part(view.rate.burst, place, count) if view.rate else 0
     return view.within(recipients.part(view.max_in_flight, place, count), burst, count)
+
+
+def _differs(circuit: Circuit, saved: Circuit) -> bool:
+    """Whether a circuit has changed so that people or other pumps need to know at once."""
+    failing = circuit.failing_since is None, saved.failing_since is None
+    return circuit.state != saved.state or failing[0] != failing[1]
 
 
 def _next_circuit(circuit: Circuit, answer: Response, instant: float) -> Circuit:

@@ -109,6 +109,11 @@ class ConsumerQueue:
         hangs = ticks - max(since, self.answered_at) > PROMPT_S
         return QueueStatus.OTHER if hangs else QueueStatus.PROMPT
 
+    def is_idle(self, now: datetime, ticks: float) -> bool:
+        """Whether nothing waits and a new delivery may be sent; False for a slow consumer."""
+        is_slow = self.status(ticks) is QueueStatus.OTHER
+        return not is_slow and not self.has_due(now) and self.capacity(now) > 0
+
     def answered(self, seconds: float, ticks: float) -> None:
         """Record a response time."""
         seconds = min(seconds, MAX_S)

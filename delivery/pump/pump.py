@@ -5,7 +5,7 @@ import logging
 import selectors
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db import Error as DatabaseFailure
@@ -41,8 +41,10 @@ MUCH, REST_S = 4, 0.005
 """After a scan that found MUCH messages and deliveries, the next scan waits, at most REST_S."""
 SOON = timedelta(seconds=1)
 """Waiting receivers are notified of deliveries due within this time; they poll for later ones."""
-URGENT_AT_ONCE = 8
-"""Most messages that one urgent fan-out between two steps of a round handles."""
+AT_ONCE = 8
+"""Most messages that one fan-out between two steps of a round handles."""
+MAX_EXAMINED = 100
+"""How many of the newest messages are examined for some that can pass a backlog."""
 FAN_OUT_GUARD = 20
 """Every 20th fan-out takes the oldest messages of a backlog, whatever their priority."""
 SPARE_S = 300.0
@@ -89,6 +91,10 @@ class Pump:
         self.waiting = WaitingReceivers()
         self.min_priority = 0
         """The lowest priority among the deliveries that this round has claimed."""
+        self.examined: set[int] = set()
+        """Notified messages that were examined since the last fan-out."""
+        self.is_backlog, self.backlog_priority = False, 0
+        """Whether a backlog of messages waits for fan-out, and the priority that it is read at."""
         self.next_poll = self.next_scan = 0.0
         self.fan_outs = 0
 
@@ -121,10 +127,10 @@ class Pump:
         if time.monotonic() >= self.next_scan and self.membership.owns():
             self._scan(now)
         self._send_claimed()
-        self._send_urgent()
+        self._send_at_once()
         # Record after sending: consumers work while the database writes.
         self._record()
-        self._send_urgent()
+        self._send_at_once()
         if self.body_buffer.seconds(clock.now()) <= 0:
             self._send_claimed()  # deliveries that became due during the write
         self._wait(self._max_wait_s())
@@ -137,8 +143,10 @@ class Pump:
             return
         began = time.monotonic()
         self.assignment.recount()
+        if self.is_backlog:
+            self._send_at_once()
         found = self._fan_out(now)
-        self._send_urgent()
+        self._send_at_once()
         found += self._claim(now)
         ended = time.monotonic()
         if found >= MUCH:
@@ -237,18 +245,30 @@ class Pump:
         ):
             return 0
         hinted, self.accepted_hint = self.accepted_hint, False
-        notified, self.notified = self.notified, {}
+        notified, self.notified, self.examined = self.notified, {}, set()
+        if self.is_backlog:
+            # It is read by priority and age. Keep the newest messages: their consumers may become
+            # idle before the backlog reaches them.
+            self.notified = {key: notified[key] for key in sorted(notified)[-MAX_EXAMINED:]}
+            notified = {}
         claimer = self.capacity_planner.claimer(self.held.generation, now, self._free)
         self.fan_outs += 1
+        oldest_first = self.fan_outs % FAN_OUT_GUARD == 0
         made = fanout.fan_out(
             limit,
             self.held.ordinal,
             claimer,
             notified,
             payloads.select_payloads,
-            oldest_first=self.fan_outs % FAN_OUT_GUARD == 0,
+            oldest_first=oldest_first,
+            is_backlog=self.is_backlog,
         )
         self._handle_fanout(made, now)
+        self.is_backlog = made.is_backlog
+        if not made.is_backlog:
+            self.backlog_priority = 0
+        elif made.message_count and not oldest_first:
+            self.backlog_priority = made.priority
         self.min_priority = min((row.priority for row in made.claimed), default=self.min_priority)
         if made.more:
             self.accepted_hint = True
@@ -282,31 +302,62 @@ class Pump:
                 due = [key for key in pulling if min(made.due[key].values()) <= soon]
                 wakeup_sender.receivers(self.waiting.of(due))
 
-    def _send_urgent(self) -> None:
-        """Send just accepted messages that are more urgent than what this round handles.
+    def _send_at_once(self) -> None:
+        """Send just accepted messages that need not wait for what this round handles.
 
-        A step of a bulk load takes up to 20 ms, and a round has four. More than `URGENT_AT_ONCE`
-        messages wait for the next fan-out, which also goes by priority.
+        A step of a bulk load takes up to 20 ms, and a round has four. Messages of higher priority
+        go between two steps. So do messages for idle consumers, while deliveries of slow consumers
+        wait. Without a backlog, more than `AT_ONCE` messages wait for the next fan-out, which also
+        goes by priority.
         """
         self._read_wakeups()
-        urgent = {key for key, level in self.notified.items() if level > self.min_priority}
-        if (
-            not 0 < len(urgent) <= URGENT_AT_ONCE
-            or self.is_clock_wrong
-            or not self.membership.owns()
-        ):
+        if not self.notified or self.is_clock_wrong or not self.membership.owns():
             return
-        for key in urgent:
-            del self.notified[key]
+        present = max(self.min_priority, self.backlog_priority)
+        has_slow = self.assignment.ready_consumers.has_slow()
+        if not has_slow and max(self.notified.values()) <= present:
+            return
         now = clock.now()
+        new = {
+            key: level
+            for key, level in self.notified.items()
+            if level >= present and key not in self.examined
+        }
+        urgent = sorted(key for key, level in new.items() if level > present)
+        if urgent and (self.is_backlog or len(urgent) <= AT_ONCE):
+            self._fan_out_at_once(urgent[:AT_ONCE], now, present + 1)
+        if not has_slow:
+            return
+        others = sorted(new.keys() - urgent)
+        if others and (self.is_backlog or len(others) <= AT_ONCE):
+            self._fan_out_at_once(others[-MAX_EXAMINED:], now, present, only_idle=True)
+
+    def _fan_out_at_once(
+        self, message_ids: list[int], now: datetime, min_priority: int, *, only_idle: bool = False
+    ) -> None:
         claimer = self.capacity_planner.claimer(
-            self.held.generation, now, self._free, self.min_priority + 1
+            self.held.generation, now, self._free, min_priority, leaves_room=not only_idle
         )
-        made = fanout.fan_out(
-            URGENT_AT_ONCE, self.held.ordinal, claimer, urgent, payloads.select_payloads
-        )
-        self._handle_fanout(made, now)
-        self._send_claimed()
+        select, slot = payloads.select_payloads, self.held.ordinal
+        # First, so that an error does not repeat it before the next fan-out.
+        self.examined.update(message_ids)
+        if only_idle or self.is_backlog:
+
+            def choose(consumers: Mapping[int, Collection[int]]) -> list[int]:
+                planner = self.capacity_planner
+                ready = planner.ready_at_once(consumers, now) if only_idle else list(consumers)
+                return ready[:AT_ONCE]
+
+            made = fanout.fan_out_past_backlog(message_ids, slot, claimer, select, choose)
+        else:
+            for key in message_ids:
+                del self.notified[key]
+            made = fanout.fan_out(AT_ONCE, slot, claimer, message_ids, select)
+        if made.message_count:
+            if made.claimed:
+                self.capacity_planner.take_small_steps()
+            self._handle_fanout(made, now)
+            self._send_claimed()
 
     def _claim(self, now: datetime) -> int:
         """Claim due deliveries, and return how many there were."""

@@ -36,7 +36,7 @@ class Recorder:
     """Finished attempts of one pump that are not in the database yet."""
 
     def __init__(self, held: PumpRegistration, assignment: Assignment) -> None:
-        self._held = held
+        self._slot, self._worker = held.ordinal, held.worker
         self._assignment = assignment
         self._waits = Waits()
         self.results: list[Result] = []
@@ -69,16 +69,17 @@ class Recorder:
                 is_final=answer.is_final,
             )
         )
-        left_s = (row.due_at - clock.now()).total_seconds()
-        if transition.due_in is not None and transition.due_in < left_s:
-            transition = replace(transition, due_in=left_s)  # given back before it is due
+        if transition.due_in is not None:
+            left_s = (row.due_at - clock.now()).total_seconds()
+            if transition.due_in < left_s:  # given back before it is due
+                transition = replace(transition, due_in=left_s)
         self.results.append(
             Result(
                 claimed=row,
                 transition=transition,
                 outcome=answer.outcome,
                 started_at=started_at,
-                worker=self._held.worker,
+                worker=self._worker,
                 status=answer.status,
                 error=answer.error,
                 answer_headers=answer.headers,
@@ -120,7 +121,7 @@ class Recorder:
         settle.settle(
             results,
             now=clock.now(),
-            slot=self._held.ordinal,
+            slot=self._slot,
             expect=self._expect,
         )
 

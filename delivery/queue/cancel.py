@@ -12,7 +12,7 @@ from django.db.models.functions import Least
 
 from channels_app import failpoints
 from channels_app.core import ids, times
-from channels_app.core.errors import BrokerError, Conflict, NotFound, PreconditionFailed
+from channels_app.core.errors import BrokerError, Conflict, NotFound
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Consumer, Message, new_id
@@ -138,10 +138,8 @@ def _cancel_messages(
         message = messages.get(key)
         if message is None:
             done[key] = NotFound("unknown_message", "There is no such message.")
-        elif not condition.holds(message.version):
-            done[key] = PreconditionFailed(
-                "stale_version", "The message has changed since; read it again."
-            )
+        elif refusal := condition.refusal(message.version, "message"):
+            done[key] = refusal
         elif key in sent:
             until = times.text(sent[key])
             done[key] = Conflict("in_flight", f"It is being delivered, until {until} at most.")

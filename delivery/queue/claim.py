@@ -9,11 +9,12 @@ from collections import Counter as Tally
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from channels_app import failpoints
 from channels_app.database import raw, transactions
+from channels_app.database.raw import dialect
 from channels_app.models import new_id
 from channels_app.registry.cache import config_cache
 from delivery import dead_letters
@@ -77,7 +78,7 @@ def candidates_sql(requests: Sequence[ClaimRequest], now: datetime) -> tuple[str
         for request in requests
         for level in request.levels
     ]
-    sql = raw.union(
+    sql = dialect.union(
         f"SELECT id, consumer_id, priority, due_at FROM {TABLE} "
         f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
         f"ORDER BY due_at, id LIMIT {limit:d}"
@@ -140,13 +141,7 @@ def _earliest(rows: set[Row]) -> dict[int, datetime]:
     for priority, due_at, _ in rows:
         if -priority not in earliest or due_at < earliest[-priority]:
             earliest[-priority] = due_at
-    return {priority: _instant(due_at) for priority, due_at in earliest.items()}
-
-
-def _instant(value: datetime | str) -> datetime:
-    """Return a raw column as an aware datetime: SQLite returns text, MySQL naive UTC."""
-    instant = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return instant.replace(tzinfo=UTC)
+    return {priority: dialect.instant(due_at) for priority, due_at in earliest.items()}
 
 
 LAPSED = raw.Insert(
@@ -288,7 +283,7 @@ def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None)
     free = "due_at <= %s" if owner is None else f"(due_at <= %s OR lease_owner = {owner:d})"
     found = raw.read(
         f"SELECT {_COLUMNS} FROM {TABLE} "
-        f"WHERE id IN ({raw.listed(whose)}) AND {free}{raw.skip_locked()}",
+        f"WHERE id IN ({raw.listed(whose)}) AND {free}{dialect.skip_locked}",
         [raw.text(now)],
     )
     place = {delivery_id: place for place, delivery_id in enumerate(whose)}

@@ -8,6 +8,7 @@ from channels_app.core import ids
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import KeyUnavailable
 from channels_app.database import clock, raw, transactions
+from channels_app.database.raw import dialect
 from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
 from channels_app.models import MessageBody, new_id
@@ -40,7 +41,7 @@ def forward() -> int:
 def _forward() -> int:
     """Publish messages and delete their rows in one transaction, so each is published once."""
     now = clock.now()
-    keys = [key for (key,) in raw.read(_DUE + raw.skip_locked(), [raw.text(now), BATCH_SIZE])]
+    keys = [key for (key,) in raw.read(_DUE + dialect.skip_locked, [raw.text(now), BATCH_SIZE])]
     if not keys:
         return 0
     found = Delivery.objects.select_related(

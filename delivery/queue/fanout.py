@@ -6,7 +6,7 @@ locking and updating each row later.
 
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from channels_app import failpoints
 from channels_app.database import raw, transactions
+from channels_app.database.raw import dialect
 from channels_app.models import ConfigVersion, Consumer, Message, new_id
 from channels_app.registry.cache import config_cache
 from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, DirectClaim, Reason
@@ -25,6 +26,8 @@ from delivery.ordering import key_queue
 
 SelectPayloads: TypeAlias = Callable[[Iterable[int]], raw.Statement]
 """Builds a query for the payloads of these messages."""
+Choose: TypeAlias = Callable[[Mapping[int, Collection[int]]], Collection[int]]
+"""Gets the consumers of each message, and returns the messages that go first."""
 MESSAGES = Message._meta.db_table
 MAX_SEEN = 256
 """Rows at which a scan of waiting messages stops; the backlog is then read by priority."""
@@ -61,9 +64,18 @@ class ScanResult(NamedTuple):
     is_all: bool
     locked: list[Accepted]
     """Those of the waiting messages that this transaction has locked."""
-    number: int
-    """Configuration version, read after the locks were taken."""
     payload_rows: list[tuple[Any, ...]]
+
+
+class Ranked(NamedTuple):
+    """Some messages of a backlog, chosen by priority or age."""
+
+    ids: list[int]
+    """In ascending order."""
+    is_alike: bool
+    """Whether all messages that were read have one priority."""
+    is_all: bool
+    """Whether no more messages wait."""
 
 
 class MessageScan(NamedTuple):
@@ -81,21 +93,23 @@ class MessageScan(NamedTuple):
         """
         return self._cut(raw.read(*self._select_waiting()))
 
-    def ranked(self, passed: int, *, oldest_first: bool) -> tuple[list[int], bool]:
-        """Return the ids after the first ``passed`` ones, and whether all have one priority.
+    def ranked(self, passed: int, *, oldest_first: bool) -> Ranked:
+        """Return the messages after the first ``passed`` ones.
 
         Reads one short range for each priority, as a claim does; that pays only for a backlog.
         """
         most = passed + self.limit
-        sql = raw.union(
+        sql = dialect.union(
             f"SELECT id, priority FROM {MESSAGES} WHERE state = %s AND priority = {level:d}"
-            f"{self.condition} ORDER BY id LIMIT {most:d}"
+            f"{self.condition} ORDER BY id LIMIT {most + 1:d}"
             for level in range(10)
         )
         rows = raw.read(sql, [Message.State.ACCEPTED.value, *self.values] * 10)
         rows.sort(key=None if oldest_first else lambda row: (-row[1], row[0]))
         is_alike = len({priority for _, priority in rows}) < 2
-        return sorted(found for found, _ in rows[passed:most]), is_alike
+        return Ranked(
+            sorted([found for found, _ in rows[passed:most]]), is_alike, len(rows) <= most
+        )
 
     def with_notified(
         self, notified: Iterable[int], select_payloads: SelectPayloads | None
@@ -116,10 +130,11 @@ class MessageScan(NamedTuple):
         if not is_all:
             chosen = set(waiting)
             locked = [it for it in locked if it.id in chosen]
+        config_cache.refresh(number=number)
         if others := sorted(set(waiting).difference(ids)):
-            locked = sorted([*locked, *lock(others)])
-            number = ConfigVersion.current()  # these may match consumers that registered later
-        return ScanResult(waiting, is_all, locked, number, *(payload_rows or [[]]))
+            # This refreshes the configuration again: consumers may have registered in between.
+            locked = sorted([*locked, *lock(others)[0]])
+        return ScanResult(waiting, is_all, locked, *(payload_rows or [[]]))
 
     def _select_waiting(self) -> raw.Statement:
         # Index order, so that the read ends at the limit.
@@ -161,30 +176,33 @@ def are_waiting(ids: Iterable[int]) -> bool:
     return bool(raw.read(sql, [Message.State.ACCEPTED.value]))
 
 
-def lock(ids: Iterable[int]) -> list[Accepted]:
-    """Lock and return the messages that still wait and that no other process has locked."""
-    return _accepted(raw.read(*_locking(ids)))
+def lock(
+    ids: Collection[int], select_payloads: SelectPayloads | None = None
+) -> tuple[list[Accepted], list[tuple[Any, ...]]]:
+    """Lock and return the messages that still wait and that no other process has locked.
 
-
-def lock_alone(
-    ids: Collection[int], select_payloads: SelectPayloads
-) -> tuple[list[Accepted], int, list[tuple[Any, ...]]]:
-    """Lock messages as `lock`; also return the configuration version and the payloads if few.
-
-    One round trip.
+    Also returns the payloads if there are few messages. Then refreshes the configuration, so that
+    it includes each consumer that registered before one of the messages was accepted, and all
+    consumers are read at one point in time.
     """
-    more = [select_payloads(ids)] if len(ids) <= FEW else []
+    more = [select_payloads(ids)] if select_payloads and len(ids) <= FEW else []
     statements = [_locking(ids), (ConfigVersion.CURRENT, []), *more]
     rows, version, *payload_rows = raw.read_all(statements)
-    return _accepted(rows), ConfigVersion.of(version), payload_rows[0] if payload_rows else []
+    config_cache.refresh(number=ConfigVersion.of(version))
+    return _accepted(rows), payload_rows[0] if payload_rows else []
 
 
 def _locking(ids: Iterable[int]) -> raw.Statement:
+    sql, values = _reading(ids)
+    return f"{sql}{dialect.skip_locked}", values
+
+
+def _reading(ids: Iterable[int]) -> raw.Statement:
     sql = (
         "SELECT state, id, channel_id, priority, CAST(due_at AS CHAR), CAST(expires_at AS CHAR), "
         "event_type, ordering_key, CAST(accepted_at AS CHAR) "
         # No condition on the state: it would make the query use the state's index.
-        f"FROM {MESSAGES} WHERE id IN ({raw.listed(ids)}) ORDER BY id{raw.skip_locked()}"
+        f"FROM {MESSAGES} WHERE id IN ({raw.listed(ids)}) ORDER BY id"
     )
     return sql, []
 
@@ -231,6 +249,10 @@ class FanoutResult:
     message_count: int = 0
     more: bool = False
     """Whether more messages may be waiting."""
+    is_backlog: bool = False
+    """Whether so many waited that the scan stopped before it had seen all of them."""
+    priority: int = 0
+    """The highest priority of the messages."""
     oldest_accepted_at: datetime | None = None
     due: dict[int, dict[int, datetime]] = field(default_factory=dict)
     """When each consumer's earliest queued delivery of each priority is due."""
@@ -256,6 +278,7 @@ def fan_out(
     select_payloads: SelectPayloads | None = None,
     *,
     oldest_first: bool = False,
+    is_backlog: bool = False,
 ) -> FanoutResult:
     """Fan out up to ``limit`` accepted messages; those of the highest priority from a backlog.
 
@@ -263,14 +286,37 @@ def fan_out(
     locked, and messages already fanned out have left the state that it looks for. ``notified`` are
     ids of messages that probably wait; other waiting messages are found as well.
     ``select_payloads`` reads the payloads in the same round trip if there are few messages.
-    ``oldest_first`` ignores priority: the guard against starvation.
+    ``oldest_first`` ignores priority: the guard against starvation. ``is_backlog`` says that the
+    last fan-out left a backlog, which saves a query.
     """
     scan = MessageScan(limit)
     if notified:
         made = _make(partial(_fan_out_notified, notified, scan, slot, claimer, select_payloads))
         if made.message_count or not made.more:
             return made
+    if is_backlog:
+        return _run_backlog(scan, slot, claimer, oldest_first=oldest_first)
     return _run(scan, slot, claimer, oldest_first=oldest_first)
+
+
+def fan_out_past_backlog(
+    message_ids: Collection[int],
+    slot: int,
+    claimer: DirectClaim,
+    select_payloads: SelectPayloads,
+    choose: Choose,
+) -> FanoutResult:
+    """Fan out some of these messages before the backlog that was accepted earlier.
+
+    Messages of an ordering key stay in order, and wait with the backlog.
+    """
+    if len(message_ids) > FEW:
+        # Without locks: most of them belong to the backlog.
+        message_ids = _choose(_accepted(raw.read(*_reading(message_ids))), choose)
+        if not message_ids:
+            return FanoutResult()
+        choose = list
+    return _make(partial(_fan_out_chosen, message_ids, slot, claimer, select_payloads, choose))
 
 
 def fan_out_for_receiver(
@@ -332,14 +378,28 @@ def _run(
         made = _make(partial(_fan_out_messages, ids, len(ids), scan, slot, claimer))
         if made.message_count:
             return made
-    elif not oldest_first:
-        ids, is_alike = scan.ranked(0, oldest_first=False)
-        if not is_alike:
-            made = _make(partial(_fan_out_urgent, ids, slot, claimer))
-            if made.message_count:
-                return made
+        return _run_oldest(scan, slot, claimer, scan.ranked(0, oldest_first=True).ids)
+    return _run_backlog(scan, slot, claimer, oldest_first=oldest_first)
+
+
+def _run_backlog(
+    scan: MessageScan, slot: int, claimer: DirectClaim | None, *, oldest_first: bool
+) -> FanoutResult:
+    ids, is_alike, is_all = scan.ranked(0, oldest_first=oldest_first)
+    if not (oldest_first or is_alike):
+        made = _make(partial(_fan_out_urgent, ids, slot, claimer))
+        if made.message_count:
+            return replace(made, is_backlog=not is_all)
+        ids = scan.ranked(0, oldest_first=True).ids
+    return replace(_run_oldest(scan, slot, claimer, ids), is_backlog=not is_all)
+
+
+def _run_oldest(
+    scan: MessageScan, slot: int, claimer: DirectClaim | None, ids: list[int]
+) -> FanoutResult:
+    """Fan out the oldest messages, of which ``ids`` are the first."""
     passed, more = list[int](), False
-    while ids := scan.ranked(len(passed), oldest_first=True)[0]:
+    while ids:
         if len(passed) >= MAX_PASSED:
             return FanoutResult(more=True)
         passed += ids
@@ -348,6 +408,7 @@ def _run(
             return made
         # Other processes hold all of these; more may wait behind them.
         more = more or made.more
+        ids = scan.ranked(len(passed), oldest_first=True).ids
     return FanoutResult(more=more)
 
 
@@ -360,20 +421,16 @@ def _make(work: Callable[[], FanoutResult]) -> FanoutResult:
 def _fan_out_messages(
     passed: list[int], found: int, scan: MessageScan, slot: int, claimer: DirectClaim | None
 ) -> FanoutResult:
-    locked = lock(passed[-found:])
+    locked, _ = lock(passed[-found:])
     if not locked:
         return FanoutResult()
-    # Refreshed after the messages are locked: this includes each consumer that registered before
-    # one of them was accepted, and all consumers are read at one point in time.
-    config_cache.refresh(now=True)
     made = _fan_out(key_queue.in_turn(locked, passed), slot, claimer)
     return replace(made, more=found == scan.limit or made.message_count < len(locked))
 
 
 def _fan_out_free(ids: list[int], slot: int) -> FanoutResult:
     """Fan out a backlog's messages that may overtake others."""
-    locked = lock(ids)
-    config_cache.refresh(now=True)
+    locked, _ = lock(ids)
     return _fan_out(_free(locked), slot, None)
 
 
@@ -389,10 +446,9 @@ def _fan_out_urgent(ids: list[int], slot: int, claimer: DirectClaim | None) -> F
     Messages of an ordering key stay in order and wait for a fan-out by age. That follows at once if
     they are more than half of the messages found.
     """
-    locked = lock(ids)
+    locked, _ = lock(ids)
     highest = max((it.priority for it in locked), default=0)
     locked = [it for it in locked if it.priority == highest]
-    config_cache.refresh(now=True)
     free = _free(locked)
     if 2 * len(free) < len(locked):
         return FanoutResult(more=True)
@@ -406,10 +462,9 @@ def _fan_out_notified(
     claimer: DirectClaim | None,
     select_payloads: SelectPayloads | None,
 ) -> FanoutResult:
-    waiting, is_all, locked, number, payload_rows = scan.with_notified(notified, select_payloads)
+    waiting, is_all, locked, payload_rows = scan.with_notified(notified, select_payloads)
     if not locked:
         return FanoutResult(more=bool(waiting) or not is_all)
-    config_cache.refresh(number=number)
     made = _fan_out(key_queue.in_turn(locked, waiting), slot, claimer)
     return replace(
         made, more=not is_all or made.message_count < len(waiting), payload_rows=payload_rows
@@ -419,12 +474,36 @@ def _fan_out_notified(
 def _fan_out_alone(
     message_ids: Collection[int], slot: int, claimer: DirectClaim, select_payloads: SelectPayloads
 ) -> FanoutResult:
-    locked, number, payload_rows = lock_alone(message_ids, select_payloads)
-    config_cache.refresh(number=number)
+    locked, payload_rows = lock(message_ids, select_payloads)
     channels = {view.channel_id for view in config_cache.ordered().values()}
     if not locked or any(it.channel_id in channels for it in locked):
         return FanoutResult()
     return replace(_fan_out(locked, slot, claimer), payload_rows=payload_rows)
+
+
+def _fan_out_chosen(
+    message_ids: Collection[int],
+    slot: int,
+    claimer: DirectClaim,
+    select_payloads: SelectPayloads,
+    choose: Choose,
+) -> FanoutResult:
+    locked, payload_rows = lock(message_ids, select_payloads)
+    chosen = set(_choose(locked, choose))
+    made = _fan_out([it for it in locked if it.id in chosen], slot, claimer)
+    return replace(made, payload_rows=payload_rows)
+
+
+def _choose(
+    messages: list[Accepted],
+    choose: Choose,
+) -> Collection[int]:
+    channels = config_cache.channels_by_id()
+    found = {}
+    for it in _free(messages):
+        channel = channels.get(it.channel_id)
+        found[it.id] = [view.id for view in (channel.wanting(it.event_type) if channel else ())]
+    return choose(found)
 
 
 def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> FanoutResult:
@@ -449,6 +528,7 @@ def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
         by_consumer.setdefault(consumer_id, {})[priority] = raw.instant(due_at)
     made = FanoutResult(
         message_count=len(messages),
+        priority=max(it.priority for it in messages),
         oldest_accepted_at=raw.instant(min(it.accepted_at for it in messages)),
         due=by_consumer,
         claimed=claimed,
@@ -470,7 +550,7 @@ def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
 
 def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_NewDelivery]]:
     """Return the messages that fit into one transaction, and their deliveries."""
-    recipients = Recipients(config_cache.channels(), Counter.unfinished, _away)
+    recipients = Recipients(config_cache.channels_by_id(), Counter.unfinished, _away)
     rows: list[_NewDelivery] = []
     for place, message in enumerate(messages):
         ids = recipients.of(message.channel_id, message.event_type, message.ordering_key)

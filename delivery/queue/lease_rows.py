@@ -8,7 +8,7 @@ from django.db.models import Count
 
 from channels_app import failpoints
 from channels_app.database import raw, transactions
-from channels_app.database.raw import by_index
+from channels_app.database.raw import by_index, dialect
 from delivery.core.leases import Lease
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.outcome import Outcome
@@ -77,7 +77,7 @@ def extend(until: Mapping[Lease, datetime]) -> set[Lease]:
 def _extend(until: Mapping[Lease, datetime]) -> set[Lease]:
     found = raw.read(
         f"SELECT id, attempt_count FROM {TABLE} "
-        f"WHERE id IN ({_keys(until)}) AND state = %s{raw.locked()}",
+        f"WHERE id IN ({_keys(until)}) AND state = %s{dialect.locked}",
         [DeliveryState.IN_FLIGHT.value],
     )
     held = set(found)

@@ -10,8 +10,9 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from django.db.models import F, Q
+from django.db.models import F
 
+from channels_app.core.subscriptions import Subscriptions
 from channels_app.database import transactions
 from channels_app.models import Channel, Consumer, Message
 from channels_app.registry.cache import ChannelConfig, ConsumerConfig, config_cache
@@ -25,21 +26,22 @@ from delivery.ordering import key_queue
 
 QUEUED = DeliveryState.QUEUED.value
 BATCH = 500
+CONSUMERS = 1_000
+"""Consumers whose counters one query reads."""
 MAX_ROWS = 5_000
 """Deliveries of one consumer examined per run; some may fit no other consumer."""
 
 
 def is_needed() -> bool:
     """Whether there is any queue."""
-    return any(view.kind == Channel.Kind.QUEUE for view in config_cache.channels())
+    return any(True for _ in _queues())
 
 
 def absent() -> set[int]:
     """Return queues' pull consumers without an active worker."""
     return PullWorker.absent(
         view.id
-        for channel in config_cache.channels()
-        if channel.kind == Channel.Kind.QUEUE
+        for channel in _queues()
         for view in channel.consumers
         if view.mode == Consumer.Mode.PULL
     )
@@ -53,23 +55,32 @@ def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
     with an ordering key stays with its consumer unless that was retired (`core.recipients`).
     """
     config_cache.refresh(now=True)
-    nobody_asks = absent()
-    for channel in config_cache.channels():
-        if channel.kind != Channel.Kind.QUEUE:
-            continue
-        known = [view.id for view in channel.consumers]
-        away = {view.id for view in channel.consumers if view.halted}
-        away |= ConsumerHealth.resting(known) | nobody_asks.intersection(known)
-        for source in _sources(channel, away):
-            yield from _empty(source, _Pools(source, channel, away), now, slot)
+    queues = {view.id: view for view in _queues()}
+    views = [view for channel in queues.values() for view in channel.consumers]
+    away = {view.id for view in views if view.halted} | absent()
+    away |= ConsumerHealth.resting([view.id for view in views])
+    for source in _sources(away):
+        if (channel := queues.get(source.channel_id)) is None:
+            continue  # became a queue just now
+        pools = _Pools(source, channel, away)
+        if not pools.are_empty:
+            yield from _empty(source, pools, now, slot)
 
 
-def _sources(channel: ChannelConfig, away: set[int]) -> list[Consumer]:
-    """Return unavailable or retired consumers with waiting deliveries."""
-    rows = Consumer.objects.filter(channel_id=channel.id)
-    gone = list(rows.filter(Q(id__in=away) | Q(state=Consumer.State.RETIRED)))
-    counts = Counter.read([one.id for one in gone])
-    return [one for one in gone if counts[one.id][QUEUED] > 0]
+def _queues() -> Iterator[ChannelConfig]:
+    return (view for view in config_cache.channels() if view.kind == Channel.Kind.QUEUE)
+
+
+def _sources(away: set[int]) -> Iterator[Consumer]:
+    """Yield queues' unavailable or retired consumers with waiting deliveries."""
+    retired = Consumer.objects.filter(
+        channel__kind=Channel.Kind.QUEUE, state=Consumer.State.RETIRED
+    )
+    gone = sorted(away.union(retired.values_list("id", flat=True)))
+    for start in range(0, len(gone), CONSUMERS):
+        counts = Counter.read(gone[start : start + CONSUMERS])
+        waiting = [consumer_id for consumer_id in counts if counts[consumer_id][QUEUED] > 0]
+        yield from Consumer.objects.filter(id__in=waiting).order_by("id")
 
 
 class _Pools:
@@ -85,6 +96,11 @@ class _Pools:
         self._able = able or (self._others if self.is_retired else [])
         self._dealers: dict[tuple[bool, bool], Recipients] = {}
 
+    @property
+    def are_empty(self) -> bool:
+        """Whether no consumer can get any delivery, such as in a queue with one consumer."""
+        return not self._able
+
     def chosen(self, row: Delivery) -> int | None:
         """Return the consumer that gets the delivery; None if there is none."""
         kind = bool(row.ordering_key), row.attempt_count > 0
@@ -97,8 +113,8 @@ class _Pools:
         pool: Sequence[ConsumerConfig] = self._others if is_keyed else self._able
         if is_attempted:
             pool = [view for view in pool if view.team_id == self._team_id]
-        view = replace(self._channel, consumers=tuple(pool))
-        return Recipients([view], Counter.unfinished, lambda ids: ())
+        view = replace(self._channel, subscriptions=Subscriptions(pool))
+        return Recipients({view.id: view}, Counter.unfinished, lambda ids: ())
 
 
 def _empty(source: Consumer, pools: _Pools, now: datetime, slot: int) -> Iterator[Tally[int]]:

@@ -10,6 +10,7 @@ from django.db import IntegrityError
 from channels_app import failpoints
 from channels_app.core.encryption import KeyMissing
 from channels_app.database import raw, transactions
+from channels_app.database.raw import dialect
 from channels_app.models import new_id
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import config_cache
@@ -164,7 +165,7 @@ def _write(
 def _overruled(results: Sequence[Result], now: datetime, slot: int) -> Sequence[Result]:
     """Apply acknowledgements that arrived before their attempts; they take precedence."""
     words = callbacks.early(result.claimed.id for result in results)
-    words |= callbacks.correlated(
+    by_provider = callbacks.correlated(
         (
             callbacks.Named(
                 *(result.claimed.consumer_id, result.claimed.id),
@@ -175,6 +176,9 @@ def _overruled(results: Sequence[Result], now: datetime, slot: int) -> Sequence[
         ),
         now,
     )
+    for delivery_id, ok in by_provider.items():
+        # The consumer may have acknowledged a delivery that its provider reported as failed.
+        words[delivery_id] = ok or words.get(delivery_id, False)
     if not words:
         return results
     after: list[Result] = []
@@ -218,7 +222,7 @@ def _held(results: Sequence[Result]) -> Sequence[Result]:
     """Lock deliveries by primary key, and return the results whose attempts are still current."""
     ids = raw.listed(result.claimed.id for result in results)
     found = raw.read(
-        f"SELECT id, attempt_count FROM {TABLE} WHERE id IN ({ids}) AND state = %s{raw.locked()}",
+        f"SELECT id, attempt_count FROM {TABLE} WHERE id IN ({ids}) AND state = %s{dialect.locked}",
         [DeliveryState.IN_FLIGHT.value],
     )
     first = {(result.claimed.id, result.claimed.attempt): result for result in reversed(results)}

@@ -13,9 +13,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, NamedTuple
 
-from django.db import connection
-
 from channels_app.database import raw
+from channels_app.database.raw import dialect
 from channels_app.models import Message
 
 MAX_COUNTED = 100_000
@@ -23,7 +22,7 @@ MAX_COUNTED = 100_000
 MAX_BUCKETS = 1000
 CHANNELS_PER_QUERY = 40
 TABLE = Message._meta.db_table
-INDEX = "message_timeline"
+BY_INDEX = dialect.hint("message_timeline")
 
 
 class Place(NamedTuple):
@@ -69,7 +68,7 @@ def ahead_sql(
         bound = "due_at >= %s" if after is None else "due_at > %s"
         terms.append(_range(channel_id, f"{bound} AND due_at < %s", most))
         values += [raw.text(after.due_at if after else begin), raw.text(end)]
-    return raw.union(terms), values
+    return dialect.union(terms), values
 
 
 def load(channel_ids: Sequence[int], begin: datetime, end: datetime, width: timedelta) -> Load:
@@ -102,14 +101,9 @@ def load_sql(
     channel_ids: Sequence[int], begin: datetime, end: datetime, width_s: int
 ) -> tuple[str, list[Any]]:
     """Read a limited number of times from the index alone, and count them by span."""
-    seconds = (
-        "TIMESTAMPDIFF(SECOND, '1970-01-01', due_at) DIV"
-        if connection.vendor == "mysql"
-        # Without the fraction, which SQLite would round.
-        else "CAST(strftime('%%s', substr(due_at, 1, 19)) AS INTEGER) /"
-    )
     sql = (
-        f"SELECT {seconds} {width_s:d}, COUNT(*) FROM (SELECT due_at FROM {TABLE}{_by_index()} "
+        f"SELECT {dialect.span('due_at', width_s)}, COUNT(*) "
+        f"FROM (SELECT due_at FROM {TABLE}{BY_INDEX} "
         f"WHERE channel_id IN ({raw.listed(channel_ids)}) AND due_at >= %s AND due_at < %s "
         f"{'ORDER BY due_at ' if len(channel_ids) == 1 else ''}LIMIT %s) AS slice GROUP BY 1"
     )
@@ -141,7 +135,7 @@ def upcoming(channel_ids: Sequence[int], now: datetime, spans: Sequence[timedelt
     ends = [raw.text(now + span) for span in spans]
     for some in _groups(channel_ids):
         sql = (
-            f"SELECT {sums} FROM (SELECT due_at FROM {TABLE}{_by_index()} "
+            f"SELECT {sums} FROM (SELECT due_at FROM {TABLE}{BY_INDEX} "
             f"WHERE channel_id IN ({raw.listed(some)}) AND due_at > %s AND due_at <= %s "
             "LIMIT %s) AS slice"
         )
@@ -152,14 +146,9 @@ def upcoming(channel_ids: Sequence[int], now: datetime, spans: Sequence[timedelt
 
 def _range(channel_id: int, where: str, most: int) -> str:
     return (
-        f"SELECT id, CAST(due_at AS CHAR) AS due_at FROM {TABLE}{_by_index()} "
+        f"SELECT id, CAST(due_at AS CHAR) AS due_at FROM {TABLE}{BY_INDEX} "
         f"WHERE channel_id = {channel_id:d} AND {where} ORDER BY {TABLE}.due_at, id LIMIT {most:d}"
     )
-
-
-def _by_index() -> str:
-    # MariaDB's estimates are capped at half of a table; it would then use another index, and sort.
-    return f" FORCE INDEX ({INDEX})" if connection.vendor == "mysql" else ""
 
 
 def _groups(channel_ids: Sequence[int]) -> Iterator[Sequence[int]]:

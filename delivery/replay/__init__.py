@@ -8,15 +8,7 @@ while replay.run_due(now, slot):
     ...
 """
 
-from delivery.replay.filters import (
-    BACKFILL_FIELDS,
-    HIGHEST_STATUS,
-    LOWEST_STATUS,
-    ReplayFilter,
-    load,
-    parse,
-    shown,
-)
+from delivery.replay.filters import ReplayFilter, load, parse
 from delivery.replay.requests import (
     Count,
     backfill,
@@ -31,9 +23,6 @@ from delivery.replay.requests import (
 from delivery.replay.runner import is_any_open, run_due, run_each, run_slice
 
 __all__ = [
-    "BACKFILL_FIELDS",
-    "HIGHEST_STATUS",
-    "LOWEST_STATUS",
     "Count",
     "ReplayFilter",
     "backfill",
@@ -50,5 +39,4 @@ __all__ = [
     "run_each",
     "run_slice",
     "sample",
-    "shown",
 ]

@@ -1,8 +1,9 @@
 """Preview, request and cancel replays; rows and audit entries are written together."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Q, QuerySet
 
@@ -16,15 +17,7 @@ from delivery.core.lifecycle import FINISHED, DeliveryState
 from delivery.core.principal import Principal
 from delivery.models import Counter, Delivery, Replay
 from delivery.replay import runner
-from delivery.replay.filters import (
-    BACKFILL_FIELDS,
-    LARGEST_ID,
-    SKEW,
-    ReplayFilter,
-    id_at,
-    parse,
-    store,
-)
+from delivery.replay.filters import ReplayFilter, store
 from delivery.replay.runner import Pace, requeue
 
 SCAN_ROWS = 100_000
@@ -43,24 +36,24 @@ class Count:
 
 
 def backfill(
-    form: object, consumer: Consumer, *, tenant: Tenant = OPERATOR, now: datetime
+    values: Mapping[str, Any], consumer: Consumer, *, tenant: Tenant = OPERATOR, now: datetime
 ) -> ReplayFilter:
-    """Parse ``form`` as a filter of past messages for a consumer that registered later.
+    """Return the filter of past messages for a consumer that registered later.
 
-    Limits the filter to what the consumer's team may see. Raises Invalid for an unusable form, or
-    one whose range ends before the team got access.
+    ``values`` are what a BackfillFilterSerializer has checked. Limits the filter to what the
+    consumer's team may see. Raises Invalid for a range that ends before the team got access.
     """
-    wanted = parse(form, names=BACKFILL_FIELDS, kind="missing")
+    wanted = ReplayFilter.of({**values, "kind": "missing"})
     wanted = wanted.within(consumer.channel.slug, consumer.client_id)
     if tenant.everything or consumer.team_id is None:
         return wanted
     begins = teams.access_began(consumer.team_id, consumer.channel, now)
-    if begins is None or (wanted.accepted_from and wanted.accepted_from >= begins):
+    if begins is None or (wanted.begins and wanted.begins >= begins):
         return wanted
-    if wanted.accepted_to and wanted.accepted_to <= begins:
+    if wanted.ends and wanted.ends <= begins:
         detail = f"The team has access since {times.text(begins)}; choose a later instant."
         raise Invalid.of([FieldError("to", detail)])
-    return replace(wanted, accepted_from=begins)
+    return replace(wanted, begins=begins)
 
 
 def consumers_of(
@@ -119,11 +112,6 @@ def message_sample(
     return list(Message.with_open(rows)[:SAMPLE])
 
 
-def message_upper(wanted: ReplayFilter, newest: int) -> int:
-    """Return a key above every message accepted in the range, at most ``newest``."""
-    return min(newest, id_at(wanted.accepted_to + SKEW)) if wanted.accepted_to else newest
-
-
 def _named(known: QuerySet[Consumer], wanted: ReplayFilter) -> Consumer:
     consumer = known.filter(channel__slug=wanted.channel, client_id=wanted.consumer).first()
     if consumer is None:
@@ -137,7 +125,7 @@ def _finished(
     wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime
 ) -> tuple[QuerySet[Delivery], bool]:
     """Return matching deliveries among at most `SCAN_ROWS` rows, and whether these are all."""
-    matching = Delivery.objects.filter(wanted.condition(now), state__in=wanted.states)
+    matching = Delivery.objects.filter(wanted.replayable(now), state__in=wanted.states)
     matching = matching.filter(id__gte=wanted.first_id)
     everyone = Q(consumer_id__in=[consumer.id for consumer in consumers])
     counted = _counted(wanted, consumers)
@@ -149,7 +137,7 @@ def _finished(
         if number > left:
             depth = left // len(wanted.states)
             ends = [
-                runner.boundary(consumer_id, state, wanted.first_id - 1, LARGEST_ID, depth)
+                runner.boundary(consumer_id, state, wanted.first_id - 1, ids.LARGEST, depth)
                 for state in wanted.states
             ]
             part = Q(consumer_id=consumer_id, id__lte=min(ends))
@@ -173,12 +161,14 @@ def _missing(
     rows = Message.objects.filter(
         channel_id=consumer.channel_id,
         id__gte=wanted.first_id,
-        id__lte=message_upper(wanted, LARGEST_ID),
+        id__lte=wanted.last_message_id,
     )
-    ids: Iterable[int] = rows.order_by("id").values_list("id", flat=True)[SCAN_ROWS : SCAN_ROWS + 1]
-    condition = wanted.message_condition(consumer.event_types, now)
+    ends: Iterable[int] = rows.order_by("id").values_list("id", flat=True)[
+        SCAN_ROWS : SCAN_ROWS + 1
+    ]
+    condition = wanted.missing(consumer.event_types, now)
     matching = rows.filter(condition & runner.unknown_to(consumer))
-    for end in ids:
+    for end in ends:
         return matching.filter(id__lt=end), False
     return matching, True
 
@@ -370,7 +360,7 @@ def _newest(wanted: ReplayFilter) -> int:
     """Return the highest existing key. A new key may be lower: other clocks may be ahead."""
     model = Message if wanted.kind == "missing" else Delivery
     newest = model.objects.order_by("-id").values_list("id", flat=True).first() or 0
-    return message_upper(wanted, newest) if wanted.kind == "missing" else newest
+    return min(newest, wanted.last_message_id) if wanted.kind == "missing" else newest
 
 
 def _target(replay: Replay) -> str:

@@ -15,6 +15,7 @@ from functools import partial
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from channels_app import failpoints
+from channels_app.core import ids
 from channels_app.core.errors import Invalid
 from channels_app.database import transactions
 from channels_app.database.raw import by_index
@@ -23,7 +24,7 @@ from delivery.core.lifecycle import DeliveryState, Reason
 from delivery.models import Counter, Delivery, Replay
 from delivery.models.counter import MADE
 from delivery.ordering import key_queue
-from delivery.replay.filters import LARGEST_ID, ReplayFilter, load
+from delivery.replay.filters import ReplayFilter, load
 
 SCAN = 2000
 """Most rows of one state that one range reads, even if a filter matches nothing."""
@@ -62,21 +63,21 @@ def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) 
     """Read up to ``limit`` messages of a channel with keys in (after, upper]."""
     rows = Message.objects.filter(channel_id=channel_id, id__gt=after, id__lte=upper)
     rows = by_index(rows, "message_channel")
-    ids = rows.order_by("id").values_list("id", flat=True)
-    end = next(iter(ids[SCAN : SCAN + 1]), upper)
-    found = ids.filter(wanted, id__lte=end)[: limit + 1]
+    keys = rows.order_by("id").values_list("id", flat=True)
+    end = next(iter(keys[SCAN : SCAN + 1]), upper)
+    found = keys.filter(wanted, id__lte=end)[: limit + 1]
     return _cut(list(found), end, upper, limit)
 
 
 def boundary(consumer_id: int, state: str, after: int, upper: int, scan: int) -> int:
     """Return the key ``scan`` rows after ``after``, or ``upper``; reads only the index."""
-    ids = (
+    keys = (
         _of(consumer_id)
-        .filter(state=state, id__gt=after, id__lte=min(upper, LARGEST_ID))
+        .filter(state=state, id__gt=after, id__lte=min(upper, ids.LARGEST))
         .order_by("id")
         .values_list("id", flat=True)
     )
-    return next(iter(ids[scan : scan + 1]), upper)
+    return next(iter(keys[scan : scan + 1]), upper)
 
 
 def _of(consumer_id: int) -> QuerySet[Delivery]:
@@ -90,7 +91,7 @@ def _cut(found: list[int], end: int, upper: int, limit: int) -> KeyRange:
     return KeyRange(found, end, end >= upper)
 
 
-STEP_S = 0.1
+STEP = timedelta(milliseconds=100)
 """Rows of one tenth of a second share a time, so that a fast rate needs few UPDATEs."""
 
 
@@ -106,8 +107,7 @@ class Pace:
         """Return when the row at ``place`` is due, never later than the rate says."""
         if not self.rate_per_second:
             return self.start
-        seconds = place / self.rate_per_second
-        return self.start + timedelta(seconds=seconds // STEP_S * STEP_S)
+        return self.start + timedelta(seconds=place / self.rate_per_second) // STEP * STEP
 
     def after(self, count: int) -> datetime:
         """Return when the next slice begins."""
@@ -292,7 +292,7 @@ class _Slice:
         after = max(self.replay.cursor, self.wanted.first_id - 1, 0)
         upper, left = self.replay.upper_id, self.room - self.count
         if self.wanted.kind == "missing":
-            condition = self.wanted.message_condition(consumer.event_types, self.now)
+            condition = self.wanted.missing(consumer.event_types, self.now)
             key_range = messages(
                 consumer.channel_id,
                 condition & unknown_to(consumer),
@@ -312,7 +312,7 @@ class _Slice:
         key_range = deliveries(
             consumer.id,
             self.wanted.states,
-            self.wanted.condition(self.now),
+            self.wanted.replayable(self.now),
             after=after,
             upper=upper,
             limit=left,
@@ -341,7 +341,7 @@ def _run(replay_id: int, now: datetime, budget: int, slot: int) -> int:
     room = min(budget, _places(pace, now))
     if not room:
         return 0
-    part = _Slice(replay, load(replay.filter), pace, now, room, slot)
+    part = _Slice(replay, load(replay), pace, now, room, slot)
     effort, last = 0, len(replay.consumer_ids)
     while part.count < room and effort < MAX_SLICES and replay.consumer_index < last:
         consumer = _consumer(replay.consumer_ids[replay.consumer_index])

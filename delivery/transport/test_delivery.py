@@ -16,6 +16,7 @@ from channels_app.core.errors import Conflict, KeyUnavailable, RateLimited
 from channels_app.database import clock
 from channels_app.models import EventType, new_id
 from channels_app.registry.cache import ChannelConfig, ConsumerConfig, Signer, config_cache
+from channels_app.registry.data_encryption import StoredResponse
 from delivery.transport import Call, Response, payloads
 from delivery.transport.payloads import DeliveryMetadata, Payload
 
@@ -37,6 +38,11 @@ class Probed:
     event_type: str
     body: bytes
     answer: Response
+
+    @property
+    def stored_response(self) -> StoredResponse:
+        """The response as an attempt stores it."""
+        return StoredResponse(self.answer.error, self.answer.headers, self.answer.excerpt)
 
 
 def probe(view: ConsumerConfig, *, team_id: int | None) -> Probed:

@@ -1,16 +1,18 @@
 """Connect to the database through its own driver, for the ledger, the runs and the reports.
 
-Bulk reads use broker/source.py instead. Statements use ``%s`` for values on every database.
+Bulk reads use broker/source.py instead. Statements use ``%s`` for values on every database. What
+differs between databases is here, one class for each; no other module asks which it is.
 """
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from pipeline.settings import command
 
@@ -26,11 +28,20 @@ RESPONSE_TIMEOUT_S = 600
 """Seconds to wait for a response from the server."""
 INSERT_ROWS = 2000
 """Rows of a report in one statement."""
-MYSQL = ("mysql", "mysql2")
 ERRORS: tuple[type[Exception], ...] = (sqlite3.Error, *([MySQLdb.Error] if MySQLdb else []))
 """Exceptions of the drivers."""
-NO_TABLE, NO_COLUMN = 1146, 1054
+NO_TABLE, NO_COLUMN, NO_PRIVILEGE = 1146, 1054, 1227
 """MySQL's error numbers."""
+LIST_RESOLUTION = timedelta(seconds=1)
+"""MySQL's list of transactions has whole seconds."""
+LIST_REFRESH = timedelta(milliseconds=100)
+"""InnoDB refreshes that list every tenth of a second at most, so it may lack newer transactions."""
+OLDEST_TRANSACTION = (
+    "SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, NOW())) FROM information_schema.innodb_trx "
+    "WHERE trx_autocommit_non_locking = 0 AND trx_is_read_only = 0"
+)
+"""Age of the oldest transaction that may write. The server computes it from its own clock, so
+clocks of hosts are never compared."""
 
 
 class InvalidAddress(Exception):
@@ -41,8 +52,7 @@ class InvalidAddress(Exception):
 class Address:
     """The address of a database."""
 
-    vendor: str
-    """``sqlite`` or ``mysql``."""
+    dialect: "Dialect"
     name: str
     """Name of the database; a path for SQLite."""
     host: str = ""
@@ -52,31 +62,158 @@ class Address:
     options: tuple[tuple[str, str], ...] = ()
 
 
+class Dialect(ABC):
+    """What the pipeline must know of a database."""
+
+    schemes: tuple[str, ...]
+    """How an address may begin."""
+    begin: str
+    """Begins a transaction that may write."""
+    locked = " FOR UPDATE"
+    """The end of a query that locks its rows until the transaction ends."""
+    whole_division = "/"
+    """Divides integers, and leaves out the remainder."""
+    hole = "%s"
+    """What stands for a value in a statement."""
+    clock_query = ""
+    """Returns the time in UTC; empty for a database without a clock of its own."""
+
+    @abstractmethod
+    def parse(self, parts: SplitResult) -> Address:
+        """Return the address."""
+
+    @abstractmethod
+    def connect(self, address: Address) -> Any:
+        """Return a connection of the driver. Raises InvalidAddress."""
+
+    @abstractmethod
+    def reader_url(self, address: Address) -> str:
+        """Return the address in the form that connectorx reads."""
+
+    def to_column(self, naive: datetime) -> Any:
+        """Convert naive UTC to what the driver writes."""
+        return naive
+
+    @abstractmethod
+    def oldest_transaction(self, database: "Database") -> timedelta | None:
+        """Return the age of the oldest one that may write, or more; None if it may not be read."""
+
+
+class SQLite(Dialect):
+    """A file with one writer at a time."""
+
+    schemes = ("sqlite",)
+    begin = "BEGIN IMMEDIATE"
+    """Waits for the write lock."""
+    locked = ""
+    hole = "?"
+
+    def parse(self, parts: SplitResult) -> Address:
+        """``sqlite:///path``."""
+        return Address(self, unquote(parts.path.removeprefix("/")) or ":memory:")
+
+    def connect(self, address: Address) -> Any:
+        """Only a file that exists: SQLite would create an empty database."""
+        if not Path(address.name).exists():
+            raise InvalidAddress(
+                f"There is no database {address.name}: is DATABASE_URL the broker's?"
+            )
+        connection = sqlite3.connect(address.name, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        return connection
+
+    def reader_url(self, address: Address) -> str:
+        return f"sqlite://{quote(str(Path(address.name).absolute()))}"
+
+    def to_column(self, naive: datetime) -> Any:
+        """As Django writes it."""
+        return str(naive)
+
+    def oldest_transaction(self, database: "Database") -> timedelta | None:
+        """There is one writer at a time, and the others wait less than the usual margin."""
+        return timedelta(0)
+
+
+class MySQL(Dialect):
+    """MySQL and MariaDB."""
+
+    schemes = ("mysql", "mysql2")
+    begin = "START TRANSACTION"
+    whole_division = "DIV"
+    clock_query = "SELECT UTC_TIMESTAMP(6)"
+
+    def parse(self, parts: SplitResult) -> Address:
+        """``mysql://user:password@host:port/name``."""
+        return Address(
+            self,
+            unquote(parts.path.lstrip("/")),
+            parts.hostname or "127.0.0.1",
+            parts.port or 3306,
+            unquote(parts.username or ""),
+            unquote(parts.password or ""),
+            tuple(parse_qsl(parts.query)),
+        )
+
+    def connect(self, address: Address) -> Any:
+        """As in the broker's own connections: no gap locks, and commits of others are visible."""
+        if MySQLdb is None:
+            raise InvalidAddress(
+                "mysql:// needs the package mysqlclient: install the extra `mysql`."
+            )
+        connection = MySQLdb.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password,
+            database=address.name,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=5,
+            read_timeout=RESPONSE_TIMEOUT_S,
+            client_flag=CLIENT.FOUND_ROWS,
+            init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            **{name: value for name, value in address.options if name in ("unix_socket",)},
+        )
+        # A separate statement, since ``init_command`` accepts only one.
+        connection.query("SET time_zone = '+00:00'")
+        return connection
+
+    def reader_url(self, address: Address) -> str:
+        login = quote(address.user, safe="")
+        if address.password:
+            login += f":{quote(address.password, safe='')}"
+        return f"mysql://{login}@{address.host}:{address.port}/{quote(address.name)}"
+
+    def oldest_transaction(self, database: "Database") -> timedelta | None:
+        """It needs the privilege PROCESS."""
+        try:
+            age_s = database.read(OLDEST_TRANSACTION)[0][0]
+        except MySQLdb.Error as error:
+            if error.args[:1] != (NO_PRIVILEGE,):
+                raise
+            return None
+        return LIST_REFRESH if age_s is None else timedelta(seconds=int(age_s)) + LIST_RESOLUTION
+
+
+DIALECTS = {scheme: dialect for dialect in (SQLite(), MySQL()) for scheme in dialect.schemes}
+
+
 def parse(url: str) -> Address:
     """``sqlite:///path`` or ``mysql://user:password@host:port/name``. Raises InvalidAddress."""
     parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        return Address("sqlite", unquote(parts.path.removeprefix("/")) or ":memory:")
-    if parts.scheme not in MYSQL:
+    if parts.scheme not in DIALECTS:
         raise InvalidAddress(f"{parts.scheme or 'Nothing'} is no database: sqlite:/// or mysql://.")
-    return Address(
-        "mysql",
-        unquote(parts.path.lstrip("/")),
-        parts.hostname or "127.0.0.1",
-        parts.port or 3306,
-        unquote(parts.username or ""),
-        unquote(parts.password or ""),
-        tuple(parse_qsl(parts.query)),
-    )
+    return DIALECTS[parts.scheme].parse(parts)
 
 
 class Database:
     """One connection. Threads must not share it."""
 
     def __init__(self, url: str) -> None:
-        self.address = parse(url)
-        self.is_mysql = self.address.vendor == "mysql"
-        self._connection = _connect(self.address)
+        address = parse(url)
+        self.dialect = address.dialect
+        self._connection = self.dialect.connect(address)
 
     def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""
@@ -106,7 +243,9 @@ class Database:
         """Run the same statement for many rows."""
         cursor = self._connection.cursor()
         try:
-            cursor.executemany(self._sql(sql), [self._values(row) for row in rows])
+            cursor.executemany(
+                sql.replace("%s", self.dialect.hole), [self._values(row) for row in rows]
+            )
         finally:
             cursor.close()
 
@@ -131,8 +270,8 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the block in a transaction. SQLite waits for the write lock when it begins."""
-        self._run("START TRANSACTION" if self.is_mysql else "BEGIN IMMEDIATE").close()
+        """Run the block in a transaction."""
+        self._run(self.dialect.begin).close()
         try:
             yield
         except BaseException:
@@ -141,10 +280,10 @@ class Database:
         self._connection.commit()
 
     def now(self) -> datetime:
-        """Return the database's time in UTC. SQLite has no clock, so it is this machine's time."""
-        if not self.is_mysql:
+        """Return the database's time in UTC; this machine's where it has no clock."""
+        if not self.dialect.clock_query:
             return datetime.now(UTC)
-        return instant(self.read("SELECT UTC_TIMESTAMP(6)")[0][0])
+        return instant(self.read(self.dialect.clock_query)[0][0])
 
     def close(self) -> None:
         """Close the connection."""
@@ -155,22 +294,20 @@ class Database:
         try:
             # Pass no values rather than an empty tuple, so that the driver leaves percent signs
             # alone.
-            cursor.execute(self._sql(sql), *([self._values(values)] if values else []))
+            cursor.execute(
+                sql.replace("%s", self.dialect.hole), *([self._values(values)] if values else [])
+            )
         except BaseException:
             cursor.close()
             raise
         return cursor
 
-    def _sql(self, sql: str) -> str:
-        return sql if self.is_mysql else sql.replace("%s", "?")
-
     def _values(self, values: Sequence[Any]) -> list[Any]:
         return [self.to_column(value) if isinstance(value, datetime) else value for value in values]
 
     def to_column(self, at: datetime) -> Any:
-        """Convert an instant to a column's format: naive UTC, on SQLite as Django writes it."""
-        naive = at.astimezone(UTC).replace(tzinfo=None)
-        return naive if self.is_mysql else str(naive)
+        """Convert an instant to a column's format."""
+        return self.dialect.to_column(at.astimezone(UTC).replace(tzinfo=None))
 
 
 def error_message(error: BaseException) -> str:
@@ -185,36 +322,3 @@ def instant(value: Any) -> datetime:
     """Convert a column to an instant: SQLite returns text, MySQL naive UTC."""
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
     return at.replace(tzinfo=UTC)
-
-
-def _connect(address: Address) -> Any:
-    if address.vendor == "sqlite":
-        if not Path(address.name).exists():
-            # SQLite would create an empty database.
-            raise InvalidAddress(
-                f"There is no database {address.name}: is DATABASE_URL the broker's?"
-            )
-        connection = sqlite3.connect(address.name, timeout=LOCK_TIMEOUT_S, isolation_level=None)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        return connection
-    if MySQLdb is None:
-        raise InvalidAddress("mysql:// needs the package mysqlclient: install the extra `mysql`.")
-    connection = MySQLdb.connect(
-        host=address.host,
-        port=address.port,
-        user=address.user,
-        password=address.password,
-        database=address.name,
-        charset="utf8mb4",
-        autocommit=True,
-        connect_timeout=5,
-        read_timeout=RESPONSE_TIMEOUT_S,
-        client_flag=CLIENT.FOUND_ROWS,
-        # As in the broker's own connections: no gap locks, and commits of others are visible.
-        init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        **{name: value for name, value in address.options if name in ("unix_socket",)},
-    )
-    # A separate statement, since ``init_command`` accepts only one.
-    connection.query("SET time_zone = '+00:00'")
-    return connection

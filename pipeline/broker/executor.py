@@ -6,8 +6,6 @@ never as an option that Spark would show.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
-from urllib.parse import quote
 
 import connectorx as cx
 import pyarrow as pa
@@ -23,8 +21,9 @@ def read(sql: str, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> Iterator[
 
     ``sql`` may contain only the program's own numbers and instants: the driver has no parameters.
     """
+    address = database.parse(settings.get(settings.READ_URL))
     reader = cx.read_sql(
-        _url(settings.get(settings.READ_URL)),
+        address.dialect.reader_url(address),
         sql,
         return_type="arrow_stream",
         batch_size=batch_rows,
@@ -51,14 +50,3 @@ def _as(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_string(wanted) and pa.types.is_large_string(column.type):
         return column.cast(pa.string())
     return column.cast(wanted)
-
-
-def _url(address: str) -> str:
-    """Return the address in the form that connectorx reads."""
-    where = database.parse(address)
-    if where.vendor == "sqlite":
-        return f"sqlite://{quote(str(Path(where.name).absolute()))}"
-    login = quote(where.user, safe="")
-    if where.password:
-        login += f":{quote(where.password, safe='')}"
-    return f"mysql://{login}@{where.host}:{where.port}/{quote(where.name)}"

@@ -182,9 +182,9 @@ class Run:
 
     def require_lock(self, database: Database) -> None:
         """Lock the run's lock row until the transaction ends. Raises LockLost."""
-        lock = " FOR UPDATE" if database.is_mysql else ""
         held = database.read(
-            f"SELECT run_id FROM {LOCKS} WHERE job = %s AND run_id = %s{lock}", [self.job, self.id]
+            f"SELECT run_id FROM {LOCKS} WHERE job = %s AND run_id = %s{database.dialect.locked}",
+            [self.job, self.id],
         )
         if not held:
             raise LockLost(self.job)
@@ -280,9 +280,9 @@ def options_of(url: str, run_id: int) -> tuple[str, dict[str, Any]]:
 
 def _lock(database: Database, job: str, run_id: int, private: Sequence[str]) -> None:
     now = database.now()
-    lock = " FOR UPDATE" if database.is_mysql else ""
     held = database.read(
-        f"SELECT run_id FROM {LOCKS} WHERE job = %s AND until > %s{lock}", [job, now]
+        f"SELECT run_id FROM {LOCKS} WHERE job = %s AND until > %s{database.dialect.locked}",
+        [job, now],
     )
     if held and held[0][0] != run_id:
         raise AlreadyRunning(f"Run {held[0][0]} of {job} is at work.")

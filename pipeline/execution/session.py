@@ -8,8 +8,10 @@ load it, though no job uses it. A launcher script removes that option.
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from pipeline import settings
 from pipeline.broker import executor, source
+from pipeline.execution import daemon
 from pipeline.settings import BASE_DIR, ENCRYPTION_KEYS, READ_URL, Settings, export, get
 
 MIN_JAVA = {17: (17, 0, 11), 21: (21,), 25: (25, 0, 3)}
@@ -37,6 +40,11 @@ for word do
 done
 exec "{{java}}" "$@"
 """
+PYTHON_LAUNCHER = """\
+#!/bin/sh
+# Python as Spark starts it, without PySpark's zip file: every process would compile its modules.
+PYTHONPATH={path} exec {python} "$@"
+"""
 
 
 class JavaError(Exception):
@@ -50,7 +58,7 @@ def ensure_java(folder: Path) -> str:
     """
     if settings.get("PYSPARK_GATEWAY_PORT"):
         return "the Java of spark-submit"
-    java, description = _find_java()
+    java, description = find_java()
     if not _is_launcher(java):
         home = folder.absolute() / "java"
         _write_launcher(home / "bin" / "java", LAUNCHER.format(module=MISSING_MODULE, java=java))
@@ -58,7 +66,7 @@ def ensure_java(folder: Path) -> str:
     return description
 
 
-def _find_java() -> tuple[Path, str]:
+def find_java() -> tuple[Path, str]:
     """Return the chosen Java, else the system's, else the packaged one."""
     if chosen := settings.get("JAVA_HOME"):
         java = Path(chosen) / "bin" / "java"
@@ -143,8 +151,9 @@ def workers(settings: Settings, name: str, **more: str) -> Iterator[SparkContext
     for logger in DUPLICATE_LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
     # Workers on this machine inherit these; other executors get them below.
-    export("PYSPARK_PYTHON", settings.python)
-    export("PYTHONPATH", os.pathsep.join(filter(None, [str(BASE_DIR), get("PYTHONPATH")])))
+    path = os.pathsep.join(filter(None, [str(BASE_DIR), get("PYTHONPATH")]))
+    export("PYTHONPATH", path)
+    export("PYSPARK_PYTHON", _python_for_workers(settings, path))
     export(READ_URL, settings.read_url)
     export(ENCRYPTION_KEYS, settings.encryption_keys)
     conf = _conf(settings, {key.replace("__", "."): value for key, value in more.items()})
@@ -173,9 +182,23 @@ def _conf(settings: Settings, more: dict[str, str]) -> SparkConf:
             # A run on one machine must not be reachable from another.
             export("SPARK_LOCAL_IP", "127.0.0.1")
             options["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+            options["spark.python.daemon.module"] = daemon.__name__
     if JAVA_OPTIONS in more:
         more[JAVA_OPTIONS] = f"{options.get(JAVA_OPTIONS, '')} {more[JAVA_OPTIONS]}".strip()
     return SparkConf().setAll(list((options | more).items()))
+
+
+def _python_for_workers(settings: Settings, path: str) -> str:
+    """Return the interpreter that workers run: on this machine a launcher in the data folder.
+
+    Another interpreter than this one may have PySpark only from the zip file.
+    """
+    if _is_submitted() or not _is_local(settings.master) or settings.python != sys.executable:
+        return settings.python
+    launcher = settings.folder.absolute() / "python" / "python"
+    text = PYTHON_LAUNCHER.format(path=shlex.quote(path), python=shlex.quote(settings.python))
+    _write_launcher(launcher, text)
+    return str(launcher)
 
 
 def _environment(settings: Settings) -> dict[str, str]:

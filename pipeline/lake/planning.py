@@ -90,10 +90,9 @@ def _count_rows(
     database: Database, kind: str, low: int, high: int, limits: Cutoffs, step: int
 ) -> list[KeyCount]:
     source, key, size = SOURCES[kind]
-    whole = "DIV" if database.is_mysql else "/"
     rows = database.read(
-        f"SELECT {key} {whole} {step:d}, COUNT(*), SUM({size}) FROM {source} "
-        f"WHERE {eligible.where(kind, low, high, limits)} GROUP BY 1 ORDER BY 1"
+        f"SELECT {key} {database.dialect.whole_division} {step:d}, COUNT(*), SUM({size}) "
+        f"FROM {source} WHERE {eligible.where(kind, low, high, limits)} GROUP BY 1 ORDER BY 1"
     )
     return [
         (int(number) * step, (int(number) + 1) * step, int(count), int(more))

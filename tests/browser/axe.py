@@ -1,5 +1,7 @@
 """Accessibility checks with axe."""
 
+from typing import Any
+
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
@@ -7,6 +9,9 @@ _axe = Axe()
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 COLOURS = "color-contrast"
 """The rule that checks every letter, and takes as long as all others together."""
+EVERYTHING = {"runOnly": TAGS}
+BUT_COLOURS = {"runOnly": TAGS, "rules": {COLOURS: {"enabled": False}}}
+ONLY_COLOURS = {"runOnly": [COLOURS]}
 GRAVE = {"serious", "critical"}
 
 SETTLED = (
@@ -15,14 +20,10 @@ SETTLED = (
 """Waits for jQuery's handlers that run after the page has loaded."""
 
 
-def faults(page: Page, *, colours: bool = True) -> list[str]:
+def faults(page: Page, rules: dict[str, Any]) -> list[str]:
     """Violations of impact serious or critical, each with its element."""
-    options = {
-        "runOnly": TAGS,
-        "resultTypes": ["violations"],
-        "rules": {COLOURS: {"enabled": colours}},
-    }
     page.evaluate(SETTLED)
+    options = {"resultTypes": ["violations"], **rules}
     found = _axe.run(page, options=options).response["violations"]
     return [
         f"{page.url}: {fault['id']}: {node['html'][:200]}"

@@ -12,7 +12,7 @@ from django.db import connection
 from playwright.sync_api import Browser, StorageState, expect, sync_playwright
 
 from tests.browser import backlogs, person
-from tests.browser.person import GUEST, ONLOOKER, OPERATOR, OWNER, Open, Person
+from tests.browser.person import GUEST, OPERATOR, OWNER, Open, Person
 from tests.browser.tours import House
 from tests.support import broker as processes
 from tests.support.broker import Broker
@@ -24,7 +24,8 @@ django.setup()
 runpy.run_module(f"tests.browser.{sys.argv.pop(1)}", run_name="__main__")
 """
 """Runs a module of this folder after Django's setup, as it imports models."""
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+"""The shell has the engine without windows, menus and tabs: 298 instead of 518 s of CPU time."""
 Sessions = dict[str, StorageState]
 """Cookies by the person's name."""
 FLAGS = (
@@ -37,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests without Chromium, and in the run on MariaDB."""
     reason = ""
     if CHROMIUM is None:
-        reason = "needs a browser: sudo apt-get install chromium"
+        reason = "needs a browser: sudo apt-get install chromium-headless-shell chromium-common"
     elif connection.vendor != "sqlite":
         reason = "what a browser sees does not depend on the database: once is enough"
     for item in items:
@@ -72,31 +73,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
 
 @pytest.fixture(scope="package")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker without any messages."""
+    """A broker without any messages, which lets everyone sign up."""
     folder = tmp_path_factory.mktemp("bare")
     with processes.fresh_database(folder) as url:
-        made = Broker(folder, url)
+        mail = f"filemail:///{folder / 'mail'}"
+        made = Broker(folder, url, EMAIL_URL=mail, HOOKSTATION_SIGNUP="open")
         write(made, "bare")
         try:
             made.start()
             yield made
         finally:
             made.end()
-
-
-@pytest.fixture(scope="package")
-def open_house(broker: Broker) -> Iterator[Broker]:
-    """A second web server on the same database, which lets everyone sign up."""
-    folder = broker.folder / "open"
-    folder.mkdir()
-    database = broker.environment["DATABASE_URL"]
-    mail = f"filemail:///{folder / 'mail'}"
-    made = Broker(folder, database, EMAIL_URL=mail, HOOKSTATION_SIGNUP="open")
-    try:
-        made.start("--role", "web")
-        yield made
-    finally:
-        made.end()
 
 
 @pytest.fixture(scope="package")
@@ -113,9 +100,9 @@ def chromium() -> Iterator[Browser]:
 def sessions(broker: Broker, chromium: Browser) -> Sessions:
     """The cookies of all people who sign in."""
     found = {}
-    for name in (OPERATOR, ONLOOKER, OWNER, GUEST):
+    for name in (OPERATOR, OWNER, GUEST):
         with person.window(chromium, base_of(broker)) as somebody:
-            somebody.sign_in(name, "/admin/" if name in (OPERATOR, ONLOOKER) else "/portal/")
+            somebody.sign_in(name, "/admin/" if name == OPERATOR else "/portal/")
             found[name] = somebody.page.context.storage_state()
     return found
 
@@ -135,23 +122,16 @@ def house(
     broker: Broker,
     consumer: Receiver,
     sessions: Sessions,
-    open_house: Broker,
     bare: Broker,
 ) -> House:
     """What the tours need."""
-    return House(open_window, broker, consumer, sessions, open_house, bare)
+    return House(open_window, broker, consumer, sessions, bare)
 
 
 @pytest.fixture
 def operator(open_window: Open, sessions: Sessions) -> Person:
     """A signed-in superuser."""
     return open_window(storage_state=sessions[OPERATOR])
-
-
-@pytest.fixture
-def onlooker(open_window: Open, sessions: Sessions) -> Person:
-    """A signed-in user who may view everything and change nothing."""
-    return open_window(storage_state=sessions[ONLOOKER])
 
 
 def write(broker: Broker, module: str, *arguments: str) -> str:

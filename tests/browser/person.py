@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
-OPERATOR, ONLOOKER, MEMBER = "olga", "otto", "paula"
+OPERATOR, MEMBER = "olga", "paula"
 OWNER, GUEST, STRANGER = "rosa", "gus", "hanna"
 PASSWORD = "correct horse battery staple"
 PATIENCE_MS = 20_000

@@ -10,7 +10,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 
 from channels_app.core import ids
@@ -25,7 +25,7 @@ from channels_app.models import (
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
 from tests.browser import showcase
-from tests.browser.person import MEMBER, ONLOOKER, OPERATOR, PASSWORD
+from tests.browser.person import MEMBER, OPERATOR, PASSWORD
 from tests.support import console
 from tests.support.factories import (
     ApiKeyFactory,
@@ -47,14 +47,8 @@ EARLY = 25
 
 
 def people() -> None:
-    """Make a superuser, and a user who may only view."""
+    """Make a superuser, a team with a member, and a channel that is open to teams."""
     User.objects.create_superuser(OPERATOR, password=PASSWORD)
-    onlooker = User.objects.create_user(ONLOOKER, password=PASSWORD, is_staff=True)
-    onlooker.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
-
-
-def team() -> None:
-    """Make a team with a member, and a channel that is open to teams."""
     member = User.objects.create_user(MEMBER, email="paula@example.com", password=PASSWORD)
     Membership.objects.create(
         team=TeamFactory.create(slug="acme", name="Acme"), user=member, role="editor"
@@ -146,7 +140,6 @@ if __name__ == "__main__":
     people()
     console.fill()
     shop(sys.argv[1])
-    team()
     sequences()
     showcase.fill(sys.argv[1])
     print(text_of(ApiKeyFactory.create(admin=True)))  # noqa: T201 - the tests publish with this key

@@ -6,9 +6,7 @@ that the content security policy holds (`person.window`).
 
 from itertools import chain
 
-import pytest
-
-from tests.browser import axe
+from tests.browser import axe, tours
 from tests.browser.conftest import Sessions
 from tests.browser.person import OPERATOR, Open, Person
 from tests.browser.places import SEVERAL, pages, rows
@@ -17,18 +15,19 @@ from tests.browser.places import SEVERAL, pages, rows
 def test_every_page_is_accessible(operator: Person) -> None:
     # All in one window: each new one would load the style sheets again.
     opened = chain(pages(operator), rows(operator))
-    faults = [fault for _ in opened for fault in axe.faults(operator.page, colours=False)]
+    faults = [fault for _ in opened for fault in axe.faults(operator.page, axe.BUT_COLOURS)]
     assert faults == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_can_be_told_apart(open_window: Open, sessions: Sessions, scheme: str) -> None:
-    person = open_window(storage_state=sessions[OPERATOR], color_scheme=scheme)
-    assert [fault for place in SEVERAL for fault in axe.faults(person.open(place))] == []
-
-
-def test_the_sign_in_pages_need_no_session(open_window: Open) -> None:
-    assert axe.faults(open_window().open("/admin/login/")) == []
+def test_colours_can_be_told_apart_in_both_schemes(operator: Person) -> None:
+    faults = []
+    for place in SEVERAL:
+        page = operator.open(place)
+        faults += axe.faults(page, axe.EVERYTHING)
+        tours.wear(page, "laptop-dark")
+        faults += [f"dark: {fault}" for fault in axe.faults(page, axe.ONLY_COLOURS)]
+        tours.wear(page, "laptop-light")
+    assert faults == []
 
 
 def test_times_are_local_and_the_tooltip_has_utc(open_window: Open, sessions: Sessions) -> None:

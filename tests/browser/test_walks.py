@@ -12,8 +12,6 @@ from tests.browser.person import Open, Person
 from tests.support.broker import Broker
 from tests.support.receiver import Receiver
 
-DEAD = "/admin/delivery/delivery/?state=dead"
-
 
 @pytest.mark.smoke
 def test_an_operator_signs_in_finds_a_dead_letter_and_sends_it_again(
@@ -104,19 +102,3 @@ def test_a_revoked_key_stops_working_within_a_second(operator: Person, broker: B
     answered = time.monotonic()
     while publish() != 401:
         assert time.monotonic() < answered + 1, "the key still works"
-
-
-def test_a_viewer_cannot_replay(onlooker: Person) -> None:
-    page = onlooker.open(DEAD)
-    expect(page.locator("#result_list tr.data-row").first).to_be_visible()
-    assert page.get_by_role("button", name=re.compile("Replay")).count() == 0
-    assert page.locator("[data-key]").count() == 0
-    link = page.locator("#result_list tr.data-row th a").first
-    number = str(link.get_attribute("href")).split("/")[-3]
-    token = page.locator("[name=csrfmiddlewaretoken]").first.input_value()
-    answer = page.request.post(
-        f"{onlooker.base}/admin/delivery/delivery/{number}/replay",
-        form={"csrfmiddlewaretoken": token},
-        headers={"Referer": page.url},
-    )
-    assert answer.status == 403

@@ -1,6 +1,7 @@
 /** Before each file of BullMQ's tests: the broker's backend, and a connection that is no Redis. */
 
 import { createRequire } from "node:module";
+import { Readable } from "node:stream";
 
 import { setConnectionFactory } from "./tests/utils/connection-factory";
 
@@ -8,6 +9,7 @@ import { setConnectionFactory } from "./tests/utils/connection-factory";
 const require = createRequire(import.meta.url);
 const { BrokerBackend } = require("@hookstation/bullmq");
 const { list: commands } = require("@ioredis/commands");
+const { Redis } = require("ioredis");
 
 const own: Record<string, unknown> = {
   status: "ready",
@@ -33,3 +35,13 @@ setConnectionFactory(() => connection as never);
 for (const name of ["client", "blockingClient"]) {
   Object.defineProperty(BrokerBackend.prototype, name, { get: async () => connection });
 }
+
+// Connections that tests make themselves reach nothing, and find nothing to clean up.
+Object.assign(Redis.prototype, {
+  connect: async () => undefined,
+  scanStream: () => Readable.from([]),
+  sendCommand: async ({ name }: { name: string }) => {
+    if (name !== "quit") throw new Error(`NEEDS REDIS: ${name}`);
+    return "OK";
+  },
+});

@@ -29,7 +29,7 @@ RESULTS = FOLDER / "results"
 PAGE = ROOT / "docs/clients/bullmq-tests.md"
 LEFT_OUT: Mapping[str, str] = json.loads((SOURCE / "left-out.json").read_text(encoding="utf-8"))
 """Reasons by name of the file, without ``.test.ts``; a name may have wildcards."""
-LIBRARIES = ("ioredis", "moment", "rrule", "semver", "sinon", "vitest")
+LIBRARIES = ("ioredis", "moment", "progress", "rrule", "semver", "sinon", "test-console", "vitest")
 """What the tests import, in the versions of BullMQ's ``package.json``."""
 LINKS = {"src": "node_modules/bullmq/dist/cjs", "dist": "node_modules/bullmq/dist"}
 """Where the tests find the folders of a checkout that they import."""

@@ -7,12 +7,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 
 from tests.support.broker import Broker, wait_until
 
 TIMEOUT_S = 300.0
 AWAY = {502, 503, 504}
+
+
+def at(*points: str | tuple[object, ...]) -> list[Any]:
+    """Return parameters: the name of a failpoint, or a tuple that begins with one.
+
+    Those inside a transaction also run on MariaDB, whose server rolls it back and holds its locks
+    until then. What follows a kill between two transactions does not depend on the database.
+    """
+    rows = [one if isinstance(one, tuple) else (one,) for one in points]
+    return [
+        pytest.param(*row, marks=pytest.mark.mysql if str(row[0]).startswith("in_") else ())
+        for row in rows
+    ]
 
 
 class Failpoint:

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_django import DjangoDbBlocker
 
 from tests.crash.failpoint import TIMEOUT_S
-from tests.support.broker import Broker, fresh_database, wait_until
-from tests.support.conformance import BUILDERS, DRIVERS, Driver, Proxy
-from tests.support.toolchains import Missing
+from tests.support import conformance
+from tests.support.broker import Broker, database_with_key, wait_until
+from tests.support.conformance import DRIVERS, Driver, Proxy
 
 pytestmark = pytest.mark.e2e
-# On MariaDB only one of them runs: the others send the same requests.
 CLIENTS = [
-    pytest.param(name, marks=[pytest.mark.mysql] if name == "python" else [])
+    name
     for name, driver in sorted(DRIVERS.items())
     if name != "requests" and not driver.get("grpc")
 ]
@@ -27,18 +25,20 @@ CLIENTS = [
 streams publish as the others do."""
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_SHUTDOWN_GRACE_S": "4"}
 BETWEEN = 20
-"""Messages stored before each kill, and after it."""
+"""Messages of each publisher that are stored before each kill, and after it."""
+PAUSE_S = 0.05
+"""Between two messages of a publisher: fast clients wait for slow ones."""
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Broker, Broker]]:
-    with django_db_blocker.unblock(), fresh_database(tmp_path) as url:
+def hosts(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
+    with database_with_key(tmp_path) as (url, key):
         pair = []
         for name in ("one", "other"):
             (tmp_path / name).mkdir()
             pair.append(Broker(tmp_path / name, url, **SETTINGS))
         one, other = pair
-        one.set_up()
+        one.use(key)
         other.http.headers.update(one.http.headers)
         try:
             one.start()
@@ -63,7 +63,7 @@ class Publisher(threading.Thread):
 
     def run(self) -> None:
         n = 0
-        while not self.ending.is_set():
+        while not self.ending.wait(PAUSE_S):
             body = json.dumps({"publisher": self._number, "n": n})
             try:
                 answer = self._driver.ask("publish", channel="orders", body=body)
@@ -76,32 +76,38 @@ class Publisher(threading.Thread):
             n += 1
 
 
-@pytest.mark.parametrize("client", CLIENTS)
 def test_callers_see_no_error_while_one_of_two_hosts_is_available(
-    client: str, hosts: tuple[Broker, Broker]
+    hosts: tuple[Broker, Broker],
 ) -> None:
-    if client in BUILDERS:
-        try:
-            BUILDERS[client]()
-        except Missing as missing:
-            pytest.skip(str(missing))
     one, other = hosts
     one.call("PUT", "/channels/orders", 201, json={"idempotency_window_s": 3600})
-    # Before its kill, the first host stores messages whose responses are lost.
-    way = Proxy(one.port)
-    environment = {
-        **DRIVERS[client].get("environment", {}),
-        "HOOKSTATION_URL": f"{way.url},http://127.0.0.1:{other.port}",
-        "HOOKSTATION_KEY": str(one.http.headers["Authorization"]).removeprefix("Bearer "),
-    }
-    drivers = [Driver(DRIVERS[client]["command"], environment) for _ in range(4)]
+    lacking = conformance.build_drivers(CLIENTS)
+    # Before its kill, the first host stores a message of each client whose response is lost.
+    ways = {client: Proxy(one.port) for client in CLIENTS if client not in lacking}
+    drivers = [
+        Driver(
+            DRIVERS[client]["command"],
+            {
+                **DRIVERS[client].get("environment", {}),
+                "HOOKSTATION_URL": f"{way.url},http://127.0.0.1:{other.port}",
+                "HOOKSTATION_KEY": str(one.http.headers["Authorization"]).removeprefix("Bearer "),
+            },
+        )
+        for client, way in ways.items()
+        for _ in range(2)
+    ]
     publishers = [Publisher(driver, number) for number, driver in enumerate(drivers)]
     try:
         for publisher in publishers:
             publisher.start()
         _go_on(publishers)
-        way.drop_answers = 2  # two publishers lose a response, the others meet the kill
-        wait_until(lambda: not way.drop_answers, TIMEOUT_S, "no answer was lost")
+        for way in ways.values():
+            way.drop_answers = 1  # one publisher loses a response, the other meets the kill
+        wait_until(
+            lambda: not any(way.drop_answers for way in ways.values()),
+            TIMEOUT_S,
+            "no answer was lost",
+        )
         _kill(one)
         _go_on(publishers)
         one.start()
@@ -114,13 +120,17 @@ def test_callers_see_no_error_while_one_of_two_hosts_is_available(
     finally:
         for driver in drivers:
             driver.kill()
-        way.close()
+        for way in ways.values():
+            way.close()
 
     told = {id: body for publisher in publishers for id, body in publisher.stored.items()}
     kept = _messages(one)
     assert len(kept) == len(set(kept))
     assert set(kept) == set(told)
     assert len(set(told.values())) == len(told)
+    if lacking:
+        # Skipped, not passed: a run of all clients has to be told from one of some.
+        pytest.skip(f"passed with all other clients: {lacking}")
 
 
 def _go_on(publishers: list[Publisher]) -> None:

@@ -22,7 +22,7 @@ from tests.support.receiver import Receiver, Reply
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 LONG = timedelta(minutes=10)
-AUDITS = 25
+AUDITS = 10
 LOOK = f"""
 from datetime import timedelta
 from io import StringIO

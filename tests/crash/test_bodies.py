@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,31 +18,38 @@ from tests.support.bodies import Sample, corpus
 from tests.support.broker import Broker, heard_ids, wait_until
 from tests.support.receiver import Receiver, Reply
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 NAMES = ("one", "two", "three")
 
 
-def register(broker: Broker, receiver: Receiver, **values: Any) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("bodies")
+    with broker_module.running(folder) as started:
+        yield started
+
+
+def register(broker: Broker, receiver: Receiver, channel: str) -> dict[str, str]:
     """Make a channel with three consumers; return their secrets by name."""
-    broker.call("PUT", "/channels/hooks", 201, json={})
+    broker.call("PUT", f"/channels/{channel}", 201, json={})
     return {
         name: broker.call(
             "PUT",
-            f"/channels/hooks/consumers/{name}",
+            f"/channels/{channel}/consumers/{name}",
             201,
-            json={"url": receiver.url(f"/{name}"), "max_in_flight": 16, **values},
+            json={"url": receiver.url(f"/{name}"), "max_in_flight": 16},
         )["secret"]
         for name in NAMES
     }
 
 
-def publish(broker: Broker, samples: list[Sample]) -> dict[str, bytes]:
+def publish(broker: Broker, channel: str, samples: list[Sample]) -> dict[str, bytes]:
     """Publish each body in one request; return the bodies by message id."""
     sent = {}
     for number, sample in enumerate(samples):
         answer = broker.call(
             "POST",
-            "/channels/hooks/messages",
+            f"/channels/{channel}/messages",
             202,
             data=sample.body,
             headers={
@@ -76,18 +82,18 @@ def all_heard(receiver: Receiver, sent: dict[str, bytes]) -> bool:
     return all(set(heard_ids(receiver, f"/{name}")) == set(sent) for name in NAMES)
 
 
+@pytest.mark.mysql
 @pytest.mark.seed("S0-02")
 def test_every_body_arrives_byte_for_byte_with_a_valid_signature(
-    tmp_path: Path, receiver: Receiver
+    broker: Broker, receiver: Receiver
 ) -> None:
-    with broker_module.running(tmp_path) as broker:
-        secrets = register(broker, receiver)
-        sent = publish(broker, corpus())
-        wait_until(lambda: all_heard(receiver, sent), 60, "bodies are missing", broker.log)
-        assert check_arrivals(receiver, secrets, sent) == 0
-        for message_id in list(sent)[:3]:
-            message = broker.call("GET", f"/messages/{message_id}", 200)
-            assert {row["state"] for row in message["deliveries"]} == {"Delivered"}
+    secrets = register(broker, receiver, "hooks")
+    sent = publish(broker, "hooks", corpus())
+    wait_until(lambda: all_heard(receiver, sent), 60, "bodies are missing", broker.log)
+    assert check_arrivals(receiver, secrets, sent) == 0
+    for message_id in list(sent)[:3]:
+        message = broker.call("GET", f"/messages/{message_id}", 200)
+        assert {row["state"] for row in message["deliveries"]} == {"Delivered"}
 
 
 @contextmanager
@@ -122,31 +128,29 @@ def with_suppressed_kill(pid: int) -> None:
 
 @pytest.mark.seed("S0-05")
 def test_kill_9_of_workers_loses_nothing(
-    tmp_path: Path, receiver: Receiver, record_property: Any, capsys: pytest.CaptureFixture[str]
+    broker: Broker,
+    receiver: Receiver,
+    record_property: Any,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in NAMES:
-        receiver.script(f"/{name}", _slow_replies())
-    with broker_module.running(tmp_path) as broker:
-        secrets = register(broker, receiver)
-        with killing_workers(broker) as killed:
-            sent = publish(broker, corpus())
-            time.sleep(1.0)
-        wait_until(lambda: all_heard(receiver, sent), 90, "bodies are missing", broker.log)
-        twice = check_arrivals(receiver, secrets, sent)
-        record_property("arrived_twice", twice)
-        with capsys.disabled():
-            print(  # noqa: T201 (the number is what the test is asked for)
-                f"\n{len(killed)} worker processes killed, {len(sent)} messages to {len(NAMES)} "
-                f"consumers: 0 lost, {twice} arrived twice"
-            )
-        assert killed
-        wait_until(lambda: _settled(broker), 30, "deliveries stay open", broker.log)
+        receiver.script(f"/{name}", [Reply(delay_ms=20)])
+    secrets = register(broker, receiver, "killed")
+    with killing_workers(broker) as killed:
+        sent = publish(broker, "killed", corpus())
+        time.sleep(1.0)
+    wait_until(lambda: all_heard(receiver, sent), 90, "bodies are missing", broker.log)
+    twice = check_arrivals(receiver, secrets, sent)
+    record_property("arrived_twice", twice)
+    with capsys.disabled():
+        print(  # noqa: T201 (the number is what the test is asked for)
+            f"\n{len(killed)} worker processes killed, {len(sent)} messages to {len(NAMES)} "
+            f"consumers: 0 lost, {twice} arrived twice"
+        )
+    assert killed
+    wait_until(lambda: _settled(broker), 30, "deliveries stay open", broker.log)
 
 
 def _settled(broker: Broker) -> bool:
-    rows = broker.call("GET", "/channels/hooks/consumers/one/deliveries?limit=200", 200)["items"]
+    rows = broker.call("GET", "/channels/killed/consumers/one/deliveries?limit=200", 200)["items"]
     return {row["state"] for row in rows} == {"Delivered"}
-
-
-def _slow_replies() -> list[Reply]:
-    return [Reply(delay_ms=20)]

@@ -18,7 +18,6 @@ from tests.support.receiver import Receiver
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 pytestmark = [
-    pytest.mark.django_db(transaction=True),
     pytest.mark.e2e,
     pytest.mark.skipif(not LIBRARIES, reason="needs Debian's libfaketime: tools/apt libfaketime"),
 ]

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 from hookstation_client import Hookstation, HookstationError
-from pytest_django import DjangoDbBlocker
 
 from tests.crash.counts import Counts
 from tests.crash.failpoint import TIMEOUT_S
-from tests.crash.test_kills import title, victim
+from tests.crash.test_kills import victim
 from tests.support import broker as broker_module
 from tests.support import ports
-from tests.support.broker import Broker, descendants, wait_until
+from tests.support.broker import Broker, descendants, title, wait_until
 from tests.support.door import Door
 from tests.support.examples import ORDERS, Program, WebShop, sqs_environment, task_receiver
 
@@ -225,12 +224,10 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def broker(
-    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
-) -> Iterator[Broker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The broker that all tests of the file share."""
     folder = tmp_path_factory.mktemp("examples")
-    with django_db_blocker.unblock(), broker_module.running(folder, **SETTINGS) as broker:
+    with broker_module.running(folder, **SETTINGS) as broker:
         yield broker
 
 
@@ -495,14 +492,17 @@ def web_process(broker: Broker) -> int:
     return answering
 
 
+EXAMPLES = (
+    *(boto3, celery_sqs, celery, celery_in_fastapi, fastapi, django),
+    *(sqs_consumer, aws_sdk_js, aws_sdk_go, aws_sdk_java),
+    *(express, bullmq, go_net_http, java_httpserver),
+)
+REPEATS = (celery_in_flask, celery_in_django, flask, django_receiving, hono, django_q2, bull)
+
+
 @pytest.mark.parametrize(
     "example",
-    [
-        *(boto3, celery_sqs, django_q2, celery, celery_in_fastapi, celery_in_flask),
-        *(celery_in_django, fastapi, flask, django_receiving, django),
-        *(sqs_consumer, aws_sdk_js, aws_sdk_go, aws_sdk_java),
-        *(express, hono, bull, bullmq, go_net_http, java_httpserver),
-    ],
+    [*EXAMPLES, *(pytest.param(example, marks=pytest.mark.repeats) for example in REPEATS)],
 )
 def test_kills_lose_no_acknowledged_message(
     example: Callable[[Stage], Application],

@@ -10,19 +10,19 @@ import pytest
 import requests
 
 from tests.crash.counts import Counts
-from tests.crash.failpoint import AWAY, TIMEOUT_S, retry_until_done
+from tests.crash.failpoint import AWAY, TIMEOUT_S, at, retry_until_done
 from tests.crash.test_failpoints import Place, place, started
 from tests.support.broker import heard_ids, wait_until
 from tests.support.receiver import Reply, Request
 
 __all__ = ["place", "started"]
-pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.seed("S3-29", "S3-34")
 @pytest.mark.parametrize(
     "name",
-    ["in_fanout", "after_fanout", "after_claim", "in_key_release", "in_settle", "after_settle"],
+    at("in_fanout", "after_fanout", "after_claim", "in_key_release", "in_settle", "after_settle"),
 )
 def test_an_ordering_key_keeps_its_order_after_a_crash(place: Place, name: str) -> None:
     # The first stays in flight until all are published, however slow the machine is: an idle key's
@@ -43,7 +43,7 @@ def test_an_ordering_key_keeps_its_order_after_a_crash(place: Place, name: str) 
     assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_orderingkey") == 0
 
 
-@pytest.mark.parametrize("name", ["in_key_release", "after_key_change"])
+@pytest.mark.parametrize("name", at("in_key_release", "after_key_change"))
 def test_a_key_continues_after_a_crash_while_its_head_is_skipped(place: Place, name: str) -> None:
     place.register("/ok", ordering=True)
     first, second, third = [
@@ -71,7 +71,7 @@ def test_a_key_continues_after_a_crash_while_its_head_is_skipped(place: Place, n
     assert [it for it in done if it.startswith("ordering_key.")] == ["ordering_key.skip"]
 
 
-@pytest.mark.parametrize("name", ["in_pause_key", "after_key_change"])
+@pytest.mark.parametrize("name", at("in_pause_key", "after_key_change"))
 @pytest.mark.parametrize("what", ["pause", "resume"])
 def test_a_key_is_paused_or_resumed_despite_a_crash(place: Place, what: str, name: str) -> None:
     place.register("/ok", ordering=True)
@@ -100,7 +100,7 @@ def test_a_key_is_paused_or_resumed_despite_a_crash(place: Place, what: str, nam
     ]
 
 
-@pytest.mark.parametrize("name", ["in_pause_key", "in_key_release", "after_key_change"])
+@pytest.mark.parametrize("name", at("in_key_release", "after_key_change"))
 def test_a_paused_key_without_a_head_resumes_despite_a_crash(place: Place, name: str) -> None:
     place.register("/ok", ordering=True)
     ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
@@ -125,7 +125,7 @@ def test_a_paused_key_without_a_head_resumes_despite_a_crash(place: Place, name:
 
 
 @pytest.mark.seed("S3-05", "S3-29")
-@pytest.mark.parametrize("name", ["in_claim", "after_claim", "in_key_release"])
+@pytest.mark.parametrize("name", at("in_claim", "after_claim", "in_key_release"))
 def test_an_acknowledgement_timeout_releases_the_next_delivery_once_after_a_crash(
     place: Place, name: str
 ) -> None:
@@ -149,7 +149,7 @@ def test_an_acknowledgement_timeout_releases_the_next_delivery_once_after_a_cras
 
 
 @pytest.mark.seed("S3-29")
-@pytest.mark.parametrize("name", ["in_ack", "after_ack"])
+@pytest.mark.parametrize("name", at("in_ack", "after_ack"))
 def test_an_acknowledgement_can_be_repeated_after_a_crash(place: Place, name: str) -> None:
     mode = {"mode": "callback", "timeout_ms": 600_000}
     place.register("/ok", ordering=True, ack=mode)
@@ -171,7 +171,7 @@ def test_an_acknowledgement_can_be_repeated_after_a_crash(place: Place, name: st
 
 
 @pytest.mark.seed("S4-26")
-@pytest.mark.parametrize("name", ["in_ack", "after_ack"])
+@pytest.mark.parametrize("name", at("in_ack", "after_ack"))
 def test_a_progress_report_extends_the_wait_despite_a_crash(place: Place, name: str) -> None:
     place.register("/ok", ack={"mode": "callback", "timeout_ms": 600_000})
     message_id = place.publish("first")
@@ -191,7 +191,7 @@ def test_a_progress_report_extends_the_wait_despite_a_crash(place: Place, name: 
 
 @pytest.mark.seed("S3-29", "S3-39")
 @pytest.mark.parametrize(
-    "name", ["in_early_callback", "after_early_callback", "in_settle", "after_settle"]
+    "name", at("in_early_callback", "after_early_callback", "in_settle", "after_settle")
 )
 def test_an_early_provider_callback_survives_a_crash(place: Place, name: str) -> None:
     # So slow that the callback comes before the response.

@@ -12,14 +12,14 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from tests.crash.failpoint import TIMEOUT_S
+from tests.crash.failpoint import TIMEOUT_S, at
 from tests.crash.test_failpoints import Place, place, started
-from tests.crash.test_kills import lives, victim
-from tests.support.broker import wait_until
+from tests.crash.test_kills import victim
+from tests.support.broker import lives, wait_until
 from tests.support.door import Door
 
 __all__ = ["place", "started"]
-pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 NUMBER = 30
 BODIES = [f"order {number}" for number in range(NUMBER)]
 RATE = 10
@@ -120,7 +120,7 @@ def check(queues: Queues, place: Place) -> None:
     assert queues.received(queues.dead_url) == []
 
 
-@pytest.mark.parametrize("name", ["in_message_move", "after_message_move"])
+@pytest.mark.parametrize("name", at("in_message_move", "after_message_move"))
 def test_a_message_move_task_moves_each_message_once_after_a_crash_at_commit(
     queues: Queues, place: Place, name: str
 ) -> None:

@@ -3,16 +3,17 @@
 import os
 import signal
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from pytest_django import DjangoDbBlocker
 
+from delivery.processes.control import is_stopped
 from tests.crash.counts import Counts
 from tests.crash.failpoint import TIMEOUT_S, Failpoint, retry_until_done
-from tests.crash.test_kills import lives
 from tests.support import broker as broker_module
-from tests.support.broker import Broker, descendants, heard_ids, wait_until
+from tests.support.broker import Broker, descendants, heard_ids, lives, wait_until
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
@@ -40,34 +41,37 @@ def pumps(broker: Broker) -> list[int]:
     return [int(pid) for (pid,) in rows if int(pid) in descendants(broker.process.pid)]
 
 
+def send(number: signal.Signals, pids: Iterable[int]) -> None:
+    """Send a signal to those processes that still exist."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def freeze(broker: Broker, pids: list[int]) -> None:
-    """Stop processes while none of them holds the lock of the SQLite file."""
+    """Stop processes, the supervisor first, while none of them holds a lock in the database."""
     end = time.monotonic() + TIMEOUT_S
     while True:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: all(map(is_stopped, pids)), TIMEOUT_S, "a process does not stop")
-        if Counts(broker).is_writable():
+        send(signal.SIGSTOP, pids)
+        wait_until(lambda: not any(map(runs, pids)), TIMEOUT_S, "a process does not stop")
+        if Counts(broker).is_unlocked():
             return
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        # The supervisor last: it kills children that it finds stopped at two checks.
+        send(signal.SIGCONT, reversed(pids))
         assert time.monotonic() < end, "the database is always locked"
         time.sleep(0.1)
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether the kernel has stopped a process, which takes a moment."""
-    # The name in parentheses may contain anything; the state follows it.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+def runs(pid: int) -> bool:
+    """Whether a process has neither stopped, which takes the kernel a moment, nor ended."""
+    return lives(pid) and not is_stopped(pid)
 
 
 @pytest.mark.trap("a stopped worker")
 @pytest.mark.slow("starts a broker")
-def test_two_frozen_pumps_are_replaced_within_seconds(
-    tmp_path: Path, django_db_blocker: DjangoDbBlocker, receiver: Receiver
-) -> None:
+def test_two_frozen_pumps_are_replaced_within_seconds(tmp_path: Path, receiver: Receiver) -> None:
     settings = {**SETTINGS, "HOOKSTATION_PUMPS": "2"}
-    with django_db_blocker.unblock(), broker_module.running(tmp_path, **settings) as broker:
+    with broker_module.running(tmp_path, **settings) as broker:
         register(broker, receiver.url("/ok"))
         wait_until(lambda: len(pumps(broker)) == 2, TIMEOUT_S, "no two pumps", broker.log)
         first = publish(broker)
@@ -95,7 +99,7 @@ def test_two_frozen_pumps_are_replaced_within_seconds(
 @pytest.mark.trap("a stopped worker")
 @pytest.mark.slow("starts two brokers, and waits until one is thought dead")
 def test_a_continued_pump_sends_no_deliveries_that_others_took_over(
-    tmp_path: Path, django_db_blocker: DjangoDbBlocker, receiver: Receiver
+    tmp_path: Path, receiver: Receiver
 ) -> None:
     """A pump freezes before a request; another host sends the message; the first pump wakes up."""
     failpoint = Failpoint(tmp_path)
@@ -103,13 +107,13 @@ def test_a_continued_pump_sends_no_deliveries_that_others_took_over(
     mine.mkdir()
     theirs.mkdir()
     settings = SETTINGS | failpoint.setting
-    with django_db_blocker.unblock(), broker_module.running(mine, **settings) as broker:
+    with broker_module.running(mine, **settings) as broker:
         register(broker, receiver.url("/ok"))
         (frozen,) = pumps(broker)
         assert broker.process is not None
         # The frozen pump's own host must not reap it.
         everybody = [broker.process.pid, *descendants(broker.process.pid)]
-        web = [pid for pid in everybody if "granian" in Path(f"/proc/{pid}/cmdline").read_text()]
+        web = [pid for pid in everybody if "granian" in broker_module.title(pid)]
         others = [pid for pid in everybody if pid not in (*web, frozen)]
         other = Broker(theirs, broker.environment["DATABASE_URL"], **SETTINGS)
         other.http.headers.update(broker.http.headers)
@@ -128,6 +132,5 @@ def test_a_continued_pump_sends_no_deliveries_that_others_took_over(
             counts.check()
             assert heard_ids(receiver, "/ok") == [message]
         finally:
-            for pid in others:
-                os.kill(pid, signal.SIGCONT)
+            send(signal.SIGCONT, reversed(others))
             other.end()

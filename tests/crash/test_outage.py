@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import requests
-from pytest_django import DjangoDbBlocker
 
-from tests.support.broker import fresh_database, wait_until
+from tests.support.broker import database_with_key, wait_until
 from tests.support.outage import Lock, Proxy, between
 from tests.support.wire import Web
 
@@ -35,14 +34,15 @@ Broker = tuple[Web, Lock | Proxy]
 
 
 @pytest.fixture(scope="module")
-def broker(
-    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
-) -> Iterator[Broker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A web server, and the means to cut off its database."""
     folder = tmp_path_factory.mktemp("outage")
-    with django_db_blocker.unblock(), fresh_database(folder) as url, between(url) as database:
+    with (
+        database_with_key(folder) as (url, key),
+        between(url) as database,
+    ):
         web = Web(folder, url)
-        web.set_up()
+        web.use(key)
         web.environment["DATABASE_URL"] = database.url
         try:
             web.start("--role", "web")

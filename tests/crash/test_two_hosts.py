@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pytest_django import DjangoDbBlocker
 
 from channels_app.core.encryption import Keyring, generate_key
 from tests.crash.counts import Counts
 from tests.crash.failpoint import TIMEOUT_S
-from tests.support.broker import ROOT, Broker, fresh_database, heard_ids, wait_until
+from tests.support.broker import ROOT, Broker, database_with_key, heard_ids, wait_until
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 OLD, NEW = generate_key(), generate_key()
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_SHUTDOWN_GRACE_S": "4"}
 CONSUMERS, MESSAGES = 4, 20
@@ -25,12 +24,12 @@ ACTIVATE = (
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Broker, Broker]]:
+def hosts(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
     """Two hosts with the old key."""
-    with django_db_blocker.unblock(), fresh_database(tmp_path) as url:
+    with database_with_key(tmp_path) as (url, key):
         pair = tuple(_host(tmp_path / name, url) for name in ("one", "other"))
         one, other = pair
-        one.set_up()
+        one.use(key)
         other.http.headers.update(one.http.headers)
         try:
             one.start()

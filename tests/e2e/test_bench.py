@@ -23,6 +23,12 @@ from bench.stage import TINY, Figure, Scenario, Stage, Values
 from tests.e2e.direct import Direct
 
 
+@pytest.fixture(autouse=True)
+def _few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure the load generator without a broker in a moment."""
+    monkeypatch.setattr(session, "CEILING_MESSAGES", 100)
+
+
 def measure(
     folder: Path, *scenarios: Scenario, broker: type[Direct] = Direct, runs: int = 1
 ) -> list[Result]:

@@ -14,7 +14,7 @@ import requests
 
 from tests.support.broker import ANSWER_TIMEOUT_S, Broker, descendants, running, wait_until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 WAIT_S = 20
 """The longest wait that the API allows. Seconds."""
 RECEIVERS = 1_000
@@ -28,11 +28,8 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Broker]:
-    with (
-        django_db_blocker.unblock(),
-        running(tmp_path_factory.mktemp("waiting"), **SETTINGS) as started,
-    ):
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("waiting"), **SETTINGS) as started:
         path = make_consumer(started, "warm-up", others=1)
 
         def is_woken() -> bool:

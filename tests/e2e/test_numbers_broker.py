@@ -11,7 +11,7 @@ import requests
 from tests.support.broker import Broker, running, wait_until
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 SIDE_BY_SIDE, ROUNDS = 4, 15
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "2", "HOOKSTATION_WEB_THREADS": "8"}
 

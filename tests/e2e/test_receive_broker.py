@@ -18,7 +18,7 @@ from delivery.core.code_samples import receiving
 from tests.support.broker import ROOT, Broker, heard_ids, running, wait_until
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 POLLS = 4
 POLL_S = 8
 """So long that anything prompt was not found by polling."""
@@ -31,11 +31,8 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Broker]:
-    with (
-        django_db_blocker.unblock(),
-        running(tmp_path_factory.mktemp("pull"), **SETTINGS) as started,
-    ):
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("pull"), **SETTINGS) as started:
         started.call("PUT", "/channels/chores", 201, json={"exposure": "external"})
         started.call("PUT", "/channels/calls", 201, json={})
         yield started
@@ -75,8 +72,7 @@ def receive(broker: Broker, path: str, body: Any) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.seed("S2-07")
-@pytest.mark.seed("S2-08")
+@pytest.mark.seed("S2-07", "S2-08")
 def test_send_receive_and_acknowledge(broker: Broker, path: str) -> None:
     ids = publish(broker, path, 25)
     got: list[str] = []
@@ -93,6 +89,7 @@ def test_send_receive_and_acknowledge(broker: Broker, path: str) -> None:
     assert {one["message_id"] for one in shown} == ids
 
 
+@pytest.mark.mysql
 def test_a_receive_call_after_a_publish_returns_the_message_at_once(
     broker: Broker, path: str
 ) -> None:
@@ -125,17 +122,8 @@ def share(broker: Broker, path: str, total: int, workers: int) -> list[list[str]
     return got
 
 
-@pytest.mark.seed("S1-03")
-def test_four_workers_share_a_thousand_messages(broker: Broker, path: str) -> None:
-    ids = publish(broker, path, 1000)
-    got = share(broker, path, 1000, 4)
-    every = [one for mine in got for one in mine]
-    assert len(every) == 1000, "a message came to two of them"
-    assert set(every) == ids
-    assert all(got), "one of them got nothing"
-
-
-@pytest.mark.seed("S4-07", "S4-09")
+@pytest.mark.mysql
+@pytest.mark.seed("S1-03", "S4-07", "S4-09")
 def test_messages_of_three_producers_for_one_time_are_handled_once(
     broker: Broker, path: str
 ) -> None:
@@ -164,10 +152,11 @@ def test_messages_of_three_producers_for_one_time_are_handled_once(
     assert all(got), "one of them got nothing"
 
 
+@pytest.mark.mysql
 @pytest.mark.seed("S4-39", "S4-42")
 def test_messages_are_redistributed_when_workers_join_and_die(broker: Broker, path: str) -> None:
     """A new worker gets a share without any assignment; the dead worker's messages come back."""
-    ids = publish(broker, path, 900)
+    ids = publish(broker, path, 450)
     asked = {"worker_id": "mortal", "lease_s": 2}
     held: set[str] = set()
 
@@ -182,8 +171,8 @@ def test_messages_are_redistributed_when_workers_join_and_die(broker: Broker, pa
     def work(name: str) -> None:
         end, mine = time.monotonic() + 400, done[name]
         if name == "joins":
-            wait_until(lambda: sum(map(len, done.values())) > 200, 60, "they do not work it off")
-        while sum(map(len, done.values())) < 900 and time.monotonic() < end:
+            wait_until(lambda: sum(map(len, done.values())) > 100, 60, "they do not work it off")
+        while sum(map(len, done.values())) < 450 and time.monotonic() < end:
             found = receive(broker, path, {"max": 10, "worker_id": name})
             if found:
                 leases = [one["lease"] for one in found]
@@ -198,9 +187,10 @@ def test_messages_are_redistributed_when_workers_join_and_die(broker: Broker, pa
     assert len(every) == len(set(every))
     assert set(every) == ids
     assert held <= set(every)
-    assert len(done["joins"]) >= 70, "a third would be over 200"
+    assert len(done["joins"]) >= 35, "a third would be over 100"
 
 
+@pytest.mark.mysql
 @pytest.mark.seed("S2-66", "S3-21")
 def test_sticky_keys_keep_their_order_when_a_worker_joins(broker: Broker, path: str) -> None:
     """Four workers share a hundred keys; a fifth joins when half the messages are done."""
@@ -287,30 +277,6 @@ def test_long_polls_do_not_block_publishing(broker: Broker, path: str) -> None:
         thread.join(30)
     assert sorted(set(statuses)) == [200, 503]
     assert 1 <= statuses.count(200) <= POLLS
-
-
-def test_a_stop_ends_long_polls_with_a_response(tmp_path: Path) -> None:
-    answers: list[tuple[int, Any, float]] = []
-    with running(tmp_path, **SETTINGS) as broker:
-        broker.call("PUT", "/channels/chores", 201, json={})
-        broker.call("PUT", "/channels/chores/consumers/one", 201, json={"mode": "pull"})
-        place = "/channels/chores/consumers/one/receive"
-
-        def wait() -> None:
-            began = time.monotonic()
-            found = post(broker, place, {"wait_s": 20})
-            answers.append((found.status_code, found.json(), time.monotonic() - began))
-
-        threads = [threading.Thread(target=wait, daemon=True) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        time.sleep(2)
-        assert not answers
-        assert broker.stop(seconds=25) == 0
-        for thread in threads:
-            thread.join(5)
-    assert [(status, found["messages"]) for status, found, _ in answers] == [(200, [])] * 2
-    assert max(took for *_, took in answers) < 18  # otherwise they would have waited the whole 20 s
 
 
 @pytest.mark.seed("S2-59")
@@ -406,6 +372,7 @@ def test_the_listen_command_reports_errors(
 # -- push --------------------------------------------------------------------------------------
 
 
+@pytest.mark.mysql
 @pytest.mark.seed("S1-03")
 def test_a_queue_delivers_each_message_to_one_of_three_consumers(
     broker: Broker, receiver: Receiver

@@ -4,20 +4,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from delivery.processes.control import WAIT_FOR_GO, Child, Process, Reaper
+from delivery.processes import control
+from delivery.processes.control import WAIT_FOR_GO, Child, Process, Reaper, runs
+from tests.support.broker import lives, title
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # A supervisor of one child, `sh` running the given script. A file in the working directory changes
 # the heartbeat: `still` makes it return false, `lost` makes it fail, `hang` makes it never return.
 PROGRAM = """
-import logging, sys, time
+import logging, os, sys, time
 from pathlib import Path
 from delivery.processes.control import Child
 from delivery.cluster.supervisor import Supervisor
@@ -31,11 +34,21 @@ def is_alive():
         time.sleep(0.05)
     return not Path("still").exists()
 
+def body():
+    with open("forked", "a") as forked:
+        forked.write(".")
+    # The shell shows which descriptors the fork has kept open.
+    for descriptor in os.listdir("/proc/self/fd"):
+        if os.path.exists(f"/proc/self/fd/{descriptor}"):
+            os.set_inheritable(int(descriptor), True)
+    os.execv(command[0], command)
+
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-script, grace_s = sys.argv[1:]
+script, grace_s, kind = sys.argv[1:]
 command = ("/bin/sh", "-c", script)
-child = Child(name="child", command=command, is_alive=is_alive, settle_s=0.2)
-Supervisor([child], grace_s=float(grace_s), pulse_s=0.1).run()
+body = body if kind == "fork" else None
+child = Child(name="child", command=command, body=body, is_alive=is_alive, settle_s=0.2)
+Supervisor([child], grace_s=float(grace_s), probe_s=0.1).run()
 """
 # Writes its own and its child's process id, then waits like a service with a worker.
 SERVICE = "sleep 60 & echo $$ $! >> started; wait"
@@ -52,25 +65,16 @@ def wait_until(true: Callable[[], object], seconds: float = 120.0) -> None:
         time.sleep(0.02)
 
 
-def lives(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
-
-
 def children_of(pid: int) -> set[int]:
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[1]) == pid and fields[0] not in {"Z", "X"}:
-            found.add(int(stat.parent.name))
-    return found
+    try:
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return set()
+    return {child for child in map(int, found) if lives(child)}
+
+
+def probers(supervisor: int) -> list[int]:
+    return [pid for pid in children_of(supervisor) if title(pid).endswith("prober")]
 
 
 def tree(pid: int) -> set[int]:
@@ -85,14 +89,19 @@ def starts(folder: Path) -> list[list[int]]:
     return [[int(number) for number in line.split()] for line in lines]
 
 
+of_both_kinds = pytest.mark.parametrize("supervise", ["command", "fork"], indirect=True)
+"""For tests of processes and what they inherit. The other tests of the supervisor use a fork."""
+
+
 @pytest.fixture
-def supervise(tmp_path: Path) -> Iterator[Supervise]:
+def supervise(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Supervise]:
     """Start a supervisor whose child runs the script; return when the script has started."""
+    kind = getattr(request, "param", "fork")
     running: list[subprocess.Popen[str]] = []
 
     def start(script: str, grace_s: float = 5.0) -> subprocess.Popen[str]:
         popen = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, script, str(grace_s)],
+            [sys.executable, "-c", PROGRAM, script, str(grace_s), kind],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -101,6 +110,8 @@ def supervise(tmp_path: Path) -> Iterator[Supervise]:
         )
         running.append(popen)
         wait_until(lambda: starts(tmp_path), 10)
+        assert (tmp_path / "forked").exists() == (kind == "fork")
+        wait_until(lambda: probers(popen.pid), 10)
         return popen
 
     yield start
@@ -119,7 +130,16 @@ def finish(supervisor: subprocess.Popen[str]) -> str:
     return output
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("supervise", "number"),
+    [
+        ("command", signal.SIGTERM),
+        ("fork", signal.SIGTERM),
+        ("fork", signal.SIGINT),
+        ("fork", signal.SIGHUP),
+    ],
+    indirect=["supervise"],
+)
 def test_a_signal_stops_the_child_and_its_worker(
     supervise: Supervise, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -133,6 +153,7 @@ def test_a_signal_stops_the_child_and_its_worker(
     assert not [pid for pid in everybody if lives(pid)]
 
 
+@of_both_kinds
 def test_ctrl_c_reaches_the_child_as_one_sigterm(supervise: Supervise, tmp_path: Path) -> None:
     heard = 'for s in INT TERM; do trap "echo $s >> heard; kill $!; exit" $s; done; '
     supervisor = supervise("sleep 60 & " + heard + "echo $$ $! >> started; wait")
@@ -143,6 +164,7 @@ def test_ctrl_c_reaches_the_child_as_one_sigterm(supervise: Supervise, tmp_path:
     assert (tmp_path / "heard").read_text() == "TERM\n"
 
 
+@of_both_kinds
 def test_the_worker_of_the_child_gets_no_sigterm(supervise: Supervise, tmp_path: Path) -> None:
     worker = "sh -c 'trap \"echo TERM >> worker\" TERM; echo up > worker; sleep 60 & wait; wait'"
     supervisor = supervise(f"{worker} & echo $$ $! >> started; trap 'sleep 0.2; exit' TERM; wait")
@@ -177,6 +199,7 @@ def test_a_second_signal_skips_the_rest_of_the_grace(supervise: Supervise, tmp_p
     assert not any(lives(pid) for pid in starts(tmp_path)[0])
 
 
+@of_both_kinds
 def test_a_dead_child_is_restarted_and_its_old_worker_ends(
     supervise: Supervise, tmp_path: Path
 ) -> None:
@@ -188,33 +211,70 @@ def test_a_dead_child_is_restarted_and_its_old_worker_ends(
     wait_until(lambda: len(starts(tmp_path)) == 2)
     assert not lives(worker)
     assert all(lives(pid) for pid in starts(tmp_path)[1])
+    # A fork starts again as a fork.
+    assert not (tmp_path / "forked").exists() or (tmp_path / "forked").read_text() == ".."
     supervisor.terminate()
     assert "child ended (SIGKILL); starting it again in 1 s" in finish(supervisor)
 
 
+@of_both_kinds
 def test_nothing_survives_a_killed_supervisor(supervise: Supervise) -> None:
     supervisor = supervise(STUBBORN)
     everybody = tree(supervisor.pid)
-    assert len(everybody) == 4  # supervisor, reaper, child, worker
+    assert len(everybody) == 5  # supervisor, reaper, prober, child, worker
 
     supervisor.kill()
 
     wait_until(lambda: not any(lives(pid) for pid in everybody), 3)
 
 
+@of_both_kinds
 def test_a_killed_reaper_is_replaced_and_knows_all_children(
     supervise: Supervise, tmp_path: Path
 ) -> None:
     supervisor = supervise(STUBBORN)
     child, worker = starts(tmp_path)[0]
-    (reaper,) = children_of(supervisor.pid) - {child}
+    others = children_of(supervisor.pid) - {child}
+    (reaper,) = [pid for pid in others if "reaper.py" in title(pid)]
 
     os.kill(reaper, signal.SIGKILL)
 
-    wait_until(lambda: len(children_of(supervisor.pid) - {reaper, child}) == 1)
+    wait_until(lambda: children_of(supervisor.pid) - {child} - others)
     time.sleep(0.2)  # time for the new reaper to learn the children; it does not confirm
     supervisor.kill()
     wait_until(lambda: not lives(child) and not lives(worker), 3)
+
+
+def test_a_fork_exits_as_a_command_does() -> None:
+    program = """
+import os, sys, time
+from delivery.processes.control import Child, Process, Reaper
+reaper = Reaper()
+for body in (
+    lambda: print("ran", flush=True),
+    lambda: sys.exit(3),
+    lambda: sys.exit("a message"),
+    lambda: 1 / 0,
+    lambda: os.abort(),
+):
+    process = Process(Child(name="child", command=("false",), body=body), reaper)
+    process.start()
+    while not process.has_ended():
+        time.sleep(0.01)
+    print(process.reap())
+reaper.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.split() == ["ran", "0", "3", "1", "1", f"-{signal.SIGABRT:d}"]
+    assert "a message" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
 
 
 def test_no_child_starts_if_the_supervisor_dies_before_the_reaper_knows_it(tmp_path: Path) -> None:
@@ -237,6 +297,21 @@ def test_a_frozen_child_is_killed_and_restarted(supervise: Supervise, tmp_path: 
     wait_until(lambda: len(starts(tmp_path)) == 2)
     supervisor.kill()
     assert "child hangs" in supervisor.communicate(timeout=60)[0]
+
+
+def test_a_killed_prober_is_replaced(supervise: Supervise, tmp_path: Path) -> None:
+    supervisor = supervise(STUBBORN)
+    (prober,) = probers(supervisor.pid)
+
+    os.kill(prober, signal.SIGKILL)
+
+    wait_until(lambda: not lives(prober))
+    (tmp_path / "still").touch()
+    wait_until(lambda: not any(lives(pid) for pid in starts(tmp_path)[0]))
+    supervisor.kill()
+    output = supervisor.communicate(timeout=60)[0]
+    assert "prober ended (SIGKILL); starting it again in 1 s" in output
+    assert "child hangs" in output
 
 
 def test_an_unreadable_heartbeat_kills_no_child(supervise: Supervise, tmp_path: Path) -> None:
@@ -301,6 +376,81 @@ def test_a_long_running_process_restarts_without_a_long_delay(reaper: Reaper) ->
         process.reap()
 
     assert round(process.start_at - time.monotonic()) == 1
+
+
+def test_a_restart_waits_for_the_processes_before(
+    reaper: Reaper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(Child(name="child", command=("true",), longest_pause_s=0), reaper)
+    process.start()
+    wait_until(process.has_ended)
+    process.reap()
+    assert process.may_start()
+    with subprocess.Popen(["/bin/sleep", "60"], start_new_session=True) as left:
+        process._last_group = left.pid
+        assert not process.may_start()
+        with monkeypatch.context() as later:
+            later.setattr(control, "LEFT_S", 0.0)
+            assert process.may_start()
+        left.kill()
+        wait_until(process.may_start)  # though it is a zombie
+
+
+def test_the_first_process_of_a_container_reaps_orphans(tmp_path: Path) -> None:
+    contain = ["/usr/bin/unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    try:
+        subprocess.run([*contain, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        # It takes root, and a kernel or container that permits namespaces.
+        pytest.skip(f"cannot create a process namespace: {error}")
+    zombies = "sed -n '/^State:.*zombie/p' /proc/[0-9]*/status > zombies; mv zombies seen"
+    script = f"(sleep 0.1 &); sleep 1; {zombies}; sleep 60"
+    command = [*contain, sys.executable, "-c", PROGRAM, script, "5", "command"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as supervisor:
+        try:
+            wait_until((tmp_path / "seen").exists)
+        finally:
+            supervisor.kill()
+
+    assert (tmp_path / "seen").read_text() == ""
+
+
+def test_a_process_name_may_be_any_bytes() -> None:
+    name = b"\xff) Z 1"
+    program = f"open('/proc/self/comm', 'wb').write({name!r}); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as renamed:
+        assert renamed.stdout is not None
+        renamed.stdout.readline()
+        assert runs(renamed.pid)
+        assert control.parent(renamed.pid) == os.getpid()
+        renamed.kill()
+
+
+def test_a_zombie_does_not_run() -> None:
+    with subprocess.Popen(["/bin/sleep", "60"]) as sleeping:
+        assert runs(sleeping.pid)
+        sleeping.kill()
+        wait_until(lambda: not runs(sleeping.pid))
+        assert Path(f"/proc/{sleeping.pid}").exists()
+    assert not runs(sleeping.pid)
+
+
+def test_nothing_forks_beside_other_threads(reaper: Reaper) -> None:
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        process = Process(Child(name="child", body=lambda: None), reaper)
+        process.start()
+        assert not process.is_running
+        assert round(process.start_at - time.monotonic()) == 1
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_a_command_that_fails_to_start_is_retried(reaper: Reaper) -> None:

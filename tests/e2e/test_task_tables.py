@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.broker import running, wait_until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 PLANT = """
 from django_q.models import OrmQ

@@ -15,7 +15,7 @@ import requests
 from delivery.cluster import children, supervisor, web_watch
 from delivery.cluster.children import Bind
 from delivery.cluster.web_watch import FALSE_ANSWERS, MAX_CHECKS, MAX_SILENT_CHECKS, WebWatch
-from tests.support.broker import Broker, descendants, running, wait_until
+from tests.support.broker import Broker, descendants, lives, running, wait_until
 
 SERVER = """
 import os, sys, time
@@ -59,19 +59,11 @@ def look(watch: WebWatch, times: int) -> None:
         time.sleep(0.05)
 
 
-def runs(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.usefixtures("server")
 def test_a_process_with_heartbeats_is_not_killed(folder: Path) -> None:
     pid = of(folder)
     look(WebWatch(), MAX_SILENT_CHECKS + FALSE_ANSWERS)
-    assert runs(pid)
+    assert lives(pid)
 
 
 @pytest.mark.usefixtures("folder")
@@ -89,9 +81,9 @@ def test_a_frozen_process_is_killed_after_several_checks(folder: Path) -> None:
     pid, watch = of(folder), WebWatch()
     os.kill(pid, signal.SIGSTOP)
     look(watch, MAX_CHECKS)
-    assert runs(pid)
+    assert lives(pid)
     look(watch, 1)
-    wait_until(lambda: not runs(pid), 5, "it is still there")
+    wait_until(lambda: not lives(pid), 5, "it is still there")
     look(watch, 1)
     assert list(folder.glob("*.*")) == []
 
@@ -105,7 +97,7 @@ def test_a_short_pause_resets_the_count_of_missed_heartbeats(folder: Path) -> No
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.1)
         look(watch, 1)
-    assert runs(pid)
+    assert lives(pid)
 
 
 @pytest.mark.usefixtures("server")
@@ -121,7 +113,7 @@ def test_an_unwritable_heartbeat_folder_kills_no_process(
 
     monkeypatch.setattr(Path, "touch", refuse)
     look(watch, 2 * MAX_CHECKS)
-    assert runs(pid)
+    assert lives(pid)
     monkeypatch.undo()
 
 
@@ -133,7 +125,7 @@ def test_the_processes_of_others_and_other_files_are_left_alone(folder: Path) ->
         (folder / "1.999999999").touch()
         (folder / "README.md").touch()
         look(WebWatch(), MAX_CHECKS + 2)
-        assert runs(other.pid)
+        assert lives(other.pid)
         other.kill()
     assert not (folder / "1.999999999").exists()
     assert (folder / "README.md").exists()
@@ -190,7 +182,7 @@ os.register_at_fork(after_in_child=lambda: threading.Thread(target=hold, daemon=
 """
 """A ``sitecustomize`` for web processes. It blocks the process whose id is in the file in C code
 that keeps the GIL, as a regular expression does that backtracks for years."""
-STOPPED_S, STUCK_S = 15.0, 60.0
+STOPPED_S, STUCK_S = 60.0, 300.0
 """Normally 1 to 2 s and 30 s; longer for busy machines."""
 
 
@@ -210,7 +202,7 @@ def two_beat(broker: Broker) -> set[int]:
 
     def beating() -> set[int]:
         files = (broker.folder / "web").glob("*/*.*")
-        return {pid for path in files if runs(pid := int(path.name.partition(".")[2]))}
+        return {pid for path in files if lives(pid := int(path.name.partition(".")[2]))}
 
     wait_until(lambda: len(beating()) == 2, 60, "two web processes do not beat", broker.log)
     return beating()
@@ -226,7 +218,7 @@ def is_answered(broker: Broker) -> bool:
 def end_of(broker: Broker, pid: int, seconds: float) -> int:
     """Wait until the process is killed; return how many requests were answered meanwhile."""
     end, answered = time.monotonic() + seconds, 0
-    while runs(pid):
+    while lives(pid):
         assert time.monotonic() < end, f"it is still there after {seconds} s\n{broker.log()}"
         answered += is_answered(broker)
         time.sleep(0.2)

@@ -5,7 +5,9 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -31,10 +33,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture
-def installed(wheel: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command `hookstation`, installed in a new environment."""
-    place = tmp_path / "environment"
+    place = tmp_path_factory.mktemp("environment")
     python = place / "bin/python"
     for words in (
         ["venv", "--python", PYTHON, str(place)],
@@ -78,7 +80,9 @@ def test_wheel_contains_the_package_under_one_top_level_name(wheel: Path) -> Non
     assert [name for name in inside if name.startswith(("tests", "bench", "data"))] == []
 
 
-def test_installed_wheel_delivers_in_an_empty_folder(broker: Broker, receiver: Receiver) -> None:
+def test_installed_wheel_names_its_command_and_delivers_in_an_empty_folder(
+    broker: Broker, receiver: Receiver
+) -> None:
     assert broker.manage("--version").strip() == __version__
     assert "delete_channel" in broker.manage()
     assert list(broker.workplace.iterdir()) == [], "who only asks for help makes nothing"
@@ -87,7 +91,10 @@ def test_installed_wheel_delivers_in_an_empty_folder(broker: Broker, receiver: R
     )
 
     broker.manage("migrate", "--verbosity", "0")
-    broker.set_up()
+    broker.use(broker.create_key())
+    hint = hint_without_workers(broker)
+    assert hint.startswith("Start `hookstation broker` or `hookstation worker`")
+
     broker.start()
     broker.call("PUT", "/channels/orders", 201, json={})
     registration = {"url": receiver.url("/billing")}
@@ -106,28 +113,26 @@ def test_installed_wheel_delivers_in_an_empty_folder(broker: Broker, receiver: R
     assert [path.name for path in broker.workplace.iterdir()] == ["data"]
 
 
-def test_installed_wheel_names_its_command(broker: Broker) -> None:
-    broker.manage("migrate", "--verbosity", "0")
-    assert broker.process is None
-    log = (broker.folder / "broker.log").open("ab")
-    bind = f"127.0.0.1:{broker.port}"
-    broker.process = subprocess.Popen(
-        [*broker.program, "broker", "--role", "web", "--bind", bind],
-        cwd=broker.workplace,
-        env=broker.environment,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
-    log.close()
+def hint_without_workers(broker: Broker) -> str:
+    """Run the web server alone; return what /readyz says about pumps."""
+    ready: dict[str, Any] = {}
 
-    def hint() -> str:
-        try:
-            ready = requests.get(f"http://{bind}/readyz", timeout=2).json()
-        except requests.RequestException:
-            return ""
-        return str(ready["checks"]["pumps"]["hint"])
+    def is_answered() -> bool:
+        with suppress(requests.RequestException):
+            url = f"http://127.0.0.1:{broker.port}/readyz"
+            ready.update(requests.get(url, timeout=2).json())
+        return bool(ready)
 
-    wait_until(lambda: hint() != "", 300.0, "no web server answers", broker.log)
-    assert hint().startswith("Start `hookstation broker` or `hookstation worker`")
+    command = [*broker.program, "broker", "--role", "web", "--bind", f"127.0.0.1:{broker.port}"]
+    with (broker.folder / "broker.log").open("ab") as log:
+        broker.process = subprocess.Popen(
+            command,
+            cwd=broker.workplace,
+            env=broker.environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    wait_until(is_answered, 300.0, "no web server answers", broker.log)
     assert broker.stop() == 0
+    return str(ready["checks"]["pumps"]["hint"])

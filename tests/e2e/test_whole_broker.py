@@ -12,7 +12,7 @@ from channels_app.core.encryption import generate_key
 from tests.support.broker import Broker, running, wait_until
 from tests.support.receiver import Receiver, Reply
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 
 BODY, ANSWER, HEADER, PASSWORD, FORGED = (
     f"{name}-nobody-shall-read" for name in ("body", "answer", "header", "password", "forged")

@@ -22,40 +22,28 @@ from channels_app.core.backoff import PRESETS
 from channels_app.core.errors import KeyUnavailable
 from channels_app.core.keys import SCOPES
 from channels_app.models import Consumer, Message, Schedule
-from channels_app.registry import (
-    api_keys,
-    channels,
-    consumers,
-    event_types,
-    producers,
-    secrets,
-    teams,
-)
+from channels_app.serializers.api_keys import KeySerializer, OverlapSerializer
+from channels_app.serializers.channels import ChannelSerializer
+from channels_app.serializers.consumers import ConsumerSerializer
+from channels_app.serializers.event_types import EventTypeSerializer
+from channels_app.serializers.producers import ProducerSerializer
+from channels_app.serializers.schedules import ScheduleSerializer
+from channels_app.serializers.teams import TeamSerializer
 from delivery.api import bodies
 from delivery.core import signing
 from delivery.core.lifecycle import DeliveryState, Reason
 from delivery.core.outcome import Outcome
-from delivery.replay import filters
+from delivery.replay.filters import FILTER
 from tests.support.routes import routes
 
 CODE_AT = {
-    **dict.fromkeys(
-        (
-            "Invalid",
-            "Forbidden",
-            "NotFound",
-            "Conflict",
-            "PreconditionFailed",
-            "RateLimited",
-            "OverQuota",
-        ),
-        0,
-    ),
-    "StorageFull": 0,
+    **dict.fromkeys(("Invalid", "Forbidden", "NotFound", "Conflict", "PreconditionFailed"), 0),
+    **dict.fromkeys(("RateLimited", "OverQuota", "StorageFull"), 0),
     **dict.fromkeys(("ApiProblem", "PermissionDenied", "AuthenticationFailed"), 1),
     **dict.fromkeys(("document", "answer", "_problem"), 1),
 }
 """Position of the code among the arguments of calls that raise a problem."""
+RAISES = re.compile(rf"\b(?:{'|'.join(CODE_AT)})\(")
 FRAMEWORKS_OWN = {"not_authenticated", "method_not_allowed"}
 
 DOCS = Path(settings.BASE_DIR) / "docs"
@@ -126,12 +114,6 @@ def test_every_documented_guarantee_has_a_test() -> None:
         assert re.search(rf"^(def |class )?{found[2]}\b", source, re.MULTILINE), found[0]
 
 
-def test_every_route_is_documented() -> None:
-    text = page("api.md")
-    missing = [route for route in _routes() if f"`{route}`" not in text]
-    assert not missing
-
-
 def test_every_command_is_documented() -> None:
     text = page("commands.md")
     own = ("broker_site", "channels_app", "delivery")
@@ -170,28 +152,28 @@ def test_every_problem_code_is_documented_and_used() -> None:
 @pytest.mark.parametrize(
     ("section", "names"),
     [
-        pytest.param("## Channels", channels.FIELDS, id="channel"),
-        pytest.param("### Event types", event_types.FIELDS, id="event type"),
-        pytest.param("## Schedules", recurrence.FIELDS, id="schedule"),
+        pytest.param("## Channels", ChannelSerializer.settings(), id="channel"),
+        pytest.param("### Event types", EventTypeSerializer.settings(), id="event type"),
+        pytest.param("## Schedules", ScheduleSerializer.settings(), id="schedule"),
         pytest.param("## Schedules", recurrence.RESULTS, id="firing"),
-        pytest.param("## Consumers", consumers.FIELDS, id="consumer"),
-        pytest.param("## Consumers", secrets.FIELDS, id="secret"),
-        pytest.param("## Teams", teams.TEAM_FIELDS, id="team"),
-        pytest.param("## Producers", producers.FIELDS, id="producer"),
-        pytest.param("### Keys\n", api_keys.FIELDS, id="key"),
-        pytest.param("### Keys\n", api_keys.OVERLAP, id="key rotation"),
+        pytest.param("## Consumers", ConsumerSerializer.settings(), id="consumer"),
+        pytest.param("## Consumers", OverlapSerializer().fields, id="secret"),
+        pytest.param("## Teams", TeamSerializer.settings(), id="team"),
+        pytest.param("## Producers", ProducerSerializer.settings(), id="producer"),
+        pytest.param("### Keys\n", KeySerializer.settings(), id="key"),
+        pytest.param("### Keys\n", OverlapSerializer().fields, id="key rotation"),
         pytest.param("### Keys and scopes", SCOPES, id="scopes"),
         pytest.param("## Publish", publication._HEADER_OF.values(), id="publish headers"),
         pytest.param("### Publish many", publication.ITEM_FIELDS, id="batch item"),
-        pytest.param("## Messages", bodies.RESCHEDULE, id="reschedule"),
-        pytest.param("## Pull consumers", bodies.RECEIVE, id="receive"),
-        pytest.param("## Pull consumers", bodies.ACK, id="ack"),
-        pytest.param("## Pull consumers", bodies.NACK, id="nack"),
-        pytest.param("## Pull consumers", bodies.EXTEND, id="extend"),
-        pytest.param("## Pull consumers", bodies.RELEASE, id="release"),
-        pytest.param("## Replays", bodies.REPLAY, id="replay"),
-        pytest.param("## Replays", [f"filter.{name}" for name in filters.FIELDS], id="filter"),
-        pytest.param("### Backfill", bodies.BACKFILL, id="backfill"),
+        pytest.param("## Messages", bodies.RESCHEDULE.fields, id="reschedule"),
+        pytest.param("## Pull consumers", bodies.RECEIVE.fields, id="receive"),
+        pytest.param("## Pull consumers", bodies.ACK.fields, id="ack"),
+        pytest.param("## Pull consumers", bodies.NACK.fields, id="nack"),
+        pytest.param("## Pull consumers", bodies.EXTEND.fields, id="extend"),
+        pytest.param("## Pull consumers", bodies.RELEASE.fields, id="release"),
+        pytest.param("## Replays", bodies.REPLAY.fields, id="replay"),
+        pytest.param("## Replays", [f"filter.{name}" for name in FILTER.fields], id="filter"),
+        pytest.param("### Backfill", bodies.BACKFILL.fields, id="backfill"),
         pytest.param("### Retries", [f'"{name}"' for name in PRESETS], id="retry presets"),
     ],
 )
@@ -244,7 +226,10 @@ def _codes() -> Iterator[str]:
     """Yield every error code in the source."""
     for app in ("broker_site", "channels_app", "delivery"):
         for path in (Path(settings.BASE_DIR) / app).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            source = path.read_text(encoding="utf-8")
+            if not RAISES.search(source):
+                continue  # parsing takes long
+            for node in ast.walk(ast.parse(source)):
                 if isinstance(node, ast.Call):
                     yield from _codes_of(node)
 

@@ -130,7 +130,7 @@ def test_viewing_content_in_the_portal_is_audited(made: Made) -> None:
     ]  # fmt: skip
 
 
-def test_reading_content_over_the_api_is_audited(made: Made) -> None:
+def test_reading_content_and_secrets_over_the_api_is_audited(made: Made) -> None:
     key = ApiKeyFactory.create(team=made.consumer.team, scopes=["read"])
     api = Api(key)
     paths = (
@@ -150,16 +150,12 @@ def test_reading_content_over_the_api_is_audited(made: Made) -> None:
         (who, f"message:{made.message}", where, ["body"]),
         (who, f"delivery:{made.dead}", where, ["answers"]),
     ]
-    schedule = f"{made.consumer.channel.slug}/{made.schedule}"
-    Api(admin=True).get(f"/channels/{schedule.replace('/', '/schedules/')}")
-    assert openings()[-1][1::2] == (f"schedule:{schedule}", ["body", "headers"])
-
-
-def test_showing_a_secret_is_audited_with_the_address(made: Made) -> None:
-    path = f"/channels/{made.consumer.channel.slug}/consumers/{made.consumer.client_id}/secrets"
-    assert Api(admin=True).post(path).json()["secret"]
-
-    assert AuditEntry.objects.latest("id").source == "api 127.0.0.1"
+    channel, admin = made.consumer.channel.slug, Api(admin=True)
+    admin.get(f"/channels/{channel}/schedules/{made.schedule}")
+    assert openings()[-1][1::2] == (f"schedule:{channel}/{made.schedule}", ["body", "headers"])
+    path = f"/channels/{channel}/consumers/{made.consumer.client_id}/secrets"
+    assert admin.post(path).json()["secret"]
+    assert AuditEntry.objects.latest("id").source == where
 
 
 def test_the_audited_address_comes_from_a_trusted_proxy(made: Made, settings: Any) -> None:

@@ -15,10 +15,12 @@ from django.db import connection
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
 
+import connectorx
 from pyspark.sql import SparkSession
 
 from pipeline import cli
-from pipeline.broker import high_watermark, runs
+from pipeline.broker import runs
+from pipeline.broker.database import LIST_REFRESH
 from pipeline.core import encryption
 from pipeline.execution import session
 from pipeline.execution.job import Context
@@ -26,26 +28,52 @@ from pipeline.jobs import JOBS
 from pipeline.settings import Settings
 from pipeline.transforms import segments
 from tests.pipeline.elsewhere import Elsewhere
+from tests.support import java_classes
 
 RunJob = Callable[..., dict[str, Any]]
 RunArchive = Callable[..., dict[str, Any]]
 QUICK = {
-    "spark__sql__shuffle__partitions": "2",
-    "spark__sql__adaptive__enabled": "false",
-    "spark__sql__codegen__wholeStage": "false",
-    "spark__sql__codegen__factoryMode": "NO_CODEGEN",
-    "spark__driver__extraJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:-UseParallelGC -XX:+UseSerialGC"
-    ),
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 """Settings for few rows: optimizations for many rows take longer than such a query."""
+JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m"
+"""Only the first compiler tier, but room for all its code, and no early collections of classes."""
+QUICK_JAVA = {
+    "spark__sql__shuffle__partitions": "2",  # the product sets it as well
+    "spark__driver__extraJavaOptions": f"{JAVA} -XX:-UseParallelGC -XX:+UseSerialGC -Xmn400m",
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _short_java() -> Iterator[None]:
-    """Limit every Java that a test starts to the first compiler tier, as few rows repay no more."""
+def _quick_spark() -> Iterator[None]:
+    """Let each Java that a test starts map its classes, and use only the first compiler tier.
+
+    Few rows do not repay more. Spark's settings are no folder for SPARK_CONF_DIR: it would be part
+    of the class path, and Java maps classes only with the class path that their file was made with.
+    """
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+        patched.setenv("JDK_JAVA_OPTIONS", f"{JAVA} {java_classes.options()}")
+        settings_ = " ".join(f"-D{name}={value}" for name, value in QUICK.items())
+        patched.setenv("SPARK_SUBMIT_OPTS", settings_)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _archive_reader_runs_elsewhere() -> Iterator[None]:
+    """Fail a test that reads with the archive's reader in this process.
+
+    When the reader closes a SQLite file, the locks of this process are gone. The next process that
+    closes the file deletes its write-ahead log, and later tests find a malformed database.
+    """
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("Read in another process: use the fixture elsewhere.")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(connectorx, "read_sql", refuse)
         yield
 
 
@@ -65,7 +93,7 @@ def address(django_db_setup: None) -> str:
 def spark(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session for all tests."""
     folder = tmp_path_factory.mktemp("spark")
-    with session.start(_settings(address, folder), "tests", **QUICK) as started:
+    with session.start(_settings(address, folder), "tests", **QUICK_JAVA) as started:
         yield started
 
 
@@ -114,9 +142,8 @@ def count_until(chosen: Settings, at: datetime) -> None:
 def run_with(chosen: Settings, spark: Any, name: str, **options: Any) -> dict[str, Any]:
     """Run a job as on the command line; ``spark`` is None to run without Spark."""
     if connection.vendor == "mysql":
-        time.sleep(
-            high_watermark.LIST_REFRESH.total_seconds()
-        )  # wait until rows made just now may be read
+        # Wait until rows made just now may be read.
+        time.sleep(LIST_REFRESH.total_seconds())
     job = JOBS[name]
     parser = argparse.ArgumentParser()
     job.add_options(parser)

@@ -13,6 +13,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
+import pyarrow as pa
+
+from pipeline.broker import executor
 from pipeline.lake import writer
 
 
@@ -29,6 +32,11 @@ class Elsewhere:
         """Run a task; return its result."""
         answer: dict[str, Any] = json.loads(self._pool.submit(_work, asked.__name__, task).result())
         return answer
+
+    def read(self, sql: str, schema: pa.Schema) -> list[dict[str, Any]]:
+        """Return the rows that the archive's reader finds."""
+        found: list[dict[str, Any]] = self._pool.submit(_read, sql, schema).result()
+        return found
 
     def close(self) -> None:
         """End the processes."""
@@ -50,3 +58,8 @@ def _end_with_parent() -> None:
 def _work(name: str, task: str) -> str:
     answer: str = getattr(writer, name)(task)
     return answer
+
+
+def _read(sql: str, schema: pa.Schema) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pa.Table.from_batches(executor.read(sql, schema)).to_pylist()
+    return rows

@@ -62,27 +62,22 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
             started.append(_daemon(folder, environment, name, "worker.Worker", *options))
         for number in range(workers):
             _await(folder / f"worker-{number}.log", "Successfully registered", started)
-        yield Cluster(master, driver(folder), folder)
+        yield Cluster(master, driver(), folder)
     finally:
         for process in reversed(started):
             _end(process)
 
 
-def driver(folder: Path) -> dict[str, str]:
+def driver() -> dict[str, str]:
     """The environment for small executors, on the loopback interface only."""
-    conf = folder / "conf"
-    conf.mkdir()
     options = {
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
-        # With few rows each partition costs more than its content.
-        "spark.sql.shuffle.partitions": "4",
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
     }
-    lines = [f"{name} {value}" for name, value in options.items()]
-    (conf / "spark-defaults.conf").write_text("\n".join(lines))
-    return {"SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": LOOPBACK}
+    words = [os.environ["SPARK_SUBMIT_OPTS"], *(f"-D{key}={one}" for key, one in options.items())]
+    return {"SPARK_SUBMIT_OPTS": " ".join(words), "SPARK_LOCAL_IP": LOOPBACK}
 
 
 def _daemon(

@@ -94,11 +94,6 @@ def test_where_others_lie_in_between_the_database_finds_them(
     assert_once(before, files)
 
 
-def test_they_are_read_in_the_order_of_their_table(archive_job: RunArchive, files: Lake) -> None:
-    archive_job()
-    assert not are_joined(files)
-
-
 def test_a_delivery_that_counts_its_attempts_wrong_takes_a_second_look(
     archive_job: RunArchive, files: Lake
 ) -> None:
@@ -111,12 +106,15 @@ def test_a_delivery_that_counts_its_attempts_wrong_takes_a_second_look(
     assert_once(before, files)
 
 
-def test_attempts_without_a_delivery_hold_nothing_up(archive_job: RunArchive, files: Lake) -> None:
+def test_attempts_without_a_delivery_hold_nothing_up_and_all_are_read_in_their_order(
+    archive_job: RunArchive, files: Lake
+) -> None:
     row = eligible()[5]
     attempt(row.id + 1, 1, tables.created_at(row.id) + SECOND).save()
     assert not Delivery.objects.filter(id=row.id + 1).exists()
     before = in_tables()
     assert archive_job()["to_do_again"] == 0
+    assert not are_joined(files)
     finish(archive_job)
     assert_once(before, files)
 

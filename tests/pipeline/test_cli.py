@@ -263,7 +263,7 @@ def test_without_its_packages_it_says_how_to_install_them(package: str) -> None:
 # -- Exit status ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_it_in_order(number: signal.Signals) -> None:
     process = begin("toy", "--steps=1000", "--pause-s=0.1")
     run = until("running", "stepping")
@@ -317,6 +317,7 @@ def test_spark_says_nothing_of_its_own_and_ctrl_c_stops_it(
     assert (process.returncode, run.state, run.error) == (ExitCode.STOPPED, "cancelled", "")
     lines = [line for line in err.splitlines() if not re.search(r" INFO toy: ", line)]
     assert lines == ["Stopped."]
+    assert not PipelineLock.objects.exists()
     for _ in range(100):
         if not any(Path(f"/proc/{pid}").exists() for pid in java):
             break

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from django.db import connection
 from pyspark.sql import SparkSession
 
 from channels_app.core import ids
@@ -17,14 +18,14 @@ from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
+pytestmark = pytest.mark.django_db(transaction=True)
 WHO = "customer-7"
 
 
 @pytest.fixture
 def made(chosen: Settings) -> Month:
     """A month in the lake in several files, except its last days."""
-    found = month.make(messages=400)
+    found = month.make(messages=300)
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
     Channel.objects.update(updated_at=found.since)
@@ -58,6 +59,7 @@ def plans(spark: SparkSession) -> str:
     return "\n".join(found)
 
 
+@pytest.mark.mysql
 @pytest.mark.trap("an erasure that fails half way")
 def test_a_person_is_gone_and_nobody_else(
     made: Month, run_job: RunJob, chosen: Settings, spark: SparkSession
@@ -97,7 +99,15 @@ def test_a_person_is_gone_and_nobody_else(
     assert WHO not in plans(spark)
     assert chosen.lake is not None
     assert not list(chosen.lake.rglob("*.anew"))
-    assert run_job("audit", whole_since=made.since.isoformat())["gap"] == 0
+    if connection.vendor == "sqlite":  # an audit takes long, and has the same statements elsewhere
+        audit = run_job("audit", whole_since=made.since.isoformat())
+        assert audit["gap"] == 0
+        made_counts = {
+            "messages": len(made.messages),
+            "deliveries": len(made.deliveries),
+            "attempts": len(made.attempts),
+        }
+        assert {name: audit[name] + counts[name] for name in made_counts} == made_counts
 
     again = run_job("erase", ordering_key=[WHO])
     assert (again["files"], again["messages"], again["deliveries"]) == (0, 0, 0)
@@ -105,40 +115,36 @@ def test_a_person_is_gone_and_nobody_else(
 
 
 @pytest.mark.trap("an erasure that fails half way")
-def test_a_file_that_is_older_than_a_column_keeps_the_columns_it_has(
+def test_by_id_and_idempotency_key_in_files_that_are_older_than_a_column(
     run_job: RunJob, chosen: Settings
 ) -> None:
     made = month.make(messages=100)
     archiving.archive(
         chosen,
-        made.until,
+        made.until - timedelta(days=5),
         lambda table, rows: (
             rows.drop_columns(["content_type" if table == "messages" else "number"])
             if table in ("messages", "attempts")
             else rows
         ),
     )
-    gone = made.messages[0].id
-    found = run_job("erase", message=[ids.to_public(ids.MESSAGE, gone)])
-
-    assert found["messages"] == 1
-    left = rows(chosen)
-    assert gone not in {it["id"] for it in left["messages"]}
-    assert left["messages"]
-    assert not any("content_type" in it for it in left["messages"])
-
-
-def test_by_id_and_idempotency_key(made: Month, run_job: RunJob, chosen: Settings) -> None:
-    one, other = made.messages[0], made.messages[1]
+    one, other = made.messages[:2]
+    gone = {one.id, other.id}
+    assert not Message.objects.filter(id__in=gone).exists()
     found = run_job(
         "erase",
         message=[ids.to_public(ids.MESSAGE, one.id)],
         idempotency_key=[other.idempotency_key],
     )
-    assert found["messages"] == 2 - Message.objects.filter(id__in=[one.id, other.id]).count()
-    assert not {one.id, other.id} & {it["message_id"] for it in rows(chosen)["deliveries"]}
+
+    assert found["messages"] == 2
+    left = rows(chosen)
+    assert not gone & {it["id"] for it in left["messages"]}
+    assert not gone & {it["message_id"] for it in left["deliveries"]}
+    assert left["messages"]
+    assert not any("content_type" in it for it in left["messages"])
 
 
-def test_somebody_has_to_be_named(made: Month, run_job: RunJob) -> None:
+def test_somebody_has_to_be_named(run_job: RunJob) -> None:
     with pytest.raises(JobError, match="at least one of --ordering-key"):
         run_job("erase", dry_run=True)

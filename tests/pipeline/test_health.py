@@ -98,7 +98,7 @@ class Judged:
 @pytest.fixture
 def made() -> Month:
     """A month with two consumers at one host; interrupted attempts count for neither."""
-    made = month.make(messages=900)
+    made = month.make(messages=600)
     for name in ("steady", "flaky"):
         Consumer.objects.filter(client_id=name).update(url=f"https://{HOST}:8443/{name}")
         made.consumers[name].url = f"https://{HOST}:8443/{name}"
@@ -156,26 +156,8 @@ def compare(made: Month, row: HealthDay, first: datetime, end: datetime) -> None
         ), name
 
 
-def rows() -> list[dict[str, Any]]:
-    found = HealthDay.objects.order_by("day", "consumer_id", "host").values()
-    return [{name: value for name, value in row.items() if name != "id"} for row in found]
-
-
-@pytest.mark.parametrize("is_late", [False, True], ids=["the day it broke", "the last two"])
-def test_a_day_is_what_its_attempts_say(
-    made: Month, run_job: RunJob, chosen: Settings, is_late: bool
-) -> None:
-    end = made.until
-    count_until(chosen, end)
-    options: dict[str, Any] = {"objective": 99.5}
-    starts = [hours.midnight(end) - hours.DAY, hours.midnight(end)]
-    if not is_late:
-        starts = [hours.midnight(made.broke_at)]
-        end = starts[0] + hours.DAY
-        options |= {"day": f"{starts[0].date()}"}
-
-    told = run_job("health", **options)
-
+def compare_days(made: Month, starts: list[datetime], end: datetime, told: dict[str, Any]) -> None:
+    """Compare the rows of these days with the attempts until ``end``."""
     found = list(HealthDay.objects.all())
     assert {row.day for row in found} == {start.date() for start in starts}
     assert {row.consumer_id for row in found} == {0, *(c.id for c in made.consumers.values())}
@@ -192,37 +174,39 @@ def test_a_day_is_what_its_attempts_say(
     assert broken.score is not None
     assert broken.score < (found_of(made, "steady").score or 0)
 
-    again = rows()
-    run_job("health", **options)
-    assert rows() == again
-
 
 def found_of(made: Month, name: str) -> HealthDay:
     return HealthDay.objects.filter(consumer_id=made.consumers[name].id).latest("day")
 
 
-def test_a_day_is_replaced_and_no_other(made: Month, run_job: RunJob) -> None:
-    day = (made.until - timedelta(days=5)).date()
+def test_the_last_two_days_are_what_their_attempts_say(
+    made: Month, run_job: RunJob, chosen: Settings
+) -> None:
+    count_until(chosen, made.until)
+    told = run_job("health", objective=99.5)
+    today = hours.midnight(made.until)
+    compare_days(made, [today - hours.DAY, today], made.until, told)
+
+
+def test_a_day_is_replaced_and_no_other_and_counts_once_in_the_lake(
+    made: Month, run_job: RunJob, chosen: Settings
+) -> None:
+    count_until(chosen, made.until)
+    start = hours.midnight(made.broke_at)
+    day = start.date()
     for other in (day - hours.DAY, day, day + hours.DAY):
         HealthDay.objects.create(day=other, consumer_id=4711, reason="x", objective=99)
 
-    run_job("health", day=day.isoformat())
-
-    left = HealthDay.objects.filter(consumer_id=4711).values_list("day", flat=True)
-    assert set(left) == {day - hours.DAY, day + hours.DAY}
-
-
-def test_what_is_in_the_lake_counts_once(made: Month, run_job: RunJob, chosen: Settings) -> None:
-    day = f"{(made.until - timedelta(days=3)).date()}"
-    run_job("health", day=day)
-    whole = rows()
     moving.move(
         chosen, "deliveries", made.until - timedelta(days=2), stays=lambda key: key % 2 == 0
     )
 
-    run_job("health", day=day)
+    told = run_job("health", day=f"{day}", objective=99.5)
 
-    assert rows() == whole
+    others = HealthDay.objects.filter(consumer_id=4711)
+    assert {row.day for row in others} == {day - hours.DAY, day + hours.DAY}
+    others.delete()
+    compare_days(made, [start], start + hours.DAY, told)
 
 
 def test_a_day_to_come_is_refused(run_job: RunJob) -> None:

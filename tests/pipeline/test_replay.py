@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 
 from channels_app.core import ids
 from channels_app.database import clock
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def made(chosen: Settings, spark: Any) -> Month:
     """A month of which all but the last days is only in the lake."""
-    found = month.make(messages=400)
+    found = month.make(messages=250)
     for row in found.consumers.values():
         Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
     Channel.objects.update(updated_at=found.since)
@@ -66,14 +67,13 @@ def admit() -> int:
     return sum(restore.run_each(clock.now(), 0))
 
 
-def audit_is_clean(run_job: RunJob, made: Month) -> None:
-    """Check that reconciliation and the audit job find nothing but late deliveries."""
+def reconciliation_is_clean() -> None:
+    """Check that the broker's reconciliation finds nothing but late deliveries."""
     out = StringIO()
     with suppress(SystemExit):
         call_command("reconcile", "--json", "--grace", "5m", stdout=out)
     findings = json.loads(out.getvalue())["findings"]
     assert [it for it in findings if it["check"] != "late"] == []
-    assert run_job("audit", whole_since=made.since.isoformat())["gap"] == 0
 
 
 def wanted_by(made: Month, name: str) -> list[Message]:
@@ -82,30 +82,25 @@ def wanted_by(made: Month, name: str) -> list[Message]:
     return [it for it in made.messages if it.channel_id == channel]
 
 
-def test_a_dry_run_counts_and_writes_nothing(made: Month, run_job: RunJob) -> None:
-    since, until = made.since + timedelta(days=3), made.since + timedelta(days=12)
-    window = {"since": since.isoformat(), "until": until.isoformat()}
-    found = run_job("replay", consumer="orders/steady", dry_run=True, **window)
-
-    wanted = [it for it in wanted_by(made, "steady") if since <= it.accepted_at < until]
-    assert found == {
-        "messages": len(wanted),
-        "bytes": sum(it.body_bytes for it in wanted),
-        "first": min(it.accepted_at for it in wanted).isoformat(),
-        "last": max(it.accepted_at for it in wanted).isoformat(),
-    }
-    assert not Restore.objects.exists()
-    assert not Restored.objects.exists()
-
-
 @pytest.mark.mysql
-def test_messages_come_back_as_they_were(made: Month, run_job: RunJob) -> None:
+def test_messages_come_back_as_they_were_counted_and_go_with_their_deliveries(
+    made: Month, run_job: RunJob
+) -> None:
     since, until = made.since + timedelta(days=3), made.since + timedelta(days=12)
     wanted = {it.id: it for it in wanted_by(made, "steady") if since <= it.accepted_at < until}
     assert not Message.objects.filter(id__in=wanted).exists()
 
-    asked = {"since": since.isoformat(), "until": until.isoformat(), "reason": "it lost them"}
-    found = run_job("replay", consumer="orders/steady", **asked)
+    window = {"since": since.isoformat(), "until": until.isoformat()}
+    assert run_job("replay", consumer="orders/steady", dry_run=True, **window) == {
+        "messages": len(wanted),
+        "bytes": sum(it.body_bytes for it in wanted.values()),
+        "first": min(it.accepted_at for it in wanted.values()).isoformat(),
+        "last": max(it.accepted_at for it in wanted.values()).isoformat(),
+    }
+    assert not Restore.objects.exists()
+    assert not Restored.objects.exists()
+
+    found = run_job("replay", consumer="orders/steady", reason="it lost them", **window)
 
     assert (found["queued"], found["left_out"]) == (len(wanted), 0)
     back = Message.objects.in_bulk(list(wanted))
@@ -127,16 +122,19 @@ def test_messages_come_back_as_they_were(made: Month, run_job: RunJob) -> None:
     begun, ended = AuditEntry.objects.filter(target=f"replay:{replay}").order_by("id")
     assert (begun.actor, begun.reason, ended.action) == ("tests", "it lost them", "replay.finished")
     assert_counters_are_true()
-    audit_is_clean(run_job, made)
+    reconciliation_is_clean()
+    if connection.vendor == "sqlite":  # an audit takes long, and has the same statements elsewhere
+        audit = run_job("audit", whole_since=made.since.isoformat())
+        assert (audit["gap"], audit["messages"]) == (0, len(made.messages))
+
+    keep, *others = sorted(back)
+    Delivery.objects.filter(message_id__in=others).delete()
+    assert sum(restore.forget()) == len(others)
+    assert set(RestoredMessage.objects.values_list("message_id", flat=True)) == {keep}
+    assert set(Message.objects.filter(id__in=back).values_list("id", flat=True)) == {keep}
+    assert not MessageBody.objects.filter(message_id__in=others).exists()
 
 
-def test_reports_do_not_count_them_twice(made: Month, run_job: RunJob) -> None:
-    before = run_job("audit")["messages"]
-    run_job("replay", consumer="orders/steady", until=(made.until - timedelta(days=9)).isoformat())
-    assert run_job("audit")["messages"] == before == len(made.messages)
-
-
-@pytest.mark.mysql
 def test_a_consumer_that_came_late_is_filled_up_once(made: Month, run_job: RunJob) -> None:
     late = made.consumers["late"]
     missed = {it.id for it in wanted_by(made, "late") if it.accepted_at < made.joined_at}
@@ -156,26 +154,24 @@ def test_a_consumer_that_came_late_is_filled_up_once(made: Month, run_job: RunJo
     )
     for key, count in counts.items():
         assert Message.objects.get(id=key).consumer_count == count + 1
-    audit_is_clean(run_job, made)
+    reconciliation_is_clean()
     assert run_job("replay", consumer="orders/late", only_missing=True)["queued"] == 0
     assert_counters_are_true()
 
 
-def test_only_what_never_arrived(made: Month, run_job: RunJob) -> None:
-    flaky = made.consumers["broken"]
+def test_only_what_never_arrived_or_is_named(made: Month, run_job: RunJob) -> None:
+    broken = made.consumers["broken"].id
     dead = {
         row.message_id
         for row in made.deliveries
-        if row.consumer_id == flaky.id and row.state == "dead"
+        if row.consumer_id == broken and row.state == "dead"
     }
     found = run_job("replay", consumer="orders/broken", only_dead=True)
     assert found["queued"] == len(dead) > 0
-    queued = Delivery.objects.filter(consumer=flaky, reason="replayed")
+    queued = Delivery.objects.filter(consumer=broken, reason="replayed")
     assert set(queued.values_list("message_id", flat=True)) == dead
-    audit_is_clean(run_job, made)
+    reconciliation_is_clean()
 
-
-def test_what_is_named_alone(made: Month, run_job: RunJob) -> None:
     some = wanted_by(made, "books")[:3]
     names = [ids.to_public(ids.MESSAGE, it.id) for it in some]
     assert run_job("replay", consumer="invoices/books", message=names[:2])["queued"] == 2
@@ -192,12 +188,13 @@ def test_what_is_named_alone(made: Month, run_job: RunJob) -> None:
     assert 0 < found["messages"] <= len(matching)
 
 
-def test_the_same_again_sends_it_again(made: Month, run_job: RunJob) -> None:
-    """Each run is a new request, once the one before is complete."""
+def test_the_same_again_sends_it_again_unless_its_run_was_killed_after_the_end(
+    made: Month, run_job: RunJob
+) -> None:
+    """Each run is a new request, once the one before has seen its end."""
     asked = {"consumer": "orders/steady", "until": (made.since + timedelta(days=9)).isoformat()}
-    first = run_job("replay", **asked)
-    assert run_job("replay", **asked)["queued"] == 0  # all are in flight
     rows = Delivery.objects.filter(consumer=made.consumers["steady"], reason="replayed")
+    first = run_job("replay", **asked)
     keys = set(rows.values_list("id", flat=True))
     now = clock.now()
     for row in rows:
@@ -205,13 +202,18 @@ def test_the_same_again_sends_it_again(made: Month, run_job: RunJob) -> None:
             id=row.id + 1, delivery=row, number=1, started_at=now, outcome="delivered"
         )
     rows.update(state="delivered", due_at=None, finished_at=now, attempt_count=1)
+
+    PipelineRun.objects.update(state="failed")  # it did not see its end
+    heard = run_job("replay", **asked)
+    assert (heard["queued"], heard["restore"]) == (first["queued"], first["restore"])
+    assert not rows.filter(state="queued").exists()
+
     again = run_job("replay", **asked)
+    assert again["restore"] != first["restore"]
     assert first["queued"] == again["queued"] == len(keys)
-    assert keys == set(
-        Delivery.objects.filter(
-            consumer=made.consumers["steady"], reason="replayed", state="queued"
-        ).values_list("id", flat=True)
-    )
+    assert keys == set(rows.filter(state="queued").values_list("id", flat=True))
+
+    assert run_job("replay", **asked)["queued"] == 0  # all are in flight
 
 
 @pytest.mark.mysql
@@ -242,24 +244,9 @@ def test_a_run_that_was_killed_is_gone_on_with(
     assert row.matched_count == len(missed)
     made_ = Delivery.objects.filter(consumer=made.consumers["late"], reason="replayed")
     assert sorted(made_.values_list("message_id", flat=True)) == sorted(missed)
-    audit_is_clean(run_job, made)
+    reconciliation_is_clean()
 
 
-def test_a_run_that_was_killed_before_it_heard_of_the_end_sends_nothing_again(
-    made: Month, run_job: RunJob
-) -> None:
-    asked = {"consumer": "orders/steady", "until": (made.since + timedelta(days=9)).isoformat()}
-    first = run_job("replay", **asked)
-    PipelineRun.objects.update(state="failed")
-    Delivery.objects.filter(reason="replayed").update(
-        state="delivered", due_at=None, finished_at=clock.now()
-    )
-    again = run_job("replay", **asked)
-    assert (again["queued"], again["restore"]) == (first["queued"], first["restore"])
-    assert not Delivery.objects.filter(reason="replayed", state="queued").exists()
-
-
-@pytest.mark.mysql
 def test_what_is_cancelled_is_not_sent(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +271,6 @@ def test_what_is_cancelled_is_not_sent(
     assert Delivery.objects.filter(reason="replayed").count() == 20
 
 
-@pytest.mark.mysql
 def test_what_is_stopped_on_the_console_ends_the_run(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,31 +321,18 @@ def test_bodies_that_nobody_can_open_are_refused(
     assert not Delivery.objects.filter(reason="replayed").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"consumer": "orders/nobody"}, "no consumer"),
-        ({"consumer": "orders/steady", "rate": "fast"}, "no rate"),
-        ({"consumer": "orders/steady", "message": ["msg_1"]}, "no id"),
-        ({"consumer": "orders/steady", "since": "soon"}, "is not an instant"),
-        ({"consumer": "orders/gone"}, "was removed"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(
-    made: Month, run_job: RunJob, options: dict[str, Any], why: str
-) -> None:
-    Consumer.objects.filter(client_id="late").update(client_id="gone", state="retired")
-    with pytest.raises(JobError, match=why):
-        run_job("replay", **options)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"consumer": "orders/nobody"}, "no consumer"),
+    ({"consumer": "orders/steady", "rate": "fast"}, "no rate"),
+    ({"consumer": "orders/steady", "message": ["msg_1"]}, "no id"),
+    ({"consumer": "orders/steady", "since": "soon"}, "is not an instant"),
+    ({"consumer": "orders/gone"}, "was removed"),
+]
 
 
-@pytest.mark.mysql
-def test_messages_go_again_when_their_deliveries_are_gone(made: Month, run_job: RunJob) -> None:
-    run_job("replay", consumer="orders/steady", until=(made.since + timedelta(days=9)).isoformat())
-    back = set(RestoredMessage.objects.values_list("message_id", flat=True))
-    keep, *others = sorted(back)
-    Delivery.objects.filter(message_id__in=others).delete()
-    assert sum(restore.forget()) == len(others)
-    assert set(RestoredMessage.objects.values_list("message_id", flat=True)) == {keep}
-    assert set(Message.objects.filter(id__in=back).values_list("id", flat=True)) == {keep}
-    assert not MessageBody.objects.filter(message_id__in=others).exists()
+def test_what_cannot_be_done_is_refused(run_job: RunJob) -> None:
+    made = month.make(messages=5)
+    Consumer.objects.filter(id=made.consumers["late"].id).update(client_id="gone", state="retired")
+    for options, why in REFUSED:
+        with pytest.raises(JobError, match=why):
+            run_job("replay", **options)

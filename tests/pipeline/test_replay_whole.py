@@ -2,8 +2,10 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -106,23 +108,16 @@ def test_a_message_out_of_the_lake_arrives_again(
 
 def delivered(broker: Broker) -> int:
     """How many deliveries are stored as delivered."""
-    said = broker.manage(
-        "shell",
-        "-v0",
-        "-c",
-        "from delivery.models import Delivery;"
-        "print(Delivery.objects.filter(state='delivered').count())",
-    )
-    return int(said.split()[-1])
+    with closing(sqlite3.connect(broker.folder / "broker.sqlite3", timeout=60)) as database:
+        sql = "SELECT count(*) FROM delivery_delivery WHERE state = 'delivered'"
+        number: int = database.execute(sql).fetchone()[0]
+    return number
 
 
 def pipeline_lock_is_over(broker: Broker) -> bool:
     """Whether another run of the job may begin."""
-    said = broker.manage(
-        "shell",
-        "-v0",
-        "-c",
-        "from delivery.models import PipelineLock; from django.utils import timezone;"
-        "print(PipelineLock.objects.filter(until__gt=timezone.now()).count())",
-    )
-    return said.split()[-1] == "0"
+    with closing(sqlite3.connect(broker.folder / "broker.sqlite3", timeout=60)) as database:
+        sql = "SELECT count(*) FROM delivery_pipelinelock WHERE until > ?"
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        number: int = database.execute(sql, [now]).fetchone()[0]
+    return number == 0

@@ -1,13 +1,16 @@
 """Spark starts in the background while a job does other work."""
 
+import gc
+import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event, Timer
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pipeline.broker import runs
 from pipeline.execution import session
@@ -62,3 +65,14 @@ def test_who_ends_early_ends_a_spark_that_is_still_starting(
     Timer(0.2, may_start.set).start()
     context.close()
     assert told == ["begun", "ended"]
+
+
+def test_workers_on_this_machine_start_with_their_libraries_loaded(spark: SparkSession) -> None:
+    """A collection after each task then skips them, and no process compiles PySpark."""
+
+    def look(_: Iterable[int]) -> Iterator[tuple[int, list[str]]]:
+        yield gc.get_freeze_count(), [path for path in sys.path if path.endswith("pyspark.zip")]
+
+    ((frozen, zipped),) = spark.sparkContext.parallelize([0], 1).mapPartitions(look).collect()
+    assert frozen > 10_000
+    assert zipped == []

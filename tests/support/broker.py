@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ fault."""
 ANSWER_TIMEOUT_S = 60.0
 """Seconds for one response: on a busy disk a commit may take many seconds."""
 ROOT = Path(settings.BASE_DIR)
+SECRET_KEY = "e2e-" + "0123456789" * 6
 
 
 class Broker:
@@ -40,14 +42,17 @@ class Broker:
         self.base = f"http://127.0.0.1:{self.port}/api/v1"
         self.environment = {
             "PATH": os.environ["PATH"],
-            "SECRET_KEY": "e2e-" + "0123456789" * 6,
+            "SECRET_KEY": SECRET_KEY,
             "DATABASE_URL": database_url,
             "HOOKSTATION_DATA_DIR": str(folder),
             "HOOKSTATION_ALLOWED_TARGETS": "127.0.0.0/8",
             "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{self.port}",
             # A slow receiver on a busy machine must not cost an attempt.
             "HOOKSTATION_CONNECT_TIMEOUT_MS": "15000",
+            # Without the file no failpoint kills; killed processes are restarted at once.
+            "HOOKSTATION_FAILPOINT": str(folder / "failpoint"),
             "PYTHONWARNINGS": "ignore",
+            "PYTHONPATH": str(ROOT / "tests/support/hidden"),
             **settings_,
         }
         self.program = [sys.executable, "manage.py"]
@@ -70,9 +75,12 @@ class Broker:
         assert done.returncode == 0, f"manage.py {arguments}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def set_up(self) -> None:
-        """Create the key; `fresh_database` created the tables."""
-        key = self.manage("create_api_key", "e2e", "--scope", "admin", "--all-channels").strip()
+    def create_key(self) -> str:
+        """Create a key with all scopes."""
+        return self.manage("create_api_key", "e2e", "--scope", "admin", "--all-channels").strip()
+
+    def use(self, key: str) -> None:
+        """Call with this key."""
         self.http.headers["Authorization"] = f"Bearer {key}"
 
     def start(self, *arguments: str) -> None:
@@ -123,15 +131,15 @@ class Broker:
     def workers(self) -> list[int]:
         """Return the process ids below the worker cluster's main process."""
         assert self.process is not None
-        return [pid for pid in descendants(self.process.pid) if b"qcluster" in _title(pid)]
+        return [pid for pid in descendants(self.process.pid) if "qcluster" in title(pid)]
 
 
 @contextmanager
 def running(folder: Path, **settings_: str) -> Iterator[Broker]:
     """Run a broker on a fresh database of the kind that this test run uses."""
-    with fresh_database(folder) as url:
+    with database_with_key(folder) as (url, key):
         broker = Broker(folder, url, **settings_)
-        broker.set_up()
+        broker.use(key)
         try:
             broker.start()
             yield broker
@@ -142,13 +150,58 @@ def running(folder: Path, **settings_: str) -> Iterator[Broker]:
 @contextmanager
 def fresh_database(folder: Path) -> Iterator[str]:
     """Create a database with tables: a file, or one on the server that this test run uses."""
+    with _copied(folder, _template(with_key=False)) as url:
+        yield url
+
+
+@contextmanager
+def database_with_key(folder: Path) -> Iterator[tuple[str, str]]:
+    """Create a database with tables and a key with all scopes, for brokers with `SECRET_KEY`."""
+    template = _template(with_key=True)
+    with _copied(folder, template) as url:
+        yield url, template.key
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A database to copy: migrations and commands take longer than a broker's start."""
+
+    place: str
+    """The path of a file, or the name of a database on the test run's own server."""
+    key: str = ""
+
+
+@cache
+def _template(*, with_key: bool) -> _Template:
+    folder = Path(tempfile.mkdtemp(prefix="hookstation-e2e-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    base = _template(with_key=False) if with_key else None
+    if connection.vendor != "mysql":
+        place = str(folder / "template.sqlite3")
+        url = f"sqlite:///{place}"
+        if base:
+            shutil.copyfile(base.place, place)
+    else:
+        place = f"e2e_{os.getpid()}_template_{with_key:d}"
+        url = _address(place)
+        _create(place, copied_from=base.place if base else "")
+        atexit.register(_on_server, "mysql", f"DROP DATABASE {place}")
+    broker = Broker(folder, url)
+    if base:
+        return _Template(place, broker.create_key())
+    broker.manage("migrate", "--verbosity", "0")
+    return _Template(place)
+
+
+@contextmanager
+def _copied(folder: Path, template: _Template) -> Iterator[str]:
     if connection.vendor != "mysql":
         path = folder / "broker.sqlite3"
-        shutil.copyfile(_migrated_file(), path)
+        shutil.copyfile(template.place, path)
         yield f"sqlite:///{path}"
         return
     name = f"e2e_{os.getpid()}_{time.time_ns()}"
-    _create(name, copied_from=_migrated_database())
+    _create(name, copied_from=template.place)
     try:
         yield _address(name)
     finally:
@@ -167,31 +220,6 @@ def empty_database(folder: Path) -> Iterator[str]:
         yield _address(name)
     finally:
         _on_server("mysql", f"DROP DATABASE {name}")
-
-
-@cache
-def _migrated_file() -> Path:
-    """Return a migrated SQLite file, made once: migrations take longer than a broker's start."""
-    folder = Path(tempfile.mkdtemp(prefix="hookstation-e2e-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / "migrated.sqlite3"
-    _migrate(folder, f"sqlite:///{path}")
-    return path
-
-
-@cache
-def _migrated_database() -> str:
-    """Return a database with all migrations on the test run's own server."""
-    name = f"e2e_{os.getpid()}_migrated"
-    _create(name)
-    atexit.register(_on_server, "mysql", f"DROP DATABASE {name}")
-    with tempfile.TemporaryDirectory() as folder:
-        _migrate(Path(folder), _address(name))
-    return name
-
-
-def _migrate(folder: Path, url: str) -> None:
-    Broker(folder, url).manage("migrate", "--verbosity", "0")
 
 
 def _address(name: str) -> str:
@@ -238,16 +266,26 @@ def descendants(pid: int) -> list[int]:
     return below + [deeper for child in below for deeper in descendants(child)]
 
 
+def lives(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def title(pid: int) -> str:
+    """Return a process's command line; empty when it has ended or is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return ""
+
+
 def heard_ids(receiver: Receiver, path: str) -> list[str]:
     """Return the ``webhook-id`` of each request on a path, in order."""
     return [request.header("webhook-id") or "" for request in receiver.requests(path)]
-
-
-def _title(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def _on_server(database: str, *statements: str) -> list[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -41,12 +41,18 @@ BUILDERS: Mapping[str, Callable[[], object]] = {
 }
 """By client: the function that builds its driver, if it is compiled. Raises
 `toolchains.Missing`."""
+KILL = {"run": "kill_broker"}
+"""The step that kills the broker."""
+STREAMED = {"receive", "ack", "nack", "extend", "release"}
+"""Operations that a driver with a ``base`` does over a stream; for all others it is the base."""
 SCENARIOS: Sequence[Any] = json.loads((FOLDER / "scenarios.json").read_text(encoding="utf-8"))
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 PYTHON = os.environ.get("HOOKSTATION_CLIENT_PYTHON", sys.executable)
 """Interpreter of Python drivers: `make test-pythons` sets others that have the wheel installed."""
 ANSWER_TIMEOUT_S = 180.0
 """Seconds to wait for a driver's response, and for messages to arrive."""
+MAX_BODY_BYTES = 1_048_576
+"""The broker's default, which the scenarios rely on."""
 SIGNED_ID = "msg_06xvz43r2p400"
 WITH_CONSUMER = {"register", "receive", "dead_letters"}
 WITHOUT_CHANNEL = {
@@ -163,12 +169,12 @@ def _answer(
     handler.wfile.write(body)
 
 
-def build_drivers() -> Mapping[str, str]:
-    """Build the compiled drivers; returns by client why one cannot be built here."""
+def build_drivers(clients: Collection[str] = BUILDERS.keys()) -> Mapping[str, str]:
+    """Build the compiled drivers of clients; returns by client why one cannot be built here."""
     lacking = {}
-    for client, build in BUILDERS.items():
+    for client in BUILDERS.keys() & set(clients):
         try:
-            build()
+            BUILDERS[client]()
         except toolchains.Missing as missing:
             lacking[client] = str(missing)
     return lacking
@@ -223,6 +229,10 @@ class Suite:
         self.key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
         self._idle: dict[str, Driver] = {}
         """Idle driver of each client, between two scenarios."""
+        self._at_once: dict[str, dict[str, Result]] = {}
+        """Results by client of each scenario that kills the broker."""
+        self._played: dict[tuple[str, str], Result] = {}
+        """Results by client and scenario of all others."""
 
     def close(self) -> None:
         """Stop the drivers and the proxy."""
@@ -230,18 +240,78 @@ class Suite:
             driver.kill()
         self.proxy.close()
 
-    def run(self, client: str, description: Mapping[str, Any]) -> dict[str, Result]:
-        """Return the result of every scenario with one client."""
-        return {
-            scenario["name"]: self.play(client, description, scenario) for scenario in SCENARIOS
-        }
+    def run(self, client: str, drivers: Mapping[str, Any]) -> dict[str, Result]:
+        """Return the result of every scenario with one of these clients.
+
+        A scenario without streams is played with the base of a client that has one.
+        """
+        results = {}
+        base = drivers[client].get("base", client)
+        for scenario in SCENARIOS:
+            name = scenario["name"]
+            if KILL not in scenario["steps"]:
+                is_streamed = STREAMED & {step.get("op") for step in scenario["steps"]}
+                player = client if is_streamed else base
+                if (player, name) not in self._played:
+                    self._played[player, name] = self.play(player, drivers[player], scenario)
+                results[name] = self._played[player, name]
+                continue
+            if name not in self._at_once:
+                self._at_once[name] = self.play_at_once(drivers, scenario)
+            results[name] = self._at_once[name][client]
+        return results
+
+    def play_at_once(
+        self, drivers: Mapping[str, Any], scenario: Mapping[str, Any]
+    ) -> dict[str, Result]:
+        """Return the results of one scenario with all clients, which share a kill of the broker.
+
+        To start a broker for each client would take as long as all other scenarios.
+        """
+        results = dict.fromkeys(drivers, Result("green"))
+        plays: dict[str, Play] = {}
+        try:
+            for client, description in drivers.items():
+                channel = self._channel(client, scenario)
+                plays[client] = Play(self, description, channel, self._idle.pop(client, None))
+            for number, step in enumerate(scenario["steps"], 1):
+                if step == KILL:
+                    self.kill_broker()
+                    continue
+                for client, play in plays.items():
+                    if results[client].colour == "green":
+                        try:
+                            play.step(step)
+                        except Red as red:
+                            results[client] = Result("red", f"step {number}, {red}")
+        finally:
+            for client, play in plays.items():
+                if results[client].colour == "green":
+                    self._idle[client] = play.driver
+                else:
+                    play.driver.kill()
+        return results
+
+    def kill_broker(self) -> None:
+        """Kill all processes of the broker, and start it again."""
+        assert self.broker.process is not None
+        os.killpg(self.broker.process.pid, signal.SIGKILL)
+        self.broker.process.wait()
+        self.broker.start()
+
+    def _channel(self, client: str, scenario: Mapping[str, Any]) -> str:
+        """Make the channel of a client for a scenario; return its name."""
+        channel = re.sub("[^a-z0-9]+", "-", f"{client} {scenario['name']}".lower())
+        self.broker.call(
+            "PUT", f"/channels/{channel}", 201, json={"max_body_bytes": MAX_BODY_BYTES}
+        )
+        return channel
 
     def play(
         self, client: str, description: Mapping[str, Any], scenario: Mapping[str, Any]
     ) -> Result:
         """Return the result of one scenario, run in a channel of its own."""
-        channel = re.sub("[^a-z0-9]+", "-", f"{client} {scenario['name']}".lower())
-        self.broker.call("PUT", f"/channels/{channel}", 201, json={})
+        channel = self._channel(client, scenario)
         try:
             with self._playing(client, description, channel) as play:
                 for number, step in enumerate(scenario["steps"], 1):
@@ -401,11 +471,7 @@ class Play:
             raise Skipped("the clock of this client cannot be turned")
 
     def _run_kill_broker(self) -> None:
-        process = self.suite.broker.process
-        assert process is not None
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        self.suite.broker.start()
+        self.suite.kill_broker()
 
     def _run_publish(self, count: int, body: str = "{}") -> None:
         """Publish messages from outside the client."""

@@ -44,7 +44,6 @@ def sqs_environment(example: str, version: str, door: Door) -> dict[str, str]:
     return said
 
 
-JVM = ("java", "-XX:TieredStopAtLevel=1")
 ORDERS = {
     "boto3": ("producer.py", "consumer.py"),
     "sqs-consumer": ("producer.mjs", "consumer.mjs"),
@@ -57,7 +56,7 @@ INSTALLED = {
     "sqs-consumer": ("node",),
     "aws-sdk-js": ("node",),
     "aws-sdk-go": (),
-    "aws-sdk-java": ("java", "-cp", "target/classes:target/dependency/*"),
+    "aws-sdk-java": (*toolchains.JVM, "-cp", "target/classes:target/dependency/*"),
 }
 """Examples that ``make test-sdks`` installs into ``.sdks``: what runs their programs."""
 
@@ -86,15 +85,20 @@ def compiled(example: str, version: str, port: int) -> list[str]:
     except toolchains.Missing as missing:
         pytest.skip(str(missing))
     path = f"{classes}:{toolchains.build_java() / 'classes'}"
-    return [*JVM, "-cp", path, version.capitalize(), str(port)]
+    return [*toolchains.JVM, "-cp", path, version.capitalize(), str(port)]
 
 
 def _in_maven(example: str, version: str, port: int) -> list[str]:
     target = toolchains.build_maven_example(example)
     if example == "spring":
-        return [*JVM, "-jar", str(target / "spring-1.jar"), f"--spring.profiles.active={version}"]
+        return [
+            *toolchains.JVM,
+            "-jar",
+            str(target / "spring-1.jar"),
+            f"--spring.profiles.active={version}",
+        ]
     path = f"{target / 'classes'}:{target / 'dependency'}/*"
-    return [*JVM, "-cp", path, f"shop.{version.capitalize()}", str(port)]
+    return [*toolchains.JVM, "-cp", path, f"shop.{version.capitalize()}", str(port)]
 
 
 class Program:

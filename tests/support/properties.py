@@ -12,7 +12,7 @@ def register_profiles() -> None:
 
     There is no deadline, so that slow machines do not fail tests.
     """
-    for name, number in (("few", 20), ("many", 100), ("thousands", 5000)):
+    for name, number in (("few", 20), ("many", 50), ("thousands", 5000)):
         settings.register_profile(name, max_examples=number, deadline=None)
     settings.load_profile("few")
 

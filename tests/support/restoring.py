@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from django.db import transaction
+
 from channels_app.database import clock
 from channels_app.models import Consumer, Message, MessageBody
 from delivery.models import Attempt, Counter, Delivery, Restore, Restored
@@ -32,8 +34,9 @@ def take_away(keys: list[int], *, with_bodies: bool = True) -> list[dict[str, An
     return rows
 
 
+@transaction.atomic
 def bring(consumer: Consumer, rows: list[dict[str, Any]], **values: Any) -> Restore:
-    """Stage rows as the pipeline does."""
+    """Stage rows in one transaction: the broker finishes a staged restore without rows."""
     row = Restore.objects.create(
         **{"state": "staged", "requested_by": "olga on the command line", "reason": "lost"}
         | {"run_id": 1, "consumer_id": consumer.id, "created_at": clock.now()}

@@ -1,9 +1,11 @@
 """A minimal gRPC client of the broker, which reads no faster than a test asks."""
 
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,11 +25,16 @@ from delivery.grpc.hookstation_pb2 import (
     Subscription,
 )
 from tests.support import ports
-from tests.support.broker import Broker, wait_until
+from tests.support.broker import Broker, descendants, wait_until
 
 SERVICE = "/hookstation.v1.Hookstation/"
 PATIENCE_S = 60.0
-UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Otherwise the window of a client that does not read grows with the machine's load.
+    ("grpc.http2.bdp_probe", 0),
+)
 
 
 def setting() -> dict[str, str]:
@@ -44,7 +51,7 @@ class Client:
     """A connection to the gRPC server of a broker."""
 
     def __init__(self, target: str, key: str | None, channel: grpc.Channel | None = None) -> None:
-        self.channel = channel or grpc.insecure_channel(target, UNLIMITED)
+        self.channel = channel or grpc.insecure_channel(target, OPTIONS)
         self.metadata = () if key is None else (("authorization", f"Bearer {key}"),)
 
     @classmethod
@@ -176,6 +183,20 @@ def problem_of(error: grpc.RpcError) -> Problem:
     call: Any = error
     found = dict(call.trailing_metadata() or ())
     return Problem.FromString(found["hookstation-problem-bin"])
+
+
+def server_of(broker: Broker) -> int | None:
+    """Return the process id of the gRPC server, if it runs. A fork has a title with spaces."""
+    assert broker.process is not None
+    for pid in descendants(broker.process.pid):
+        try:
+            words = re.split(b"[\0 ]", Path(f"/proc/{pid}/cmdline").read_bytes())
+        except OSError:
+            continue
+        # Not the shell that is to become the server.
+        if b"grpc" in words and b"python" in words[0]:
+            return pid
+    return None
 
 
 def wait_for_grpc(broker: Broker) -> None:

@@ -10,7 +10,7 @@ from typing import Self
 
 import requests
 
-from tests.support.broker import Broker, fresh_database
+from tests.support.broker import Broker, database_with_key
 
 PATIENCE_S = 15.0
 HEADERS_MS = 2000
@@ -138,9 +138,9 @@ class Wire:
 @contextmanager
 def serving(folder: Path, **settings: str) -> Iterator[Web]:
     """Run a web server on a fresh database of the kind that this test run uses."""
-    with fresh_database(folder) as url:
+    with database_with_key(folder) as (url, key):
         web = Web(folder, url, **settings)
-        web.set_up()
+        web.use(key)
         try:
             web.start("--role", "web")
             yield web

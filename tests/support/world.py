@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from channels_app.core import ids
-from channels_app.core.provider_ids import correlation
 from channels_app.database import clock
 from channels_app.models import ApiKey, Consumer, Producer, Team
+from channels_app.serializers.acks import CorrelationSerializer
 from delivery import replay
 from delivery.core.leases import Lease
 from delivery.core.ordering import key_number
@@ -42,7 +42,7 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
     schema = {"type": "object", "required": ["id"]}
     kind = factories.EventTypeFactory.create(channel=channel, schema=schema, example={"id": 1})
     ack = {"mode": "callback", "timeout_ms": 60_000, "on_timeout": "retry"}
-    called = correlation({"preset": "whatsapp-cloud"})
+    called = CorrelationSerializer().read({"preset": "whatsapp-cloud"})
     consumer = factories.ConsumerFactory.create(
         channel=channel, team=team, ack=ack | {"correlation": called}
     )

@@ -137,6 +137,55 @@ def test_constants_are_assigned_once() -> None:
     assert twice == []
 
 
+ASKING = re.compile(r"vendor|(is_|mysql_is_)(sqlite|mysql|mariadb|postgres).*")
+DATABASE = re.compile(
+    r"((django\.db\.backends|broker_site)\.)?(sqlite3?|mysql2?|mariadb|postgres(ql)?)(://)?", re.I
+)
+HINT = re.compile(r"FORCE INDEX \(|INDEXED BY |STRAIGHT_JOIN|ON (DUPLICATE KEY|CONFLICT) ")
+
+
+def asks_which_database(tree: ast.AST) -> Iterator[int]:
+    """Yield each line that asks which database is used, or writes SQL for one of them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            is_found = ASKING.fullmatch(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_found = DATABASE.fullmatch(node.value) or HINT.search(node.value)
+        else:
+            continue
+        if is_found:
+            yield node.lineno
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if connection.vendor == "oracle": pass',
+        "lock = '' if database.is_mysql else ' FOR UPDATE'",
+        'if settings.ENGINE.endswith("sqlite3"): pass',
+        'if "MariaDB" in version: pass',
+        'sql = {"mysql": A, "sqlite": B}[kind]',
+        'if url.startswith("mysql://"): pass',
+        "sql = f'{table} FORCE INDEX ({index})'",
+    ],
+)
+def test_questions_which_database_is_used_are_found(line: str) -> None:
+    assert set(asks_which_database(ast.parse(line))) == {1}
+
+
+@pytest.mark.slow("parses every module")
+def test_only_dialects_know_which_database_is_used() -> None:
+    places = ("broker_site/mysql/", "channels_app/database/dialects.py", "pipeline/broker/database")
+    asking = [
+        f"{name}:{line}"
+        for name in sources(*BROKER, "pipeline")
+        if not name.startswith(places)
+        for line in asks_which_database(ast.parse((ROOT / name).read_bytes()))
+    ]
+
+    assert asking == []
+
+
 def test_every_type_ignore_has_a_reason() -> None:
     """The reason stands behind the marker or in a comment above it."""
     silent = []

@@ -11,10 +11,10 @@ from django.core.checks import run_checks
 from django.core.checks.messages import ERROR, WARNING
 from django.core.management.base import CommandParser
 from django.db import Error as DatabaseFailure
-from django.db import connection
 
 from broker_site import diagnosis
 from broker_site.diagnosis import Finding, Level
+from channels_app.database.raw import dialect
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import counted
 
@@ -57,7 +57,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(document, indent=2))
 
     def _print(self, found: list[Finding]) -> None:
-        self.stdout.write(f"Hookstation {settings.VERSION} on {connection.vendor}")
+        self.stdout.write(f"Hookstation {settings.VERSION} on {dialect.name}")
         paint = {
             "error": self.style.ERROR,
             "warning": self.style.WARNING,

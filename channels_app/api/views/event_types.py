@@ -1,7 +1,6 @@
 """Serve event types of a channel: what producers may send, and the schema of its body."""
 
-from typing import Any
-
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
@@ -9,25 +8,17 @@ from rest_framework.response import Response
 
 from channels_app.api import cursor, etags, openapi, publishing
 from channels_app.api.authentication import Caller
-from channels_app.api.base import ApiView, json_object, stamps
-from channels_app.core import fields, keys, names
+from channels_app.api.base import ApiView, ResourceView, json_object
+from channels_app.core import keys
 from channels_app.core.errors import NotFound
 from channels_app.models import EventType
 from channels_app.registry import event_types
-from channels_app.registry.event_types import FIELDS, Writer
+from channels_app.registry.event_types import Writer
+from channels_app.serializers.event_types import EventTypeSerializer
+from channels_app.serializers.fields import EventTypeName
 
-NAME_SCHEMA = {
-    "type": "string",
-    "maxLength": names.MAX_EVENT_TYPE_LENGTH,
-    "pattern": r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$",
-}
-SETTINGS = openapi.component("EventTypeSettings", fields.object_schema(FIELDS))
-CHANGES = openapi.component("EventTypeChanges", fields.object_schema(FIELDS, partial=True))
-EVENT_TYPE = openapi.component(
-    "EventType",
-    openapi.resource(fields.object_schema(FIELDS), channel=fields.slug.schema, name=NAME_SCHEMA),
-)
-NAME = OpenApiParameter("name", NAME_SCHEMA, OpenApiParameter.PATH)
+SETTINGS, CHANGES, EVENT_TYPE = openapi.described(EventTypeSerializer)
+NAME = OpenApiParameter("name", EventTypeName().json_schema(), OpenApiParameter.PATH)
 READ = keys.SCOPES
 WRITE = ("register",)
 
@@ -49,16 +40,16 @@ class EventTypeListView(ApiView):
         """List the channel's event types, newest first."""
         view = publishing.channel_of(channel)
         page = cursor.read(request)
-        mine = EventType.objects.filter(channel_id=view.id)
-        return Response(page.answer([mine], lambda row: representation(channel, row)))
+        return Response(page.answer([_of(view.id)], EventTypeSerializer().to_representation))
 
 
-class EventTypeView(ApiView):
+class EventTypeView(ResourceView):
     """One event type.
 
     Only a producer's key (or an operator) may write it; a team's key reads it.
     """
 
+    serializer = EventTypeSerializer
     scopes = {
         "GET": READ,
         "PUT": WRITE,
@@ -77,10 +68,14 @@ class EventTypeView(ApiView):
     def get(self, request: Request, channel: str, name: str) -> Response:
         """Return the event type with its schema and example."""
         view = publishing.channel_of(channel)
-        found = EventType.objects.filter(channel_id=view.id, name=name).first()
+        found = (
+            EventType.objects.select_related("channel")
+            .filter(channel_id=view.id, name=name)
+            .first()
+        )
         if found is None:
             raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
-        return etags.fresh(request, representation(channel, found), found.version)
+        return etags.fresh(request, EventTypeSerializer(found).data, found.version)
 
     @openapi.operation(
         "putEventType",
@@ -95,16 +90,8 @@ class EventTypeView(ApiView):
     def put(self, request: Request, channel: str, name: str) -> Response:
         """Create or replace the event type. Repeating the call changes nothing."""
         writer = _writer(self.caller, channel)
-        done = event_types.put(
-            channel,
-            name,
-            json_object(request, optional=True),
-            actor=self.caller.actor,
-            writer=writer,
-            condition=etags.precondition_of(request),
-        )
-        place = f"channels/{channel}/event-types/{name}"
-        return etags.registered(done, representation(channel, done.row), place)
+        body = json_object(request, optional=True)
+        return self.written(event_types.put, channel, name, body, writer=writer)
 
     @openapi.operation(
         "patchEventType",
@@ -118,15 +105,8 @@ class EventTypeView(ApiView):
     def patch(self, request: Request, channel: str, name: str) -> Response:
         """Change the given fields and keep the others."""
         writer = _writer(self.caller, channel)
-        done = event_types.patch(
-            channel,
-            name,
-            json_object(request),
-            actor=self.caller.actor,
-            writer=writer,
-            condition=etags.precondition_of(request),
-        )
-        return etags.registered(done, representation(channel, done.row))
+        body = json_object(request)
+        return self.written(event_types.patch, channel, name, body, writer=writer)
 
     @openapi.operation(
         "deleteEventType",
@@ -149,14 +129,8 @@ class EventTypeView(ApiView):
         return Response(status=204)
 
 
-def representation(channel: str, event_type: EventType) -> dict[str, Any]:
-    """The event type as the API shows it."""
-    return {
-        "channel": channel,
-        "name": event_type.name,
-        **event_types.describe(event_type),
-        **stamps(event_type),
-    }
+def _of(channel_id: int) -> QuerySet[EventType]:
+    return EventType.objects.select_related("channel").filter(channel_id=channel_id)
 
 
 def _writer(caller: Caller, channel: str) -> Writer:

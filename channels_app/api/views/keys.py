@@ -1,42 +1,25 @@
 """Serve a producer's API keys: create, rotate with an overlap, revoke. Each is shown once."""
 
-from typing import Any
-
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.api import cursor, etags, openapi
-from channels_app.api.base import ApiView, json_object, stamps
-from channels_app.core import fields, times
+from channels_app.api.base import ApiView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.models import ApiKey, Producer
 from channels_app.registry import api_keys
-from channels_app.registry.api_keys import FIELDS, OVERLAP
-from channels_app.registry.configuration import WriteResult
-
-WISHES = openapi.component("KeyWishes", fields.object_schema(FIELDS))
-ROTATION = openapi.component("KeyRotation", fields.object_schema(OVERLAP))
-_PROPERTIES: dict[str, Any] = {
-    "key_id": openapi.TEXT,
-    "producer": openapi.MAYBE_TEXT,
-    "revoked_at": openapi.MAYBE_INSTANT,
-    "last_used_at": openapi.MAYBE_INSTANT,
-}
-_TEXT = {"type": "string", "description": "hsk_..., shown once."}
-KEY = openapi.component("Key", openapi.resource(fields.object_schema(FIELDS), **_PROPERTIES))
-WITH_TEXT = openapi.component(
-    "KeyWithText",
-    openapi.resource(
-        fields.object_schema(FIELDS),
-        **_PROPERTIES,
-        key=_TEXT,
-        aws_access_key_id=openapi.MAYBE_TEXT
-        | {"description": "For SQS clients; null for a key without sigv4."},
-        aws_secret_access_key=openapi.MAYBE_TEXT
-        | {"description": "Signs requests of SQS clients (AWS Signature Version 4); shown once."},
-    ),
+from channels_app.registry.resource import WriteResult
+from channels_app.serializers.api_keys import (
+    KeySerializer,
+    KeyWithTextSerializer,
+    OverlapSerializer,
 )
+
+WISHES = openapi.component("KeyWishes", KeySerializer().written_schema())
+ROTATION = openapi.component("KeyRotation", OverlapSerializer().written_schema())
+KEY = openapi.component("Key", KeySerializer().shown_schema())
+WITH_TEXT = openapi.component("KeyWithText", KeyWithTextSerializer().shown_schema())
 KEY_ID = OpenApiParameter("key_id", str, OpenApiParameter.PATH)
 
 
@@ -60,7 +43,7 @@ class KeyListView(ApiView):
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
         page = cursor.read(request)
         mine = ApiKey.objects.select_related("producer").filter(producer=owner)
-        return Response(page.answer([mine], representation))
+        return Response(page.answer([mine], KeySerializer().to_representation))
 
     @openapi.operation(
         "createApiKey",
@@ -128,24 +111,8 @@ class KeyRotationView(ApiView):
         return _made(done)
 
 
-def representation(key: ApiKey) -> dict[str, Any]:
-    """The key as the API shows it, without secrets."""
-    return {
-        "key_id": key.key_id,
-        "producer": key.producer.slug if key.producer else None,
-        **api_keys.describe(key),
-        "revoked_at": times.text(key.revoked_at) if key.revoked_at else None,
-        "last_used_at": times.text(key.last_used_at) if key.last_used_at else None,
-        **stamps(key),
-    }
-
-
 def _made(done: WriteResult[ApiKey]) -> Response:
-    secrets = api_keys.Shown(*done.secrets)
-    body = {
-        **representation(done.row),
-        "key": secrets.key,
-        "aws_access_key_id": secrets.access_key_id,
-        "aws_secret_access_key": secrets.secret_access_key,
-    }
+    secrets = api_keys.Shown(*done.secrets)._asdict()
+    context = {name: lambda row, text=text: text for name, text in secrets.items()}
+    body = KeyWithTextSerializer(done.row, context=context).data
     return etags.tagged(body, done.row.version, status=201)

@@ -1,25 +1,18 @@
 """Serve producers and their limits."""
 
-from typing import Any
-
 from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.authentication import Caller
-from channels_app.api.base import ApiView, json_object, stamps
-from channels_app.core import fields
+from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.models import Producer
 from channels_app.registry import producers
-from channels_app.registry.producers import FIELDS
+from channels_app.serializers.producers import ProducerSerializer
 
-SETTINGS = openapi.component("ProducerSettings", fields.object_schema(FIELDS))
-CHANGES = openapi.component("ProducerChanges", fields.object_schema(FIELDS, partial=True))
-PRODUCER = openapi.component(
-    "Producer", openapi.resource(fields.object_schema(FIELDS), slug=fields.slug.schema)
-)
+SETTINGS, CHANGES, PRODUCER = openapi.described(ProducerSerializer)
 
 
 class ProducerListView(ApiView):
@@ -38,12 +31,15 @@ class ProducerListView(ApiView):
     def get(self, request: Request) -> Response:
         """List the producers, newest first."""
         page = cursor.read(request)
-        return Response(page.answer([_visible(self.caller)], representation))
+        return Response(
+            page.answer([_visible(self.caller)], ProducerSerializer().to_representation)
+        )
 
 
-class ProducerView(ApiView):
+class ProducerView(ResourceView):
     """One producer."""
 
+    serializer = ProducerSerializer
     scopes = {
         "GET": ("read",),
         "PUT": ("admin",),
@@ -63,7 +59,7 @@ class ProducerView(ApiView):
         found = _visible(self.caller).filter(slug=producer).first()
         if found is None:
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
-        return etags.fresh(request, representation(found), found.version)
+        return etags.fresh(request, ProducerSerializer(found).data, found.version)
 
     @openapi.operation(
         "putProducer",
@@ -77,13 +73,7 @@ class ProducerView(ApiView):
     )
     def put(self, request: Request, producer: str) -> Response:
         """Create or replace the producer. Repeating the call changes nothing."""
-        done = producers.put(
-            producer,
-            json_object(request, optional=True),
-            actor=self.caller.actor,
-            condition=etags.precondition_of(request),
-        )
-        return etags.registered(done, representation(done.row), f"producers/{producer}")
+        return self.written(producers.put, producer, json_object(request, optional=True))
 
     @openapi.operation(
         "patchProducer",
@@ -96,22 +86,7 @@ class ProducerView(ApiView):
     )
     def patch(self, request: Request, producer: str) -> Response:
         """Change the given settings and keep the others."""
-        done = producers.patch(
-            producer,
-            json_object(request),
-            actor=self.caller.actor,
-            condition=etags.precondition_of(request),
-        )
-        return etags.registered(done, representation(done.row))
-
-
-def representation(producer: Producer) -> dict[str, Any]:
-    """The producer as the API shows it."""
-    return {
-        "slug": producer.slug,
-        **producers.describe(producer),
-        **stamps(producer),
-    }
+        return self.written(producers.patch, producer, json_object(request))
 
 
 def _visible(caller: Caller) -> QuerySet[Producer]:

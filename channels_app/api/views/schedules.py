@@ -10,51 +10,22 @@ from rest_framework.response import Response
 from channels_app.api import cursor, etags, openapi, publishing, recurring
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object
-from channels_app.core import fields, recurrence
-from channels_app.core.errors import Invalid, NotFound
-from channels_app.core.recurrence import CONTENT, FIELDS
+from channels_app.core.errors import NotFound
 from channels_app.database import clock
 from channels_app.models import Schedule
 from channels_app.registry import schedules
 from channels_app.registry.schedules import Order, Owner
+from channels_app.serializers.fields import Slug
+from channels_app.serializers.schedules import (
+    ScheduleQuerySerializer,
+    ScheduleSerializer,
+    ScheduleSummarySerializer,
+)
 
-STATES = Schedule.State.values
-SETTINGS = openapi.component("ScheduleSettings", fields.object_schema(FIELDS))
-CHANGES = openapi.component("ScheduleChanges", fields.object_schema(FIELDS, partial=True))
-_SEEN = {name: field for name, field in FIELDS.items() if not name.startswith("body")}
-FIRING = openapi.component(
-    "Firing",
-    openapi.record(
-        result={"type": "string", "enum": list(recurrence.RESULTS)},
-        occurrence_at=openapi.MAYBE_INSTANT | {"description": "null for a manual run."},
-        at=openapi.INSTANT,
-        message={"type": ["string", "null"], "description": "Id of the published message."},
-        count=openapi.WHOLE | {"description": "Number of occurrences, beginning with this one."},
-        detail=openapi.TEXT,
-    ),
-)
-_PROPERTIES: dict[str, Any] = {
-    "channel": fields.slug.schema,
-    "name": fields.slug.schema,
-    "producer": {"type": ["string", "null"]},
-    "state": {"type": "string", "enum": STATES},
-    "body_bytes": openapi.WHOLE,
-    "words": openapi.TEXT | {"description": "The timetable in words."},
-    "next": {"type": "array", "items": openapi.INSTANT, "maxItems": recurring.SHOWN},
-    "last": {"oneOf": [FIRING, {"type": "null"}]},
-    "recent": {"type": "array", "items": FIRING, "maxItems": recurrence.MAX_KEPT},
-    "fired_count": openapi.WHOLE,
-    "skipped_count": openapi.WHOLE,
-}
-_LISTED = {name: field for name, field in _SEEN.items() if name != "headers"}
-SUMMARY = openapi.component(
-    "ScheduleSummary", openapi.resource(fields.object_schema(_LISTED), **_PROPERTIES)
-)
-_BODY = {name: fields.schema_of(CONTENT[name].read) for name in ("body", "body_base64")}
-SCHEDULE = openapi.component(
-    "Schedule", openapi.resource(fields.object_schema(_SEEN), **_PROPERTIES, **_BODY)
-)
-SCHEDULE_NAME = OpenApiParameter("schedule", dict(fields.slug.schema), OpenApiParameter.PATH)
+QUERY = ScheduleQuerySerializer()
+SETTINGS, CHANGES, SCHEDULE = openapi.described(ScheduleSerializer)
+SUMMARY = openapi.component("ScheduleSummary", ScheduleSummarySerializer().shown_schema())
+SCHEDULE_NAME = OpenApiParameter("schedule", Slug().json_schema(), OpenApiParameter.PATH)
 PATH = (openapi.CHANNEL, SCHEDULE_NAME)
 READ, WRITE = ("read", "publish"), ("publish",)
 
@@ -72,7 +43,7 @@ class ScheduleListView(ApiView):
         errors=(404, 422),
         parameters=(
             openapi.CHANNEL,
-            openapi.query("state", "Default: all.", {"type": "string", "enum": STATES}),
+            *openapi.queries(ScheduleQuerySerializer),
             *openapi.LIST,
         ),
     )
@@ -80,15 +51,9 @@ class ScheduleListView(ApiView):
         """List the channel's schedules, newest first, without their bodies."""
         view = publishing.channel_of(channel)
         page = cursor.read(request)
-        mine = _visible(self.caller, view.id)
-        state = page.filters.get("state")
-        if state is not None and state not in STATES:
-            detail = f"Choose from {', '.join(STATES)}."
-            raise Invalid("invalid_parameter", detail, field="state")
-        if state is not None:
-            mine = mine.filter(state=state)
-        now = clock.now()
-        return Response(page.answer([mine], lambda row: recurring.representation(row, now)))
+        mine = _visible(self.caller, view.id).filter(**page.read(QUERY))
+        show = ScheduleSummarySerializer(context={"now": clock.now()}).to_representation
+        return Response(page.answer([mine], show))
 
 
 class OneScheduleView(ApiView):
@@ -141,8 +106,7 @@ class ScheduleView(OneScheduleView):
         done = recurring.put(
             order_of(self.caller, request, channel, schedule), json_object(request)
         )
-        place = f"channels/{channel}/schedules/{schedule}"
-        return etags.registered(done, self.whole(done.row, sent=True), place)
+        return etags.registered(request, done, self.whole(done.row, sent=True))
 
     @openapi.operation(
         "patchSchedule",
@@ -161,7 +125,7 @@ class ScheduleView(OneScheduleView):
         done = recurring.patch(
             order_of(self.caller, request, channel, schedule), json_object(request)
         )
-        return etags.registered(done, self.whole(done.row))
+        return etags.registered(request, done, self.whole(done.row))
 
     @openapi.operation(
         "deleteSchedule",
@@ -194,7 +158,7 @@ class PauseScheduleView(OneScheduleView):
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Stop publishing until the schedule is resumed."""
         done = schedules.pause(order_of(self.caller, request, channel, schedule))
-        return etags.registered(done, self.whole(done.row))
+        return etags.registered(request, done, self.whole(done.row))
 
 
 class ResumeScheduleView(OneScheduleView):
@@ -213,7 +177,7 @@ class ResumeScheduleView(OneScheduleView):
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Resume with the next occurrence. Occurrences missed during the pause are skipped."""
         done = schedules.resume(order_of(self.caller, request, channel, schedule))
-        return etags.registered(done, self.whole(done.row))
+        return etags.registered(request, done, self.whole(done.row))
 
 
 def order_of(caller: Caller, request: Request, channel: str, schedule: str) -> Order:

@@ -1,33 +1,18 @@
 """Serve teams and the quotas of their messages."""
 
-from typing import Any
-
 from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.authentication import Caller
-from channels_app.api.base import ApiView, json_object, stamps
-from channels_app.conf import conf
-from channels_app.core import fields
+from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.models import Team
 from channels_app.registry import teams
-from channels_app.registry.teams import TEAM_FIELDS
+from channels_app.serializers.teams import TeamSerializer
 
-SETTINGS = openapi.component("TeamSettings", fields.object_schema(TEAM_FIELDS))
-CHANGES = openapi.component("TeamChanges", fields.object_schema(TEAM_FIELDS, partial=True))
-EFFECTIVE = openapi.component(
-    "EffectiveQuota",
-    openapi.record(max_waiting_messages=openapi.MAYBE_WHOLE, max_waiting_bytes=openapi.MAYBE_WHOLE),
-)
-TEAM = openapi.component(
-    "Team",
-    openapi.resource(
-        fields.object_schema(TEAM_FIELDS), slug=fields.slug.schema, effective=EFFECTIVE
-    ),
-)
+SETTINGS, CHANGES, TEAM = openapi.described(TeamSerializer)
 
 
 class TeamListView(ApiView):
@@ -46,12 +31,13 @@ class TeamListView(ApiView):
     def get(self, request: Request) -> Response:
         """List the teams, newest first."""
         page = cursor.read(request)
-        return Response(page.answer([_visible(self.caller)], representation))
+        return Response(page.answer([_visible(self.caller)], TeamSerializer().to_representation))
 
 
-class TeamView(ApiView):
+class TeamView(ResourceView):
     """One team."""
 
+    serializer = TeamSerializer
     scopes = {"GET": ("read",), "PUT": ("admin",), "PATCH": ("admin",)}
 
     @openapi.operation(
@@ -67,7 +53,7 @@ class TeamView(ApiView):
         found = _visible(self.caller).filter(slug=team).first()
         if found is None:
             raise NotFound("unknown_team", f"There is no team {team}.")
-        return etags.fresh(request, representation(found), found.version)
+        return etags.fresh(request, TeamSerializer(found).data, found.version)
 
     @openapi.operation(
         "putTeam",
@@ -81,13 +67,7 @@ class TeamView(ApiView):
     )
     def put(self, request: Request, team: str) -> Response:
         """Create or replace the team. Repeating the call changes nothing."""
-        done = teams.put(
-            team,
-            json_object(request, optional=True),
-            actor=self.caller.actor,
-            condition=etags.precondition_of(request),
-        )
-        return etags.registered(done, representation(done.row), f"teams/{team}")
+        return self.written(teams.put, team, json_object(request, optional=True))
 
     @openapi.operation(
         "patchTeam",
@@ -100,28 +80,7 @@ class TeamView(ApiView):
     )
     def patch(self, request: Request, team: str) -> Response:
         """Change the given settings and keep the others."""
-        done = teams.patch(
-            team,
-            json_object(request),
-            actor=self.caller.actor,
-            condition=etags.precondition_of(request),
-        )
-        return etags.registered(done, representation(done.row))
-
-
-def representation(team: Team) -> dict[str, Any]:
-    """The team as the API shows it."""
-    quota = team.quota(conf().team_quota)
-    effective = {
-        "max_waiting_messages": quota.messages or None,
-        "max_waiting_bytes": quota.bytes or None,
-    }
-    return {
-        "slug": team.slug,
-        **teams.describe(team),
-        "effective": effective,
-        **stamps(team),
-    }
+        return self.written(teams.patch, team, json_object(request))
 
 
 def _visible(caller: Caller) -> QuerySet[Team]:

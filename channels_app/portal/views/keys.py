@@ -14,7 +14,7 @@ from channels_app.models import ApiKey
 from channels_app.portal.access import TeamRequest, TeamView, actor
 from channels_app.portal.forms import KeyForm, RotateForm, tried
 from channels_app.registry import api_keys
-from channels_app.registry.configuration import WriteResult
+from channels_app.registry.resource import WriteResult
 
 MAX_SHOWN = 200
 """Valid keys are always shown; expired and revoked ones only up to this total."""

@@ -13,8 +13,8 @@ async function send(job) {
   const { number, to } = job.data;
   await job.updateProgress({ printed: number });
   if (number % 10 === 3 && job.attemptsMade === 0) throw new Error("no ink");
-  if (to === "nobody") throw new UnrecoverableError("no such address");
   await new Promise((resolve) => setTimeout(resolve, Number(process.env.SHOP_PAUSE_MS ?? 20)));
+  if (to === "nobody") throw new UnrecoverableError("no such address");
   appendFileSync(process.env.SHOP_LETTERS ?? "letters.txt", `${number}\n`);
   return { number, sentTo: to };
 }

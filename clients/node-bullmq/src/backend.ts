@@ -25,18 +25,22 @@ import {
 import { Conflict, NotFound } from "hookstation-client";
 
 import { connect, type Connection, optionsOf } from "./connection.js";
+import { Deduplication, type Options as Deduplicated } from "./deduplication.js";
 import { jobError, NotSupported, tolerant } from "./errors.js";
 import { Feed } from "./feed.js";
 import { Flows, keyOf as nodeKeyOf, parseKey, prefixOf, qualified } from "./flows.js";
 import { type Held, parentOf, postedOf, type State } from "./job.js";
-import { Limiter } from "./limiter.js";
-import { checkId, PREFIX, priorityOf, WORKERS } from "./names.js";
+import type { Bounds } from "./kept.js";
+import type { Rate } from "./limiter.js";
+import { checkId, MAX_PRIORITY, PREFIX, priorityOf, WORKERS } from "./names.js";
 import { BrokerQueue, type Event, type Listed, PARKED_MS, type Shown } from "./queue.js";
 import { Receiver } from "./receiver.js";
 import { Schedulers } from "./schedulers.js";
 
 /** The broker's longest delay of a rejection; a longer one is moved afterwards. */
 const MAX_DELAY_S = 86_400;
+/** Milliseconds between two looks whether a job may begin, while as many as allowed are active. */
+const FULL_MS = 400;
 /** Deliveries are handed out a thousand times at most. */
 const MAX_JOB_ATTEMPTS = 1_000;
 /** Events of one message. */
@@ -67,7 +71,7 @@ type Next = [JobJson | null, string, number, number];
 /** Of one queue, worker, flow producer or listener. */
 export class BrokerBackend extends EventEmitter implements IQueueBackend {
   closing: Promise<void> | undefined;
-  readonly minimumBlockTimeout = 0.01;
+  readonly minimumBlockTimeout = 0.001;
   readonly maximumBlockTimeout = 20;
   readonly keys: Record<string, string> = {};
   private readonly prefix: string;
@@ -77,7 +81,6 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   private readonly schedulers: Schedulers;
   private readonly flows: Flows;
   private readonly feed: Feed;
-  private readonly limiter: Limiter | undefined;
   private readonly stalled: string[] = [];
 
   constructor(
@@ -100,7 +103,10 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     this.schedulers = new Schedulers(this.queue);
     this.flows = new Flows((prefix, name) => this.queueOf(prefix, name));
     this.feed = new Feed(this.queue);
-    this.limiter = options.limiter && new Limiter(this.queue, options.limiter);
+    const { max, duration } = options.limiter ?? { max: 1, duration: 1 };
+    if (!(max > 0 && duration > 0)) {
+      throw new NotSupported("this limiter", "max and duration have to be positive.");
+    }
   }
 
   // -- Life --------------------------------------------------------------------------------------
@@ -233,14 +239,6 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     for (const [option, sentence] of Object.entries(REFUSED)) {
       if (opts[option as keyof JobsOptions]) throw new NotSupported(`the job option ${option}`, sentence);
     }
-    if (opts.deduplication) {
-      const { replace, extend, keepLastIfActive } = opts.deduplication as Record<string, unknown>;
-      if (replace || extend || keepLastIfActive) {
-        const which = replace ? "replace" : extend ? "extend" : "keepLastIfActive";
-        const sentence = "a job that waits is not replaced; id and ttl can be used.";
-        throw new NotSupported(`deduplication.${which}`, sentence);
-      }
-    }
     if ((opts.attempts ?? 0) > MAX_JOB_ATTEMPTS) {
       const sentence = `the broker hands out a job ${MAX_JOB_ATTEMPTS} times at most.`;
       throw new NotSupported(`attempts ${opts.attempts}`, sentence);
@@ -248,7 +246,6 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     if ((opts.delay ?? 0) > MAX_JOB_DELAY_MS) {
       throw new NotSupported(`a delay of ${opts.delay} ms`, "five years are the most.");
     }
-    priorityOf(opts.priority ?? 0);
     if (id) checkId(id);
   }
 
@@ -281,23 +278,54 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     const { opts } = job;
     const isChild = parentKey !== undefined && !isParentKnown;
     if (isChild) await this.flows.checkParent(parentKey);
-    const deduplicated = opts.deduplication && (await this.deduplicate(queue, job));
-    if (deduplicated?.id) {
-      queue.tell({
-        event: "deduplicated",
-        jobId: deduplicated.id,
-        deduplicationId: opts.deduplication?.id,
-        deduplicatedJobId: id ?? "",
-      });
-      return deduplicated.id;
+    const options = opts.deduplication as Deduplicated | undefined;
+    const ids = new Deduplication(queue);
+    const claimed = options && (await ids.claim(options, { job, ...(id ? { id } : {}) }));
+    if (options && claimed?.owner !== undefined) {
+      const { owner } = claimed;
+      const event = { event: "deduplicated", jobId: owner, deduplicationId: options.id };
+      queue.tell({ ...event, deduplicatedJobId: id ?? "" });
+      // It may have ended while the next one was stored.
+      if (options.keepLastIfActive && (await ids.hasEnded(owner))) {
+        await this.follow(queue, options.id, owner);
+      }
+      return owner;
     }
+    const made = await this.publish(queue, job, id, parentKey, isChild, children);
+    await claimed?.settle(made);
+    if (claimed?.replaced !== undefined) {
+      const deduplicatedJobId = claimed.replaced;
+      queue.tell(
+        { event: "removed", jobId: deduplicatedJobId, prev: "delayed" },
+        { event: "deduplicated", jobId: made, deduplicationId: options?.id, deduplicatedJobId },
+      );
+    }
+    return made;
+  }
+
+  /** Add the job that waits until the one that has its deduplication id has ended. */
+  private follow(queue: BrokerQueue, id: string, owner: string): Promise<void> {
+    return new Deduplication(queue).follow(id, owner, ({ job, id: own }) =>
+      this.publish(queue, job, own, job.parentKey, job.parentKey !== undefined),
+    );
+  }
+
+  private async publish(
+    queue: BrokerQueue,
+    job: JobJson,
+    id: string | undefined,
+    parentKey: string | undefined,
+    isChild: boolean,
+    children?: string[],
+  ): Promise<string> {
+    const { opts } = job;
     const posted = postedOf(job, { ...(id ? { id } : {}), ...(children ? { children } : {}) });
     const delay = job.delay ?? opts.delay ?? 0;
     const due = children ? PARKED_MS : delay;
     const [made, isDuplicate] = await queue.publish(posted, due, priorityOf(opts.priority ?? 0));
     // Before its parent waits for it: a job that has another parent is refused.
     if (isDuplicate && parentKey) await this.flows.adopt(queue, made, job.parent, parentKey);
-    if (isChild) {
+    if (isChild && parentKey !== undefined) {
       const child = nodeKeyOf(queue.prefix, queue.name, made);
       await this.flows.addChild(parentKey, child);
     }
@@ -305,44 +333,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
       queue.tell({ event: "duplicated", jobId: made });
       return made;
     }
-    await deduplicated?.settle(made);
     queue.tell({ event: "added", jobId: made, name: job.name }, waitingEvent(made, delay, children));
     return made;
-  }
-
-  /** Take a deduplication id: the id of the job that has it, or how to give it to the new one. */
-  private async deduplicate(
-    queue: BrokerQueue,
-    { opts }: JobJson,
-  ): Promise<{ id?: string; settle: (id: string) => Promise<void> }> {
-    const { id, ttl } = opts.deduplication as { id: string; ttl?: number };
-    const log = `deduplication:${id}`;
-    for (;;) {
-      const number = await queue.logs.last(log);
-      const entry = number ? await queue.logs.read(log, number) : undefined;
-      const owner = await this.ownerOf(queue, entry);
-      if (owner) return { id: owner, settle: async () => undefined };
-      const until = ttl ? Date.now() + ttl : undefined;
-      // A claim without a job is free again after a minute: its program has died.
-      const claim = { claimedUntil: Date.now() + 60_000, until };
-      if (!(await queue.logs.write(log, number + 1, claim))) continue;
-      return {
-        settle: async (made) => void (await queue.logs.append(log, { job: made, until })),
-      };
-    }
-  }
-
-  private async ownerOf(
-    queue: BrokerQueue,
-    entry: Record<string, unknown> | undefined,
-  ): Promise<string | undefined> {
-    if (!entry || entry.free) return undefined;
-    const { job, until, claimedUntil } = entry as Record<string, any>;
-    if (until !== undefined && until !== null) return until > Date.now() ? (job ?? "") : undefined;
-    if (job === undefined) return claimedUntil > Date.now() ? "" : undefined;
-    const found = await queue.job(job);
-    const isOver = !found || found.shown === "completed" || found.shown === "failed";
-    return isOver ? undefined : job;
   }
 
   // -- Schedulers --------------------------------------------------------------------------------
@@ -400,22 +392,47 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   }
 
   private async next(token: string, name = this.options.name): Promise<Next> {
-    const limit = await this.limiter?.take();
-    if (limit) return [null, "", limit, 0];
     for (;;) {
-      const received = await this.receiver.take();
-      if (!received) return [null, "", 0, 0];
-      // The window may have ended while the broker answered.
-      const late = await this.limiter?.take();
-      if (late) {
-        await this.receiver.putBack(received);
-        return [null, "", late, 0];
+      const { rate, concurrency } = await this.limits();
+      // A job that a long poll has received is counted when it begins.
+      const isFull =
+        concurrency !== undefined &&
+        !this.receiver.hasJob &&
+        (await this.queue.isFull(concurrency));
+      const wait = !isFull && rate ? await this.queue.limiter.take(rate) : 0;
+      if (isFull || wait) {
+        // A long poll received it before anybody knew.
+        await this.receiver.putBackAll();
+        return [null, "", wait, 0];
       }
-      const begun = await this.begin(received, token, name);
-      if (!begun) continue;
-      this.limiter?.use();
-      return [begun, received.id, 0, 0];
+      const received = await this.receiver.take();
+      const begun = received && (await this.beginAlone(received, token, name, concurrency));
+      if (begun) return [begun, (received as Held).id, 0, 0];
+      if (rate) await this.queue.limiter.untake();
+      if (!received || begun === null) return [null, "", 0, 0];
     }
+  }
+
+  /** Begin a job unless so many others are active; null if they are. */
+  private async beginAlone(
+    job: Held,
+    token: string,
+    name?: string,
+    concurrency?: number,
+  ): Promise<JobJson | undefined | null> {
+    // Of all jobs that were received at the same time, the last one finds the others: whoever finds
+    // too many gives its own job back, so there are never more than allowed.
+    if (concurrency !== undefined && (await this.queue.isFull(concurrency + 1))) {
+      await this.receiver.putBack(job);
+      return null;
+    }
+    return this.begin(job, token, name);
+  }
+
+  /** The limits of all workers of the queue; those set for the queue go before the worker's own. */
+  private async limits(): Promise<{ rate?: Rate; concurrency?: number }> {
+    const { rate = this.options.limiter, concurrency } = await this.queue.limits();
+    return { rate, concurrency };
   }
 
   /** Begin a job that was received; undefined if it had ended before and is settled now. */
@@ -448,6 +465,7 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
           started: job.attempt,
           settled: job.attempt - 1,
           processedOn: now,
+          delay: 0,
           ...(name ? { processedBy: name } : {}),
           ...(deferredFailure ? { deferredFailure } : {}),
         },
@@ -542,6 +560,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     keep: Keep = keepOf(held.posted.opts, outcome),
   ): Promise<void> {
     await this.flows.resolve(this.queue, held, outcome, state, isRemoved(keep));
+    const { deduplicationId } = held.posted;
+    if (deduplicationId !== undefined) await this.follow(this.queue, deduplicationId, held.id);
     const { hooks } = this.queue;
     if (isRemoved(keep)) {
       await this.settled(held, hooks.nack(held.lease, { delay: MAX_DELAY_S }));
@@ -553,6 +573,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
       await this.settled(held, hooks.nack(held.lease, { final: true, error }));
     }
     this.queue.drop(held);
+    const bounds = boundsOf(keep);
+    if (bounds) await this.queue.kept[outcome].add(bounds);
   }
 
   async moveToDelayed(
@@ -586,7 +608,7 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   async moveJobFromActiveToWait(jobId: string, token?: string): Promise<number> {
     const events = [{ event: "waiting", jobId, prev: "active" }];
     await this.giveBack(jobId, token, "moveJobFromActiveToWait", 0, false, {}, events);
-    return Math.max(0, await this.getRateLimitTtl());
+    return this.queue.limiter.ttl();
   }
 
   async moveToWaitingChildren(jobId: string, token: string): Promise<boolean> {
@@ -626,7 +648,10 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
       });
       const seconds = Math.min(delay / 1000, MAX_DELAY_S);
       const { hooks } = this.queue;
-      await this.settled(held, hooks.nack(held.lease, { delay: seconds, error: fields.failedReason }));
+      const call = isAttempt
+        ? hooks.nack(held.lease, { delay: seconds, error: fields.failedReason })
+        : hooks.release(held.lease, { delay: seconds });
+      await this.settled(held, call);
       if (delay / 1000 > seconds) await hooks.move(held.message, { deliverIn: delay / 1000 });
       this.queue.drop(held);
     });
@@ -635,8 +660,10 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   private async held(id: string, token: string | undefined, command: string): Promise<Held> {
     const held = this.queue.holding(id);
     if (!held) {
-      const isKnown = (await this.queue.job(id)) !== undefined;
-      throw jobError(isKnown ? ErrorCode.JobLockNotExist : ErrorCode.JobNotExist, id, command);
+      const shown = (await this.queue.job(id))?.shown;
+      if (shown === undefined) throw jobError(ErrorCode.JobNotExist, id, command);
+      const isElsewhere = shown !== "active" && command === "moveToWaitingChildren";
+      throw jobError(isElsewhere ? ErrorCode.JobNotInState : ErrorCode.JobLockNotExist, id, command);
     }
     if (token !== undefined && token !== "0" && held.token !== token) {
       throw jobError(ErrorCode.JobLockMismatch, id, command);
@@ -685,11 +712,14 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
 
   async waitForJob(timeout: number): Promise<{ member: string; score: number } | null> {
     await tolerant(() => this.queue.ready());
-    const limit = await this.limiter?.take();
-    if (limit) {
-      await this.receiver.pause(Math.min(limit, timeout * 1000));
-      return { member: "limit", score: Date.now() + limit };
+    const { rate, concurrency } = await this.limits();
+    if (concurrency !== undefined && (await this.queue.isFull(concurrency))) {
+      const patience = Math.min(timeout * 1000, FULL_MS * (0.5 + Math.random()));
+      await Promise.race([this.receiver.pause(patience), this.queue.dropped()]);
+      return null;
     }
+    // `moveToActive` says how long.
+    if (rate && (await this.queue.limiter.wait(rate))) return null;
     const isReceived = await this.receiver.wait(Math.min(timeout, this.maximumBlockTimeout));
     return isReceived ? { member: "job", score: 0 } : null;
   }
@@ -751,6 +781,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     const known = await this.queue.job(jobId);
     if (!known) throw jobError(ErrorCode.JobNotExist, jobId, "changePriority");
     await this.queue.hooks.move(known.found.message.id, { priority: priorityOf(priority) });
+    if (priority < MAX_PRIORITY && known.state.priority === undefined) return;
+    await this.queue.change(known.found.log, (before) => ({ state: { ...before, priority } }));
   }
 
   async updateData<T = any, R = any, N extends string = string>(
@@ -836,6 +868,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     }
     const parentKey = parentOf(posted, known.state);
     if (parentKey) await this.flows.forget(parentKey, this.toKey(jobId)).catch(ignoreGone);
+    const { deduplicationId } = posted;
+    if (deduplicationId !== undefined) await this.removeDeduplicationKey(deduplicationId, jobId);
     this.queue.tell({ event: "removed", jobId, prev: shown });
     return 1;
   }
@@ -1024,7 +1058,9 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   }
 
   async isMaxed(): Promise<boolean> {
-    return false;
+    await this.queue.ready();
+    const { concurrency } = await this.queue.limits(true);
+    return concurrency !== undefined && this.queue.isFull(concurrency);
   }
 
   async isJobInState(state: string, jobId: string): Promise<boolean> {
@@ -1042,10 +1078,7 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   }
 
   async getDeduplicationJobId(deduplicationId: string): Promise<string | null> {
-    const log = `deduplication:${deduplicationId}`;
-    const number = await this.queue.logs.last(log);
-    const entry = number ? await this.queue.logs.read(log, number) : undefined;
-    return (await this.ownerOf(this.queue, entry)) || null;
+    return (await new Deduplication(this.queue).owner(deduplicationId)) ?? null;
   }
 
   async removeDeduplicationKey(deduplicationId: string, jobId: string): Promise<number> {
@@ -1055,7 +1088,7 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
 
   async deleteDeduplicationKey(deduplicationId: string): Promise<number> {
     if ((await this.getDeduplicationJobId(deduplicationId)) === null) return 0;
-    await this.queue.logs.append(`deduplication:${deduplicationId}`, { free: true });
+    await new Deduplication(this.queue).free(deduplicationId);
     return 1;
   }
 
@@ -1074,7 +1107,7 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
     await this.queue.ready();
     const listed = await this.queue.list(["waiting", "prioritized"]);
     return priorities.map(
-      (wanted) => listed.filter(({ priority }) => 9 - priority === wanted).length,
+      (wanted) => listed.filter(({ asked }) => asked === wanted).length,
     );
   }
 
@@ -1092,7 +1125,8 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   }
 
   async getMetrics(): Promise<[string[], string[], number]> {
-    throw new NotSupported("Queue.getMetrics", "use the broker's own metrics.");
+    // As in BullMQ if no worker has the option `metrics`, which is refused.
+    return [[], [], 0];
   }
 
   async getClientList(): Promise<string[]> {
@@ -1105,9 +1139,10 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   // -- The queue itself --------------------------------------------------------------------------
 
   async setQueueMeta(values: Record<string, string | number>): Promise<number> {
-    for (const field of Object.keys(values)) {
-      const sentence = META[field];
-      if (sentence) throw new NotSupported(...sentence);
+    const { concurrency, max, duration } = values;
+    if (concurrency !== undefined) await this.queue.setConcurrency(Number(concurrency));
+    if (max !== undefined) {
+      await this.queue.setRate({ max: Number(max), duration: Number(duration) });
     }
     return Object.keys(values).length;
   }
@@ -1124,17 +1159,21 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
 
   async getQueueMeta(): Promise<Record<string, string>> {
     await this.queue.ready();
-    const { state } = await this.queue.hooks.consumer(this.queue.channel, WORKERS);
+    const { state, concurrency, rate } = await this.queue.limits(true);
     return {
       "opts.maxLenEvents": "10000",
       version: `bullmq:${BULLMQ_VERSION}`,
       ...(state === "paused" ? { paused: "1" } : {}),
+      ...(concurrency === undefined ? {} : { concurrency: String(concurrency) }),
+      ...(rate ? { max: String(rate.max), duration: String(rate.duration) } : {}),
     };
   }
 
-  async removeQueueMetaFields(): Promise<number> {
-    // The fields that can be removed cannot be set.
-    return 0;
+  async removeQueueMetaFields(fields: string[]): Promise<number> {
+    const meta = await this.getQueueMeta();
+    if (fields.includes("concurrency")) await this.queue.setConcurrency(undefined);
+    if (fields.includes("max")) await this.queue.setRate(undefined);
+    return fields.filter((field) => field in meta).length;
   }
 
   async hasQueueMetaField(field: string): Promise<boolean> {
@@ -1142,17 +1181,18 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
   }
 
   async getRateLimitTtl(maxJobs?: number): Promise<number> {
-    if (this.limiter) return this.limiter.ttl(maxJobs);
-    // BullMQ's value for a queue without a limit.
-    return maxJobs ? 0 : -2;
+    await this.queue.ready();
+    return this.queue.limiter.ttl(maxJobs);
   }
 
-  async setRateLimit(): Promise<void> {
-    throw new NotSupported("rateLimit", "give the worker a limiter, or move the job to delayed.");
+  async setRateLimit(expireTimeMs: number): Promise<void> {
+    await this.queue.ready();
+    await this.queue.limiter.fill(expireTimeMs);
   }
 
   async removeRateLimitKey(): Promise<number> {
-    return 0;
+    await this.queue.ready();
+    return (await this.queue.limiter.clear()) ? 1 : 0;
   }
 
   async removeDeprecatedPriorityKey(): Promise<number> {
@@ -1178,10 +1218,6 @@ export class BrokerBackend extends EventEmitter implements IQueueBackend {
 
 const BULLMQ_VERSION: string = (require("bullmq/package.json") as { version: string }).version;
 
-const META: Record<string, [string, string]> = {
-  concurrency: ["Queue.setGlobalConcurrency", "set the concurrency of each worker."],
-  max: ["Queue.setGlobalRateLimit", "give the workers a limiter."],
-};
 /** Lists among the states; the others are sorted sets. */
 const LISTS = new Set<Shown>(["waiting", "active"]);
 const byMessage = (one: Listed, other: Listed): number => (one.message < other.message ? -1 : 1);
@@ -1222,6 +1258,20 @@ function reopened(state: State): State {
 function isRemoved(keep: Keep): boolean {
   if (typeof keep === "object" && keep !== null) return (keep as { count?: number }).count === 0;
   return keep === true || keep === 0;
+}
+
+/** How many finished jobs stay, and for how many seconds, if there is such a bound. */
+function boundsOf(keep: Keep): Bounds | undefined {
+  if (isRemoved(keep)) return undefined;
+  if (typeof keep === "number") return keep > 0 ? { count: keep } : undefined;
+  if (typeof keep !== "object" || keep === null) return undefined;
+  const { count, age } = keep as { count?: number; age?: number };
+  // BullMQ's -1 keeps all.
+  const bounds = {
+    ...(count !== undefined && count > 0 ? { count } : {}),
+    ...(age !== undefined ? { age } : {}),
+  };
+  return Object.keys(bounds).length ? bounds : undefined;
 }
 
 function kept(fields: Record<string, any>): Partial<State> {

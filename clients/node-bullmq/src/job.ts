@@ -3,7 +3,7 @@
 import type { JobJson, JobProgress, JobsOptions } from "bullmq";
 import type { Delivery, Resource } from "hookstation-client";
 
-import { eventTypeOf, jobPriorityOf } from "./names.js";
+import { eventTypeOf, jobPriorityOf, MAX_PRIORITY } from "./names.js";
 
 /** Bumped when the format of the body changes. */
 const FORMAT = 1;
@@ -50,6 +50,8 @@ export interface State {
   /** Milliseconds, of the last move to `delayed`. */
   delay?: number;
   deferredFailure?: string;
+  /** BullMQ's, of the last change to one that the broker does not have. */
+  priority?: number;
   /** Children that were added while the job ran. */
   children?: string[];
   /** What became of the children, by their keys. */
@@ -121,7 +123,7 @@ export function jsonOf(id: string, posted: Posted, state: State, priority: numbe
     stalledCounter: state.stalledCounter,
     timestamp: posted.timestamp,
     delay: state.delay ?? posted.opts.delay ?? 0,
-    priority: jobPriorityOf(priority),
+    priority: jobPriorityOf(priority, state.priority ?? posted.opts.priority),
     failedReason: state.failedReason as string,
     stacktrace: state.stacktrace ?? "[]",
     returnvalue: state.returnvalue as string,
@@ -149,16 +151,33 @@ export function typeOf(posted: Posted): string | undefined {
   return eventTypeOf(posted.name);
 }
 
-/** What names a job with an id of its own in lists of the broker, where bodies are not. */
-export function markOf(id: string, generation: number): string {
-  return `${generation}:${id}`;
+/**
+ * What names a job in lists of the broker, where bodies are not, if it has an id of its own or a
+ * priority that the broker does not have.
+ */
+export function markOf(
+  id: string | undefined,
+  generation: number,
+  priority = 0,
+): string | undefined {
+  const isOdd = priority > MAX_PRIORITY;
+  if (id === undefined && !isOdd) return undefined;
+  return `${generation}${isOdd ? `@${priority}` : ""}:${id ?? ""}`;
 }
 
-/** The id and the generation behind a mark; without one, the message's id is the job's. */
-export function readMark(mark: string, message: string): { id: string; generation: number } {
-  const found = /^(\d+):(.+)$/.exec(mark);
+/** What a mark says; without one, the message's id is the job's. */
+export function readMark(
+  mark: string,
+  message: string,
+): { id: string; generation: number; priority?: number } {
+  const found = /^(\d+)(?:@(\d+))?:(.*)$/.exec(mark);
   if (!found) return { id: message, generation: 0 };
-  return { id: found[2] as string, generation: Number(found[1]) };
+  const [, generation, priority, id] = found;
+  return {
+    id: id || message,
+    generation: Number(generation),
+    ...(priority === undefined ? {} : { priority: Number(priority) }),
+  };
 }
 
 /** A job that a worker has received. */

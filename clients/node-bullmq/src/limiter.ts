@@ -1,61 +1,112 @@
 /**
- * A worker's `limiter`: at most `max` jobs begin in each `duration`, of all workers together.
+ * The rate limit of a queue: at most `max` jobs begin in each `duration`, of all workers together.
  *
- * A job that begins takes a number in the log of the window. The log gives each number once, so
- * nobody gets more than `max` of them, however many processes ask.
+ * A window opens when a job begins and none is open. The log of the limit holds the window and how
+ * many jobs began in it; each job that begins writes the next number. The log stores each number
+ * once, so no two workers count the same job, however many processes ask.
  */
 
-import { NotSupported } from "./errors.js";
-import type { BrokerQueue } from "./queue.js";
+import type { Logs } from "./log.js";
+import { WeeklyLog } from "./weekly.js";
 
-/** The limit of the workers of one queue. */
+/** How many jobs may begin in so many milliseconds. */
+export interface Rate {
+  max: number;
+  duration: number;
+}
+
+interface Window {
+  /** Milliseconds since 1970. */
+  until: number;
+  /** How many jobs have begun in it. */
+  taken: number;
+}
+
+const CLOSED: Window = { until: 0, taken: 0 };
+/** More jobs than any `max`: nothing begins until the window ends. */
+const FULL = Number.MAX_SAFE_INTEGER;
+
+/** The limit of one queue, for all workers and queue objects of this process. */
 export class Limiter {
-  private window = 0;
-  /** Whether a number of this window is taken and not used. */
-  private hasNumber = false;
-  private isFull = false;
+  private readonly log: WeeklyLog<Window>;
 
-  constructor(
-    private readonly queue: BrokerQueue,
-    private readonly limit: { max: number; duration: number },
-  ) {
-    if (!(limit.max > 0 && limit.duration > 0)) {
-      throw new NotSupported("this limiter", "max and duration have to be positive.");
-    }
+  constructor(logs: Logs) {
+    this.log = new WeeklyLog(logs, "limit", 1);
   }
 
-  /** Take a number for the next job; returns 0, or the milliseconds to wait before. */
-  async take(): Promise<number> {
-    const now = Date.now();
-    const { max, duration } = this.limit;
-    const window = Math.floor(now / duration);
-    if (window !== this.window) {
-      this.window = window;
-      this.hasNumber = false;
-      this.isFull = false;
-    }
-    if (this.hasNumber) return 0;
-    if (!this.isFull) {
-      await this.queue.ready();
-      const number = await this.queue.logs.append(`limit:${duration}:${window}`, {});
-      if (number <= max) {
-        this.hasNumber = true;
-        return 0;
+  /** Count a job that begins; returns 0, or the milliseconds to wait before. */
+  take({ max, duration }: Rate): Promise<number> {
+    return this.log.inTurn(async () => {
+      for (;;) {
+        const left = await this.left(max);
+        if (left) return left;
+        const now = Date.now();
+        const { until, taken } = this.window;
+        const next = until > now ? { until, taken: taken + 1 } : { until: now + duration, taken: 1 };
+        if (await this.log.write(next)) return 0;
       }
-      this.isFull = true;
+    });
+  }
+
+  /** Take back the count of a job that did not begin. */
+  async untake(): Promise<void> {
+    await this.log.inTurn(async () => {
+      for (;;) {
+        const { until, taken } = this.window;
+        // The window has ended, or somebody has filled or cleared it.
+        if (until <= Date.now() || taken < 1 || taken === FULL) return;
+        if (await this.log.write(taken === 1 ? CLOSED : { until, taken: taken - 1 })) return;
+      }
+    });
+  }
+
+  /** Milliseconds until a job may begin; counts none. */
+  wait({ max }: Rate): Promise<number> {
+    return this.log.inTurn(() => this.left(max));
+  }
+
+  /** Let no job begin for so many milliseconds. */
+  async fill(milliseconds: number): Promise<void> {
+    await this.log.inTurn(async () => {
+      while (!(await this.log.write({ until: Date.now() + milliseconds, taken: FULL })));
+    });
+  }
+
+  /** End the window; whether there was one. */
+  clear(): Promise<boolean> {
+    return this.log.inTurn(async () => {
+      await this.log.refresh();
+      for (;;) {
+        if (this.window.until <= Date.now()) return false;
+        if (await this.log.write(CLOSED)) return true;
+      }
+    });
+  }
+
+  /**
+   * Milliseconds until the window ends, or -2 without one. With `max`: 0 unless so many jobs have
+   * begun in it.
+   */
+  ttl(max?: number): Promise<number> {
+    return this.log.inTurn(async () => {
+      await this.log.refresh();
+      const left = this.window.until - Date.now();
+      if (max) return left > 0 && this.window.taken >= max ? left : 0;
+      return left > 0 ? left : -2;
+    });
+  }
+
+  private async left(max: number): Promise<number> {
+    for (;;) {
+      const { until, taken } = this.window;
+      const left = until - Date.now();
+      if (left <= 0 || taken < max) return 0;
+      // Another process may have cleared it.
+      if (!(await this.log.refresh())) return left;
     }
-    return Math.max(1, (window + 1) * duration - Date.now());
   }
 
-  /** The number that was taken belongs to a job. */
-  use(): void {
-    this.hasNumber = false;
-  }
-
-  /** Milliseconds until the window ends, if so many jobs have begun in it; else 0. */
-  async ttl(max = this.limit.max): Promise<number> {
-    const window = Math.floor(Date.now() / this.limit.duration);
-    const taken = await this.queue.logs.last(`limit:${this.limit.duration}:${window}`);
-    return taken >= max ? Math.max(1, (window + 1) * this.limit.duration - Date.now()) : 0;
+  private get window(): Window {
+    return this.log.entry ?? CLOSED;
   }
 }

@@ -8,7 +8,7 @@
 
 import { randomUUID } from "node:crypto";
 
-import { Conflict, type Hookstation } from "hookstation-client";
+import { Conflict, type Hookstation, type Resource } from "hookstation-client";
 
 /** Seconds after which nobody is given an entry as an event any more. */
 const EVENT_LIFE_S = 3_600;
@@ -57,9 +57,15 @@ export class Logs {
 
   /** Read an entry. */
   async read(log: string, number: number): Promise<Entry | undefined> {
-    const id = await this.find(log, number);
-    if (id === undefined) return undefined;
-    return JSON.parse((await this.hooks.body(id)).toString()) as Entry;
+    const found = await this.find(log, number);
+    if (!found) return undefined;
+    return JSON.parse((await this.hooks.body(found.id)).toString()) as Entry;
+  }
+
+  /** When the broker stored an entry, in milliseconds since 1970; 0 if it does not know it. */
+  async storedAt(log: string, number: number): Promise<number> {
+    const found = await this.find(log, number);
+    return found ? Date.parse(found.accepted_at) : 0;
   }
 
   /** The last number; 0 if there is none. Takes a logarithmic number of look-ups. */
@@ -80,10 +86,9 @@ export class Logs {
     return low;
   }
 
-  private async find(log: string, number: number): Promise<string | undefined> {
-    for await (const { id } of this.hooks.messages(this.channel, { id: `${log}:${number}` })) {
-      return id as string;
-    }
+  private async find(log: string, number: number): Promise<Resource | undefined> {
+    const found = this.hooks.messages(this.channel, { id: `${log}:${number}` });
+    for await (const message of found) return message;
     return undefined;
   }
 

@@ -9,7 +9,7 @@ export const WORKERS = "workers";
 /** BullMQ's prefix unless given. */
 export const PREFIX = "bull";
 /** The broker has ten priorities. */
-const MAX_PRIORITY = 9;
+export const MAX_PRIORITY = 9;
 const MAX_NAME = 90;
 const MAX_ID = 200;
 const MAX_EVENT_TYPE = 128;
@@ -35,19 +35,17 @@ export function eventTypeOf(name: string): string | undefined {
   return EVENT_TYPE.test(name) && name.length <= MAX_EVENT_TYPE ? name : undefined;
 }
 
-/** The broker's priority: its highest is 9, BullMQ's is 0. Throws `NotSupported`. */
+/** The broker's priority: its highest is 9, BullMQ's is 0. From 9 on they share the broker's 0. */
 export function priorityOf(priority: number): number {
-  if (priority > MAX_PRIORITY) {
-    throw new NotSupported(
-      `priority ${priority}`,
-      `the broker has ten priorities, so 0 to ${MAX_PRIORITY} can be used.`,
-    );
-  }
-  return MAX_PRIORITY - priority;
+  return Math.max(0, MAX_PRIORITY - priority);
 }
 
-/** BullMQ's priority of a message. */
-export function jobPriorityOf(priority: number): number {
+/**
+ * BullMQ's priority of a message: the one that was `asked` for, unless it has been moved since to
+ * another one of the broker's.
+ */
+export function jobPriorityOf(priority: number, asked: number | undefined): number {
+  if (asked !== undefined && priorityOf(asked) === priority) return asked;
   return MAX_PRIORITY - priority;
 }
 

@@ -16,12 +16,17 @@ import {
   readPosted,
   type State,
 } from "./job.js";
+import { Kept } from "./kept.js";
+import { Limiter, type Rate } from "./limiter.js";
 import { type Entry, Logs } from "./log.js";
-import { channelOf, eventTypeOf, slugOf, WORKERS } from "./names.js";
+import { channelOf, eventTypeOf, jobPriorityOf, slugOf, WORKERS } from "./names.js";
+import { thisWeek } from "./weekly.js";
 
 /** The longest time for which the broker remembers idempotency keys, in seconds: 31 days. */
 const REMEMBERED_S = 2_678_400;
 const RETENTION_DAYS = 31;
+/** Weeks before this one in which a job that is still stored can have been removed. */
+const WEEKS_OF_REMOVED = 4;
 /** Rejections until a delivery is dead: the broker's most. BullMQ's workers count themselves. */
 const MAX_ATTEMPTS = 1_000;
 const PAGE = 200;
@@ -29,6 +34,11 @@ const PAGE = 200;
 const BATCH = 500;
 /** Jobs that are listed to be counted or sorted. */
 const MAX_LISTED = 50_000;
+/** For how long a process uses the limits that it has read, in milliseconds. */
+const LIMITS_MS = 1_000;
+const MAX_CONCURRENCY = 1_000;
+/** The broker's bounds of a rate, in jobs per second and in jobs. */
+const RATES = { least: 0.001, most: 100_000 };
 const DAY_MS = 86_400_000;
 /** A job that waits for its children is due in nine years; ten are the broker's limit. */
 export const PARKED_MS = 3_285 * DAY_MS;
@@ -50,6 +60,14 @@ export interface Found {
   delivery: Resource | undefined;
 }
 
+/** What is set for all workers of a queue: in the broker, the settings of their consumer. */
+export interface Limits {
+  /** `active` or `paused`. */
+  state: string;
+  concurrency?: number;
+  rate?: Rate;
+}
+
 /** A job in a list. */
 export interface Listed {
   id: string;
@@ -60,11 +78,40 @@ export interface Listed {
   at: number;
   /** Milliseconds since 1970: when it was accepted. */
   added: number;
+  /** The broker's. */
   priority: number;
+  /** BullMQ's. */
+  asked: number;
 }
 
 /** Jobs that workers of this process hold, by channel and id. */
 const held = new Map<string, Held>();
+/** What all objects of a process that use the same queue know together. */
+interface Shared {
+  logs: Logs;
+  limiter: Limiter;
+  kept: { completed: Kept; failed: Kept };
+}
+
+const shared = new WeakMap<Connection, Map<string, Shared>>();
+
+function sharedOf(connection: Connection, events: string): Shared {
+  const all = shared.get(connection) ?? new Map<string, Shared>();
+  shared.set(connection, all);
+  let found = all.get(events);
+  if (!found) {
+    const logs = new Logs(connection.hooks, events);
+    const kept = { completed: new Kept(logs, "completed"), failed: new Kept(logs, "failed") };
+    found = { logs, limiter: new Limiter(logs), kept };
+    all.set(events, found);
+  }
+  return found;
+}
+
+/** Who waits until a job of a channel is not held any more. */
+const waiting = new Map<string, (() => void)[]>();
+/** The limits of channels, and when they were read. */
+const limits = new Map<string, { at: number; read: Promise<Limits> }>();
 /** Channels that this process has seen to exist. */
 const seen = new Map<string, Promise<void>>();
 
@@ -76,7 +123,15 @@ export class BrokerQueue {
   readonly logs: Logs;
   private readonly generations = new Map<string, number>();
   private readonly states = new Map<string, { number: number; state: State }>();
-  private readonly removed = { tail: 0, messages: new Set<string>(), before: 0 };
+  private readonly removed = {
+    /** The last number that was read, by week. */
+    tails: new Map<number, number>(),
+    messages: new Set<string>(),
+    before: 0,
+  };
+  /** Which finished jobs have gone because of later ones. */
+  readonly kept: Shared["kept"];
+  readonly limiter: Limiter;
   private readonly published = new Set<Promise<void>>();
 
   constructor(
@@ -88,19 +143,26 @@ export class BrokerQueue {
     this.channel = channelOf(prefix, name);
     this.events = slugOf(`${this.channel}.events`);
     this.hooks = connection.hooks;
-    this.logs = new Logs(this.hooks, this.events);
+    const { logs, limiter, kept } = sharedOf(connection, this.events);
+    this.logs = logs;
+    this.limiter = limiter;
+    this.kept = kept;
   }
 
   /** Create the channels and the consumer that do not exist yet. */
   ready(): Promise<void> {
-    const name = `${this.hooks.urls.join()} ${this.channel}`;
-    let made = seen.get(name);
+    let made = seen.get(this.place);
     if (!made) {
       made = this.create();
-      seen.set(name, made);
-      made.catch(() => seen.delete(name));
+      seen.set(this.place, made);
+      made.catch(() => seen.delete(this.place));
     }
     return made;
+  }
+
+  /** What names the queue in this process, which may use several brokers. */
+  private get place(): string {
+    return `${this.hooks.urls.join()} ${this.channel}`;
   }
 
   private async create(): Promise<void> {
@@ -201,7 +263,9 @@ export class BrokerQueue {
     if (state === "Cancelled") return true;
     if (state !== "Delivered" && state !== "Dead") return false;
     await this.readRemoved();
-    return this.wasRemoved(found.message.id, Date.parse(found.message.accepted_at));
+    if (this.wasRemoved(found.message.id, Date.parse(found.message.accepted_at))) return true;
+    const outcome = state === "Dead" ? "failed" : "completed";
+    return Date.parse(found.delivery?.finished_at) <= (await this.kept[outcome].before());
   }
 
   /** A job with its state; undefined if there is none, or not any more. */
@@ -233,7 +297,13 @@ export class BrokerQueue {
   /** Publish a job; returns its id, and whether there was one with this id. */
   async publish(posted: Posted, delay: number, priority: number): Promise<[string, boolean]> {
     const eventType = eventTypeOf(posted.name);
-    const options = { eventType, priority, ...(delay > 0 ? { deliverIn: delay / 1000 } : {}) };
+    const asked = posted.opts.priority;
+    const options = {
+      eventType,
+      priority,
+      orderingKey: markOf(undefined, 0, asked),
+      ...(delay > 0 ? { deliverIn: delay / 1000 } : {}),
+    };
     const { id } = posted;
     if (id === undefined) {
       return [(await this.hooks.publish(this.channel, posted, options)).id, false];
@@ -241,7 +311,7 @@ export class BrokerQueue {
     for (;;) {
       const generation = this.generations.get(id) ?? 1;
       const body = { ...posted, generation };
-      const keys = { id: this.keyOf(id, generation), orderingKey: markOf(id, generation) };
+      const keys = { id: this.keyOf(id, generation), orderingKey: markOf(id, generation, asked) };
       try {
         await this.hooks.publish(this.channel, body, { ...options, ...keys });
         return [id, false];
@@ -264,6 +334,7 @@ export class BrokerQueue {
         body: posted,
         eventType: eventTypeOf(posted.name),
         priority,
+        orderingKey: markOf(undefined, 0, posted.opts.priority),
         ...(delay > 0 ? { deliverIn: delay / 1000 } : {}),
       }));
       for (const { message, error } of await this.hooks.publishBatch(this.channel, some)) {
@@ -351,6 +422,71 @@ export class BrokerQueue {
   /** Forget a lease that has ended, unless the job was received again. */
   drop(job: Held): void {
     if (this.holding(job.id) === job) held.delete(`${this.channel} ${job.id}`);
+    const all = waiting.get(this.channel) ?? [];
+    waiting.delete(this.channel);
+    for (const go of all) go();
+  }
+
+  /** Resolves when a worker of this process has settled a job. */
+  dropped(): Promise<void> {
+    return new Promise((resolve) => {
+      waiting.set(this.channel, [...(waiting.get(this.channel) ?? []), resolve]);
+    });
+  }
+
+  // -- Limits of all workers ---------------------------------------------------------------------
+
+  /** The limits that are set for the queue: up to a second old, unless they have to be `fresh`. */
+  limits(fresh = false): Promise<Limits> {
+    const known = limits.get(this.place);
+    if (known && !fresh && known.at > Date.now() - LIMITS_MS) return known.read;
+    const read = this.ready().then(async () =>
+      limitsOf(await this.hooks.consumer(this.channel, WORKERS)),
+    );
+    const mine = { at: Date.now(), read };
+    limits.set(this.place, mine);
+    read.catch(() => limits.get(this.place) === mine && limits.delete(this.place));
+    return read;
+  }
+
+  /** Set how many jobs may be active. Throws `NotSupported` beyond 1 to 1,000. */
+  async setConcurrency(concurrency: number | undefined): Promise<void> {
+    if (concurrency !== undefined && !(concurrency >= 1 && concurrency <= MAX_CONCURRENCY)) {
+      const sentence = `1 to ${MAX_CONCURRENCY} can be used.`;
+      throw new NotSupported(`Queue.setGlobalConcurrency ${concurrency}`, sentence);
+    }
+    await this.set({ max_in_flight: concurrency ?? null });
+  }
+
+  /** Set how many jobs may begin in which time. Throws `NotSupported` for less than the broker's. */
+  async setRate(rate: Rate | undefined): Promise<void> {
+    if (!rate) return this.set({ rate_limit: null });
+    const { max, duration } = rate;
+    const perSecond = (max * 1000) / duration;
+    const isKept = max >= 1 && max <= RATES.most;
+    if (!isKept || !(perSecond >= RATES.least && perSecond <= RATES.most)) {
+      const sentence = `${RATES.least} to ${RATES.most} jobs per second can be used.`;
+      throw new NotSupported("Queue.setGlobalRateLimit", sentence);
+    }
+    return this.set({ rate_limit: { per_second: perSecond, burst: max } });
+  }
+
+  private async set(fields: Resource): Promise<void> {
+    await this.ready();
+    await this.hooks.updateConsumer(this.channel, WORKERS, fields);
+    limits.delete(this.place);
+  }
+
+  /** Whether workers hold so many jobs. A lease that has lapsed does not count. */
+  async isFull(count: number): Promise<boolean> {
+    const path = `/channels/${this.channel}/consumers/${WORKERS}/deliveries`;
+    const params = { state: "in_flight", limit: Math.min(count, PAGE) };
+    let active = 0;
+    for await (const { held_until } of this.hooks.pages(path, params)) {
+      if (held_until === null || Date.parse(held_until) > Date.now()) active += 1;
+      if (active >= count) return true;
+    }
+    return false;
   }
 
   // -- Lists -------------------------------------------------------------------------------------
@@ -381,10 +517,13 @@ export class BrokerQueue {
     const path = `/channels/${this.channel}/consumers/${WORKERS}/deliveries`;
     if (stored.has("delivered") || stored.has("dead")) await this.readRemoved();
     for (const state of stored) {
+      const outcome = state === "delivered" ? "completed" : state === "dead" ? "failed" : undefined;
+      const before = outcome ? await this.kept[outcome].before() : 0;
       for await (const one of this.hooks.pages(path, { state, limit: PAGE })) {
         const accepted = Date.parse(one.accepted_at);
-        const isFinished = state === "delivered" || state === "dead";
+        const isFinished = outcome !== undefined;
         if (isFinished && this.wasRemoved(one.message_id, accepted)) continue;
+        if (isFinished && Date.parse(one.finished_at) <= before) continue;
         const due = Date.parse(one.next_attempt_at ?? one.accepted_at);
         const shown = state === "queued" ? queuedState(due, one.priority, now) : SHOWN[state as string];
         const at = isFinished ? Date.parse(one.finished_at) : state === "queued" ? due : accepted;
@@ -423,29 +562,55 @@ export class BrokerQueue {
   /** Hide finished jobs; the broker keeps their messages as long as others. */
   async hide(messages: readonly string[]): Promise<void> {
     if (!messages.length) return;
-    await this.logs.append("removed", { messages });
+    await this.logs.append(removedIn(thisWeek()), { messages });
   }
 
   /** Hide all jobs that have finished so far. */
   async hideAll(): Promise<void> {
-    await this.logs.append("removed", { before: Date.now() });
+    await this.logs.append(removedIn(thisWeek()), { before: Date.now() });
   }
 
   private async readRemoved(): Promise<void> {
-    const tail = await this.logs.last("removed");
-    for (let number = this.removed.tail + 1; number <= tail; number += 1) {
-      const entry = await this.logs.read("removed", number);
-      for (const message of (entry?.messages as string[] | undefined) ?? []) {
-        this.removed.messages.add(message);
-      }
+    const now = thisWeek();
+    const weeks = Array.from({ length: WEEKS_OF_REMOVED + 1 }, (_, index) => now - index);
+    // What was removed in an earlier week is complete.
+    const unread = weeks.filter((week) => week === now || !this.removed.tails.has(week + 1));
+    await Promise.all(unread.map((week) => this.readRemovedIn(week)));
+  }
+
+  private async readRemovedIn(week: number): Promise<void> {
+    const { tails, messages } = this.removed;
+    const tail = await this.logs.last(removedIn(week));
+    for (let number = (tails.get(week) ?? 0) + 1; number <= tail; number += 1) {
+      const entry = await this.logs.read(removedIn(week), number);
+      for (const message of (entry?.messages as string[] | undefined) ?? []) messages.add(message);
       this.removed.before = Math.max(this.removed.before, Number(entry?.before ?? 0));
     }
-    this.removed.tail = tail;
+    tails.set(week, Math.max(tail, tails.get(week) ?? 0));
   }
 
   private wasRemoved(message: string, acceptedAt: number): boolean {
     return acceptedAt <= this.removed.before || this.removed.messages.has(message);
   }
+}
+
+function removedIn(week: number): string {
+  return `removed:${week}`;
+}
+
+function limitsOf({ state, max_in_flight, rate_limit }: Resource): Limits {
+  return {
+    state,
+    ...(max_in_flight ? { concurrency: max_in_flight as number } : {}),
+    ...(rate_limit
+      ? {
+          rate: {
+            max: rate_limit.burst as number,
+            duration: Math.round((rate_limit.burst * 1000) / rate_limit.per_second),
+          },
+        }
+      : {}),
+  };
 }
 
 /** The states of deliveries in which jobs of a state are. */
@@ -472,8 +637,9 @@ function listed(
   at: number,
   { priority, accepted_at }: Resource,
 ): Listed {
-  const { id } = readMark(mark ?? "", message);
-  return { id, message, delivery, state, at, added: Date.parse(accepted_at), priority };
+  const { id, priority: odd } = readMark(mark ?? "", message);
+  const asked = jobPriorityOf(priority, odd);
+  return { id, message, delivery, state, at, added: Date.parse(accepted_at), priority, asked };
 }
 
 function queuedState(due: number, priority: number, now: number): Shown {

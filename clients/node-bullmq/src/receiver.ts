@@ -29,6 +29,11 @@ export class Receiver {
     this.poller = queue.connection.poller(() => this.abort.signal);
   }
 
+  /** Whether a long poll has received a job that no worker has taken. */
+  get hasJob(): boolean {
+    return this.stash.length > 0;
+  }
+
   /** The next job that is due; undefined if there is none. */
   async take(): Promise<Held | undefined> {
     const waiting = this.stash.shift();
@@ -67,15 +72,19 @@ export class Receiver {
   async interrupt(): Promise<void> {
     this.abort.abort();
     await this.polling?.catch(() => undefined);
-    const unused = this.stash.splice(0);
-    for (const job of unused) await this.putBack(job);
+    await this.putBackAll();
+  }
+
+  /** Give the jobs back that no worker has taken. */
+  async putBackAll(): Promise<void> {
+    for (const job of this.stash.splice(0)) await this.putBack(job);
   }
 
   /** Give a job back that has not begun. */
   async putBack({ log, attempt, lease }: Held): Promise<void> {
     // Without this, the next worker would take this receive for one that stalled.
     await this.queue.change(log, (state) => ({ state: { ...state, settled: attempt } }));
-    await this.queue.hooks.nack(lease, { delay: 0, error: "The worker did not begin it." });
+    await this.queue.hooks.release(lease);
   }
 
   /** Allow to wait again. */

@@ -17,24 +17,16 @@ from rest_framework.response import Response
 
 from channels_app.api.base import AuthenticatedRequest, OpenView, parse_json, read_body
 from channels_app.api.problems import ApiProblem
-from channels_app.core import fields
 from channels_app.core import provider_ids as settings
 from channels_app.core.errors import Invalid, NotFound
-from channels_app.core.fields import Field
 from channels_app.database import clock
 from channels_app.models import Consumer
 from channels_app.registry import consumers
 from delivery.acks import callbacks
-from delivery.api import bodies, shapes
+from delivery.api import bodies
 from delivery.core import acks
 from delivery.core.acks import AckResult, ProviderStatus
 from delivery.pump import wakeups
-
-WORKING = "working"
-BODY: dict[str, Field] = {
-    "status": Field(fields.nullable(fields.choice("ok", "failed", WORKING))),
-    "error": Field(fields.nullable(fields.text(2000, lines=True))),
-}
 
 
 class AckView(OpenView):
@@ -45,9 +37,11 @@ class AckView(OpenView):
         """The consumer has it, has failed after all, or is at work and asks to be waited for."""
         # Checked first, so that no body is read for an invalid token.
         number = callbacks.opened(token)
-        values = bodies.read(request, BODY, optional=True, sender=AuthenticatedRequest(number))
+        values = bodies.read(
+            request, bodies.CALLBACK, optional=True, sender=AuthenticatedRequest(number)
+        )
         status = values.get("status", "ok")
-        if status == WORKING:
+        if status == "working":
             answered = callbacks.extend_wait(number, now=clock.now())
         else:
             answered = callbacks.acknowledge(
@@ -55,7 +49,7 @@ class AckView(OpenView):
             )
         if answered.due:
             wakeups.notify_pumps(answered.due)
-        return Response({"result": answered.result, "state": shapes.state(answered.delivery)})
+        return Response({"result": answered.result, "state": answered.delivery.shown})
 
 
 MAX_BYTES = 3 * 1024 * 1024

@@ -4,28 +4,40 @@ import os
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.api import cursor, etags
 from channels_app.api.base import ApiView, json_object
 from channels_app.api.cursor import Page
-from channels_app.core import ids, times
+from channels_app.core import ids
 from channels_app.core.errors import Conflict, Invalid
 from channels_app.database import clock
-from channels_app.database.raw import by_index
 from channels_app.models import Consumer
 from channels_app.registry import viewing
 from channels_app.registry.cache import config_cache
 from delivery import replay
-from delivery.api import bodies, documents, pages, policy, shapes
-from delivery.core.lifecycle import DeliveryState
+from delivery.api import bodies, documents, policy
 from delivery.models import Attempt, Delivery
 from delivery.pump import wakeups
 from delivery.queue import cancel
-from delivery.replay.filters import SKEW, id_at
+from delivery.serializers.deliveries import (
+    AttemptSerializer,
+    DeliverySerializer,
+    DeliveryWithAttemptsSerializer,
+    NoteSerializer,
+    ProbeSerializer,
+)
+from delivery.serializers.filters import (
+    DeadLetterQuerySerializer,
+    DeliveryFilter,
+    DeliveryQuerySerializer,
+    NoteQuerySerializer,
+)
 from delivery.transport.test_delivery import probe
+
+DELIVERIES, DEAD_LETTERS = DeliveryQuerySerializer(), DeadLetterQuerySerializer()
+NOTES = NoteQuerySerializer()
 
 
 class ConsumerTestView(ApiView):
@@ -49,7 +61,8 @@ class ConsumerTestView(ApiView):
             raise Conflict(
                 "consumer_retired", "The consumer is retired: the broker sends it nothing."
             )
-        return Response(shapes.probed(probe(view, team_id=self.caller.tenant.team_id)))
+        found = probe(view, team_id=self.caller.tenant.team_id)
+        return Response(ProbeSerializer.show(found))
 
 
 MAX_ATTEMPTS = 200
@@ -69,15 +82,19 @@ class DeliveryView(ApiView):
         row = policy.delivery_of(self.caller, delivery_id)
         known = Attempt.objects.filter(delivery_id=row.id).order_by("-number")
         newest = list(known[:MAX_ATTEMPTS])
-        operator = self.caller.tenant.everything
         may_open = policy.may_open(self.caller, row.channel)
         if may_open and any(one.answer_headers or one.answer_excerpt for one in newest):
             team_id = self.caller.tenant.team_id
             viewing.note(self.caller.actor, f"delivery:{row}", "answers", team_id=team_id)
-        attempts = [shapes.attempt(one, for_operator=operator, may_open=may_open) for one in newest]
-        body = shapes.delivery(row, row.channel.slug, row.consumer.client_id)
-        body["roundtrip"] = shapes.roundtrip(row.roundtrip(newest))
-        return etags.fresh(request, body | {"attempts": attempts[::-1]}, row.version)
+        context = {
+            "roundtrip": lambda row: row.roundtrip(newest),
+            "attempts": lambda _: newest[::-1],
+            **AttemptSerializer.context_for(
+                for_operator=self.caller.tenant.everything, may_open=may_open
+            ),
+        }
+        shown = DeliveryWithAttemptsSerializer(row, context=context)
+        return etags.fresh(request, shown.data, row.version)
 
 
 class DeliveryReplayView(ApiView):
@@ -97,7 +114,7 @@ class DeliveryReplayView(ApiView):
         principal = policy.principal_of(self.caller, reason)
         after = replay.replay_one(row.id, principal, now=clock.now(), slot=os.getpid())
         wakeups.notify_pumps([after.consumer_id])
-        body = shapes.delivery(after, row.channel.slug, row.consumer.client_id)
+        body = DeliverySerializer.show_of(after, row.consumer)
         return etags.tagged(body, after.version, status=202, location=body["url"])
 
 
@@ -113,7 +130,7 @@ class DeliveryCancelView(ApiView):
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
         principal = policy.principal_of(self.caller, reason)
         after = cancel.cancel_one(row.id, principal, now=clock.now(), slot=os.getpid())
-        body = shapes.delivery(after, row.channel.slug, row.consumer.client_id)
+        body = DeliverySerializer.show_of(after, row.consumer)
         return etags.tagged(body, after.version)
 
 
@@ -131,7 +148,7 @@ class ConsumerDeliveriesView(ApiView):
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
-        return Response(_listed(page, consumer, *pages.states_of(page)))
+        return _listed(page, consumer, DeliveryFilter.of(page.read(DELIVERIES)))
 
 
 class DeadLettersView(ApiView):
@@ -147,7 +164,8 @@ class DeadLettersView(ApiView):
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
-        return Response(_listed(page, consumer, [DeliveryState.DEAD.value], Q()))
+        values = page.read(DEAD_LETTERS)
+        return _listed(page, consumer, DeliveryFilter.of({**values, "states": "dead"}))
 
 
 class ConsumerMessagesView(ApiView):
@@ -165,57 +183,27 @@ class ConsumerMessagesView(ApiView):
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
         place = page.place if page.place is not None else _place(page, consumer)
-        settled = id_at(clock.now() - timedelta(seconds=SETTLED_S))
-        ranges = [
-            part.filter(id__lt=settled)
-            for part in _ranges(consumer, [state.value for state in DeliveryState])
-        ]
+        settled = ids.id_at(clock.now() - timedelta(seconds=SETTLED_S))
+        ranges = [part.filter(id__lt=settled) for part in DeliveryFilter().ranges(consumer.id)]
         forward = Page(page.list_name, page.filters, page.limit, "gt", place)
-        found = forward.answer(ranges, lambda row: _note(row))
+        found = forward.answer(ranges, NoteSerializer.show)
         # Page returns backward pages newest first; this list is oldest first.
         return Response({"items": found["items"][::-1], "next": found["previous"]})
 
 
-def _listed(page: Page, consumer: Consumer, states: list[str], wanted: Q) -> dict[str, Any]:
-    channel, client_id = consumer.channel.slug, consumer.client_id
-    ranges = _ranges(consumer, states)
-    if begins := pages.instant_of(page, "from"):
-        # A delivery is created after its message was accepted, with no upper limit.
-        ranges = [part.filter(id__gte=id_at(begins - SKEW)) for part in ranges]
-    return pages.answer(
-        page,
-        ranges,
-        wanted & pages.common(page),
-        lambda row: shapes.delivery(row, channel, client_id),
-    )
+def _listed(page: Page, consumer: Consumer, wanted: DeliveryFilter) -> Response:
+    def show(row: Delivery) -> dict[str, Any]:
+        return DeliverySerializer.show_of(row, consumer)
 
-
-def _ranges(consumer: Consumer, states: list[str]) -> list[QuerySet[Delivery]]:
-    """Return one range of the index (consumer, state, id) per state."""
-    rows = by_index(Delivery.objects.filter(consumer_id=consumer.id), "delivery_list")
-    return [rows.filter(state=state) for state in states]
+    return Response(page.answer(wanted.ranges(consumer.id), show, wanted.condition))
 
 
 def _place(page: Page, consumer: Consumer) -> int:
     """Return the position of ``after=`` among the consumer's deliveries."""
-    text = page.filters.get("after")
-    if text is None:
-        return 0
-    number = ids.from_public(ids.MESSAGE, text)
+    number = page.read(NOTES).get("after")
     if number is None:
-        raise pages.refuse("after", "Send the id of a message, like msg_0cz9k3v8m0001.")
+        return 0
     known = Delivery.objects.filter(message_id=number, consumer_id=consumer.id)
     found = known.values_list("id", flat=True).first()
     # If it was deleted or never existed, start at the message's millisecond.
     return found if found is not None else ids.first_id_at(ids.created_ms(number)) - 1
-
-
-def _note(row: Delivery) -> dict[str, Any]:
-    return {
-        "message_id": ids.to_public(ids.MESSAGE, row.message_id),
-        "delivery_id": ids.to_public(ids.DELIVERY, row.id),
-        "state": shapes.state(row),
-        "event_type": row.event_type,
-        "accepted_at": times.text(row.accepted_at),
-        "finished_at": times.text(row.finished_at) if row.finished_at else None,
-    }

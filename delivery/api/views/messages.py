@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpResponse
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
@@ -14,31 +14,38 @@ from rest_framework.response import Response
 from channels_app.api import cursor, etags, problems
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
-from channels_app.api.cursor import Page
 from channels_app.api.views.publish import PublishView
 from channels_app.core import ids
 from channels_app.core.errors import BrokerError, Invalid, KeyUnavailable, NotFound
-from channels_app.core.fields import Field
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock
 from channels_app.database.raw import by_index
 from channels_app.models import IdempotencyRecord, Message
 from channels_app.registry import data_encryption, viewing
 from channels_app.registry.cache import ChannelConfig
-from delivery.api import bodies, documents, pages, policy, shapes
+from delivery.api import bodies, documents, policy
 from delivery.core.outcome import Outcome
 from delivery.core.principal import Principal
 from delivery.models import Delivery
 from delivery.pump import wakeups
 from delivery.queue import cancel, reschedule
-from delivery.replay.filters import LARGEST_ID, SKEW, id_at
+from delivery.serializers.base import RequestSerializer
+from delivery.serializers.filters import DeliveryFilter, MessageQuerySerializer
+from delivery.serializers.messages import (
+    CancelledMessageSerializer,
+    ManyResultsSerializer,
+    MessageSerializer,
+    MessageWithDeliveriesSerializer,
+)
+from delivery.serializers.requests import MAX_MESSAGES
 from delivery.transport import payloads
 
+QUERY = MessageQuerySerializer()
 STATES: dict[str, Q] = {
     **{state.value: Q(state=state.value) for state in Message.State},
     **{shown.value: Message.in_state(shown) for shown in Message.Shown},
 }
-"""Values of ``state=``: a state as stored, or as shown, or ``scheduled``."""
+"""Values of ``state=``, besides ``scheduled``."""
 
 
 class ChannelMessagesView(PublishView):
@@ -56,43 +63,33 @@ class ChannelMessagesView(PublishView):
         view = policy.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
-        wanted = pages.common(page) & policy.messages_on(self.caller, view.id)
-        if "state" in page.filters:
-            states = {**STATES, "scheduled": Message.scheduled(now)}
-            wanted &= pages.choose(page, "state", states)
-        return Response(
-            pages.answer(
-                page,
-                [self._rows(page, view)],
-                wanted,
-                lambda row: shapes.message(row, channel, now),
-            )
+        values = page.read(QUERY)
+        wanted = DeliveryFilter.of(values)
+        condition = wanted.message_condition & policy.messages_on(self.caller, view.id)
+        if "state" in values:
+            condition &= {**STATES, "scheduled": Message.scheduled(now)}[values["state"]]
+        show = MessageSerializer(
+            context=MessageSerializer.context_for(channel, now)
+        ).to_representation
+        rows = by_index(
+            Message.objects.filter(
+                channel_id=view.id, id__gte=wanted.first_id, id__lte=wanted.last_message_id
+            ),
+            "message_channel",
         )
+        if "idempotency_key" in values:
+            rows = self._with_key(rows, view, values["idempotency_key"])
+        return Response(page.answer([Message.with_open(rows)], show, condition))
 
-    def _rows(self, page: Page, channel: ChannelConfig) -> Any:
-        """Return the rows of the list: all, or the one with the idempotency key of the filter."""
-        rows = _between(page, channel.id)
-        if "idempotency_key" not in page.filters:
-            return rows
+    def _with_key(
+        self, rows: QuerySet[Message], channel: ChannelConfig, key: str
+    ) -> QuerySet[Message]:
+        """Return the row that the caller published with an idempotency key."""
         producer = self.caller.producer
-        digest = channel.key_digest(
-            producer.id if producer else None, page.filters["idempotency_key"]
-        )
+        digest = channel.key_digest(producer.id if producer else None, key)
         open_ones = IdempotencyRecord.objects.filter(digest=digest, expires_at__gt=clock.now())
         return rows.filter(id__in=list(open_ones.values_list("message_id", flat=True)))
 
-
-def _between(page: Page, channel_id: int) -> Any:
-    """Return the channel's messages in a time range: keys rise with time."""
-    begins, ends = pages.instant_of(page, "from"), pages.instant_of(page, "to")
-    first = id_at(begins - SKEW) if begins else 0
-    last = id_at(ends + SKEW) if ends else LARGEST_ID
-    rows = Message.objects.filter(channel_id=channel_id, id__gte=first, id__lte=last)
-    return Message.with_open(by_index(rows, "message_channel"))
-
-
-MAX_MESSAGES = 200
-"""Maximum, since one transaction locks and writes them and a request should not take seconds."""
 
 Item = dict[str, Any]
 Result = dict[str, Any]
@@ -175,7 +172,7 @@ class CancelView(ApiView):
         return _each(self, request, bodies.CANCEL_ITEM, take_back)
 
 
-def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Step) -> Response:
+def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step) -> Response:
     """Return the result of each item, in the request's order. Raises ApiProblem and Invalid."""
     values = bodies.read(request, bodies.MANY)
     items = values["messages"]
@@ -188,7 +185,7 @@ def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Ste
     wanted: dict[int, Item] = {}
     for place, item in enumerate(items):
         try:
-            wanted[place] = bodies.cleaned(item, known)
+            wanted[place] = known.read(item)
         except Invalid as refused:
             results[place] = refused
     rows = policy.own_messages(view.caller, {item["id"] for item in wanted.values()})
@@ -207,10 +204,11 @@ def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Ste
             results[place] = done[key]
             del keys[place]
     shown: list[Result] = [
-        {"id": _name(item)} | _representation(results[place]) for place, item in enumerate(items)
+        {"id": _name(item)} | _result(results[place]) for place, item in enumerate(items)
     ]
     count = sum(result["status"] == 200 for result in shown)
-    return Response({"items": shown, "done": count, "refused": len(shown) - count}, status=207)
+    many = {"items": shown, "done": count, "refused": len(shown) - count}
+    return Response(ManyResultsSerializer.show(many), status=207)
 
 
 def _condition(item: Item) -> Precondition:
@@ -226,7 +224,7 @@ def _name(item: object) -> str | None:
     )
 
 
-def _representation(result: Result | Exception) -> Result:
+def _result(result: Result | Exception) -> Result:
     if isinstance(result, BrokerError):
         problem = problems.document(result.status, result.code, result.detail, field=result.field)
     elif isinstance(result, PermissionDenied):
@@ -280,7 +278,8 @@ class MessageView(ApiView):
         Cancelling twice changes nothing.
         """
         row = policy.own_message(self.caller, message_id)
-        principal = policy.principal_of(self.caller, _reason(request))
+        values = cursor.read_query(bodies.REPAIR, request.query_params)
+        principal = policy.principal_of(self.caller, values.get("reason", ""))
         done = cancel.cancel_message(
             row.id,
             principal,
@@ -289,8 +288,10 @@ class MessageView(ApiView):
             condition=etags.precondition_of(request),
             unless_sent=True,
         )
-        shown = _with_deliveries(self.caller, done.message)
-        return etags.tagged(shown | {"cancelled_count": done.cancelled_count}, done.message.version)
+        context = _context(self.caller, done.message)
+        context["cancelled_count"] = lambda _: done.cancelled_count
+        shown = CancelledMessageSerializer(done.message, context=context)
+        return etags.tagged(shown.data, done.message.version)
 
 
 class MessageBodyView(ApiView):
@@ -331,23 +332,25 @@ class MessageBodyView(ApiView):
 
 
 def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:
-    """Represent a message with the deliveries that the caller may see."""
+    return MessageWithDeliveriesSerializer(row, context=_context(caller, row)).data
+
+
+def _context(caller: Caller, row: Message) -> dict[str, Callable[[Message], Any]]:
+    """Return what the caller may see of a message, for MessageWithDeliveriesSerializer."""
     own = policy.is_own(caller, row)
     deliveries = Delivery.objects.filter(message_id=row.id).prefetch_related("consumer")
     if not own:
         deliveries = deliveries.filter(Q(consumer__team_id=caller.tenant.team_id))
-    channel = row.channel.slug
-    shown = [
-        shapes.delivery(delivery, channel, delivery.consumer.client_id)
-        for delivery in deliveries.order_by("consumer_id")[:MAX_DELIVERIES]
-    ]
+    shown = deliveries.order_by("consumer_id")[:MAX_DELIVERIES]
+    for delivery in shown:
+        delivery.channel = row.channel  # without a query
     return {
-        **shapes.message(row, channel, clock.now()),
-        "headers": _headers(caller, row),
-        "idempotency_key": row.idempotency_key if own else "",
+        **MessageSerializer.context_for(row.channel.slug, clock.now()),
+        "headers": lambda row: _headers(caller, row),
+        "idempotency_key": lambda row: row.idempotency_key if own else "",
         # Other teams must not learn who else publishes.
-        "producer": row.producer.slug if row.producer and own else None,
-        "deliveries": shown,
+        "producer": lambda row: row.producer.slug if row.producer and own else None,
+        "deliveries": lambda _: shown,
     }
 
 
@@ -361,10 +364,3 @@ def _headers(caller: Caller, row: Message) -> dict[str, str] | None:
 
 def _note(caller: Caller, row: Message, part: str) -> None:
     viewing.note(caller.actor, f"message:{row}", part, team_id=caller.tenant.team_id)
-
-
-def _reason(request: Request) -> str:
-    reason = request.query_params.get("reason", "")
-    if len(reason) > 500 or "\x00" in reason:
-        raise pages.refuse("reason", "At most 500 characters, and no NUL.")
-    return reason

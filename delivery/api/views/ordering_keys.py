@@ -1,8 +1,8 @@
 """List the ordering keys of a consumer; pause or resume one, or skip its head."""
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -12,18 +12,16 @@ from channels_app.core import ids
 from channels_app.core.errors import NotFound
 from channels_app.database import clock
 from channels_app.models import Consumer
-from delivery.api import bodies, ordering_documents, pages, policy, shapes
+from delivery.api import bodies, documents, policy
 from delivery.core.ordering import key_number as key_number_of
 from delivery.core.principal import Principal
 from delivery.models import OrderingKey
 from delivery.ordering import keys
 from delivery.pump import wakeups
+from delivery.serializers.filters import OrderingKeyQuerySerializer
+from delivery.serializers.ordering_keys import OrderingKeySerializer
 
-STATES = {
-    "paused": Q(paused_at__isnull=False),
-    "blocked": Q(paused_at=None, blocked_at__isnull=False),
-    "open": Q(paused_at=None, blocked_at=None),
-}
+QUERY = OrderingKeyQuerySerializer()
 
 
 class OrderingKeysView(ApiView):
@@ -31,7 +29,7 @@ class OrderingKeysView(ApiView):
 
     scopes: ClassVar = {"GET": ("read",)}
 
-    @ordering_documents.list_ordering_keys
+    @documents.list_ordering_keys
     def get(self, request: Request, channel: str, client_id: str) -> Response:
         """List the consumer's ordering keys, the one with the oldest head first.
 
@@ -40,14 +38,12 @@ class OrderingKeysView(ApiView):
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
         rows = OrderingKey.objects.filter(consumer_id=consumer.id).order_by("head_at")
-        if "ordering_key" in page.filters:
-            rows = rows.filter(id=key_number_of(consumer.id, page.filters["ordering_key"]))
-        if "state" in page.filters:
-            rows = rows.filter(pages.choose(page, "state", STATES))
-        most = keys.most_per_second(consumer.id)
-        return Response(
-            {"items": [shapes.key_row(row, consumer, most) for row in rows[: page.limit]]}
-        )
+        wanted = page.read(QUERY)
+        if "ordering_key" in wanted:
+            rows = rows.filter(id=key_number_of(consumer.id, wanted["ordering_key"]))
+        if "state" in wanted:
+            rows = rows.filter(OrderingKey.STATES[wanted["state"]])
+        return Response({"items": _shown(rows[: page.limit], consumer)})
 
 
 class OrderingKeyView(ApiView):
@@ -55,11 +51,11 @@ class OrderingKeyView(ApiView):
 
     scopes: ClassVar = {"GET": ("read",)}
 
-    @ordering_documents.get_ordering_key
+    @documents.get_ordering_key
     def get(self, request: Request, channel: str, client_id: str, ordering_key_id: str) -> Response:
         """Return the ordering key: its head, since when, and how many deliveries wait behind it."""
         consumer = policy.consumer_of(self.caller, channel, client_id)
-        return Response(_representation(_key_row(consumer, ordering_key_id), consumer))
+        return Response(_shown([_key_row(consumer, ordering_key_id)], consumer)[0])
 
 
 class _HeldKey(ApiView):
@@ -78,13 +74,13 @@ class _HeldKey(ApiView):
         if _carry_out(key_row, principal, what, values):
             wakeups.notify_pumps([consumer.id])
         after = OrderingKey.objects.filter(id=key_row.id).first()
-        return Response(_representation(after or _empty(key_row), consumer))
+        return Response(_shown([after or _empty(key_row)], consumer)[0])
 
 
 class OrderingKeyPauseView(_HeldKey):
     """Pause one key."""
 
-    @ordering_documents.pause_ordering_key
+    @documents.pause_ordering_key
     def post(
         self, request: Request, channel: str, client_id: str, ordering_key_id: str
     ) -> Response:
@@ -95,7 +91,7 @@ class OrderingKeyPauseView(_HeldKey):
 class OrderingKeyResumeView(_HeldKey):
     """Resume one key."""
 
-    @ordering_documents.resume_ordering_key
+    @documents.resume_ordering_key
     def post(
         self, request: Request, channel: str, client_id: str, ordering_key_id: str
     ) -> Response:
@@ -106,7 +102,7 @@ class OrderingKeyResumeView(_HeldKey):
 class OrderingKeySkipView(_HeldKey):
     """Skip the head of one key."""
 
-    @ordering_documents.skip_ordering_key
+    @documents.skip_ordering_key
     def post(
         self, request: Request, channel: str, client_id: str, ordering_key_id: str
     ) -> Response:
@@ -118,8 +114,13 @@ class OrderingKeySkipView(_HeldKey):
         return self._change(request, channel, client_id, ordering_key_id, "skip")
 
 
-def _representation(key_row: OrderingKey, consumer: Consumer) -> dict[str, Any]:
-    return shapes.key_row(key_row, consumer, keys.most_per_second(consumer.id))
+def _shown(rows: Iterable[OrderingKey], consumer: Consumer) -> list[dict[str, Any]]:
+    serializer = OrderingKeySerializer.at_rate(keys.most_per_second(consumer.id))
+    shown = []
+    for row in rows:
+        row.consumer = consumer  # without a query
+        shown.append(serializer.to_representation(row))
+    return shown
 
 
 def _carry_out(

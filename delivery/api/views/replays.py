@@ -14,9 +14,18 @@ from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import clock
 from channels_app.models import Consumer
 from delivery import replay
-from delivery.api import bodies, documents, pages, policy, shapes
+from delivery.api import bodies, documents, policy
 from delivery.models import Replay
 from delivery.replay import ReplayFilter
+from delivery.serializers.filters import ReplayQuerySerializer
+from delivery.serializers.messages import MessageSerializer
+from delivery.serializers.replays import (
+    BackfillPreviewSerializer,
+    ReplayPreviewSerializer,
+    ReplaySerializer,
+)
+
+QUERY = ReplayQuerySerializer()
 
 
 class ReplaysView(ApiView):
@@ -28,11 +37,8 @@ class ReplaysView(ApiView):
     def get(self, request: Request) -> Response:
         """List replays and backfills, newest first."""
         page = cursor.read(request)
-        wanted = _visible(self.caller)
-        if "state" in page.filters:
-            known = {state.value: Q(state=state.value) for state in Replay.State}
-            wanted &= pages.choose(page, "state", known)
-        return Response(pages.answer(page, [Replay.objects.all()], wanted, shapes.replayed))
+        wanted = _visible(self.caller) & Q(**page.read(QUERY))
+        return Response(page.answer([Replay.objects.all()], ReplaySerializer.show, wanted))
 
     @documents.create_replay
     def post(self, request: Request) -> Response:
@@ -67,8 +73,7 @@ class BackfillView(ApiView):
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         values = bodies.read(request, bodies.BACKFILL)
-        form = {name: values.pop(name, None) for name in replay.BACKFILL_FIELDS}
-        wanted = replay.backfill(form, consumer, tenant=self.caller.tenant, now=clock.now())
+        wanted = replay.backfill(values, consumer, tenant=self.caller.tenant, now=clock.now())
         if consumer.state == Consumer.State.RETIRED:
             raise Conflict(
                 "consumer_retired", "The consumer is retired: the broker sends it nothing."
@@ -85,7 +90,7 @@ class ReplayView(ApiView):
     def get(self, request: Request, replay_id: str) -> Response:
         """Return the progress of a replay."""
         row = _replay_of(self.caller, replay_id)
-        return etags.fresh(request, shapes.replayed(row), row.version)
+        return etags.fresh(request, ReplaySerializer.show(row), row.version)
 
 
 class ReplayCancelView(ApiView):
@@ -104,7 +109,7 @@ class ReplayCancelView(ApiView):
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
         principal = policy.principal_of(self.caller, reason)
         after = replay.cancel(row.id, principal, now=clock.now())
-        return etags.tagged(shapes.replayed(after), after.version)
+        return etags.tagged(ReplaySerializer.show(after), after.version)
 
 
 def _answer(
@@ -121,28 +126,29 @@ def _answer(
         now=now,
         rate_per_second=values.get("rate_per_second"),
     )
-    shown = shapes.replayed(row)
+    shown = ReplaySerializer.show(row)
     return etags.tagged(shown, row.version, status=202, location=shown["url"])
 
 
 def _preview(wanted: ReplayFilter, consumers: list[Consumer]) -> dict[str, Any]:
     now = clock.now()
     count = replay.count(wanted, consumers, now)
-    names = {consumer.id: (consumer.channel.slug, consumer.client_id) for consumer in consumers}
-    sample = [
-        shapes.delivery(row, *names[row.consumer_id])
-        for row in replay.sample(wanted, consumers, now)
-    ]
-    if wanted.kind == "missing":
-        messages = replay.message_sample(wanted, consumers, now)
-        sample = [shapes.message(row, wanted.channel, now) for row in messages]
-    return {
+    preview = {
         "dry_run": True,
         "filter": wanted.to_json(),
         "matched_count": count.number,
         "exact": count.exact,
-        "sample": sample,
     }
+    if wanted.kind == "missing":
+        preview["sample"] = replay.message_sample(wanted, consumers, now)
+        context = MessageSerializer.context_for(wanted.channel, now)
+        return BackfillPreviewSerializer(preview, context=context).data
+    loaded = {consumer.id: consumer for consumer in consumers}
+    preview["sample"] = sample = replay.sample(wanted, consumers, now)
+    for row in sample:
+        row.consumer = loaded[row.consumer_id]
+        row.channel = row.consumer.channel
+    return ReplayPreviewSerializer.show(preview)
 
 
 def _granted(caller: Caller) -> list[str] | None:

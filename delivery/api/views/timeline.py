@@ -11,20 +11,21 @@ from rest_framework.response import Response
 from channels_app.api import cursor
 from channels_app.api.base import ApiView
 from channels_app.api.cursor import Page
-from channels_app.core import times
+from channels_app.core.errors import Invalid
 from channels_app.database import clock
 from channels_app.models import Message
-from delivery.api import documents, pages, policy, shapes
+from delivery.api import documents, policy
 from delivery.queue import timeline
 from delivery.queue.timeline import Load, Place
+from delivery.serializers.filters import HistogramQuerySerializer, TimelineQuerySerializer
+from delivery.serializers.messages import MessageSerializer, TimelineHistogramSerializer
 
 SCAN_ROWS = 500
 """Messages that one response scans, if the caller may not see all of them."""
 MAX_OWN = 5000
 """Messages that one response counts, if the caller may not see all of them."""
 FAR = timedelta(days=36_500)
-DEFAULT_WIDTH_S = 60
-MAX_WIDTH_S = 86_400
+TIMELINE, HISTOGRAM = TimelineQuerySerializer(), HistogramQuerySerializer()
 
 
 class TimelineView(ApiView):
@@ -42,14 +43,15 @@ class TimelineView(ApiView):
         view = policy.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
-        begin, end = _span(page, now)
+        begin, end = _span(page.read(TIMELINE), now)
         wanted = policy.messages_on(self.caller, view.id)
         after = Place(datetime.fromisoformat(page.place[0]), page.place[1]) if page.place else None
         keys = timeline.ahead([view.id], begin, end, SCAN_ROWS if wanted else page.limit + 1, after)
         shown, onward = _representation(keys, wanted, page.limit)
+        serializer = MessageSerializer(context=MessageSerializer.context_for(channel, now))
         return Response(
             {
-                "items": [shapes.message(row, channel, now) for row in shown],
+                "items": [serializer.to_representation(row) for row in shown],
                 "next": _cursor(page, onward),
             }
         )
@@ -69,32 +71,32 @@ class HistogramView(ApiView):
         """
         view = policy.channel_of(channel)
         page = cursor.read(request)
-        width_s = _width_s(page)
-        begin, end = _span(page, clock.now(), timedelta(seconds=60 * width_s))
+        values = page.read(HISTOGRAM)
+        width_s = values["width_s"]
+        begin, end = _span(values, clock.now(), timedelta(seconds=60 * width_s))
         if end - begin > timedelta(seconds=timeline.MAX_BUCKETS * width_s):
             least = math.ceil((end - begin) / timedelta(seconds=timeline.MAX_BUCKETS))
             detail = (
                 f"That would be more than {timeline.MAX_BUCKETS} buckets: choose a width_s of "
                 f"{least} or more, or a shorter span."
             )
-            raise pages.refuse("width_s", detail)
+            raise Invalid("invalid_parameter", detail, field="width_s")
         width = timedelta(seconds=width_s)
         if wanted := policy.messages_on(self.caller, view.id):
             found = _own_load(view.id, begin, end, width, wanted)
         else:
             found = timeline.load([view.id], begin, end, width)
         buckets = [
-            {"from": times.text(found.begins + place * found.width), "count": count}
+            {"from": found.begins + place * found.width, "count": count}
             for place, count in enumerate(found.counts)
         ]
-        return Response(
-            {
-                "width_s": width_s,
-                "buckets": buckets,
-                "count": sum(found.counts),
-                "complete": found.complete,
-            }
-        )
+        histogram = {
+            "width_s": width_s,
+            "buckets": buckets,
+            "count": sum(found.counts),
+            "complete": found.complete,
+        }
+        return Response(TimelineHistogramSerializer.show(histogram))
 
 
 def _own_load(channel_id: int, begin: datetime, end: datetime, width: timedelta, wanted: Q) -> Load:
@@ -107,17 +109,12 @@ def _own_load(channel_id: int, begin: datetime, end: datetime, width: timedelta,
     return timeline.count(instants, begin, end, width, complete=len(keys) < MAX_OWN)
 
 
-def _span(page: Page, now: datetime, length: timedelta = FAR) -> tuple[datetime, datetime]:
-    """Parse the time range, which never begins before now. Raises Invalid."""
-    begin = max(pages.instant_of(page, "from") or now, now)
-    return begin, pages.instant_of(page, "to") or begin + length
-
-
-def _width_s(page: Page) -> int:
-    text = page.filters.get("width_s", str(DEFAULT_WIDTH_S))
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_WIDTH_S):
-        raise pages.refuse("width_s", f"A whole number from 1 to {MAX_WIDTH_S} is needed.")
-    return int(text)
+def _span(
+    values: dict[str, Any], now: datetime, length: timedelta = FAR
+) -> tuple[datetime, datetime]:
+    """Return the time range, which never begins before now."""
+    begin = max(values.get("begins", now), now)
+    return begin, values.get("ends", begin + length)
 
 
 def _representation(keys: list[Place], wanted: Q, limit: int) -> tuple[list[Message], Place | None]:

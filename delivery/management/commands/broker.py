@@ -56,6 +56,7 @@ class Command(BaseCommand):
         self.stdout.write("Ctrl-C stops.")
         self.stdout.flush()
         transactions.limit_answer_time()  # also for the query whether the workers are alive
+        children.preload(web=role != "worker")
         Supervisor(wanted, grace_s=conf().grace_s).run()
 
     def _web(self, text: str) -> Child:

@@ -75,8 +75,8 @@ class Command(BaseCommand):
             # summary off.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
-            narrator.start()
-            supervisor.run()
+            children.preload(web=True)
+            supervisor.run(on_start=narrator.start)
             self._say(narrator.finish())
             if narrator.failed:
                 raise SystemExit(1)
@@ -87,11 +87,8 @@ class Command(BaseCommand):
 
 
 def _children(built: Stage) -> list[Child]:
-    receiver = Child(
-        name="receiver",
-        command=(
-            *children.ours("receiver", "--quiet"),
-            *("--bind", str(built.receiver), "--secrets-file", str(built.secrets_file)),
-        ),
+    receiver = children.ours(
+        *("receiver", "--quiet"),
+        *("--bind", str(built.receiver), "--secrets-file", str(built.secrets_file)),
     )
     return [children.web(built.web), children.worker(), receiver]

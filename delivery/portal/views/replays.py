@@ -1,24 +1,22 @@
 """Replay dead letters: show the number, ask for a reason, then show progress."""
 
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 
-from channels_app.core import ids, times
+from channels_app.core import ids
 from channels_app.core.errors import BrokerError
 from channels_app.database import clock
 from channels_app.models import Consumer
 from channels_app.portal.access import TeamRequest
 from channels_app.portal.forms import tried
 from delivery import replay
-from delivery.core.outcome import Outcome
 from delivery.models import Replay
 from delivery.portal import policy, presenters
 from delivery.portal.forms import ReplayForm
-from delivery.portal.pages import Wanted
+from delivery.portal.pages import DEAD_LETTERS
 from delivery.portal.policy import WebhookView
 from delivery.portal.views.webhook import tab
 from delivery.replay import ReplayFilter
@@ -73,7 +71,7 @@ class ReplayStartView(WebhookView):
             "sample": [
                 presenters.delivery(row) for row in replay.sample(wanted, [webhook], clock.now())
             ],
-            "wanted": Wanted.read(request.GET, state="dead"),
+            "wanted": DEAD_LETTERS.given(request.GET),
             "selected": len(wanted.ids),
             "query": request.GET.urlencode(),
         }
@@ -146,36 +144,20 @@ class ReplayCancelView(WebhookView):
 
 
 def _filter(request: TeamRequest, webhook: Consumer) -> ReplayFilter:
-    """Return the filter of the URL. Raises Invalid for an invalid delivery id."""
+    """Return the filter of the URL. Raises Invalid."""
     query: QueryDict = request.GET
-    form: dict[str, Any] = {
-        "channel": webhook.channel.slug,
-        "consumer": webhook.client_id,
-        "states": ["dead"],
-    }
     if selected := query.getlist("id"):
-        return replay.parse({**form, "ids": selected})
-    wanted = Wanted.read(query, state="dead")
-    begin = wanted.begin(clock.now())
-    form |= {
-        "outcomes": [Outcome(wanted.outcome).value] if wanted.outcome else None,
-        "status_codes": [int(wanted.status)] if wanted.status else None,
-        "event_types": [wanted.event_type] if wanted.event_type else None,
-        "from": times.text(begin) if begin else None,
-    }
-    return replay.parse(form)
+        wanted = replay.parse({"ids": selected})
+    else:
+        wanted = ReplayFilter.of(DEAD_LETTERS.read(DEAD_LETTERS.given(query)))
+    return wanted.within(webhook.channel.slug, webhook.client_id)
 
 
 def _shown(row: Replay) -> dict[str, Any]:
-    matched = max(row.matched_count, row.replayed_count)
     return {
         "id": _public(row),
         "row": row,
-        "matched": matched,
-        "filter": urlencode(
-            {name: value for name, value in replay.shown(row.filter).items() if name != "ids"},
-            doseq=True,
-        ),
+        "matched": row.total_count,
         "is_running": row.state == Replay.State.RUNNING,
     }
 

@@ -15,14 +15,16 @@ from channels_app.portal.access import TeamRequest, actor
 from channels_app.portal.forms import complaint, tried
 from channels_app.registry import api_keys, consumers, secrets
 from delivery.core import timing
+from delivery.core.lifecycle import SHOWN_STATES, DeliveryState
+from delivery.core.outcome import Outcome
 from delivery.models import Counter, Delivery, Notification
 from delivery.portal import charts, pages, policy, presenters
 from delivery.portal.forms import RotateForm, SwitchForm, WebhookForm, initial
-from delivery.portal.pages import Wanted
 from delivery.portal.policy import WebhookView
 from delivery.portal.presenters import code_for
 from delivery.pump import wakeups
 from delivery.queue import due_times
+from delivery.serializers.filters import SPANS, DeliveryFilter
 from delivery.transport import test_delivery
 
 PER_PAGE = 25
@@ -280,25 +282,24 @@ def _form_of(webhook: Consumer, *args: Any, **kwargs: Any) -> WebhookForm:
 
 
 def _listed(request: TeamRequest, webhook: Consumer, name: str) -> dict[str, Any]:
-    wanted = Wanted.read(request.GET, state="dead" if name == "dead" else "")
+    serializer = pages.DEAD_LETTERS if name == "dead" else pages.DELIVERIES
+    values, faults = serializer.usable(request.GET)
+    if name == "dead":
+        values["states"] = DeliveryState.DEAD.value
     found = pages.find(
         webhook.id,
-        wanted,
-        clock.now(),
+        DeliveryFilter.of(values),
         before=request.GET.get("before", ""),
         after=request.GET.get("after", ""),
     )
-    shown = wanted.query()
-    if name == "dead":
-        shown.pop("state")
     context = {
         "rows": [presenters.delivery(row) for row in found.rows],
         "found": found,
-        "wanted": wanted,
-        "query": shown,
-        "states": list(pages.STATES),
-        "outcomes": [(value, presenters.words(value)) for value in pages.OUTCOMES],
-        "spans": list(pages.SPANS),
+        "wanted": serializer.given(request.GET),
+        "faults": faults,
+        "states": [(shown, presenters.state(shown)) for shown in SHOWN_STATES],
+        "outcomes": [(outcome.value, outcome.words) for outcome in Outcome],
+        "spans": list(SPANS),
         "begun": "before" in request.GET or "after" in request.GET,
     }
     return tab(webhook, name, context)

@@ -30,10 +30,8 @@ class House:
     broker: Broker
     consumer: Receiver
     sessions: dict[str, StorageState]
-    open_house: Broker
-    """The same broker, with sign-up for everyone."""
     bare: Broker
-    """A broker without any messages."""
+    """A broker without any messages, which lets everyone sign up."""
 
 
 Walk = Callable[[House], Stops]
@@ -42,6 +40,7 @@ Walk = Callable[[House], Stops]
 def wear(page: Page, form: str) -> None:
     """Show the page in another view, without a reload."""
     viewport, scheme = FORMS[form]
+    page.wait_for_load_state()  # a click may have led to a page that has no root element yet
     page.set_viewport_size(viewport)  # type: ignore[arg-type]  # a dict has it all
     # Without animation: a screenshot must not show a half-finished transition.
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]  # light or dark

@@ -9,6 +9,7 @@ import time
 
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import base_of
 from tests.browser.person import OWNER, PASSWORD, STRANGER, Person
 from tests.browser.showcase import TEAM
 from tests.browser.tours import House, Stops
@@ -47,15 +48,14 @@ def entrance(house: House) -> Stops:
     page.get_by_role("button", name=re.compile("^Join")).click()
 
     stranger = house.open_window()
-    base = f"http://127.0.0.1:{house.open_house.port}"
-    stranger.base = base
+    stranger.base = base_of(house.bare)
     page = stranger.open("/accounts/login/")
     yield "login-sign-up-open", page
     page.get_by_role("link", name="Create an account").click()
     yield "sign-up-open", page
     _sign_up(page, "stranger", PASSWORD)
     yield "e-mail-sent", page
-    page.goto(link_in_mail(house.open_house, "stranger@example.com", "confirm-email"))
+    page.goto(link_in_mail(house.bare, "stranger@example.com", "confirm-email"))
     yield "e-mail-confirm", page
     yield "e-mail-confirm-useless", stranger.open("/accounts/confirm-email/nothing/")
 

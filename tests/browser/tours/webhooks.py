@@ -143,8 +143,8 @@ def deliveries(owner: Person) -> Stops:
     place = f"{PLACE}{CHANNEL}/{STEADY}/"
     yield "deliveries", owner.open(place)
     yield "deliveries-second-page", _older(owner.page)
-    yield "deliveries-none-match", owner.open(f"{place}?state=delivered&event_type=stock.low")
-    page = owner.open(f"{place}?state=dead&event_type=shipment.delayed&since=1h")
+    yield "deliveries-none-match", owner.open(f"{place}?state=Delivered&event_type=stock.low")
+    page = owner.open(f"{place}?state=Dead&event_type=shipment.delayed&since=1h")
     yield "deliveries-filtered", page
     rows = page.locator("table tbody tr a")
     found = [str(rows.nth(place).get_attribute("href")) for place in range(rows.count())]
@@ -153,10 +153,14 @@ def deliveries(owner: Person) -> Stops:
     page.get_by_text("Copy as curl").click()
     page.locator(".timeline summary").first.click()
     yield "delivery-open", page
-    for state in ("retrying", "delivered", "cancelled"):
+    for name, state in (
+        ("retrying", "Retry-Delivery"),
+        ("delivered", "Delivered"),
+        ("cancelled", "Cancelled"),
+    ):
         page = owner.open(f"{place}?state={state}")
         page.locator("table tbody tr a").first.click()
-        yield f"delivery-{state}", page
+        yield f"delivery-{name}", page
 
 
 def _older(page: Page) -> Page:

@@ -22,12 +22,17 @@ def consumer() -> Iterator[Receiver]:
 
 
 def installed(
-    folder: Path, url: str, consumer: Receiver, *, path: str = PATH, **settings: str
+    folder: Path, url: str, consumer: Receiver, *, key: str = "", path: str = PATH, **settings: str
 ) -> Iterator[Broker]:
-    """Run a broker with a channel and that consumer; at the end its counters must agree."""
+    """Run a broker with a channel and that consumer; at the end its counters must agree.
+
+    Without ``key`` the database is empty, and gets its tables and a key.
+    """
     broker = Broker(folder, url, **settings)
-    broker.manage("migrate", "--verbosity", "0")
-    broker.set_up()
+    if not key:
+        broker.manage("migrate", "--verbosity", "0")
+        key = broker.create_key()
+    broker.use(key)
     try:
         broker.start()
         broker.call("PUT", "/channels/orders", 201, json={})

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from importlib.machinery import SourceFileLoader
@@ -116,7 +117,12 @@ class Server:
         """Occupy all connections inside the block, after cutting the broker's."""
         first, *others = [self.connect() for _ in range(12)]
         _execute(first, "SET GLOBAL max_connections = 10")
-        _execute(first, f"KILL USER {BROKER}@'127.0.0.1'")
+        # A connection that is being opened has no user yet, so the first KILL misses it.
+        quiet = 0
+        while quiet < 3:
+            _execute(first, f"KILL USER {BROKER}@'127.0.0.1'")
+            time.sleep(0.1)
+            quiet = 0 if BROKER in _users(first) else quiet + 1
         try:
             yield
         finally:
@@ -126,8 +132,8 @@ class Server:
 
     def connections(self) -> int:
         """How many connections the broker holds."""
-        users = [row[0] for row in self.run("SELECT user FROM information_schema.processlist")]
-        return users.count(BROKER)
+        with closing(self.connect()) as connection:
+            return _users(connection).count(BROKER)
 
     def database(self, name: str) -> str:
         """Create a database; return its URL for the broker."""
@@ -150,6 +156,12 @@ def _execute(connection: Any, statement: str) -> Sequence[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return cursor.fetchall()  # type: ignore[no-any-return]  # MySQLdb has no types
+
+
+def _users(connection: Any) -> list[str]:
+    """The user of each connection that the server has."""
+    rows = _execute(connection, "SELECT user FROM information_schema.processlist")
+    return [str(row[0]) for row in rows]
 
 
 def _die_with_parent() -> None:

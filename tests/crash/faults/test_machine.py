@@ -13,8 +13,16 @@ from django.db import connection
 
 from tests.crash.faults.conftest import PATH, installed
 from tests.crash.faults.disk import Disk
-from tests.crash.faults.traffic import RECOVERY_S, Traffic, all_arrived, calm, processes, usual_cpu
-from tests.support.broker import ROOT, Broker, wait_until
+from tests.crash.faults.traffic import (
+    RECOVERY_S,
+    Traffic,
+    all_arrived,
+    calm,
+    check_same_processes,
+    processes,
+    usual_cpu,
+)
+from tests.support.broker import ROOT, Broker, database_with_key, wait_until
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = [
@@ -42,17 +50,16 @@ def installation(
     disk = Disk(tmp_path_factory.mktemp("disk"))
     names = tmp_path_factory.mktemp("names") / "names"
     names.write_text("")
+    settings = {
+        "PYTHONPATH": str(ROOT / "tests/crash/faults/resolver"),
+        "NAMES_THAT_LEAD_HERE": str(names),
+        "HOOKSTATION_BREAKER_FAILURES": "1000",
+        "HOOKSTATION_DISK_RESERVE_BYTES": str(RESERVE),
+    }
     try:
-        for broker in installed(
-            disk.folder,
-            f"sqlite:///{disk.folder}/broker.sqlite3",
-            consumer,
-            PYTHONPATH=str(ROOT / "tests/crash/faults/resolver"),
-            NAMES_THAT_LEAD_HERE=str(names),
-            HOOKSTATION_BREAKER_FAILURES="1000",
-            HOOKSTATION_DISK_RESERVE_BYTES=str(RESERVE),
-        ):
-            yield Installation(broker, consumer, disk, names)
+        with database_with_key(disk.folder) as (url, key):
+            for broker in installed(disk.folder, url, consumer, key=key, **settings):
+                yield Installation(broker, consumer, disk, names)
     finally:
         disk.close()
 
@@ -74,7 +81,7 @@ def test_a_full_disk_stops_only_acknowledgements(
     traffic.check()
     all_arrived(consumer, PATH, traffic, broker)
     assert len(traffic.acknowledged) == traffic.keys
-    assert processes(broker) == before
+    check_same_processes(broker, before)
 
 
 @pytest.mark.trap("a full disk")

@@ -13,13 +13,15 @@ import pytest
 import requests
 
 from tests.crash.counts import Counts
-from tests.support.broker import ANSWER_TIMEOUT_S, Broker, fresh_database, wait_until
+from tests.support.broker import ANSWER_TIMEOUT_S, Broker, database_with_key, wait_until
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.e2e
 CONSUMERS = 8
 """Consumers per channel, enough for both pumps to be assigned some."""
-BATCH = 40
+BATCH, KEYS = 10, 2
+PAUSE_S = 0.1
+"""Between two batches of a producer: with eight active consumers, pumps cannot keep up."""
 WAITING = 10 * BATCH
 """The most messages that wait for their fan-out. With more, a slow machine would be minutes behind,
 and each test would wait for the messages of earlier ones."""
@@ -44,13 +46,13 @@ class Hosts(NamedTuple):
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     folder = tmp_path_factory.mktemp("hosts")
-    with fresh_database(folder) as url, Receiver() as consumer:
+    with database_with_key(folder) as (url, key), Receiver() as consumer:
         brokers = []
         for name in ("one", "other"):
             (folder / name).mkdir()
             brokers.append(Broker(folder / name, url))
         one, other = brokers
-        one.set_up()
+        one.use(key)
         other.http.headers.update(one.http.headers)
         try:
             for broker in brokers:
@@ -78,13 +80,12 @@ def load(broker: Broker, channel: str) -> Iterator[list[int]]:
     stopped = threading.Event()
     headers = dict(broker.http.headers)
     url = f"{broker.base}/channels/{channel}/messages/batch"
-    batch = [{"body": "x", "ordering_key": f"key-{number % 4}"} for number in range(BATCH)]
+    batch = [{"body": "x", "ordering_key": f"key-{number % KEYS}"} for number in range(BATCH)]
 
     def produce() -> None:
         waiting = "SELECT COUNT(*) FROM channels_app_message WHERE state = 'accepted'"
-        while not stopped.is_set():
+        while not stopped.wait(PAUSE_S):
             if Counts(broker).number(waiting) > WAITING:
-                stopped.wait(0.05)
                 continue
             answer = requests.post(url, json=batch, headers=headers, timeout=ANSWER_TIMEOUT_S)
             accepted.append(answer.json()["accepted"])
@@ -204,7 +205,7 @@ def test_no_request_of_a_paused_ordering_key_begins(hosts: Hosts) -> None:
         for name in names:
             key_rows = f"/channels/keyed/consumers/{name}/ordering-keys"
             wait_until(partial(has_begun, hosts, name), PATIENCE_S, f"nothing went to {name}")
-            for number in range(4):
+            for number in range(KEYS):
                 pause(hosts, key_rows, f"key-{number}")
             paused[name] = datetime.now(UTC)
             flows(accepted, hosts.one, 2)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import requests
 
-from tests.support.broker import LEAST_PATIENCE_S, Broker, descendants, heard_ids, wait_until
+from tests.support.broker import LEAST_PATIENCE_S, Broker, descendants, heard_ids, title, wait_until
 from tests.support.receiver import Receiver
 
 CHANNEL = "/channels/orders/messages"
@@ -28,6 +28,8 @@ CPU_SHARE = 0.6
 """The share of a core that all processes together may use above the usual load. A loop without a
 pause uses a whole core."""
 USUAL_S = 2.0
+RESTARTING = ("pusher", "monitor")
+"""Processes of django-q2 that end with an error of the database; the cluster restarts them."""
 _LINE = re.compile(r"^\d{4}-\d\d-\d\d ", re.MULTILINE)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -174,36 +176,34 @@ def calm(broker: Broker, usual: float = 0.0) -> Iterator[None]:
     assert used <= (usual + CPU_SHARE) * seconds, told
 
 
-def processes(broker: Broker) -> set[int]:
-    """Living processes of the broker, without django-q2's pusher, which restarts after errors.
+def processes(broker: Broker) -> dict[int, str]:
+    """Titles of the broker's living processes by id, except those of RESTARTING.
 
-    A fork has its parent's title at first: the pusher can be told apart once it has its own.
+    A fork starts with its parent's title, so this waits until these have set their own.
     """
     assert broker.process is not None
     owner = broker.process.pid
 
-    found: dict[int, bytes] = {}
+    found: dict[int, str] = {}
 
-    def has_pusher() -> bool:
+    def has_restarting() -> bool:
         found.clear()
-        found.update({pid: name for pid in (owner, *descendants(owner)) if (name := _name(pid))})
-        return any(b"pusher" in name for name in found.values())
+        found.update({pid: text for pid in (owner, *descendants(owner)) if (text := title(pid))})
+        return all(any(one in text for text in found.values()) for one in RESTARTING)
 
-    wait_until(has_pusher, RECOVERY_S, "no pusher", broker.log)
-    return {pid for pid, name in found.items() if b"pusher" not in name}
+    wait_until(has_restarting, RECOVERY_S, "no pusher or no monitor", broker.log)
+    return {pid: text for pid, text in found.items() if not any(one in text for one in RESTARTING)}
+
+
+def check_same_processes(broker: Broker, before: dict[int, str]) -> None:
+    """Check that no process ended since ``before``. A failure shows their titles."""
+    now = processes(broker)
+    assert now.keys() == before.keys(), (before, now, broker.log()[-5000:])
 
 
 def open_files(broker: Broker) -> dict[int, int]:
     """How many file descriptors each process has open."""
     return {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in processes(broker)}
-
-
-def _name(pid: int) -> bytes:
-    """The command line of a process; empty when it has ended or is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def _lines(broker: Broker) -> int:

@@ -1,7 +1,6 @@
 """One broker for all tests of this folder, and a channel for each test."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hookstation_client import Hookstation
@@ -9,15 +8,17 @@ from hookstation_client import Hookstation
 from tests.support import streams
 from tests.support.broker import Broker, running
 
-SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_LONG_POLLS": "8"}
+SETTINGS = {
+    "HOOKSTATION_WEB_WORKERS": "1",
+    # Larger than a body may be in a stream.
+    "HOOKSTATION_MAX_BODY_BYTES": "5000000",
+}
 
 
 @pytest.fixture(scope="package")
-def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Broker]:
-    with (
-        django_db_blocker.unblock(),
-        running(tmp_path_factory.mktemp("client"), **SETTINGS, **streams.setting()) as started,
-    ):
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("client"), **SETTINGS, **streams.setting()) as started:
+        streams.wait_for_grpc(started)
         yield started
 
 

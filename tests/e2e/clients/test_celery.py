@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -23,11 +23,11 @@ from hookstation_client.celery.protocol import TaskMessage
 from hookstation_client.celery.worker import Worker
 
 from tests.support import ports
-from tests.support.broker import ROOT, running, wait_until
+from tests.support.broker import ROOT, Broker, wait_until
 from tests.support.examples import Program, task_receiver
 from tests.support.outage import Proxy
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 PATIENCE_S = 90
 EXAMPLES = ROOT / "clients/examples/celery"
 SOURCES = ROOT / "clients/python/src"
@@ -112,33 +112,29 @@ def _answers(client: "redis.Redis") -> bool:
 
 
 @contextmanager
-def _on_hookstation(folder: Path) -> Iterator[Shop]:
-    with running(folder) as broker:
-        key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
-        environment = {
-            "HOOKSTATION_URL": f"http://127.0.0.1:{broker.port}",
-            "HOOKSTATION_KEY": key,
-        }
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            command = [sys.executable, "-m", "hookstation_client.celery", "-A", "after"]
-            shop = Shop("after", command, environment)
-            yield shop
-            shop.app.close()
+def _on_hookstation(broker: Broker, key: str) -> Iterator[Shop]:
+    environment = {"HOOKSTATION_URL": f"http://127.0.0.1:{broker.port}", "HOOKSTATION_KEY": key}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        command = [sys.executable, "-m", "hookstation_client.celery", "-A", "after"]
+        shop = Shop("after", command, environment)
+        yield shop
+        shop.app.close()
 
 
 @pytest.fixture(scope="module", params=["celery", "hookstation"])
 def shop(
     request: pytest.FixtureRequest,
+    broker: Broker,
+    key: str,
     tmp_path_factory: pytest.TempPathFactory,
-    django_db_blocker: Any,
 ) -> Iterator[Shop]:
-    folder = tmp_path_factory.mktemp(request.param)
-    start = _on_celery if request.param == "celery" else _on_hookstation
-    with ExitStack() as stack:
-        stack.enter_context(django_db_blocker.unblock())
-        yield stack.enter_context(start(folder))
+    is_ours = request.param == "hookstation"
+    with (
+        _on_hookstation(broker, key) if is_ours else _on_celery(tmp_path_factory.mktemp("celery"))
+    ) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -215,17 +211,6 @@ def test_a_task_with_a_countdown_does_not_run_early(
         )
 
 
-def test_an_expired_task_does_not_run(shop: Shop, tmp_path: Path) -> None:
-    file, queue = tmp_path / "notes", f"idle-{shop.name}"
-    expired = datetime.now(UTC) + timedelta(seconds=1)
-    shop.note.apply_async([str(file), "late"], expires=expired, queue=queue)
-    shop.note.apply_async([str(file), "in time"], queue=queue)
-    wait_until(lambda: datetime.now(UTC) > expired, PATIENCE_S, "the clock stands")
-    with shop.worker(tmp_path, "-c", "1", "-Q", queue):
-        wait_until(lambda: "in time" in lines(file), PATIENCE_S, "it was not run")
-    assert lines(file) == ["in time"]
-
-
 def test_links_follow_a_success_and_a_failure(shop: Shop, working: Path, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     shop.add.apply_async((1, 2), link=shop.note.si(str(good), "linked"))
@@ -263,17 +248,6 @@ def test_a_chain_ends_with_a_failure(shop: Shop, working: Path) -> None:
 def test_beat_sends_due_tasks(shop: Shop, working: Path) -> None:
     ticks = working / "ticks"
     wait_until(lambda: len(lines(ticks)) >= 2, PATIENCE_S, "beat sent nothing")
-
-
-def test_urgent_tasks_are_run_first(shop: Shop, tmp_path: Path) -> None:
-    """The application uses Redis priorities: 0 is the most urgent."""
-    file, queue = tmp_path / "notes", f"urgent-{shop.name}"
-    for priority in (9, 3, 0, 6):
-        shop.note.apply_async([str(file), str(priority)], queue=queue, priority=priority)
-    with shop.worker(tmp_path, "-c", "1", "-Q", queue):
-        wait_until(lambda: len(lines(file)) == 4, PATIENCE_S, "they were not run")
-    # One receive in ten takes the oldest task, which is the least urgent one here.
-    assert [line for line in lines(file) if line != "9"] == ["0", "3", "6"]
 
 
 @pytest.mark.parametrize("framework", ["fastapi", "flask", "django"])
@@ -380,13 +354,24 @@ def test_a_worker_that_starts_before_its_broker_waits_for_it(
         app.close()
 
 
-def test_sigterm_finishes_running_tasks(shop: Shop, tmp_path: Path) -> None:
-    file, queue = tmp_path / "notes", f"ends-{shop.name}"
-    for number in range(2):
-        shop.slow.apply_async([str(file), number, 1.5], queue=queue)
-    process = shop.start_worker(tmp_path, "-c", "1", "-Q", queue)
-    wait_until(lambda: bool(lines(file)), PATIENCE_S, "nothing was begun")
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(PATIENCE_S) == 0
-    first = lines(file)[0].split()[1]
-    assert lines(file) == [f"begun {first}", f"done {first}"]
+def test_a_worker_skips_expired_tasks_runs_urgent_ones_first_and_ends_running_ones_at_sigterm(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """The application uses Redis priorities: 0 is the most urgent."""
+    file, queue = tmp_path / "notes", f"idle-{shop.name}"
+    expired = datetime.now(UTC) + timedelta(seconds=1)
+    shop.note.apply_async([str(file), "late"], expires=expired, queue=queue)
+    for priority in (9, 3, 0, 6):
+        shop.note.apply_async([str(file), str(priority)], queue=queue, priority=priority)
+    wait_until(lambda: datetime.now(UTC) > expired, PATIENCE_S, "the clock stands")
+    with shop.worker(tmp_path, "-c", "1", "-Q", queue) as process:
+        wait_until(lambda: len(lines(file)) == 4, PATIENCE_S, "they were not run")
+        # One receive in ten takes the oldest task, which is the least urgent one here.
+        assert [line for line in lines(file) if line != "9"] == ["0", "3", "6"]
+        for number in range(2):
+            shop.slow.apply_async([str(file), number, 1.5], queue=queue)
+        wait_until(lambda: len(lines(file)) == 5, PATIENCE_S, "nothing was begun")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    first = lines(file)[4].split()[1]
+    assert lines(file)[4:] == [f"begun {first}", f"done {first}"]

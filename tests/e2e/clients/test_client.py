@@ -17,7 +17,7 @@ from hookstation_client import (
     Unauthorized,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 
 def test_message_is_received_as_it_was_published(hooks: Hookstation, channel: str) -> None:

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -14,11 +13,10 @@ from hookstation_client import Delivery, Hookstation
 from tests.support import postgresql
 from tests.support.broker import ROOT, Broker, empty_database
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 PATIENCE_S = 90
 EXAMPLE = ROOT / "clients/examples/django"
 SETUP = "import django; django.setup()\n"
-KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n"
 ROOMS, ORDERS = 3, 400
 
 
@@ -67,24 +65,39 @@ class Project:
         return int(self.run(f"{code}\nprint(O.objects.count())"))
 
 
-@pytest.fixture(scope="module", params=["broker's kind", "postgresql"])
-def project(
-    broker: Broker,
-    key: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    django_db_blocker: Any,
-    request: pytest.FixtureRequest,
+on_postgresql_too = pytest.mark.parametrize(
+    "project", ["own_project", "on_postgresql"], indirect=True
+)
+"""For tests of what the database does: locks, and transactions that are rolled back or killed."""
+
+
+@pytest.fixture(scope="module")
+def own_project(
+    broker: Broker, key: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Project]:
-    """The project on the broker's kind of database, and on PostgreSQL."""
-    is_own = request.param != "postgresql"
-    if not is_own and connection.vendor == "mysql":
+    """The project on the broker's kind of database."""
+    with empty_database(tmp_path_factory.mktemp("shop")) as database:
+        yield migrated(Project(broker, key, database))
+
+
+@pytest.fixture(scope="module")
+def on_postgresql(broker: Broker, key: str) -> Iterator[Project]:
+    """The project on PostgreSQL."""
+    if connection.vendor == "mysql":
         pytest.skip("PostgreSQL is tried once, in the run on SQLite")
-    folder = tmp_path_factory.mktemp("shop")
-    databases = empty_database(folder) if is_own else postgresql.server()
-    with django_db_blocker.unblock(), databases as database:
-        project = Project(broker, key, database)
-        project.manage("migrate", "--verbosity", "0")
-        yield project
+    with postgresql.server() as database:
+        yield migrated(Project(broker, key, database))
+
+
+def migrated(project: Project) -> Project:
+    project.manage("migrate", "--verbosity", "0")
+    return project
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> Project:
+    found: Project = request.getfixturevalue(getattr(request, "param", "own_project"))
+    return found
 
 
 @pytest.fixture
@@ -105,39 +118,29 @@ def received(hooks: Hookstation, channel: str, consumer: str, wait: float = 0) -
     return found
 
 
-def placing(module: str, code: str = "") -> str:
-    """Code that books a room and runs more code in the same transaction."""
-    return (
-        "from django.db import transaction\n"
-        f"from shop.{module} import place_order\n"
-        "with transaction.atomic():\n"
-        "    place_order('blue', 1)\n"
-        f"    {code or 'pass'}\n"
-    )
-
-
-def test_committed_messages_are_published(
+@pytest.mark.mysql
+@on_postgresql_too
+def test_messages_of_committed_transactions_alone_are_published(
     project: Project, hooks: Hookstation, orders: str
 ) -> None:
     """The process that committed the row publishes it in the background."""
-    process = "from hookstation_client.django.models import OutboxMessage\nimport time\n"
-    until_empty = "while OutboxMessage.objects.exists(): time.sleep(0.05)\n"
-    project.run(process + placing("after") + until_empty)
+    project.run(
+        "import time\n"
+        "from django.db import transaction\n"
+        "from hookstation_client.django.models import OutboxMessage\n"
+        "from shop.after import place_order\n"
+        "try:\n"
+        "    with transaction.atomic(): place_order('blue', 1); raise ValueError\n"
+        "except ValueError: pass\n"
+        "assert not OutboxMessage.objects.exists()\n"
+        "place_order('red', 2)\n"
+        "while OutboxMessage.objects.exists(): time.sleep(0.05)\n"
+    )
 
     (message,) = received(hooks, "bookings", orders, wait=20)
 
-    assert message.json()["room"] == "blue"
-    assert (message.event_type, message.ordering_key) == ("order.created", "blue")
-
-
-def test_rolled_back_messages_are_not_published(
-    project: Project, hooks: Hookstation, orders: str
-) -> None:
-    project.run(placing("after", "raise ValueError"), expect=1)
-
-    assert project.waiting() == 0
-    assert project.manage("relay_outbox", "--once") == "0 messages published.\n"
-    assert received(hooks, "bookings", orders) == []
+    assert (message.json()["room"], message.json()["number"]) == ("red", 2)
+    assert (message.event_type, message.ordering_key) == ("order.created", "red")
 
 
 @pytest.mark.parametrize(("module", "published"), [("before", 0), ("after", 1)])
@@ -145,18 +148,24 @@ def test_a_kill_after_the_commit_loses_nothing(
     project: Project, hooks: Hookstation, orders: str, module: str, published: int
 ) -> None:
     """With the outbox the message is kept; without it the message is lost."""
-    killing = "transaction.on_commit(lambda: exec(KILLED))"
-    code = f"KILLED = {KILLED!r}\n" + placing(module).replace(
-        "    place_order", f"    {killing}\n    place_order"
+    project.run(
+        "import os, signal\n"
+        "from django.db import transaction\n"
+        f"from shop.{module} import place_order\n"
+        "with transaction.atomic():\n"
+        "    transaction.on_commit(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "    place_order('blue', 1)\n",
+        expect=-signal.SIGKILL,
+        RELAY_ON_COMMIT="false",
     )
-    project.run(code, expect=-signal.SIGKILL, RELAY_ON_COMMIT="false")
 
-    assert project.waiting() == published
     assert project.manage("relay_outbox", "--once") == f"{published} messages published.\n"
     assert len(received(hooks, "bookings", orders)) == published
     assert project.waiting() == 0
 
 
+@pytest.mark.mysql
+@on_postgresql_too
 def test_a_killed_relay_loses_nothing_and_keeps_the_order(
     project: Project, hooks: Hookstation, orders: str
 ) -> None:

@@ -11,22 +11,13 @@ from typing import Any
 
 import pytest
 import requests
-from pytest_django import DjangoDbBlocker
 
-from tests.support.broker import Broker, running
+from tests.support.broker import Broker
 
 pytestmark = pytest.mark.e2e
 
 PACKAGE = "hookstation_generated"
 GENERATE_S = 300
-
-
-@pytest.fixture(scope="module")
-def broker(
-    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
-) -> Iterator[Broker]:
-    with django_db_blocker.unblock(), running(tmp_path_factory.mktemp("broker")) as broker:
-        yield broker
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.support import toolchains
 from tests.support.broker import Broker
 from tests.support.toolchains import JAVA
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 TESTS = "dev.hookstation.client.BrokerTests"
 
@@ -21,7 +21,7 @@ TESTS = "dev.hookstation.client.BrokerTests"
 def java() -> list[str]:
     """The command that runs the client's tests."""
     toolchains.need_or_skip("java", "javac")
-    return ["java", "-cp", str(toolchains.build_java() / "classes"), TESTS]
+    return [*toolchains.JVM, "-cp", str(toolchains.build_java() / "classes"), TESTS]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support import ports, toolchains
 from tests.support.broker import wait_until
 from tests.support.toolchains import JAVA
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 120.0
 PROGRAM = Path(__file__).parent / "java/JettyShop.java"
@@ -23,7 +23,7 @@ def test_servlet_answers_the_broker(hooks: Hookstation, channel: str, tmp_path: 
     jars = toolchains.spark_jars("jakarta.servlet-api", "spark-core", "slf4j-api", "log4j")
     path = ":".join([str(tmp_path), str(toolchains.build_java() / "classes"), *map(str, jars)])
     servlet = sorted((JAVA / "src/main/java/dev/hookstation/client/servlet").glob("*.java"))
-    java = ["java", "-cp", path]
+    java = [*toolchains.JVM, "-cp", path]
     sources = [*map(str, servlet), str(PROGRAM)]
     toolchains.run(["javac", "-cp", path, "-d", str(tmp_path), *sources], tmp_path)
     port = ports.claim()

@@ -9,11 +9,11 @@ import pytest
 from hookstation_client import Hookstation
 
 from tests.e2e.clients import test_java
-from tests.support import streams, toolchains
+from tests.support import toolchains
 from tests.support.broker import Broker
 from tests.support.toolchains import JAVA
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 TESTS = "dev.hookstation.client.StreamTests"
 
@@ -36,12 +36,11 @@ def path() -> str:
 @pytest.fixture(scope="module")
 def java(path: str) -> list[str]:
     """The command that runs the client's tests."""
-    return ["java", "-cp", path, test_java.TESTS]
+    return [*toolchains.JVM, "-cp", path, test_java.TESTS]
 
 
 @pytest.fixture
 def environment(broker: Broker, key: str) -> dict[str, str]:
-    streams.wait_for_grpc(broker)
     return {
         "HOOKSTATION_URL": f"http://127.0.0.1:{broker.port}",
         "HOOKSTATION_KEY": key,
@@ -50,7 +49,7 @@ def environment(broker: Broker, key: str) -> dict[str, str]:
 
 
 def test_streams_and_rest_complete_each_other(path: str, environment: dict[str, str]) -> None:
-    said = toolchains.run(["java", "-cp", path, TESTS], JAVA, environment)
+    said = toolchains.run([*toolchains.JVM, "-cp", path, TESTS], JAVA, environment)
 
     assert "FAIL" not in said
     assert said.count("PASS") >= 8
@@ -60,7 +59,8 @@ def test_without_the_artifact_a_worker_uses_rest(
     environment: dict[str, str], hooks: Hookstation, channel: str
 ) -> None:
     toolchains.need_or_skip("java", "javac")
-    alone = ["java", "-cp", str(toolchains.build_java() / "classes"), test_java.TESTS, channel]
+    classes = str(toolchains.build_java() / "classes")
+    alone = [*toolchains.JVM, "-cp", classes, test_java.TESTS, channel]
     hooks.register(channel, "packing")
     sent = hooks.publish(channel, b"x")
     process: Any = subprocess.Popen(

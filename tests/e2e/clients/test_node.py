@@ -3,10 +3,10 @@
 import pytest
 from hookstation_client import Hookstation
 
-from tests.support import node, streams
+from tests.support import node
 from tests.support.broker import Broker
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 STREAMED = ["stream.test.mjs", "worker.test.mjs"]
 FILES = sorted(path.name for path in (node.SOURCE / "test/broker").glob("*.test.mjs"))
@@ -23,7 +23,6 @@ def test_client_passes_its_tests_with_a_broker(hooks: Hookstation, name: str) ->
 def test_client_passes_its_tests_over_streams(
     broker: Broker, hooks: Hookstation, name: str
 ) -> None:
-    streams.wait_for_grpc(broker)
     environment = {
         "HOOKSTATION_URL": hooks.url,
         "HOOKSTATION_KEY": hooks.key,

@@ -21,10 +21,10 @@ from hookstation_client import (
 
 from tests.e2e.clients import test_working as working
 from tests.e2e.clients.test_working import PATIENCE_S, run_until, states
-from tests.support import ports, streams
+from tests.support import ports
 from tests.support.broker import Broker, wait_until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 # The same tests: a worker over a stream does what a worker over REST does.
 test_worker_acknowledges_retries_and_rejects = working.test_worker_acknowledges_retries_and_rejects
@@ -33,13 +33,11 @@ test_worker_extends_leases = working.test_worker_extends_leases_and_runs_several
 test_asyncio_worker_runs_tasks = working.test_asyncio_worker_runs_tasks
 test_stopped_worker = working.test_a_stopped_worker_finishes_running_handlers
 test_no_message_after_a_signal = working.test_no_message_is_received_after_a_signal
-test_message_of_a_killed_worker = working.test_message_of_a_killed_worker_is_received_again
 
 
 @pytest.fixture
 def hooks(broker: Broker, key: str) -> Iterator[Hookstation]:
     """A client with the address of the broker's gRPC server."""
-    streams.wait_for_grpc(broker)
     url = f"grpc://{broker.environment['HOOKSTATION_GRPC_ADDRESS']}"
     with Hookstation(f"http://127.0.0.1:{broker.port}", key=key, timeout=60, grpc=url) as client:
         yield client

@@ -11,7 +11,7 @@ from hookstation_client import Hookstation, sign
 from tests.support.broker import wait_until
 from tests.support.examples import COMPILED, PATIENCE_S, WebShop
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 
 def signed(secret: str, id: str, body: bytes, channel: str) -> tuple[bytes, dict[str, str]]:

@@ -28,7 +28,7 @@ from hookstation_client import (
 from tests.support.broker import ROOT, Broker, wait_until
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 PATIENCE_S = 120.0
 
 

@@ -1,7 +1,6 @@
 """One broker with gRPC for all tests of this folder, and a channel for each test."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -19,12 +18,9 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="package")
-def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Broker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("grpc")
-    with (
-        django_db_blocker.unblock(),
-        running(folder, **SETTINGS, **streams.setting()) as started,
-    ):
+    with running(folder, **SETTINGS, **streams.setting()) as started:
         streams.wait_for_grpc(started)
         yield started
 

@@ -12,7 +12,7 @@ from delivery.grpc.hookstation_pb2 import PublishBatch, PublishRequest
 from tests.support.broker import Broker
 from tests.support.streams import Client, code_of, problem_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 
 
 def message(broker: Broker, id_: str) -> dict[str, Any]:

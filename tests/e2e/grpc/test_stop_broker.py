@@ -18,47 +18,39 @@ from tests.support.broker import Broker, running, wait_until
 from tests.support.certificates import certificate
 from tests.support.streams import PATIENCE_S, Client, key_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that the test may stop."""
-    with running(tmp_path, HOOKSTATION_WEB_WORKERS="1", **streams.setting()) as started:
-        streams.wait_for_grpc(started)
-        started.call("PUT", "/channels/c", 201, json={})
-        started.call("PUT", "/channels/c/consumers/all", 201, json={"mode": "pull"})
-        yield started
-
-
-def test_a_stop_settles_what_workers_hold_and_keeps_the_rest(own: Broker) -> None:
-    counts = Counts(own)
-    items = [{"body": str(number)} for number in range(10)]
-    own.call("POST", "/channels/c/messages/batch", 207, json=items)
-    with Client.of(own) as client, client.receive("c", credits=3, lease_s=3600) as stream:
-        held = stream.messages(3)
-        assert own.process is not None
-        os.kill(own.process.pid, signal.SIGTERM)
-        assert stream.next().stopping
-        # The handlers end, and the worker says so on the same stream.
-        for one in held:
-            assert not stream.settle(Settlement.ACK, one.lease).failed
-        stream.close()
-        with pytest.raises(StopIteration):
-            stream.next()
-        assert own.process.wait(PATIENCE_S) == 0
+def test_a_stop_settles_what_workers_hold_and_does_not_wait_for_others(tmp_path: Path) -> None:
+    with running(tmp_path, HOOKSTATION_WEB_WORKERS="1", **streams.setting()) as broker:
+        streams.wait_for_grpc(broker)
+        for channel in ("c", "idle"):
+            broker.call("PUT", f"/channels/{channel}", 201, json={})
+            broker.call("PUT", f"/channels/{channel}/consumers/all", 201, json={"mode": "pull"})
+        counts = Counts(broker)
+        items = [{"body": str(number)} for number in range(10)]
+        broker.call("POST", "/channels/c/messages/batch", 207, json=items)
+        with (
+            Client.of(broker) as client,
+            client.receive("c", credits=3, lease_s=3600) as stream,
+            client.receive("idle", credits=3) as staying,
+        ):
+            staying.settle(Settlement.ACK)  # without leases: the stream is open now
+            held = stream.messages(3)
+            assert broker.process is not None
+            os.kill(broker.process.pid, signal.SIGTERM)
+            assert staying.next().stopping
+            assert stream.next().stopping
+            # The handlers end, and the worker says so on the same stream.
+            for one in held:
+                assert not stream.settle(Settlement.ACK, one.lease).failed
+            stream.close()
+            with pytest.raises(StopIteration):
+                stream.next()
+            assert broker.process.wait(15) == 0
     rows = dict(counts.read("SELECT state, COUNT(*) FROM delivery_delivery GROUP BY state"))
     assert rows.get("delivered") == 3
     assert "in_flight" not in rows
-
-
-def test_a_stop_does_not_wait_for_streams_that_stay(own: Broker) -> None:
-    with Client.of(own) as client, client.receive("c", credits=3) as stream:
-        stream.settle(Settlement.ACK)  # without leases: the stream is open now
-        assert own.process is not None
-        os.kill(own.process.pid, signal.SIGTERM)
-        assert stream.next().stopping
-        assert own.process.wait(15) == 0
 
 
 @contextmanager

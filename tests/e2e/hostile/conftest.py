@@ -1,12 +1,10 @@
 """One web server for all hostile requests, and checks of what each of them left behind."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from pytest_django import DjangoDbBlocker
 
 from tests.support.wire import HEADERS_MS, Reply, Web, serving
 
@@ -15,19 +13,12 @@ SECRET = b"4711-nobody-shall-read-this"
 _numbers = count(1)
 
 
-@pytest.fixture(scope="session")
-def web(
-    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
-) -> Iterator[Web]:
+@pytest.fixture(scope="package")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The server, started by the first test that needs it."""
-    folder = tmp_path_factory.mktemp("web")
-    with ExitStack() as stack:
-        with django_db_blocker.unblock():
-            patience = {"GRANIAN_HTTP1_HEADER_READ_TIMEOUT": f"{HEADERS_MS}"}
-            started = stack.enter_context(serving(folder, **patience))
+    patience = {"GRANIAN_HTTP1_HEADER_READ_TIMEOUT": f"{HEADERS_MS}"}
+    with serving(tmp_path_factory.mktemp("web"), **patience) as started:
         yield started
-        with django_db_blocker.unblock():
-            stack.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tests.support.properties import examples
 from tests.support.wire import Web
 
 pytestmark = pytest.mark.e2e
-EXAMPLES = examples(few=2, many=6)
+EXAMPLES = examples(few=2, many=4)
 """Requests per operation, half of them valid."""
 NOBODY_LISTENS = "http://127.0.0.1:9/hook"
 

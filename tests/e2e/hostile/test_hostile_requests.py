@@ -159,6 +159,7 @@ def test_malformed_header_lines_are_refused(door: Door, line: bytes) -> None:
         b"Hookstation-Deliver-At: 0001-01-01T00:00:00+23:59",
         b"Hookstation-Expires-At: 9999-12-31T23:59:59-23:59",
         b"Hookstation-Header-X-A: a\tb",
+        b"Hookstation-Header-X-A: \xc3\xa9",
         b"Hookstation-Header-X-A: " + b"a" * 4097,
         b"Hookstation-Header-: a",
         b"Hookstation-Header-" + b"x" * 101 + b": a",

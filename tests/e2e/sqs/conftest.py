@@ -16,11 +16,9 @@ from tests.support.door import REGION, Door
 
 
 @pytest.fixture(scope="package")
-def door(
-    tmp_path_factory: pytest.TempPathFactory, django_db_setup: None, django_db_blocker: Any
-) -> Iterator[Door]:
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     """One broker for all tests of the folder."""
-    with django_db_blocker.unblock(), running(tmp_path_factory.mktemp("sqs")) as broker:
+    with running(tmp_path_factory.mktemp("sqs")) as broker:
         yield Door.of(broker)
 
 

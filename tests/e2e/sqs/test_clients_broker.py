@@ -18,7 +18,7 @@ from tests.support.broker import wait_until
 from tests.support.door import Door
 from tests.support.examples import ORDERS, Program, sqs_environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 DONE_S = 120
 LAST = 12
 SIGTERM_STATUS = {"aws-sdk-java": 128 + 15}

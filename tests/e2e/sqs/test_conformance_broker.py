@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 from tests.e2e.sqs.conftest import client
 from tests.support.door import Door
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 WAIT_S = 20
 """Seconds that a long poll may wait for an expected message."""
 PREFIX = "AWS.SimpleQueueService."

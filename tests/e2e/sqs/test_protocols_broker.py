@@ -20,7 +20,7 @@ from tests.e2e.sqs.conftest import client
 from tests.support.broker import ANSWER_TIMEOUT_S, wait_until
 from tests.support.door import REGION, Door
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+pytestmark = pytest.mark.e2e
 XML = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 FORM = "application/x-www-form-urlencoded; charset=utf-8"
 JSON = "application/x-amz-json-1.0"

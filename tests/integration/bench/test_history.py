@@ -28,22 +28,9 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
     return History(URL, longest=60)
 
 
-def test_counters_add_up_to_the_rows(history: History) -> None:
+def test_counters_counts_and_time_ordered_keys_agree_with_the_rows(history: History) -> None:
     history.finish(50, no_progress)
     history.wait(40, no_progress)
-    history.fail(20, no_progress)
-
-    assert Counter.totals() == recounted()
-    assert counters.gap() == 0
-    totals = Counter.totals()
-    assert (totals["delivered"], totals["dead"], totals["queued"]) == (50, 50, 60)
-    assert Message.objects.count() == MessageBody.objects.count() == 110
-    assert Attempt.objects.count() == 120
-
-
-def test_keys_are_time_ordered_and_carry_the_instant(history: History) -> None:
-    history.finish(50, no_progress)
-    history.wait(10, no_progress)
 
     for model in (Message, Delivery):
         rows = model.objects.order_by("id").values_list("id", "accepted_at")
@@ -53,15 +40,16 @@ def test_keys_are_time_ordered_and_carry_the_instant(history: History) -> None:
             unix_ms = round(accepted_at.timestamp() * 1000)
             assert 0 <= ids.created_ms(number) - unix_ms <= 2
             assert ids.from_public("dlv", ids.to_public("dlv", number)) == number
-    newest = Message.objects.latest("id")
-    assert ids.created_ms(newest.id) < history.created_ms
+    assert ids.created_ms(Message.objects.latest("id").id) < history.created_ms
 
+    history.fail(20, no_progress)
 
-def test_every_message_has_the_deliveries_and_attempts_that_it_says(history: History) -> None:
-    history.finish(20, no_progress)
-    history.wait(10, no_progress)
-    history.fail(10, no_progress)
-
+    assert Counter.totals() == recounted()
+    assert counters.gap() == 0
+    totals = Counter.totals()
+    assert (totals["delivered"], totals["dead"], totals["queued"]) == (50, 50, 60)
+    assert Message.objects.count() == MessageBody.objects.count() == 110
+    assert Attempt.objects.count() == 120
     counted = Message.objects.annotate(found=Count("deliveries"))
     assert not counted.exclude(found=F("consumer_count")).exists()
     tried = Delivery.objects.annotate(found=Count("attempts"))
@@ -97,8 +85,11 @@ def test_it_grows_and_is_found_again(history: History) -> None:
     assert steps[-1] == (60, 60)
 
 
-def test_the_pumps_statements_find_their_work_in_it(history: History) -> None:
-    history.wait(700, no_progress)
+def test_the_pumps_statements_find_their_work_in_it(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "BATCH", 10)
+    history.wait(70, no_progress)
     found = statements.measure_pump(no_progress, samples=1)
 
     assert found["claim_ms"] > 0

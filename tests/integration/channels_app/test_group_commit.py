@@ -3,16 +3,16 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 
-from channels_app.database import raw, transactions
+from channels_app.database import raw
 from channels_app.database.transactions import GroupCommit, LeaderLost
-
-PATIENCE_S = 120.0
+from tests.integration.channels_app.calls import PATIENCE_S, Call, until
 
 
 class Storage:
@@ -36,32 +36,6 @@ class Storage:
         return [f"stored {order}" for order in orders]
 
 
-class Call:
-    """A caller in its own thread."""
-
-    def __init__(self, group: GroupCommit[Any, Any], order: Any, size: int = 1) -> None:
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(group, order, size), daemon=True)
-        self._thread.start()
-
-    def _run(self, group: GroupCommit[Any, Any], order: Any, size: int) -> None:
-        try:
-            self.result = group.run(order, size)
-        except BaseException as error:
-            self.error = error
-
-    def outcome(self) -> Any:
-        """Return the caller's result, or the exception that it raised."""
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive(), "somebody waits for ever"
-        return self.error or self.result
-
-    @property
-    def thread(self) -> threading.Thread:
-        return self._thread
-
-
 @pytest.fixture
 def storage() -> Storage:
     return Storage()
@@ -71,22 +45,15 @@ def make(storage: Storage, max_orders: int = 100, **options: Any) -> GroupCommit
     return GroupCommit(storage.work, max_orders=max_orders, **({"max_size": 1000} | options))
 
 
-def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def queue(
     group: GroupCommit[Any, Any], storage: Storage, orders: Sequence[Any], size: int = 1
 ) -> list[Call]:
     """Start a leader, held at its work, and a waiting caller for each of the other orders."""
     storage.open.clear()
-    calls = [Call(group, orders[0], size)]
+    calls = [Call(partial(group.run, orders[0], size))]
     until(lambda: bool(storage.groups))
     for number, order in enumerate(orders[1:], start=1):
-        calls.append(Call(group, order, size))
+        calls.append(Call(partial(group.run, order, size)))
         until(lambda: len(group._waiting) == number)  # noqa: B023 (called at once)
     return calls
 
@@ -165,7 +132,7 @@ def test_waiting_for_a_stuck_commit_is_bounded(storage: Storage) -> None:
     first, *behind = queue(group, storage, "abc")
     errors = [call.outcome() for call in behind]
 
-    assert all(transactions.is_away(error) for error in errors), errors
+    assert all(raw.dialect.is_away(error) for error in errors), errors
     assert storage.groups == [["a"]]
     storage.open.set()
     assert first.outcome() == "stored a"
@@ -209,12 +176,8 @@ def test_results_are_never_mixed_up() -> None:
             if result != (order if order % 7 == 0 else order * 2):
                 wrong.append((order, result))
 
-    threads = [threading.Thread(target=call, args=(n * 1000,), daemon=True) for n in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S * 3)
-        assert not thread.is_alive()
+    for one in [Call(partial(call, n * 1000)) for n in range(12)]:
+        assert one.outcome() is None
 
     assert not wrong
     assert max(seen) > 1

@@ -1,15 +1,16 @@
 """A producer's rate limit: exact under concurrency, and separate for each producer."""
 
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
 
 from channels_app.database import clock
 from channels_app.ingest import limits
 from channels_app.models import ProducerRate
 from tests.support.factories import ProducerFactory
+from tests.support.threads import in_thread
+
+pytestmark = pytest.mark.django_db
 
 
 class Watch:
@@ -33,7 +34,6 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return watch
 
 
-@pytest.mark.django_db
 def test_throttle_allows_the_burst_then_the_rate(watch: Watch) -> None:
     producer = ProducerFactory.create(rate_per_second=2, rate_burst=3)
     assert [limits.take_from_rate(producer) for _ in range(3)] == [None] * 3
@@ -47,7 +47,6 @@ def test_throttle_allows_the_burst_then_the_rate(watch: Watch) -> None:
     assert [limits.take_from_rate(producer) is None for _ in range(4)] == [True, True, True, False]
 
 
-@pytest.mark.django_db
 def test_a_refused_publish_uses_no_quota(watch: Watch) -> None:
     producer = ProducerFactory.create(rate_per_second=1, rate_burst=1)
     limits.take_from_rate(producer)
@@ -56,7 +55,6 @@ def test_a_refused_publish_uses_no_quota(watch: Watch) -> None:
     assert ProducerRate.objects.get().arrival_at == before
 
 
-@pytest.mark.django_db
 def test_a_batch_counts_each_message_and_may_pass_a_full_bucket_once(watch: Watch) -> None:
     producer = ProducerFactory.create(rate_per_second=10, rate_burst=5)
     assert limits.take_from_rate(producer, 3) is None
@@ -66,7 +64,6 @@ def test_a_batch_counts_each_message_and_may_pass_a_full_bucket_once(watch: Watc
     assert limits.take_from_rate(producer) == pytest.approx(9.6, abs=0.01)
 
 
-@pytest.mark.django_db
 def test_without_a_limit_nothing_is_written(watch: Watch) -> None:
     assert limits.take_from_rate(None) is None
     assert limits.take_from_rate(ProducerFactory.create()) is None
@@ -74,7 +71,6 @@ def test_without_a_limit_nothing_is_written(watch: Watch) -> None:
     assert not ProducerRate.objects.exists()
 
 
-@pytest.mark.django_db
 def test_producers_do_not_share_their_rates(watch: Watch) -> None:
     first = ProducerFactory.create(rate_per_second=1, rate_burst=1)
     second = ProducerFactory.create(rate_per_second=1, rate_burst=1)
@@ -91,11 +87,7 @@ def test_many_at_once_get_exactly_the_burst(watch: Watch) -> None:
     def ask() -> None:
         for _ in range(5):
             passed.append(limits.take_from_rate(producer) is None)
-        connection.close()
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in [in_thread(ask) for _ in range(8)]:
         thread.join()
     assert (len(passed), sum(passed)) == (40, 7)

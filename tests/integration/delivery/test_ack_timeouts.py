@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from channels_app.core import settings
 from channels_app.database import clock
 from channels_app.models import Consumer
+from channels_app.serializers.acks import Ack
 from delivery.acks import timeouts
 from delivery.core import acks
 from delivery.models import Attempt, Delivery
@@ -21,46 +21,52 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ADAPTIVE = {"mode": "callback", "timeout_ms": "adaptive", "on_timeout": "proceed"}
 
 
+def read_ack(value: Any) -> Any:
+    return Ack().take(value)
+
+
 def bounds(low: int = 10, high: int = 60_000) -> acks.Bounds:
     return acks.Bounds(low, high)
 
 
 def past(consumer: Consumer, count: int, took_ms: int, reason: str = "acknowledged") -> None:
     """Create deliveries that were answered after 40 ms and acknowledged ``took_ms`` later."""
-    now = clock.now()
-    for row in make_deliveries(consumer, count):
-        started = now - timedelta(minutes=1)
-        AttemptFactory.create(delivery=row, number=1, started_at=started, total_ms=40)
-        Delivery.objects.filter(id=row.id).update(
-            state="delivered",
-            reason=reason,
-            due_at=None,
-            attempt_count=1,
-            finished_at=started + timedelta(milliseconds=40 + took_ms),
-        )
+    started = clock.now() - timedelta(minutes=1)
+    rows = make_deliveries(
+        consumer,
+        count,
+        state="delivered",
+        reason=reason,
+        attempt_count=1,
+        finished_at=started + timedelta(milliseconds=40 + took_ms),
+    )
+    Attempt.objects.bulk_create(
+        [AttemptFactory.build(delivery=row, started_at=started, total_ms=40) for row in rows]
+    )
 
 
 def test_the_setting_has_bounds() -> None:
-    read: Any = settings.ack(ADAPTIVE)
-    assert acks.bounds_of(read) == (100, 60_000)
-    assert settings.ack(read) == read
-    mode = acks.mode_of(read)
+    stored = read_ack(ADAPTIVE)
+    assert acks.bounds_of(stored) == (100, 60_000)
+    assert read_ack(stored) == stored
+    mode = acks.mode_of(stored)
     assert mode is not None
     assert mode.wait_s == 60, "nothing is known yet"
-    assert acks.mode_of(read, 250.0) == acks.Mode("callback", 0.25, "proceed")
-    assert acks.bounds_of(settings.ack({"mode": "callback"})) is None
+    assert acks.mode_of(stored, 250.0) == acks.Mode("callback", 0.25, "proceed")
+    assert acks.bounds_of(read_ack({"mode": "callback"})) is None
     for wrong in (
         ADAPTIVE | {"timeout_min_ms": 500, "timeout_max_ms": 400},
         ADAPTIVE | {"timeout_ms": "soon"},
         ADAPTIVE | {"timeout_ms": 500, "timeout_min_ms": 400},
     ):
         with pytest.raises(ValueError, match=r"timeout|number"):
-            settings.ack(wrong)
+            read_ack(wrong)
 
 
 @pytest.mark.seed("S3-30")
-def test_acknowledgement_timeout_adapts_to_recent_delays() -> None:
-    consumer = make_consumer(make_channel(), "http://127.0.0.1:9/", ack=settings.ack(ADAPTIVE))
+def test_acknowledgement_timeout_adapts_to_recent_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "RECENT", 60)
+    consumer = make_consumer(make_channel(), "http://127.0.0.1:9/", ack=read_ack(ADAPTIVE))
     assert timeouts.measured_wait_ms(consumer.id, bounds()) == 60_000
     past(consumer, 25, 200)
     assert timeouts.measured_wait_ms(consumer.id, bounds()) == pytest.approx(300)
@@ -79,7 +85,7 @@ def test_acknowledgement_timeout_adapts_to_recent_delays() -> None:
 @pytest.mark.seed("S3-30")
 def test_the_pump_waits_for_the_adapted_timeout(receiver: Receiver) -> None:
     channel = make_channel()
-    consumer = make_consumer(channel, receiver.url("/ok"), ack=settings.ack(ADAPTIVE))
+    consumer = make_consumer(channel, receiver.url("/ok"), ack=read_ack(ADAPTIVE))
     past(consumer, 25, 200)
     waiting = Delivery.objects.filter(state="awaiting_ack")
     with pumping.pumping() as pump:

@@ -97,21 +97,24 @@ def test_measured_latency_ends_with_the_acknowledgement(receiver: Receiver) -> N
 
 @pytest.mark.seed("S3-05")
 @pytest.mark.parametrize(
-    ("on_timeout", "state", "reason"),
-    [("proceed", "delivered", "ack_timeout"), ("dead", "dead", "ack_timeout")],
+    ("on_timeout", "times", "state", "reason"),
+    [
+        ("proceed", 1, "delivered", "ack_timeout"),
+        ("dead", 1, "dead", "ack_timeout"),
+        ("retry", 3, "dead", "exhausted"),
+    ],
 )
 def test_a_missing_acknowledgement_follows_the_policy(
-    receiver: Receiver, on_timeout: str, state: str, reason: str
+    receiver: Receiver, on_timeout: str, times: int, state: str, reason: str
 ) -> None:
-    consumer = make_consumer(
-        make_channel(), receiver.url("/ok"), ordering=True, ack=short(on_timeout)
-    )
+    ack = short(on_timeout)
+    consumer = make_consumer(make_channel(), receiver.url("/ok"), ordering=True, ack=ack)
     with pumping.pumping() as pump:
         say(consumer, "A1 A2")
         pump_until(pump, all_finished)
-    assert heard_by(receiver) == ["A1", "A2"]
+    assert heard_by(receiver) == ["A1"] * times + ["A2"] * times
     assert list(Delivery.objects.values_list("state", "reason")) == [(state, reason)] * 2
-    first, second = receiver.requests()
+    first, second, *_ = receiver.requests()
     assert second.at - first.at >= 0.04, "clocks are corrected by milliseconds"
     assert say_it(first) == "late"
     check()
@@ -133,37 +136,33 @@ def test_an_unacknowledged_delivery_is_sent_again(receiver: Receiver) -> None:
     check()
 
 
-def test_an_unacknowledged_delivery_becomes_dead(receiver: Receiver) -> None:
-    make_consumer(channel := make_channel(), receiver.url("/ok"), ack=short("retry"))
-    with pumping.pumping() as pump:
-        publish(channel, b"x")
-        pump_until(pump, all_finished)
-    row = Delivery.objects.get()
-    assert (row.state, row.reason, row.failure_count) == ("dead", "exhausted", 3)
-    assert len(receiver.requests()) == 3
-    check()
-
-
-def test_a_reported_failure_is_retried(receiver: Receiver) -> None:
-    make_consumer(channel := make_channel(), receiver.url("/ok"), ack=LONG)
+@pytest.mark.seed("S4-26")
+def test_a_consumer_reports_progress_failure_and_success(receiver: Receiver) -> None:
+    make_consumer(channel := make_channel(), receiver.url("/accepted"), ack=LONG)
+    receiver.script("/accepted", [Reply(202)] * 2)
     with pumping.pumping() as pump:
         publish(channel, b"x")
         pump_until(pump, are("awaiting_ack"))
-        assert say_it(receiver.requests()[0], "failed") == "on_time"
+        (request,) = receiver.requests()
+        ends = []
+        for _ in range(2):
+            assert say_it(request, "working") == "on_time"
+            ends.append(Delivery.objects.get().due_at)
+        assert ends == sorted(ends, key=lambda end: end or clock.now())
+        assert ends[0] != ends[1]
+        assert say_it(request, "failed") == "on_time"
         pump_until(pump, lambda: len(receiver.requests()) == 2 and are("awaiting_ack")())
-        assert say_it(receiver.requests()[1]) == "on_time"
+        assert say_it(receiver.requests()[1], "ok") == "on_time"
     row = Delivery.objects.get()
-    assert (row.state, row.failure_count, row.attempt_count) == ("delivered", 1, 2)
+    assert (row.state, row.reason) == ("delivered", "acknowledged")
+    assert (row.failure_count, row.attempt_count) == (1, 2)
     check()
 
 
 @pytest.mark.seed("S3-27", "S3-31")
 def test_time_alone_paces_a_key(receiver: Receiver) -> None:
     consumer = make_consumer(
-        make_channel(),
-        receiver.url("/ok"),
-        ordering=True,
-        ack={"mode": "timer", "delay_ms": 100},
+        make_channel(), receiver.url("/ok"), ordering=True, ack={"mode": "timer", "delay_ms": 100}
     )
     with pumping.pumping() as pump:
         say(consumer, "A1 A2 A3 B1")
@@ -206,38 +205,37 @@ def answered(row: ClaimedDelivery, now: datetime) -> None:
 
 
 @pytest.mark.seed("S3-38")
-def test_an_acknowledgement_before_the_response_is_kept(consumer: Consumer, now: datetime) -> None:
-    row = taken(consumer, now)
-    word = callbacks.acknowledge(row.id, ok=True, now=now)
-    assert (word.result, PendingAck.objects.count()) == ("early", 1)
-    assert not take(consumer, now)
-    twice = callbacks.acknowledge(row.id, ok=False, now=now)
-    assert twice.result == "double"
-    answered(row, now)
-    done = Delivery.objects.get(id=row.id)
-    assert (done.state, done.reason, done.due_at) == ("delivered", "acknowledged", None)
-    assert not PendingAck.objects.exists()
-    assert [one.event_type for one in take(consumer, now)] == ["A2"]
-    check()
-
-
-def test_an_acknowledgement_before_a_broken_response_counts(
-    consumer: Consumer, now: datetime
+@pytest.mark.parametrize(
+    ("ok", "is_answered", "state", "reason", "failures"),
+    [
+        (True, True, "delivered", "acknowledged", 0),
+        (True, False, "delivered", "acknowledged", 1),
+        (False, True, "queued", "retry", 1),
+    ],
+)
+def test_an_acknowledgement_before_the_end_of_the_attempt_decides(
+    consumer: Consumer,
+    now: datetime,
+    ok: bool,
+    is_answered: bool,
+    state: str,
+    reason: str,
+    failures: int,
 ) -> None:
     row = taken(consumer, now)
-    callbacks.acknowledge(row.id, ok=True, now=now)
-    end([row], "retry", now)
-    assert Delivery.objects.get(id=row.id).state == "delivered"
-    assert [one.event_type for one in take(consumer, now)] == ["A2"]
-    check()
-
-
-def test_a_failure_reported_before_the_response_wins(consumer: Consumer, now: datetime) -> None:
-    row = taken(consumer, now)
-    callbacks.acknowledge(row.id, ok=False, now=now)
-    answered(row, now)
-    again = Delivery.objects.get(id=row.id)
-    assert (again.state, again.reason, again.failure_count) == ("queued", "retry", 1)
+    assert callbacks.acknowledge(row.id, ok=ok, now=now).result == "early"
+    assert PendingAck.objects.count() == 1
+    assert not take(consumer, now)
+    assert callbacks.acknowledge(row.id, ok=not ok, now=now).result == "double"
+    if is_answered:
+        answered(row, now)
+    else:
+        end([row], "retry", now)
+    done = Delivery.objects.get(id=row.id)
+    assert (done.state, done.reason, done.failure_count) == (state, reason, failures)
+    assert (done.due_at is None) == ok
+    assert not PendingAck.objects.exists()
+    assert [one.event_type for one in take(consumer, now)] == (["A2"] if ok else [])
     check()
 
 
@@ -361,28 +359,6 @@ def test_a_progress_report_extends_the_acknowledgement_timeout(
     assert (done.state, done.attempt_count, done.failure_count) == ("delivered", 1, 0)
     assert callbacks.extend_wait(row.id, now=last).result == "double"
     assert [one.event_type for one in take(consumer, last)] == ["A2"]
-    check()
-
-
-@pytest.mark.seed("S4-26")
-def test_the_acknowledgement_timeout_is_extended_over_http(receiver: Receiver) -> None:
-    make_consumer(channel := make_channel(), receiver.url("/accepted"), ack=LONG)
-    receiver.script("/accepted", [Reply(202)])
-    with pumping.pumping() as pump:
-        publish(channel, b"x")
-        pump_until(pump, are("awaiting_ack"))
-        (request,) = receiver.requests()
-        ends = []
-        for _ in range(2):
-            assert say_it(request, "working") == "on_time"
-            ends.append(Delivery.objects.get().due_at)
-        assert ends == sorted(ends, key=lambda end: end or clock.now())
-        assert ends[0] != ends[1]
-        assert say_it(request, "ok") == "on_time"
-        pump_until(pump, all_finished)
-    row = Delivery.objects.get()
-    assert (row.state, row.reason, row.attempt_count) == ("delivered", "acknowledged", 1)
-    assert len(receiver.requests()) == 1
     check()
 
 

@@ -1,6 +1,5 @@
 """Cancel and reschedule: only queued deliveries, with correct counters and an audit entry."""
 
-from collections import Counter as Tally
 from datetime import timedelta
 from typing import Any
 
@@ -120,13 +119,6 @@ def test_cancelling_a_message_cancels_only_queued_deliveries() -> None:
     done = take_back(message)
 
     assert done.cancelled_count == 2
-    rows_of = Delivery.objects.filter(message=message)
-    assert Tally(rows_of.values_list("state", flat=True)) == {
-        "cancelled": 2,
-        "in_flight": 1,
-        "delivered": 1,
-        "dead": 1,
-    }
     assert done.message.state == "dispatched"
     assert {name: reload(row).state for name, row in rows.items()} == {
         "first": "cancelled",
@@ -145,6 +137,7 @@ def test_cancelling_twice_is_idempotent_and_audited_once() -> None:
     assert take_back(row.message).cancelled_count == 1
     again = take_back(row.message)
 
+    assert Consumer.objects.get().version == row.consumer.version
     assert (again.cancelled_count, again.message.version) == (0, 2)
     assert AuditEntry.objects.count() == 1
 
@@ -220,18 +213,8 @@ def test_leased_deliveries_of_a_retired_consumer_end() -> None:
         assert (reload(row).state, reload(row).reason) == ("cancelled", "retired")
     assert (reload(held).state, reload(others).state) == ("in_flight", "in_flight")
     attempt = Attempt.objects.get()
-    assert (attempt.delivery_id, attempt.number, attempt.outcome) == (
-        lapsed.id,
-        1,
-        "lease_expired",
-    )
+    assert (attempt.delivery_id, attempt.number, attempt.outcome) == (lapsed.id, 1, "lease_expired")
     assert_counters_are_true()
-
-
-def test_without_retired_consumers_the_sweep_does_nothing() -> None:
-    DeliveryFactory.create()
-
-    assert cancel.cancel_retired(clock.now(), 0, 10) == 0
 
 
 # -- reschedule --------------------------------------------------------------------------------
@@ -336,12 +319,3 @@ def test_a_move_stays_within_its_limits() -> None:
     take_back(message)
     with pytest.raises(Conflict, match="cancelled"):
         move(message, priority=1)
-
-
-def test_consumers_stay_as_they_are() -> None:
-    row = DeliveryFactory.create()
-    version = Consumer.objects.get().version
-
-    take_back(row.message)
-
-    assert Consumer.objects.get().version == version

@@ -1,7 +1,7 @@
 """Claims: in index order, under a lease, fenced, and without ineligible deliveries."""
 
-import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from django.db import DatabaseError, connection
@@ -18,11 +18,12 @@ from delivery.core.lifecycle import (
 from delivery.core.outcome import Outcome
 from delivery.core.recipients import LEVELS
 from delivery.models import Attempt, Counter, Delivery
-from delivery.queue import claim, fanout, release, settle
+from delivery.queue import claim, fanout, settle
 from delivery.queue.claim import ClaimRequest
 from delivery.queue.settle import Result
 from tests.support import pumping
 from tests.support.pumping import make_channel, make_consumer, publish
+from tests.support.threads import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
@@ -72,9 +73,7 @@ def test_a_claim_leases_the_row_and_counts_the_attempt(consumer: Consumer) -> No
 
 
 @pytest.mark.trap("a lease shorter than the timeout")
-def test_an_expired_lease_is_reclaimed_and_the_late_result_is_refused(
-    consumer: Consumer,
-) -> None:
+def test_an_expired_lease_is_reclaimed_and_the_late_result_is_refused(consumer: Consumer) -> None:
     queue(consumer, 1)
     (late,) = take(consumer).rows
     later = clock.now() + timedelta(seconds=31)
@@ -91,9 +90,7 @@ def test_an_expired_lease_is_reclaimed_and_the_late_result_is_refused(
     assert Counter.totals() == pumping.recounted()
 
 
-def test_an_outdated_result_changes_nothing_and_does_not_block_others(
-    consumer: Consumer,
-) -> None:
+def test_an_outdated_result_changes_nothing_and_does_not_block_others(consumer: Consumer) -> None:
     queue(consumer, 3)
     late, first, second = take(consumer).rows
     Delivery.objects.filter(id=late.id).update(due_at=clock.now() - timedelta(seconds=1))
@@ -132,15 +129,6 @@ def test_a_delivery_that_keeps_killing_its_worker_becomes_dead(consumer: Consume
     assert Counter.totals() == pumping.recounted()
 
 
-def test_deliveries_of_a_dead_owner_are_released_at_once(consumer: Consumer) -> None:
-    queue(consumer, 5)
-    take(consumer, limit=3, owner=7)
-    take(consumer, owner=8)
-    assert release.release_owner(7, now=clock.now(), slot=0) == 3
-    assert len(take(consumer, owner=9).rows) == 3
-    assert Counter.totals() == pumping.recounted()
-
-
 @pytest.mark.trap("dequeued before it is recorded")
 def test_a_failed_transaction_changes_neither_rows_nor_counters(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
@@ -161,46 +149,32 @@ def test_a_delivery_id_collision_is_replaced(
 ) -> None:
     publish(consumer.channel, b"1", b"2")
     fanout.fan_out(1, slot=0)
-    taken = Delivery.objects.get().id
-    made = iter([taken])
-    monkeypatch.setattr(fanout, "new_id", _Colliding(made))
+    made = iter([Delivery.objects.get().id])  # exists already; then new ones
+
+    class Colliding:
+        reseed = new_id.reseed
+
+        def __call__(self) -> int:
+            return next(made, 0) or new_id()
+
+    monkeypatch.setattr(fanout, "new_id", Colliding())
     fanout.fan_out(10, slot=0)
     assert Delivery.objects.count() == 2
-
-
-class _Colliding:
-    """Generates the ``first`` keys, which exist already, then new ones."""
-
-    def __init__(self, first: object) -> None:
-        self._first = iter(first)  # type: ignore[call-overload]  # what has a first one
-
-    def __call__(self) -> int:
-        return next(self._first, 0) or new_id()
-
-    def reseed(self) -> None:
-        new_id.reseed()
 
 
 @pytest.mark.trap("two workers claim the same row")
 @pytest.mark.mariadb
 def test_two_claimers_share_without_waiting(consumer: Consumer) -> None:
     queue(consumer, 200)
-    barrier = threading.Barrier(2)
     shares: list[list[int]] = []
 
     def worker(owner: int) -> None:
         mine: list[int] = []
-        barrier.wait()
         while rows := take(consumer, limit=20, owner=owner).rows:
             mine += [row.id for row in rows]
         shares.append(mine)
-        connection.close()
 
-    threads = [threading.Thread(target=worker, args=(number,)) for number in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(partial(worker, 1), partial(worker, 2))
     assert not set(shares[0]) & set(shares[1])
     assert len(shares[0]) + len(shares[1]) <= 200
     assert Delivery.objects.filter(attempt_count__gt=1).count() == 0

@@ -226,14 +226,14 @@ def test_a_dead_letter_with_a_changed_body_is_not_published(dead: Channel) -> No
     assert not DeadLetter.objects.exists()
 
 
-@pytest.mark.parametrize("hops", [4, 5])
-def test_a_message_passes_five_dead_letter_channels(dead: Channel, hops: int) -> None:
+def test_a_message_passes_five_dead_letter_channels(dead: Channel) -> None:
     consumer = waiting(dead_letter_channel=dead, max_attempts=1)
-    bring(consumer, b"x", headers={"Hookstation-Dead-Letter-Hops": str(hops)})
-    reject(consumer)
+    for hops in ("4", "5"):
+        bring(consumer, b"x", headers={"Hookstation-Dead-Letter-Hops": hops})
+        reject(consumer)
     forward()
-    expected = ["5"] if hops == 4 else []
-    assert [headers["Hookstation-Dead-Letter-Hops"] for _, headers in published(dead)] == expected
+    assert [headers["Hookstation-Dead-Letter-Hops"] for _, headers in published(dead)] == ["5"]
+    assert not DeadLetter.objects.exists()
 
 
 def test_a_push_consumer_gets_the_origin_of_a_dead_letter(

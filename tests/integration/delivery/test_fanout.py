@@ -127,9 +127,7 @@ def test_fan_out_claims_only_within_the_allowance() -> None:
     assert Message.objects.filter(state="dispatched", consumer_count=2).count() == 2
 
 
-def test_message_without_wakeup_is_found_by_polling(
-    consumer: Consumer,
-) -> None:
+def test_message_without_wakeup_is_found_by_polling(consumer: Consumer) -> None:
     ids = publish(consumer.channel, *[b"x"] * 5)
     made = fanout.fan_out(10, 0, claimer(), notified=ids[3:])
     assert [row.message_id for row in made.claimed] == ids
@@ -175,7 +173,7 @@ def test_messages_of_a_wakeup_are_fanned_out_in_one_round_trip(
     publish(consumer.channel, b"1")
     fanout.fan_out(10, 0)
     notified = publish(consumer.channel, b"2")
-    with django_assert_num_queries(3):  # BEGIN counts as a query; COMMIT is sent with the last one
+    with django_assert_num_queries(2):  # BEGIN and COMMIT are sent with them
         made = fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads)
     assert [row[0] for row in made.payload_rows] == notified
     assert len(made.claimed) == 1
@@ -246,9 +244,7 @@ def test_deliveries_claimed_in_fan_out_survive_a_killed_pump(
     assert set(Delivery.objects.values_list("state", "failure_count")) == {("delivered", 0)}
 
 
-def test_new_messages_do_not_overtake_waiting_higher_priorities(
-    receiver: Receiver,
-) -> None:
+def test_new_messages_do_not_overtake_waiting_higher_priorities(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/slow?ms=100"), max_in_flight=1)
     publish(channel, *[b"high"] * 3, priority=9)
@@ -281,15 +277,14 @@ def test_new_messages_of_an_idle_consumer_are_claimed_once(
     assert Counter.totals() == pumping.recounted()
 
 
-@pytest.mark.slow("two pumps send hundreds of messages")
 def test_two_pumps_get_their_share_and_no_delivery_is_taken_twice(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: dict[int, list[int]] = {}
+    taken: dict[int, set[int]] = {}
     keep_claimed = Pump._keep_claimed
 
     def spy(pump: Pump, rows: list[ClaimedDelivery], *more: Any) -> Any:
-        taken.setdefault(pump.held.generation, []).extend(row.id for row in rows)
+        taken.setdefault(pump.held.generation, set()).update(row.id for row in rows)
         return keep_claimed(pump, rows, *more)
 
     monkeypatch.setattr(Pump, "_keep_claimed", spy)
@@ -297,11 +292,11 @@ def test_two_pumps_get_their_share_and_no_delivery_is_taken_twice(
     with pumping.pumping() as one, pumping.pumping() as other:
         consumers = [make_consumer(channel, receiver.url("/0"))]
         # The pump of a consumer follows from its id: add consumers until both pumps have one.
-        while len(consumers) < 8 or not (one.assignment.queues and other.assignment.queues):
+        while len(consumers) < 4 or not (one.assignment.queues and other.assignment.queues):
             consumers.append(make_consumer(channel, receiver.url(f"/{len(consumers)}")))
             for pump in (one, other):
                 pump.assignment.refresh()
-        publish(channel, *[b"x"] * 40)
+        publish(channel, *[b"x"] * 10)
         for _ in range(400):
             if all_finished():
                 break
@@ -311,9 +306,9 @@ def test_two_pumps_get_their_share_and_no_delivery_is_taken_twice(
                 pump.round()
     shares = {key: len(rows) for key, rows in taken.items()}
     assert shares == {
-        pump.held.generation: 40 * len(pump.assignment.queues) for pump in (one, other)
+        pump.held.generation: 10 * len(pump.assignment.queues) for pump in (one, other)
     }
-    assert sum(shares.values()) == 40 * len(consumers) == len(receiver.requests())
-    assert len({row for rows in taken.values() for row in rows}) == 40 * len(consumers)
+    assert sum(shares.values()) == 10 * len(consumers) == len(receiver.requests())
+    assert len(set().union(*taken.values())) == 10 * len(consumers)
     assert set(Delivery.objects.values_list("state", "attempt_count")) == {("delivered", 1)}
     assert Counter.totals() == pumping.recounted()

@@ -80,16 +80,6 @@ def test_retention_deletes_only_old_finished_messages() -> None:
     assert counters.gap() == 0
 
 
-def test_a_channels_own_retention_applies() -> None:
-    channel = make_channel(retention_days=3)
-    make_consumer(channel, NOWHERE)
-    publish(channel, b"x")
-    fanout.fan_out(100, slot=0)
-    age(Delivery.objects.get(), 4)
-    assert sum(retention.prune(clock.now(), slot=0)) == 2
-    assert not Message.objects.exists()
-
-
 @pytest.mark.trap("a clean-up that never finishes")
 def test_retention_scans_each_old_message_once() -> None:
     """A dead letter's message is deleted with it; until then no run reads the message again."""
@@ -173,31 +163,25 @@ def test_the_sweep_fans_out_messages_that_no_pump_handled() -> None:
     assert Delivery.objects.filter(state="queued").count() == 3
 
 
-def test_fanning_out_twice_makes_no_second_delivery() -> None:
-    channel = make_channel()
-    make_consumer(channel, NOWHERE)
-    publish(channel, b"x")
-    assert fanout.fan_out(10, slot=0).message_count == 1
-    assert fanout.fan_out(10, slot=0).message_count == 0
-    assert Delivery.objects.count() == 1
-
-
 def test_deliveries_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "QUIET_S", 0.0)
     consumer = make_consumer(make_channel(), NOWHERE)
-    publish(consumer.channel, *[b"x"] * 3)
+    publish(consumer.channel, *[b"x"] * 5)
     fanout.fan_out(10, slot=0)
     held = registration.acquire("gone", "pump", 1)
     assert held is not None
-    want = ClaimRequest(consumer.id, 10, 30_000, held.generation)
-    claim.claim([want], now=clock.now(), slot=0)
+    for owner, limit in ((held.generation, 3), (held.generation + 1, 10)):
+        want = ClaimRequest(consumer.id, limit, 30_000, owner)
+        claim.claim([want], now=clock.now(), slot=0)
     assert sweeps.orphans() == 0  # its pump still sends heartbeats
     PumpSlot.objects.update(
         heartbeat_at=clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1)
     )
     assert sweeps.orphans() == 3
-    assert set(Delivery.objects.values_list("state", "reason")) == {("queued", "interrupted")}
+    rows = Delivery.objects.values_list("state", "reason").order_by("state")
+    assert list(rows) == [("in_flight", "claimed")] * 2 + [("queued", "interrupted")] * 3
     assert Attempt.objects.filter(outcome="interrupted").count() == 3
+    assert_counters_are_true()
     assert not PumpSlot.objects.exists()
 
 
@@ -289,10 +273,7 @@ def test_a_running_sweep_is_not_started_by_another_process(monkeypatch: pytest.M
     """Its clock is moved forward for as long as it runs."""
     monkeypatch.setattr(sweeps, "SLICE_S", 0.0)
     endless = sweeps.Sweep("long", 0.2, lambda: itertools.repeat(1))
-    mine, rival = (
-        sweeps.SweepScheduler([endless]),
-        sweeps.SweepScheduler([endless]),
-    )
+    mine, rival = (sweeps.SweepScheduler([endless]), sweeps.SweepScheduler([endless]))
     mine.turn()
     assert mine.turn() == 1
     end = time.monotonic() + 0.5
@@ -324,6 +305,25 @@ def test_a_slot_is_held_by_one_process_and_taken_over_from_a_dead_one() -> None:
     assert registration.beat(second, 0)
 
 
+def test_a_slot_that_is_deleted_while_it_is_taken_over_is_taken_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The maintenance process deletes slots of dead pumps while new workers take them."""
+    assert registration.acquire("c", "pump", 1) is not None
+    PumpSlot.objects.update(pid=2**22 + 1)  # no process has this number
+    look = registration.is_dead
+
+    def look_and_delete(slot: PumpSlot, now: datetime) -> bool:
+        found = look(slot, now)
+        assert registration.reap(slot)
+        return found
+
+    monkeypatch.setattr(registration, "is_dead", look_and_delete)
+    second = registration.acquire("c", "pump", 1)
+    assert second is not None
+    assert registration.beat(second, 0)
+
+
 @pytest.mark.seed("S0-27")
 def test_without_wakeups_everything_is_delivered(receiver: Receiver) -> None:
     channel = make_channel()
@@ -335,28 +335,23 @@ def test_without_wakeups_everything_is_delivered(receiver: Receiver) -> None:
     assert len(receiver.requests()) == 1
 
 
-def test_missing_pumps_are_noticed(
+def test_missing_pumps_and_a_stopped_task_queue_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = registration.acquire("c", "pump", 1)
+    assert held is not None
     watch = registration.Watch("c", 1)
     assert watch()
-    assert held is not None
-    registration.leave(held)
-    assert watch()  # a short gap between two pumps
-    monkeypatch.setattr(registration, "STALLED_AFTER_S", 0.0)
-    assert not watch()
-
-
-def test_a_task_queue_that_runs_no_tasks_is_noticed() -> None:
-    held = registration.acquire("c", "pump", 1)
-    assert held is not None
-    watch = registration.Watch("c", 1)
     watch._started_at -= registration.STALLED_AFTER_S + 1
-    assert not watch()
+    assert not watch(), "no task has run since"
     tasks.sweep()
     registration.beat(held, 0)  # the sweeps may have taken longer than the heartbeat timeout
     assert watch()
+
+    registration.leave(held)
+    assert watch(), "a short gap between two pumps"
+    monkeypatch.setattr(registration, "STALLED_AFTER_S", 0.0)
+    assert not watch()
 
 
 def test_expired_sessions_are_deleted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 import hmac
 import json
-import threading
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app.core.fields import MASK
+from channels_app.core.values import MASK
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.registry import consumers
@@ -27,12 +25,13 @@ from delivery.core.outcome import Outcome
 from delivery.models import Correlation, Delivery
 from delivery.queue import fanout, settle
 from delivery.queue.settle import Result
-from tests.support import console, pumping
+from tests.support import pumping
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory
 from tests.support.ordering import check, end, say, take
 from tests.support.pumping import make_channel, pump_until
 from tests.support.receiver import Receiver, Reply
+from tests.support.threads import in_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
@@ -247,13 +246,6 @@ def test_another_secret_keeps_the_address(consumer: Consumer) -> None:
     assert call_back(consumer, b"{}", secret="new").status == 200
 
 
-def test_the_console_shows_the_inbound_address(consumer: Consumer) -> None:
-    page = console.operator().get(console.page_url(consumer)).content.decode()
-    assert path_of(consumer) in page
-    assert "whatsapp-cloud" in page
-    assert SECRET not in page
-
-
 # -- early, late and repeated callbacks ---------------------------------------------------------
 
 
@@ -274,20 +266,6 @@ def note(row: ClaimedDelivery, provider_id: str, now: datetime) -> None:
     assert mode is not None
     result = Result(row, mode.answered, Outcome.DELIVERED, now, "test", provider_id=provider_id)
     assert settle.settle([result], now=now, slot=0) == 1
-
-
-def in_thread(work: Callable[[], object]) -> threading.Thread:
-    """Start a thread that closes its own connection at the end."""
-
-    def run() -> None:
-        try:
-            work()
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
 
 
 def answered(consumer: Consumer, provider_id: str, now: datetime) -> ClaimedDelivery:
@@ -315,6 +293,19 @@ def test_a_callback_before_the_response_is_kept(
     check()
 
 
+@pytest.mark.trap("acknowledged, and sent again")
+def test_an_early_acknowledgement_outweighs_a_providers_failure(
+    consumer: Consumer, now: datetime
+) -> None:
+    """Both got the result ``early``, which promises that the acknowledgement is kept."""
+    (row,) = taken(consumer, now)
+    assert heard(consumer, ("wamid.1", "failed")) == {"early": 1}
+    assert callbacks.acknowledge(row.id, ok=True, now=now).result == "early"
+    note(row, "wamid.1", now)
+    assert Delivery.objects.get(id=row.id).state == "delivered"
+    check()
+
+
 @pytest.mark.trap("a callback before its message")
 def test_a_callback_from_before_the_message_is_not_about_it(
     consumer: Consumer, now: datetime
@@ -329,10 +320,7 @@ def test_a_callback_from_before_the_message_is_not_about_it(
     (row,) = taken(consumer, now + timedelta(seconds=2), "")
     note(row, "wamid.1", now + timedelta(seconds=3))
     assert Delivery.objects.get(id=row.id).state == "awaiting_ack"
-    assert {name: words_heard(name) - n for name, n in before.items()} == {
-        "early": 0,
-        "foreign": 1,
-    }
+    assert {name: words_heard(name) - n for name, n in before.items()} == {"early": 0, "foreign": 1}
     assert heard(consumer, ("wamid.1", "sent")) == {"on_time": 1}
 
 
@@ -344,7 +332,9 @@ def test_a_callback_counts_once_its_delivery_is_known(consumer: Consumer, now: d
     assert {name: words_heard(name) for name in before} == before
     note(row, "wamid.1", now)
     assert words_heard("early") - before["early"] == 1
+    assert sum(callbacks.forget_provider_statuses(now + timedelta(days=1))) == 0
     assert sum(callbacks.forget_provider_statuses(now + timedelta(days=3))) == 2
+    assert not Correlation.objects.exists()
     assert words_heard("foreign") - before["foreign"] == 1
 
 
@@ -383,14 +373,6 @@ def test_a_callback_about_a_deleted_delivery_is_late(consumer: Consumer, now: da
     row = answered(consumer, "wamid.1", now)
     Delivery.objects.filter(id=row.id).delete()
     assert heard(consumer, ("wamid.1", "sent")) == {"late": 1}
-
-
-def test_correlation_ids_are_deleted_after_two_days(consumer: Consumer, now: datetime) -> None:
-    answered(consumer, "wamid.1", now)
-    heard(consumer, ("wamid.2", "sent"))
-    assert sum(callbacks.forget_provider_statuses(now + timedelta(days=1))) == 0
-    assert sum(callbacks.forget_provider_statuses(now + timedelta(days=3))) == 2
-    assert not Correlation.objects.exists()
 
 
 @pytest.mark.mariadb

@@ -1,16 +1,17 @@
 """Every response of a consumer to an attempt, and how the delivery ends (S0-13)."""
 
 import dataclasses
-import socket
-from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 
 from channels_app.core.networks import parse_networks
 from channels_app.database import clock
-from channels_app.models import Consumer
+from channels_app.models import Channel, Consumer
 from delivery import conf as conf_module
+from delivery.core.breaker import Circuit
+from delivery.health import consumer_health
+from delivery.health.consumer_health import Finding
 from delivery.models import Attempt, ConsumerHealth, Delivery
 from delivery.pump import assignment as roster_module
 from delivery.transport import payloads
@@ -21,135 +22,131 @@ from tests.support.receiver import Receiver, Reply
 pytestmark = pytest.mark.django_db(transaction=True)
 
 FAILURES = {
-    "/redirect?to=http://127.0.0.1:9/": ("redirect", 302),
-    "/status/301": ("redirect", 301),
-    "/status/404": ("not_found", 404),
-    "/status/400": ("client_error", 400),
-    "/status/500": ("server_error", 500),
-    "/hang": ("timeout", None),
-    "/drip?ms=100&bytes=100": ("timeout", 200),
-    "/reset": ("connection_reset", None),
-    "/garbage": ("protocol_error", None),
+    "redirect": ("/redirect?to=http://127.0.0.1:9/", 302, 10_000),
+    "server_error": ("/status/500", 500, 10_000),
+    # Short where the timeout has to expire, long where a response has to arrive.
+    "timeout": ("/drip?ms=100&bytes=100", 200, 400),
+    "connection_reset": ("/reset", None, 10_000),
 }
+"""Path, status and timeout of failures with and without a status, by their outcome.
+
+tests/integration/transport has all of them.
+"""
+NEVER = "Hookstation-Retry"
+FINAL = {
+    "client_error": (Reply(422, headers=((NEVER, "never"),)), "permanent_failure"),
+    "server_error": (Reply(500, headers=((NEVER.lower(), " Never "),)), "permanent_failure"),
+    "redirect": (Reply(302, headers=((NEVER, "never"),)), "permanent_failure"),
+    "gone": (Reply(410), "gone"),
+}
+"""Final responses, and the reasons of their dead deliveries, by their outcome."""
 
 
-def deliver(url: str, seconds: float = 15.0, **values: object) -> tuple[Delivery, list[Attempt]]:
-    make_consumer(make_channel(), url, **({"max_attempts": 2, "timeout_ms": 400} | values))
-    publish(Consumer.objects.get().channel, b"x")
+def deliver(channel: Channel, seconds: float = 30.0) -> dict[str, Delivery]:
+    """Publish a message; return the finished deliveries by the names of their consumers."""
+    publish(channel, b"x")
     with pumping.pumping() as pump:
         pump_until(pump, all_finished, seconds)
-    return Delivery.objects.get(), list(Attempt.objects.order_by("number"))
+    return {row.consumer.client_id: row for row in Delivery.objects.select_related("consumer")}
 
 
-def is_dead_of(delivery: Delivery, attempts: list[Attempt], outcome: str) -> None:
+def attempts_of(delivery: Delivery) -> list[Attempt]:
+    return list(Attempt.objects.filter(delivery=delivery).order_by("number"))
+
+
+def is_dead_of(delivery: Delivery, outcome: str) -> None:
     assert (delivery.state, delivery.reason, delivery.outcome) == ("dead", "exhausted", outcome)
+    attempts = attempts_of(delivery)
     assert [attempt.outcome for attempt in attempts] == [outcome, outcome]
     assert all(attempt.error for attempt in attempts)
     assert delivery.failure_count == 2
 
 
-@pytest.mark.seed("S0-13")
-@pytest.mark.parametrize("path", FAILURES)
-def test_a_failing_delivery_is_dead_after_exactly_max_attempts(
-    receiver: Receiver, path: str
-) -> None:
-    outcome, status = FAILURES[path]
-    # Short where the timeout has to expire, long where a response has to arrive.
-    timeout_ms = 400 if outcome == "timeout" else 10_000
-    delivery, attempts = deliver(receiver.url(path), timeout_ms=timeout_ms)
-    is_dead_of(delivery, attempts, outcome)
-    assert attempts[0].status_code == status
-    assert len(receiver.requests()) == 2
+def test_circuits_of_others_are_saved_although_a_consumer_was_deleted() -> None:
+    channel = make_channel()
+    first, gone, last = (make_consumer(channel, "http://127.0.0.1:9/") for _ in range(3))
+    Consumer.objects.filter(id=gone.id).delete()
+    findings = [
+        Finding(gone.id, Circuit(), "delivered", True),
+        Finding(first.id, Circuit(), "delivered", True),
+        Finding(last.id, Circuit(consecutive_failures=2), "timeout", False),
+    ]
+    now = clock.now()
+    consumer_health.save(findings, now)
+    rows = ConsumerHealth.objects.order_by("consumer_id").values_list(
+        "consumer_id", "consecutive_failures", "last_success_at", "last_failure_at", "last_outcome"
+    )
+    assert list(rows) == [
+        (first.id, 0, now, None, "delivered"),
+        (last.id, 2, None, now, "timeout"),
+    ]
 
 
-def test_a_slow_drip_is_cut_off_at_the_total_time(receiver: Receiver) -> None:
-    _, attempts = deliver(receiver.url("/drip?ms=100&bytes=100"), max_attempts=1)
-    assert 350 <= attempts[0].total_ms < 2000
+@pytest.mark.seed("S0-13", "S0-39")
+def test_a_failing_delivery_is_dead_after_exactly_max_attempts(receiver: Receiver) -> None:
+    channel = make_channel()
+    for outcome, (path, _, timeout_ms) in FAILURES.items():
+        make_consumer(
+            channel, receiver.url(path), client_id=outcome, max_attempts=2, timeout_ms=timeout_ms
+        )
+    deliveries = deliver(channel)
+    for outcome, (path, status, _) in FAILURES.items():
+        is_dead_of(deliveries[outcome], outcome)
+        assert attempts_of(deliveries[outcome])[0].status_code == status, outcome
+        requests = receiver.requests(path.partition("?")[0])
+        numbers = [request.header("hookstation-attempt") for request in requests]
+        if outcome == "connection_reset":
+            # curl repeats a request if a kept connection breaks before a response begins.
+            numbers = list(dict.fromkeys(numbers))
+        assert numbers == ["1", "2"], outcome
 
 
-def test_refused() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
-        delivery, attempts = deliver(f"http://127.0.0.1:{port}/")
-    is_dead_of(delivery, attempts, "connection_refused")
-
-
-def test_bad_tls() -> None:
-    with Receiver(tls=True) as untrusted:
-        delivery, attempts = deliver(untrusted.url("/ok"))
-        assert untrusted.requests() == []
-    is_dead_of(delivery, attempts, "tls_error")
-
-
-@pytest.mark.parametrize(
-    ("status", "name", "value", "outcome"),
-    [
-        (422, "Hookstation-Retry", "never", "client_error"),
-        (500, "hookstation-retry", " Never ", "server_error"),
-        (302, "Hookstation-Retry", "never", "redirect"),
-    ],
-)
-def test_a_response_with_retry_never_is_dead_at_once(
-    receiver: Receiver, status: int, name: str, value: str, outcome: str
-) -> None:
-    receiver.script("/never", [Reply(status, headers=((name, value),))])
-    delivery, attempts = deliver(receiver.url("/never"), max_attempts=5, timeout_ms=10_000)
-    assert (delivery.state, delivery.reason) == ("dead", "permanent_failure")
-    assert (delivery.outcome, delivery.status_code, delivery.failure_count) == (outcome, status, 1)
-    assert [attempt.outcome for attempt in attempts] == [outcome]
-    assert Consumer.objects.get().state == "active"
+def test_410_and_retry_never_are_dead_at_once_and_410_disables(receiver: Receiver) -> None:
+    channel = make_channel()
+    for outcome, (reply, _) in FINAL.items():
+        receiver.script(f"/{outcome}", [reply])
+        make_consumer(
+            channel,
+            receiver.url(f"/{outcome}"),
+            client_id=outcome,
+            max_attempts=5,
+            timeout_ms=10_000,
+        )
+    deliveries = deliver(channel)
+    for outcome, (reply, reason) in FINAL.items():
+        row = deliveries[outcome]
+        assert (row.state, row.reason, row.outcome) == ("dead", reason, outcome)
+        assert (row.status_code, row.failure_count) == (reply.status, 1)
+        assert [attempt.outcome for attempt in attempts_of(row)] == [outcome]
+    disabled = Consumer.objects.exclude(state="active").get()
+    assert (disabled.client_id, disabled.state) == ("gone", "disabled")
+    assert disabled.state_reason == "It answered 410 Gone."
 
 
 def test_hookstation_retry_never_is_final_only_on_failures(receiver: Receiver) -> None:
     replies = [
-        Reply(500, headers=(("Hookstation-Retry", "later"),)),
-        Reply(500, headers=(("X-Hookstation-Retry", "never"),), body=b"Hookstation-Retry: never"),
-        Reply(200, headers=(("Hookstation-Retry", "never"),)),
+        Reply(500, headers=((NEVER, "later"),)),
+        Reply(500, headers=((f"X-{NEVER}", "never"),), body=f"{NEVER}: never".encode()),
+        Reply(200, headers=((NEVER, "never"),)),
     ]
     receiver.script("/later", replies)
-    delivery, attempts = deliver(receiver.url("/later"), max_attempts=5, timeout_ms=10_000)
-    assert (delivery.state, len(attempts)) == ("delivered", 3)
-
-
-@pytest.mark.parametrize(("status", "outcome"), [(429, "throttled"), (503, "unavailable")])
-def test_retry_after_delays_the_retry_and_slows_the_consumer(
-    receiver: Receiver, status: int, outcome: str
-) -> None:
-    receiver.script("/busy", [Reply(status, headers=(("Retry-After", "1"),)), Reply(200)])
-    delivery, attempts = deliver(receiver.url("/busy"))
-    assert delivery.state == "delivered"
-    assert [attempt.outcome for attempt in attempts] == [outcome, "delivered"]
-    first, second = receiver.requests()
-    assert second.at - first.at >= 1.0
-
-
-def test_retry_after_longer_than_the_backoff_is_obeyed_up_to_a_day(receiver: Receiver) -> None:
     channel = make_channel()
-    make_consumer(channel, receiver.url("/status/429?retry_after=100000"))
-    publish(channel, b"1", b"2")
-    with pumping.pumping() as pump:
-        pump_until(pump, lambda: bool(ConsumerHealth.objects.exclude(slow_until=None)))
-    waiting = Delivery.objects.filter(failure_count=1).first()
-    assert waiting is not None
-    assert waiting.due_at is not None
-    wait = waiting.due_at - clock.now()
-    assert timedelta(hours=23) < wait <= timedelta(days=1)
+    make_consumer(channel, receiver.url("/later"), client_id="later", max_attempts=5)
+    delivery = deliver(channel)["later"]
+    assert (delivery.state, len(attempts_of(delivery))) == ("delivered", 3)
 
 
-def test_410_is_dead_at_once_and_disables(receiver: Receiver) -> None:
-    delivery, attempts = deliver(receiver.url("/status/410"), max_attempts=9)
-    assert (delivery.state, delivery.reason, delivery.outcome) == ("dead", "gone", "gone")
-    assert len(attempts) == 1
-    consumer = Consumer.objects.get()
-    assert (consumer.state, consumer.state_reason) == ("disabled", "It answered 410 Gone.")
-
-
-def test_an_oversized_answer_is_cut_and_still_counts(receiver: Receiver) -> None:
-    delivery, (attempt,) = deliver(receiver.url("/oversized?bytes=5000000"), timeout_ms=5000)
-    assert delivery.state == "delivered"
-    assert attempt.outcome == "delivered_oversized"
-    assert len(attempt.answer.body) == conf_module.conf().excerpt_bytes
+def test_retry_after_delays_the_retry_and_slows_the_consumer(receiver: Receiver) -> None:
+    channel = make_channel()
+    for outcome, status in (("throttled", 429), ("unavailable", 503)):
+        replies = [Reply(status, headers=(("Retry-After", "1"),)), Reply(200)]
+        receiver.script(f"/{outcome}", replies)
+        make_consumer(channel, receiver.url(f"/{outcome}"), client_id=outcome, max_attempts=2)
+    for outcome, delivery in deliver(channel).items():
+        assert delivery.state == "delivered"
+        assert [one.outcome for one in attempts_of(delivery)] == [outcome, "delivered"]
+        first, second = receiver.requests(f"/{outcome}")
+        assert second.at - first.at >= 1.0
 
 
 @pytest.fixture
@@ -159,13 +156,12 @@ def no_private_targets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_private_targets")
-@pytest.mark.parametrize("host", ["127.0.0.1", "rebound.localhost"])
-def test_a_private_address_is_not_called_through_any_host_name(
-    receiver: Receiver, host: str
-) -> None:
+def test_a_private_address_is_not_called_through_any_host_name(receiver: Receiver) -> None:
     """The name passed registration; what counts is the address when the socket opens."""
-    delivery, attempts = deliver(receiver.url("/ok", host=host))
-    is_dead_of(delivery, attempts, "blocked_address")
+    channel = make_channel()
+    url = receiver.url("/ok", host="rebound.localhost")
+    make_consumer(channel, url, client_id="rebound", max_attempts=2)
+    is_dead_of(deliver(channel)["rebound"], "blocked_address")
     assert receiver.requests() == []
     assert receiver.connections == 0
 
@@ -180,7 +176,7 @@ def test_a_circuit_opens_probes_and_closes(
     receiver.script("/down", [Reply(500)] * 8 + [Reply(200)])
     channel = make_channel()
     make_consumer(channel, receiver.url("/down"), max_in_flight=3, max_attempts=9)
-    publish(channel, *[b"x"] * 30)
+    publish(channel, *[b"x"] * 12)
     with pumping.pumping() as pump:
         pump_until(pump, lambda: ConsumerHealth.objects.filter(circuit="open").exists())
         assert len(receiver.requests()) <= 6  # three, and those in flight by then
@@ -190,4 +186,4 @@ def test_a_circuit_opens_probes_and_closes(
     assert sum(gap >= 0.25 for gap in gaps) >= 2  # probes, one at a time
     health = ConsumerHealth.objects.get()
     assert (health.circuit, health.consecutive_failures) == ("closed", 0)
-    assert Delivery.objects.filter(state="delivered").count() == 30
+    assert Delivery.objects.filter(state="delivered").count() == 12

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django_q.models import OrmQ, Schedule
 
 from channels_app.core.errors import Refused
@@ -33,6 +34,12 @@ def ask(job: str = "usage", **options: Any) -> PipelineRun:
 def state_of(run: PipelineRun) -> str:
     run.refresh_from_db()
     return run.state
+
+
+@pytest.fixture(autouse=True)
+def _own_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the output of jobs from tests that run in parallel."""
+    monkeypatch.setattr(settings, "DATA_DIR", tmp_path)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import select
 from dataclasses import replace
 
 import pytest
+from pytest_django import DjangoAssertNumQueries
 
 from channels_app.database import clock
 from channels_app.models import Message
@@ -28,6 +29,9 @@ from tests.support.pumping import (
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+SEEN = 64
+"""Fewer messages than a fan-out really looks at, so that a backlog needs fewer rows."""
 
 
 @pytest.fixture
@@ -97,6 +101,19 @@ def test_urgent_deliveries_are_sent_between_two_steps(
         assert (bool(sent.intersection(accepted)) or found.exists()) is is_sent
 
 
+def test_ordinary_messages_do_not_pass_their_own_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the pump has claimed nothing so far, with which it could compare them."""
+    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
+    monkeypatch.setattr(capacity, "FANOUT_BATCH", 4)
+    channel = make_channel()
+    make_consumer(channel, "", mode="pull")
+    with pumping.pumping() as pump:
+        wakeup_sender.close()
+        publish(channel, *[b"x"] * 2 * SEEN)
+        pump_rounds(pump, 5)
+        assert 0 < Delivery.objects.count() <= 5 * capacity.FANOUT_BATCH
+
+
 @pytest.mark.trap("a bulk load delays urgent messages")
 def test_urgent_messages_are_fanned_out_before_a_backlog(receiver: Receiver) -> None:
     """At most two fan-outs and claims go before it: one was the starvation guard's."""
@@ -110,28 +127,53 @@ def test_urgent_messages_are_fanned_out_before_a_backlog(receiver: Receiver) -> 
         assert Delivery.objects.count() <= 2 * capacity.FANOUT_BATCH + 1
 
 
-def test_the_oldest_backlog_is_fanned_out_alongside_urgent_messages() -> None:
+def test_the_oldest_backlog_is_fanned_out_alongside_urgent_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The starvation guard of the fan-out, as a pump requests it."""
+    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
     channel = make_channel()
     make_consumer(channel, "http://127.0.0.1:9/")
     (oldest,) = publish(channel, b"low", priority=0)
-    publish(channel, *[b"high"] * MAX_SEEN, priority=9)
+    publish(channel, *[b"high"] * SEEN, priority=9)
     assert fanout.fan_out(10, slot=0).message_count == 10
     assert not Delivery.objects.filter(message_id=oldest).exists()
     assert fanout.fan_out(10, slot=0, oldest_first=True).message_count == 10
     assert Delivery.objects.filter(message_id=oldest).exists()
 
 
+@pytest.mark.mariadb
+def test_the_rest_of_a_backlog_is_read_with_one_query(
+    monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
+    channel = make_channel()
+    make_consumer(channel, "http://127.0.0.1:9/")
+    publish(channel, *[b"low"] * 30, priority=0)
+    publish(channel, *[b"high"] * 40, priority=9)
+    made = fanout.fan_out(40, slot=0)
+    assert (made.message_count, made.priority, made.is_backlog) == (40, 9, True)
+    with django_assert_num_queries(3):  # read, lock and write
+        made = fanout.fan_out(20, slot=0, is_backlog=True)
+    assert (made.message_count, made.priority, made.is_backlog) == (20, 0, True)
+    made = fanout.fan_out(20, slot=0, is_backlog=True)
+    assert (made.message_count, made.is_backlog) == (10, False)
+    assert not fanout.fan_out(20, slot=0, is_backlog=True).message_count
+
+
 @pytest.mark.usefixtures("_one_request")
-def test_the_starvation_guard_applies_to_fan_outs(receiver: Receiver) -> None:
+def test_the_starvation_guard_applies_to_fan_outs(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Low priorities are fanned out eventually, however much urgent work arrives."""
+    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
     channel = make_channel()
     low = make_consumer(channel, receiver.url("/low"), event_types=["low"])
     make_consumer(channel, receiver.url("/high"), event_types=["high"])
     publish(channel, b"low", priority=0, event_type="low")
     with pumping.pumping() as pump:
         for _ in range(3 * FAN_OUT_GUARD):
-            waiting = MAX_SEEN + 1 - Message.objects.filter(state="accepted").count()
+            waiting = SEEN + 1 - Message.objects.filter(state="accepted").count()
             publish(channel, *[b"high"] * waiting, priority=9, event_type="high")
             pump_rounds(pump, 1)
             if low.deliveries.exists():
@@ -139,13 +181,16 @@ def test_the_starvation_guard_applies_to_fan_outs(receiver: Receiver) -> None:
         assert low.deliveries.exists()
 
 
-def test_a_key_keeps_its_order_in_a_backlog_of_mixed_priorities() -> None:
+def test_a_key_keeps_its_order_in_a_backlog_of_mixed_priorities(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An urgent message of a key does not overtake messages accepted earlier."""
+    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
     channel = make_channel()
     consumer = make_consumer(channel, "http://127.0.0.1:9/", ordering=True)
     first = publish(channel, *[b"x"] * 30, priority=0, ordering_key="room")
     then = publish(channel, *[b"x"] * 30, priority=9, ordering_key="room")
-    publish(channel, *[b"x"] * MAX_SEEN, priority=9)
+    publish(channel, *[b"x"] * SEEN, priority=9)
     while fanout.fan_out(20, slot=0).message_count:
         pass
     keyed = consumer.deliveries.filter(ordering_key="room").order_by("id")

@@ -51,9 +51,7 @@ def test_a_test_sample_is_signed_marked_and_not_stored(receiver: Receiver) -> No
 @pytest.mark.parametrize(
     ("path", "outcome", "status"),
     [
-        ("/status/503", Outcome.UNAVAILABLE, 503),
         ("/redirect", Outcome.REDIRECT, 302),
-        ("/reset", Outcome.CONNECTION_RESET, None),
         ("/hang", Outcome.TIMEOUT, None),
     ],
 )

@@ -27,7 +27,7 @@ def test_idle_consumers_are_not_queried(
 ) -> None:
     channel, quiet = make_channel(), make_channel()
     busy = make_consumer(channel, receiver.url("/ok"))
-    for _ in range(50):
+    for _ in range(15):
         make_consumer(quiet, NOWHERE)
     looked: list[int] = []
     for name in ("capacity", "has_due", "place", "wake_at"):

@@ -2,14 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import requests
-from django.db import connection
 
 from channels_app.core.errors import Conflict
 from channels_app.database import clock
@@ -25,10 +24,11 @@ from delivery.queue import cancel, claim, fanout, settle
 from delivery.queue.claim import ClaimRequest
 from delivery.queue.settle import Result
 from tests.support import pumping
-from tests.support.broker import fresh_database
+from tests.support.broker import database_with_key
 from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
 from tests.support.pumping import make_channel, make_consumer, publish
+from tests.support.threads import at_once
 from tests.support.wire import Web
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
@@ -37,28 +37,6 @@ ALICE = Principal("user:alice", "a test")
 DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
 ROWS = 60
 REVOKED_S = 1.0
-
-
-def at_once(*works: Callable[[], object]) -> None:
-    """Run each in its own thread and connection, all starting at the same moment."""
-    barrier = threading.Barrier(len(works))
-    failed: list[BaseException] = []
-
-    def run(work: Callable[[], object]) -> None:
-        try:
-            barrier.wait()
-            work()
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed
 
 
 @pytest.fixture
@@ -183,14 +161,14 @@ def test_concurrent_replays_of_one_delivery_happen_once(consumer: Consumer) -> N
 @pytest.fixture
 def webs(tmp_path: Path) -> Iterator[tuple[Web, Web]]:
     """Two web servers that share a database but no folder, as on two hosts."""
-    with fresh_database(tmp_path) as url:
+    with database_with_key(tmp_path) as (url, key):
         webs = []
         for name in ("one", "other"):
             folder = tmp_path / name
             folder.mkdir()
             webs.append(Web(folder, url, HOOKSTATION_WEB_WORKERS="1"))
         one, other = webs
-        one.set_up()
+        one.use(key)
         other.http.headers.update(one.http.headers)
         try:
             for web in webs:

@@ -9,9 +9,9 @@ from channels_app.database import clock
 from channels_app.models import Message
 from channels_app.registry import data_encryption
 from delivery.admin import attempt
-from delivery.api import shapes
 from delivery.core.outcome import Outcome
 from delivery.models import Attempt, Delivery
+from delivery.serializers.deliveries import AttemptSerializer
 from tests.support import pumping
 from tests.support.pulling import Worker, bring, waiting
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
@@ -58,7 +58,8 @@ def test_no_table_shows_a_sealed_body_that_the_consumer_repeated(receiver: Recei
     assert f"X-Echo: {SECRET.decode()}" in failed.answer.headers
     assert failed.answer.body == b"cannot book: " + SECRET
     assert booked.answer.body == b"\x01booked: " + SECRET
-    assert shapes.attempt(failed, for_operator=False, may_open=True)["response"] == {
+    may_open = AttemptSerializer.context_for(for_operator=False, may_open=True)
+    assert AttemptSerializer(failed, context=may_open).data["response"] == {
         "headers": failed.answer.headers,
         "body": f"cannot book: {SECRET.decode()}",
     }

@@ -64,16 +64,6 @@ def open_requests(*pumps: Pump) -> list[int]:
     return [len(pump.open) for pump in pumps]
 
 
-def test_pumps_share_max_in_flight(receiver: Receiver) -> None:
-    receiver.script("/", [Reply(hang=True)])
-    consumer = shared_consumer(receiver)
-    publish(consumer.channel, *[b"x"] * 40)
-    with two_pumps() as pumps:
-        until(lambda: sum(open_requests(*pumps)) >= 5, *pumps)
-        rounds(*pumps, *pumps)
-        assert sorted(open_requests(*pumps)) == [2, 3]
-
-
 def test_a_rate_limit_applies_to_all_pumps_together(receiver: Receiver) -> None:
     limits = {"rate_per_second": 0.1, "rate_burst": 5, "max_in_flight": 50}
     consumer = shared_consumer(receiver, **limits)
@@ -139,9 +129,9 @@ def test_deliveries_of_a_frozen_pump_are_sent_by_others(receiver: Receiver) -> N
     consumer = shared_consumer(receiver)
     with two_pumps() as (one, other):
         rounds(one, other)
-        publish(consumer.channel, *[b"x"] * 40)
+        publish(consumer.channel, *[b"x"] * 20)
         pump_until(one, all_finished)
-    assert len(receiver.requests()) == 40
+    assert len(receiver.requests()) == 20
 
 
 def test_a_pump_claims_other_parts_only_if_its_own_is_empty(receiver: Receiver) -> None:
@@ -160,14 +150,14 @@ def test_a_pump_claims_other_parts_only_if_its_own_is_empty(receiver: Receiver) 
     assert len(rest.rows) == 30
 
 
-@pytest.mark.parametrize("keys", [1, 8])
-def test_the_order_of_a_key_holds_across_pumps(receiver: Receiver, keys: int) -> None:
+def test_the_order_of_a_key_holds_across_pumps(receiver: Receiver) -> None:
+    keys = 8
     consumer = shared_consumer(receiver, ordering=True)
     for number in range(24):
         publish(consumer.channel, b"%d" % number, ordering_key=f"key-{number % keys}")
     with two_pumps() as pumps:
         until(all_finished, *pumps)
-        assert keys == 1 or all(map(has_sent, pumps))
+        assert all(map(has_sent, pumps))
     came: dict[int, list[int]] = defaultdict(list)
     for request in receiver.requests():
         came[int(request.body) % keys].append(int(request.body))

@@ -6,6 +6,8 @@ from datetime import timedelta
 import pytest
 
 from channels_app.database import clock
+from channels_app.ingest import accept
+from channels_app.ingest.accept import Publication
 from channels_app.models import Consumer
 from delivery.models import PullWorker
 from delivery.pull import key_affinity
@@ -14,7 +16,7 @@ from delivery.queue import fanout, lease_rows
 from tests.support.calling import problem
 from tests.support.ordering import check
 from tests.support.pulling import Worker, bring, waiting
-from tests.support.pumping import publish
+from tests.support.pumping import view_of
 
 pytestmark = pytest.mark.django_db
 KEYS = [f"room-{n}" for n in range(60)]
@@ -34,8 +36,8 @@ def consumer() -> Consumer:
 
 def bring_all(consumer: Consumer, text: bytes) -> None:
     """Publish and fan out a message of each key."""
-    for key in KEYS:
-        publish(consumer.channel, text, ordering_key=key)
+    items = [Publication(body=text, ordering_key=key) for key in KEYS]
+    accept.accept(view_of(consumer.channel), None, items)
     while fanout.fan_out(100, slot=0).message_count:
         pass
 

@@ -1,7 +1,7 @@
 """The timeline of a channel: listed in order, counted, moved and cancelled."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -10,19 +10,23 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from channels_app import conf as conf_module
-from channels_app.core import times
+from channels_app.core import ids, times
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.registry import snapshot
-from delivery.api import bodies
 from delivery.api.views import timeline as views
 from delivery.core.principal import Principal
 from delivery.models import Delivery
-from delivery.queue import cancel, claim, reschedule, timeline
-from delivery.queue.claim import ClaimRequest
+from delivery.queue import cancel, timeline
 from delivery.queue.timeline import Place
+from delivery.serializers import requests
 from tests.support.calling import Api, problem
-from tests.support.counts import assert_counters_are_true, make_messages, public
+from tests.support.counts import (
+    assert_counters_are_true,
+    make_deliveries,
+    make_messages,
+    public,
+)
 from tests.support.factories import (
     ChannelFactory,
     ConsumerFactory,
@@ -195,30 +199,17 @@ def test_upcoming_messages_are_counted_by_time_until_due() -> None:
     assert timeline.upcoming([], now, spans) == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("path", "field"),
-    [
+def test_invalid_timeline_requests_are_refused(reader: Api) -> None:
+    channel = ChannelFactory.create()
+    for path, field in (
         ("timeline?colour=red", "colour"),
         ("timeline?from=soon", "from"),
-        ("timeline?limit=0", "limit"),
         ("timeline?cursor=abc", "cursor"),
-        ("timeline/histogram?width_s=0", "width_s"),
-        ("timeline/histogram?width_s=1.5", "width_s"),
-        ("timeline/histogram?width_s=86401", "width_s"),
+        *((f"timeline/histogram?width_s={value}", "width_s") for value in ("0", "1.5", "86401")),
         ("timeline/histogram?width_s=1&to=2099-01-01T00:00:00Z", "width_s"),
-    ],
-)
-def test_invalid_timeline_requests_are_refused(reader: Api, path: str, field: str) -> None:
-    channel = ChannelFactory.create()
-
-    answer = reader.get(f"/channels/{channel.slug}/{path}")
-
-    assert problem(answer) == (422, "invalid_parameter", field)
-
-
-def test_an_unknown_channel_has_no_timeline(reader: Api) -> None:
-    for path in ("timeline", "timeline/histogram"):
-        assert problem(reader.get(f"/channels/nowhere/{path}"))[:2] == (404, "unknown_channel")
+    ):
+        answer = reader.get(f"/channels/{channel.slug}/{path}")
+        assert problem(answer) == (422, "invalid_parameter", field), path
 
 
 # -- moving and cancelling ---------------------------------------------------------------------
@@ -232,19 +223,6 @@ def owner() -> Api:
 def own(api: Api, **traits: Any) -> Delivery:
     assert api.key is not None
     return DeliveryFactory.create(message__producer=api.key.producer, **traits)
-
-
-@pytest.mark.seed("S4-23")
-def test_a_move_does_not_break_a_lease(owner: Api) -> None:
-    row = own(owner, in_flight=True)
-    path = f"/messages/{public(row.message)}"
-    assert row.due_at is not None
-
-    for answer in (owner.delete(path), owner.patch(path, {"delay_ms": 5})):
-        assert problem(answer)[:2] == (409, "in_flight")
-        assert times.text(row.due_at) in answer.json()["detail"]
-    assert Message.objects.get().version == 1
-    assert Delivery.objects.get().state == "in_flight"
 
 
 def test_a_cancellation_spares_deliveries_in_flight(owner: Api) -> None:
@@ -350,34 +328,36 @@ def test_many_are_cancelled_each_by_itself(owner: Api) -> None:
 
 
 @pytest.mark.trap("statements per row")
-@pytest.mark.parametrize("path", ["/messages/move", "/messages/cancel"])
-def test_a_hundred_at_once_take_a_few_statements(owner: Api, path: str) -> None:
+def test_a_hundred_at_once_take_a_few_statements(owner: Api) -> None:
     """The statements take the time: 2,400 for 200 messages took seconds."""
     consumer, at = ConsumerFactory.create(), clock.now() + HOUR
-    rows = [own(owner, consumer=consumer) for _ in range(100)]
+    queued = {"state": "queued", "reason": "accepted", "due_at": at, "finished_at": None}
+    rows = make_deliveries(consumer, 100, **queued)
+    assert owner.key is not None
+    Message.objects.update(producer=owner.key.producer)
+    names = [ids.to_public(ids.MESSAGE, row.message_id) for row in rows]
     places = [
         {"due_at": times.text(at + timedelta(seconds=number)), "priority": number % 9}
         for number in range(len(rows))
     ]
-    items = [
-        {"id": public(row.message)} | (place if path.endswith("move") else {})
-        for row, place in zip(rows, places, strict=True)
-    ]
 
-    with CaptureQueriesContext(connection) as captured:
-        assert owner.post(path, {"messages": items}).json()["done"] == len(rows)
+    def change(path: str, items: list[dict[str, Any]]) -> dict[int, Delivery]:
+        with CaptureQueriesContext(connection) as captured:
+            assert owner.post(path, {"messages": items}).json()["done"] == len(rows)
+        assert len(captured) < 30
+        return {row.id: row for row in Delivery.objects.select_related("message")}
 
-    assert len(captured) < 30
-    after = {row.id: row for row in Delivery.objects.select_related("message")}
+    items = [{"id": name} | place for name, place in zip(names, places, strict=True)]
+    after = change("/messages/move", items)
     for row, place in zip(rows, places, strict=True):
-        if path.endswith("cancel"):
-            assert (after[row.id].state, after[row.id].version) == ("cancelled", row.version + 1)
-            continue
         for one in (after[row.id], after[row.id].message):
             assert one.due_at is not None
             assert times.text(one.due_at) == place["due_at"]
             assert (one.priority, one.version) == (place["priority"], 2)
-    assert AuditEntry.objects.count() == len(rows)
+
+    after = change("/messages/cancel", [{"id": name} for name in names])
+    assert {(row.state, row.version) for row in after.values()} == {("cancelled", 3)}
+    assert AuditEntry.objects.count() == 2 * len(rows)
     assert_counters_are_true()
 
 
@@ -398,30 +378,16 @@ def test_a_message_listed_twice_is_changed_twice(owner: Api) -> None:
     assert (row.priority, times.text(row.due_at)) == (9, times.text(at))
 
 
-@pytest.mark.parametrize("path", ["/messages/move", "/messages/cancel"])
-@pytest.mark.parametrize(
-    ("body", "code", "field"),
-    [
+def test_a_malformed_list_of_messages_is_refused(owner: Api) -> None:
+    bodies: list[tuple[dict[str, Any], str, str]] = [
         ({}, "invalid_fields", "messages"),
         ({"messages": "all"}, "invalid_fields", "messages"),
         ({"messages": [{}] * 201}, "batch_too_large", "messages"),
         ({"messages": [], "colour": 1}, "invalid_fields", "colour"),
-    ],
-)
-def test_a_malformed_list_of_messages_is_refused(
-    owner: Api, path: str, body: dict[str, Any], code: str, field: str
-) -> None:
-    assert problem(owner.post(path, body)) == (422, code, field)
-
-
-def test_a_move_is_visible_on_the_timeline(reader: Api) -> None:
-    row = DeliveryFactory.create(message__scheduled=True)
-    at: datetime = times.floor_ms(clock.now()) + 48 * HOUR
-
-    reschedule.reschedule(row.message_id, ASKER, now=clock.now(), due_at=at)
-
-    (item,) = reader.get(f"/channels/{row.channel.slug}/timeline").json()["items"]
-    assert item["due_at"] == times.text(at)
+    ]
+    for path in ("/messages/move", "/messages/cancel"):
+        for body, code, field in bodies:
+            assert problem(owner.post(path, body)) == (422, code, field)
 
 
 # -- publishing with a due time ----------------------------------------------------------------
@@ -462,7 +428,7 @@ def test_a_due_time_beyond_the_limit_is_refused(
     owner: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = replace(conf_module.conf(), max_future_days=2)
-    for module in (snapshot, bodies):
+    for module in (snapshot, requests):
         monkeypatch.setattr(module, "conf", lambda: short)
     channel = ChannelFactory.create()
     path = f"/channels/{channel.slug}/messages"
@@ -505,15 +471,3 @@ def test_a_channel_may_allow_less(owner: Api, reader: Api) -> None:
         ).status_code
         == 202
     )
-
-
-def test_a_message_that_expires_before_its_claim_is_cancelled() -> None:
-    now = clock.now() + MINUTE
-    row = DeliveryFactory.create(expires_at=now)
-
-    taken = claim.claim([ClaimRequest(row.consumer_id, 10, 1000, owner=1)], now=now, slot=0)
-
-    assert (taken.rows, taken.expired_count) == ([], 1)
-    after = Delivery.objects.get()
-    assert (after.state, after.reason) == ("cancelled", "expired")
-    assert_counters_are_true()

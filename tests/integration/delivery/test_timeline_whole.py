@@ -20,7 +20,7 @@ from delivery.queue import cancel, claim, fanout, reschedule
 from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
 from tests.support.calling import Api, problem
-from tests.support.counts import assert_counters_are_true, public
+from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ApiKeyFactory, ProducerFactory, TeamFactory
 from tests.support.pulling import Worker, bring, lapse, waiting
 from tests.support.pumping import (
@@ -105,14 +105,14 @@ def test_many_messages_due_at_one_time_do_not_delay_others(receiver: Receiver) -
     make_consumer(busy, receiver.url("/crowd"))
     make_consumer(quiet, receiver.url("/single"))
     at = clock.now() + timedelta(seconds=2)
-    publish(busy, *[b"x"] * 1500, due_at=at)
-    publish(quiet, b"y", due_at=at + timedelta(milliseconds=50))
+    publish(busy, *[b"x"] * 500, due_at=at)
+    publish(quiet, b"y", due_at=at + timedelta(milliseconds=10))
     with pumping.pumping() as pump:
-        pump_until(pump, lambda: Delivery.objects.count() == 1501, seconds=60)
+        pump_until(pump, lambda: Delivery.objects.count() == 501, seconds=60)
         pump_until(pump, all_finished, seconds=120)
     heard = [request.path for request in receiver.requests()]
-    assert len(heard) == 1501
-    assert heard.index("/single") < 1000, "it waited until the crowd was through"
+    assert len(heard) == 501
+    assert heard.index("/single") < 400, "it waited until the crowd was through"
     assert min(Attempt.objects.values_list("started_at", flat=True)) >= at
 
 
@@ -181,7 +181,7 @@ def test_only_its_producer_moves_it_and_only_its_holder_settles_it() -> None:
 
 
 @pytest.mark.seed("S4-R2", "S4-23")
-def test_only_the_worker_ends_its_lease() -> None:
+def test_only_the_worker_ends_its_lease_and_no_move_or_cancellation_does() -> None:
     team = TeamFactory.create()
     consumer = waiting(b"x", team=team, channel=make_channel(exposure="external"))
     holder = Worker(consumer, Api(ApiKeyFactory.create(scopes=["receive"], team=team)))
@@ -196,6 +196,7 @@ def test_only_the_worker_ends_its_lease() -> None:
     ):
         assert problem(answer)[:2] == (409, "in_flight")
         assert one["lease_expires_at"] in answer.json()["detail"]
+    row = Delivery.objects.get()
+    assert (row.state, row.message.version) == ("in_flight", 1)
     for what in ("extend", "ack"):
         assert holder.say(what, one["lease"])[0] == [one["lease"]]
-    assert public(Delivery.objects.get().message) == one["id"]

@@ -12,6 +12,7 @@ from delivery.core.timing import BUCKETS
 from delivery.maintenance import traffic
 from delivery.models import Attempt, Traffic, TrafficMark
 from delivery.models.traffic import ALL, HOUR_S, MINUTE_S
+from tests.support import errors
 from tests.support.counts import key_at, make_deliveries, make_messages
 from tests.support.factories import ConsumerFactory
 
@@ -130,6 +131,7 @@ def test_a_slice_that_a_deadlock_undid_is_counted_once(monkeypatch: pytest.Monke
     fold(NOON + timedelta(minutes=1))
     passed(consumer, NOON + timedelta(minutes=1), count=3)
     write = traffic._write
+    errors.of_mysql(monkeypatch)
 
     def undone(mark: TrafficMark, seen: traffic._Slice) -> bool:
         write(mark, seen)

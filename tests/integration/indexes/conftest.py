@@ -9,10 +9,9 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from channels_app.admin import base
-from channels_app.database import raw
+from channels_app.database import keyset, raw
 from delivery.acks import callbacks
 from delivery.admin import dead_letter_groups, filters
-from delivery.api import pages
 from delivery.api.views import timeline as timeline_view
 from delivery.health import monitor
 from delivery.maintenance import retention, sweeps, traffic
@@ -67,7 +66,7 @@ def large(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> World:
     # One statement at a time, so that each is judged.
     monkeypatch.setattr(raw, "fit_together", lambda statements: False)
     for module, name, value in (
-        (pages, "SCAN_ROWS", (40, 40, 40)),
+        (keyset, "SCAN_ROWS", (40, 40, 40)),
         (timeline_view, "SCAN_ROWS", 40),
         (timeline_view, "MAX_OWN", 40),
         (timeline, "MAX_COUNTED", 40),

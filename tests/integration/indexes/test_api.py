@@ -10,9 +10,9 @@ import pytest
 from channels_app.core import ids, times
 from channels_app.database import clock
 from channels_app.models import Message
-from delivery.api.pages import SHOWN_STATES
 from delivery.core.ordering import key_number
 from delivery.models import OrderingKey, Replay
+from delivery.serializers.filters import STATES as STATES_OF_DELIVERIES
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
 from tests.support.calling import BASE, Api, document
@@ -34,6 +34,7 @@ VALUES: dict[str, list[str]] = {
     "from": MOMENTS,
     "to": MOMENTS,
     "outcome": ["timeout", "gone"],
+    "status_code": ["503", "200"],
     "reason": [],
     "width_s": ["3600"],
     "ordering_key": ["room-7"],
@@ -42,7 +43,7 @@ VALUES: dict[str, list[str]] = {
 """Values to try for each filter. A new filter fails here until it has values too."""
 STATES = {
     "channels/{channel}/consumers": ["active", "retired"],
-    "channels/{channel}/consumers/{client_id}/deliveries": list(SHOWN_STATES),
+    "channels/{channel}/consumers/{client_id}/deliveries": list(STATES_OF_DELIVERIES),
     "channels/{channel}/consumers/{client_id}/ordering-keys": ["open", "paused", "blocked"],
     "channels/{channel}/messages": [
         "accepted",
@@ -54,8 +55,6 @@ STATES = {
     "channels/{channel}/schedules": ["active", "ended"],
     "replays": ["running", "finished", "cancelled"],
 }
-TURNS = 3
-"""Number of pages to go forward, and then back."""
 
 
 @pytest.mark.slow("explains every statement of the API")
@@ -68,7 +67,7 @@ def test_every_address_that_is_read(large: World) -> None:
             answer = operator.get(judge.where)
             assert answer.status_code == 200, (judge.where, answer.content)
             if answer.headers["Content-Type"] == "application/json" and "next" in answer.json():
-                turn_pages(operator, judge.where, answer.json())
+                turn_page(operator, judge.where, answer.json())
             # A key without a team uses a different query.
             assert reader.get(judge.where).status_code in {200, 403, 404}
     judge.accept()
@@ -107,13 +106,11 @@ def values(large: World, path: str, name: str) -> list[str]:
     return VALUES[name]
 
 
-def turn_pages(api: Api, address: str, found: dict[str, Any]) -> None:
-    """Go a few pages forward and back."""
+def turn_page(api: Api, address: str, found: dict[str, Any]) -> None:
+    """Go to the next page and back: pages further on have the same statements."""
     place = address.partition("?")[0]
     for direction in ("next", "previous"):
-        for _ in range(TURNS):
-            if found.get(direction) is None:
-                break
+        if found.get(direction) is not None:
             found = api.get(f"{place}?cursor={found[direction]}").json()
 
 

@@ -17,7 +17,7 @@ from delivery.core.outcome import Outcome
 from delivery.core.principal import Principal
 from delivery.health import consumer_health
 from delivery.maintenance import channel_erasure
-from delivery.models import Delivery, OrderingWaiter, Replay
+from delivery.models import Delivery, OrderingKey, OrderingWaiter, Replay
 from delivery.ordering import key_queue, keys
 from delivery.pull import key_affinity
 from delivery.queue import cancel, claim, due_times, fanout, lease_rows, release, reschedule, settle
@@ -27,7 +27,8 @@ from delivery.queue.settle import Result
 from delivery.transport import payloads
 from tests.integration.indexes import judge as judge_module
 from tests.integration.indexes.judge import LARGE, Judge, judging
-from tests.integration.indexes.world import MOST, World, analyze, earlier
+from tests.integration.indexes.world import World, analyze, earlier
+from tests.support.console import operator, page_url
 from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
 from tests.support.pumping import publish
@@ -40,7 +41,7 @@ ASKER = Principal("command", "test")
 
 @pytest.mark.slow("explains every statement of a delivery")
 def test_the_path_of_a_message(large: World) -> None:
-    """Fan-out, due times, claims for 1, 40 and 100 consumers, payloads, results and release."""
+    """Fan-out, due times, claims for 1, 40 and 100 consumers, payloads, results, metrics."""
     now = clock.now()
     many = [large.consumer.id, *(_waiting(large) for _ in range(99))]
     analyze()
@@ -69,6 +70,8 @@ def test_the_path_of_a_message(large: World) -> None:
         timeouts.measured_wait_ms(large.consumer.id, Bounds(100, 60_000))
         judge.where = "callback"
         assert callbacks.find(large.consumer.id, [ProviderStatus("wamid.1", ok=True)], now)
+        for judge.where in ("/readyz", "/metrics"):
+            assert Client().get(judge.where).status_code in {200, 503}
     judge.accept()
 
 
@@ -89,9 +92,10 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fan-out, results and a sweep beside a key with thousands behind its head."""
     now = clock.now()
     consumer = ConsumerFactory.create(ordering=True)
-    publish(consumer.channel, *[b"x"] * MOST, ordering_key="crowded")
+    many = [b"x"] * 1500
+    publish(consumer.channel, *many, ordering_key="crowded")
     soon = now + timedelta(hours=1)
-    publish(consumer.channel, *[b"x"] * MOST, ordering_key="stale", expires_at=soon)
+    publish(consumer.channel, *many, ordering_key="stale", expires_at=soon)
     for n in range(60):
         publish(consumer.channel, b"x", ordering_key=f"room {n}")
     while fanout.fan_out(500, slot=0).message_count:
@@ -113,6 +117,9 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
         assert settle.settle(results, now=now, slot=0) == 61
         judge.where = "sweep"
         assert list(keys.repair(now)) == []
+        judge.where = "page of a key"
+        key_row = OrderingKey.objects.filter(consumer=consumer).latest("waiting_count")
+        assert operator().get(page_url(key_row)).context["waiting"]
         judge.where = "cancel"
         behind = Delivery.objects.filter(consumer=consumer, state="queued").latest("id")
         cancel.cancel_one(behind.id, ASKER, now=now)
@@ -158,6 +165,11 @@ def test_repair_statements_use_indexes(large: World) -> None:
         reschedule.reschedule(queued[2].message_id, ASKER, now=now, priority=9)
         judge.where = "replay one"
         replay.replay_one(dead[0].id, ASKER, now=now)
+        judge.where = "replay by ids"
+        names = [ids.to_public(ids.DELIVERY, row.id) for row in dead[1:51]]
+        wanted = replay.parse({"ids": names})
+        job = replay.create(wanted, replay.consumers_of(wanted), ASKER, now=now)
+        assert replay.run_slice(job, now, 100) == 50
         judge.where = "census"
         channel_erasure.count_rows(large.consumer.channel)
     # The census counts every message on purpose; it runs only before a channel is deleted.
@@ -218,29 +230,12 @@ def _sorts_sample(fault: str) -> bool:
     return fault.startswith("sample:") and ("filesort" in fault or "TEMP B-TREE" in fault)
 
 
-def test_single_deliveries_by_their_ids(large: World) -> None:
-    names = [ids.to_public(ids.DELIVERY, row.id) for row in large.rows["dead"][:50]]
-    with judging() as judge:
-        wanted = replay.parse({"ids": names})
-        job = replay.create(wanted, replay.consumers_of(wanted), ASKER, now=clock.now())
-        assert replay.run_slice(job, clock.now(), 100) == 50
-    judge.accept()
-
-
-def test_metrics_statements_use_indexes(large: World) -> None:
-    _waiting(large)
-    with judging() as judge:
-        for judge.where in ("/readyz", "/metrics"):
-            assert Client().get(judge.where).status_code in {200, 503}
-    judge.accept()
-
-
 def _waiting(large: World) -> int:
     """Add a consumer with a few due rows; return its id."""
     consumer: Consumer = ConsumerFactory.create(channel=large.others[1].channel)
     rows = make_deliveries(
         consumer,
-        30,
+        12,
         state="queued",
         due_at=clock.now(),
         finished_at=None,

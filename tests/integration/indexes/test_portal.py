@@ -3,9 +3,10 @@
 import pytest
 from django.test import Client
 
+from channels_app.database import keyset
 from channels_app.models import Channel, Consumer, Team
 from delivery.models import Replay
-from delivery.portal import charts, pages
+from delivery.portal import charts
 from delivery.portal.views import replays
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
@@ -15,10 +16,16 @@ from tests.support.factories import TeamFactory
 pytestmark = pytest.mark.django_db(transaction=True)
 
 QUERIES = (
-    *("", "?state=dead", "?state=retrying", "?state=delivered&since=24h", "?outcome=dns_error"),
+    *(
+        "",
+        "?state=Dead",
+        "?state=Retry-Delivery",
+        "?state=Delivered&since=24h",
+        "?outcome=dns_error",
+    ),
     *("?event_type=a.*", "?since=1h&outcome=timeout", "dead/", "dead/?event_type=x.y"),
     "upcoming/",
-    *("?status=503", "dead/?status=503", "dead/replay/?status=503&since=24h"),
+    *("?status_code=503", "dead/?status_code=503", "dead/replay/?status_code=503&since=24h"),
     *("health/", "health/?span=7d", "replays/", "dead/replay/", "dead/replay/?outcome=timeout"),
     *("settings/", "secret/", "test/"),
 )
@@ -27,7 +34,7 @@ QUERIES = (
 @pytest.fixture
 def owner(large: World, monkeypatch: pytest.MonkeyPatch) -> Client:
     """A member of the team that owns all of it."""
-    monkeypatch.setattr(pages, "SCAN_ROWS", (40,) * 4)
+    monkeypatch.setattr(keyset, "SCAN_ROWS", (40,) * 4)
     monkeypatch.setattr(charts, "SAMPLE", 10)
     team: Team = TeamFactory.create(slug="acme")
     Consumer.objects.update(team=team)

@@ -14,12 +14,12 @@ from tests.integration.indexes.judge import judging, reads
 from tests.support.factories import ChannelFactory, ScheduleFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
-MANY = 1500
+MANY = 500
 
 
 @pytest.fixture
 def channel() -> Channel:
-    """A channel with thousands of schedules that are not due."""
+    """A channel with many schedules that are not due."""
     channel, later = ChannelFactory.create(), clock.now() + timedelta(days=1)
     rows = [
         Schedule(
@@ -35,20 +35,18 @@ def channel() -> Channel:
     return channel
 
 
-@pytest.mark.parametrize("number", [0, 20])
-def test_schedule_statements_use_indexes(
-    channel: Channel, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_schedule_statements_use_indexes(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging_module, "LARGE", {Schedule._meta.db_table})
     due = clock.now() - timedelta(seconds=1)
-    wanted = [
-        ScheduleFactory.create(channel=channel, next_at=due + timedelta(milliseconds=place)).pk
-        for place in range(number)
-    ]
-    before = reads()
-    with judging() as judge:
-        # In index order, up to the limit.
-        assert [row.pk for row in recurring.take(clock.now(), 10)] == wanted[:10]
-        recurring.next_due_at()
-    judge.accept()
-    assert reads() - before < 200
+    for number in (0, 20):
+        wanted = [
+            ScheduleFactory.create(channel=channel, next_at=due + timedelta(milliseconds=place)).pk
+            for place in range(number)
+        ]
+        before = reads()
+        with judging() as judge:
+            # In index order, up to the limit.
+            assert [row.pk for row in recurring.take(clock.now(), 10)] == wanted[:10]
+            recurring.next_due_at()
+        judge.accept()
+        assert reads() - before < 200

@@ -1,4 +1,4 @@
-"""Creates some thousand rows in every large table, most of one consumer and one state."""
+"""Creates many rows in every large table, most of one consumer and one state."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,9 +15,16 @@ from tests.support.counts import make_deliveries, make_messages
 from tests.support.factories import ConsumerFactory, ProducerFactory
 
 _minutes = count(1)
-MOST = 1500
-"""Rows of one consumer and state: far more than any statement may read in vain."""
-SHARES = {"delivered": MOST, "dead": 800, "cancelled": 100, "queued": 800, "in_flight": 30}
+MOST = 1600 if connection.vendor == "mysql" else 600
+"""Rows of one consumer and state: on MariaDB far more than any statement may read in vain. SQLite
+does not count what it reads."""
+SHARES = {
+    "delivered": MOST,
+    "dead": MOST // 2,
+    "cancelled": 100,
+    "queued": MOST // 2,
+    "in_flight": 30,
+}
 
 
 @dataclass(slots=True)

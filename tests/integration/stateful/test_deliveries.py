@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -14,7 +13,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from channels_app.core import times
@@ -35,6 +33,7 @@ from delivery.queue import cancel, claim, fanout, lease_rows, release, settle
 from delivery.queue.claim import ClaimRequest
 from delivery.queue.settle import Result
 from tests.integration.stateful.model import CANCELLED, DEAD, IN_FLIGHT, QUEUED, Books, Row
+from tests.integration.stateful.running import run
 from tests.support.properties import examples
 from tests.support.pumping import make_channel, make_consumer, publish
 
@@ -42,7 +41,7 @@ NOWHERE = "http://127.0.0.1:9/"
 ALICE = Principal("user:alice", "a test")
 LEASE_MS = 10_000
 AFTER_THE_LEASE_S = 11
-EXAMPLES = examples(few=8, many=30)
+EXAMPLES = examples(few=8, many=16)
 MAX_ATTEMPTS = 3
 ENDS = [
     Outcome.DELIVERED,
@@ -374,28 +373,4 @@ class Deliveries(RuleBasedStateMachine):
 @pytest.mark.slow("a state machine over real tables")
 @pytest.mark.django_db(transaction=True)
 def test_the_tables_agree_with_the_model_whatever_happens() -> None:
-    run_state_machine_as_test(
-        Deliveries,
-        settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=40,
-            deadline=None,
-            # Shrinking a failure takes minutes with a database; 40 steps are readable.
-            phases=[Phase.explicit, Phase.reuse, Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_delivery_that_kills_its_workers_is_dead_in_table_and_model() -> None:
-    state = Deliveries()
-    state.begin()
-    for _ in range(lifecycle.FREE_ATTEMPTS + 2):
-        state.a_slow_worker_comes_back(
-            pick=0, owner=1, outcome=Outcome.SERVER_ERROR, is_forgotten=False
-        )
-        state.rows_are_as_they_should_be()
-        state.counters_are_true()
-    assert state.books.of(state.states, DEAD)
-    state.teardown()
+    run(Deliveries, examples=EXAMPLES, steps=40)

@@ -4,7 +4,6 @@ from datetime import timedelta
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -12,7 +11,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from channels_app.core.backoff import PRESETS
@@ -20,7 +18,7 @@ from channels_app.database import clock
 from channels_app.registry.cache import config_cache
 from delivery import metrics
 from delivery.acks import callbacks
-from delivery.api import shapes
+from delivery.api import pull
 from delivery.core import acks
 from delivery.core.acks import AckResult, ProviderStatus
 from delivery.core.lifecycle import ClaimedDelivery, Reason, Transition
@@ -32,6 +30,7 @@ from delivery.queue import claim, fanout, release, settle
 from delivery.queue.claim import ClaimRequest
 from delivery.queue.settle import Result
 from delivery.transport import payloads
+from tests.integration.stateful.running import run
 from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ConsumerFactory
 from tests.support.properties import examples
@@ -171,7 +170,7 @@ class Words(RuleBasedStateMachine):
     def a_worker_receives(self, worker: str, resume: bool) -> None:
         view = config_cache.consumers()[self.pull.id]
         for one in receiving.receive(view, ReceiveRequest(2, LEASE_MS, worker, resume=resume)):
-            self._goes_out(one.row.id, shapes.received_message(one, view, settled=False)["attempt"])
+            self._goes_out(one.row.id, pull.received_message(one, view, settled=False)["attempt"])
             self.received_message.append(one)
 
     @precondition(lambda self: self.received_message)
@@ -246,14 +245,4 @@ def _early_words() -> float:
 @pytest.mark.slow("a state machine over real tables")
 @pytest.mark.django_db(transaction=True)
 def test_no_attempt_after_an_acknowledgement_and_no_attempt_number_twice() -> None:
-    run_state_machine_as_test(
-        Words,
-        settings=settings(
-            max_examples=examples(few=8, many=40),
-            stateful_step_count=40,
-            deadline=None,
-            # Shrinking a failure takes minutes with a database; 40 steps are readable.
-            phases=[Phase.explicit, Phase.reuse, Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run(Words, examples=examples(few=8, many=20), steps=40)

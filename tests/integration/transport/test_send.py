@@ -4,7 +4,6 @@ import gzip
 import os
 import sys
 import zlib
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -15,13 +14,6 @@ from channels_app.database import clock
 from delivery.core.outcome import Outcome
 from tests.support.receiver import Receiver, Reply
 from tests.support.sending import EXCERPT_BYTES, MAX_ANSWER_BYTES, Loop, a_call
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    with closing(Loop()) as made:
-        yield made
-
 
 # -- requests --------------------------------------------------------------------------------------
 
@@ -85,9 +77,8 @@ def test_a_large_body_is_sent_without_expect_continue(loop: Loop, receiver: Rece
 
 
 @pytest.mark.trap("header injection")
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_a_header_that_would_break_the_request_is_refused(loop: Loop, receiver: Receiver) -> None:
+    headers = [
         ("X-A", "1\r\nX-Injected: 1"),
         ("X-A", "1\nX-Injected: 1"),
         ("X-A", "1\rX-Injected: 1"),
@@ -100,19 +91,17 @@ def test_a_large_body_is_sent_without_expect_continue(loop: Loop, receiver: Rece
         ("Transfer-Encoding", "chunked"),
         ("content-length", "3"),
         ("Expect", "100-continue"),
-    ],
-)
-def test_a_header_that_would_break_the_request_is_refused(
-    loop: Loop, receiver: Receiver, header: tuple[str, str]
-) -> None:
-    loop.sender.start(a_call(receiver.url("/bad"), headers=[("X-B", "2"), header]))
-    assert loop.sender.next_timeout() == 0.0
-    bad, good = loop.run(a_call(receiver.url("/good")))
+    ]
+    for header in headers:
+        loop.sender.start(a_call(receiver.url("/bad"), headers=[("X-B", "2"), header]))
+        assert loop.sender.next_timeout() == 0.0
+        bad, good = loop.run(a_call(receiver.url("/good")))
 
-    assert bad.outcome is Outcome.PROTOCOL_ERROR
-    assert bad.error.endswith(".")
-    assert good.outcome is Outcome.DELIVERED
-    assert [request.path for request in receiver.requests()] == ["/good"]
+        assert bad.outcome is Outcome.PROTOCOL_ERROR, header
+        assert bad.error.endswith(".")
+        assert good.outcome is Outcome.DELIVERED, header
+
+    assert [request.path for request in receiver.requests()] == ["/good"] * len(headers)
 
 
 @pytest.mark.parametrize(
@@ -156,35 +145,21 @@ def test_the_proxies_of_the_environment_are_ignored(
 # -- responses -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("status", "outcome"),
-    [
+def test_the_status_code_determines_the_outcome(loop: Loop, receiver: Receiver) -> None:
+    for status, outcome in (
         (200, Outcome.DELIVERED),
-        (201, Outcome.DELIVERED),
-        (202, Outcome.DELIVERED),
-        (204, Outcome.DELIVERED),
-        (299, Outcome.DELIVERED),
-        (301, Outcome.REDIRECT),
         (304, Outcome.REDIRECT),
-        (400, Outcome.CLIENT_ERROR),
-        (404, Outcome.NOT_FOUND),
         (410, Outcome.GONE),
         (429, Outcome.THROTTLED),
-        (500, Outcome.SERVER_ERROR),
-        (503, Outcome.UNAVAILABLE),
         (999, Outcome.PROTOCOL_ERROR),
-    ],
-)
-def test_the_status_code_determines_the_outcome(
-    loop: Loop, receiver: Receiver, status: int, outcome: Outcome
-) -> None:
-    answer = loop.post(receiver.url(f"/status/{status}"))
+    ):
+        answer = loop.post(receiver.url(f"/status/{status}"))
 
-    assert (answer.outcome, answer.status) == (outcome, status)
-    assert answer.error == ("" if outcome.is_success else f"The endpoint answered {status}.")
-    assert answer.headers.startswith(f"HTTP/1.1 {status} ")
-    assert answer.remote_address == "127.0.0.1"
-    assert answer.retry_after is None
+        assert (answer.outcome, answer.status) == (outcome, status)
+        assert answer.error == ("" if outcome.is_success else f"The endpoint answered {status}.")
+        assert answer.headers.startswith(f"HTTP/1.1 {status} ")
+        assert answer.remote_address == "127.0.0.1"
+        assert answer.retry_after is None
 
 
 def test_the_response_is_recorded(loop: Loop, receiver: Receiver) -> None:
@@ -214,41 +189,30 @@ def test_no_data_of_a_response_leaks_into_the_next(loop: Loop, receiver: Receive
 
 
 @pytest.mark.trap("a redirect that counts as delivered")
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_not_followed(loop: Loop, receiver: Receiver, status: int) -> None:
+def test_a_redirect_is_not_followed(loop: Loop, receiver: Receiver) -> None:
+    statuses = (301, 302, 303, 307, 308)
     location = (("Location", receiver.url("/elsewhere")),)
-    receiver.script("/moved", [Reply(status, headers=location)])
+    receiver.script("/moved", [Reply(status, headers=location) for status in statuses])
 
-    answer = loop.post(receiver.url("/moved"))
+    answers = [loop.post(receiver.url("/moved")) for _ in statuses]
 
-    assert (answer.outcome, answer.status) == (Outcome.REDIRECT, status)
-    assert [request.path for request in receiver.requests()] == ["/moved"]
-
-
-def test_retry_after_in_seconds_and_as_a_date(loop: Loop, receiver: Receiver) -> None:
-    then = format_datetime(datetime.now(UTC) + timedelta(seconds=120), usegmt=True)
-    receiver.script("/date", [Reply(503, headers=(("retry-AFTER", then),))])
-    receiver.script("/fine", [Reply(200, headers=(("Retry-After", "9"),))])
-
-    seconds = loop.post(receiver.url("/status/429?retry_after=7"))
-    date = loop.post(receiver.url("/date"))
-    fine = loop.post(receiver.url("/fine"))
-
-    assert (seconds.outcome, seconds.retry_after) == (Outcome.THROTTLED, 7.0)
-    assert date.retry_after == pytest.approx(120, abs=3)
-    assert fine.retry_after is None
+    assert {answer.outcome for answer in answers} == {Outcome.REDIRECT}
+    assert tuple(answer.status for answer in answers) == statuses
+    assert {request.path for request in receiver.requests()} == {"/moved"}
 
 
-def test_a_date_is_read_by_the_databases_clock(
+def test_retry_after_of_a_failure_is_seconds_or_a_date_of_the_databases_clock(
     loop: Loop, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The delay is computed with the database's clock; the machine's own may be an hour off."""
     databases = datetime.now(UTC) - timedelta(hours=1)
     monkeypatch.setattr(clock, "now", lambda: databases)
     then = format_datetime(databases + timedelta(seconds=120), usegmt=True)
-    receiver.script("/date", [Reply(503, headers=(("Retry-After", then),))])
+    receiver.script("/date", [Reply(503, headers=(("retry-AFTER", then),))])
+    receiver.script("/fine", [Reply(200, headers=(("Retry-After", "9"),))])
 
+    assert loop.post(receiver.url("/status/429?retry_after=7")).retry_after == 7.0
     assert loop.post(receiver.url("/date")).retry_after == pytest.approx(120, abs=1)
+    assert loop.post(receiver.url("/fine")).retry_after is None
 
 
 def test_interim_responses_are_ignored(loop: Loop, receiver: Receiver) -> None:
@@ -265,38 +229,40 @@ def test_interim_responses_are_ignored(loop: Loop, receiver: Receiver) -> None:
     assert (cut.outcome, cut.status) == (Outcome.CONNECTION_RESET, None)
 
 
-@pytest.mark.parametrize(
-    ("status", "outcome"),
-    [(200, Outcome.DELIVERED_OVERSIZED), (500, Outcome.SERVER_ERROR), (410, Outcome.GONE)],
-)
 def test_an_oversized_answer_is_cut_and_judged_by_its_status(
-    loop: Loop, receiver: Receiver, status: int, outcome: Outcome
+    loop: Loop, receiver: Receiver
 ) -> None:
-    receiver.script("/big", [Reply(status, b"ab" * MAX_ANSWER_BYTES * 50)])
-    receiver.script("/fits", [Reply(status, b"ab" * (MAX_ANSWER_BYTES // 2))])
+    for status, outcome in (
+        (200, Outcome.DELIVERED_OVERSIZED),
+        (500, Outcome.SERVER_ERROR),
+        (410, Outcome.GONE),
+    ):
+        receiver.script("/big", [Reply(status, b"ab" * MAX_ANSWER_BYTES * 50)])
+        receiver.script("/fits", [Reply(status, b"ab" * (MAX_ANSWER_BYTES // 2))])
 
-    big = loop.post(receiver.url("/big"))
-    fits = loop.post(receiver.url("/fits"))
+        big = loop.post(receiver.url("/big"))
+        fits = loop.post(receiver.url("/fits"))
 
-    assert (big.outcome, big.status) == (outcome, status)
-    assert big.excerpt == fits.excerpt == b"ab" * (EXCERPT_BYTES // 2)
-    assert bool(big.error) is not outcome.is_success
-    assert fits.outcome is not Outcome.DELIVERED_OVERSIZED
+        assert (big.outcome, big.status) == (outcome, status)
+        assert big.excerpt == fits.excerpt == b"ab" * (EXCERPT_BYTES // 2)
+        assert bool(big.error) is not outcome.is_success
+        assert fits.outcome is not Outcome.DELIVERED_OVERSIZED
 
 
 @pytest.mark.trap("bodies without a limit")
 @pytest.mark.trap("decompression bombs")
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "gzip, gzip", "br"])
-def test_a_compressed_answer_is_not_opened(loop: Loop, receiver: Receiver, coding: str) -> None:
+def test_a_compressed_answer_is_not_opened(loop: Loop, receiver: Receiver) -> None:
     """20 MB compress to 20 kB: only the bytes on the wire are looked at."""
-    bomb = (gzip if "gzip" in coding else zlib).compress(bytes(20_000_000))[:MAX_ANSWER_BYTES]
-    receiver.script("/bomb", [Reply(200, bomb, headers=(("Content-Encoding", coding),))])
+    bombs = {kind: kind.compress(bytes(20_000_000))[:MAX_ANSWER_BYTES] for kind in (gzip, zlib)}
+    for coding, kind in (("gzip", gzip), ("deflate", zlib), ("gzip, gzip", gzip), ("br", zlib)):
+        headers = (("Content-Encoding", coding),)
+        receiver.script("/bomb", [Reply(200, bombs[kind], headers)])
 
-    answer = loop.post(receiver.url("/bomb"))
+        answer = loop.post(receiver.url("/bomb"))
 
-    assert answer.outcome is Outcome.DELIVERED
-    assert answer.excerpt == bomb[:EXCERPT_BYTES]
-    assert receiver.requests("/bomb")[0].header("Accept-Encoding") is None
+        assert answer.outcome is Outcome.DELIVERED, coding
+        assert answer.excerpt == bombs[kind][:EXCERPT_BYTES]
+        assert receiver.requests("/bomb")[-1].header("Accept-Encoding") is None
 
 
 @pytest.mark.trap("bodies without a limit")
@@ -321,18 +287,9 @@ def test_huge_headers_are_bounded(loop: Loop, receiver: Receiver) -> None:
     receiver.script("/status-line", [Reply(raw=b"HTTP/1.1 200 " + b"x" * 1_000_000)])
     receiver.script("/interim", [Reply(raw=(start % 103 + line + b"\r\n") * 2000)])
 
+    paths = ("/huge-headers", "/more", "/failed", "/one-line", "/status-line", "/interim")
     large, more, failed, one_line, status_line, interim = loop.run(
-        *(
-            a_call(receiver.url(path))
-            for path in (
-                "/huge-headers",
-                "/more",
-                "/failed",
-                "/one-line",
-                "/status-line",
-                "/interim",
-            )
-        )
+        *(a_call(receiver.url(path)) for path in paths)
     )
 
     assert large.outcome is Outcome.DELIVERED

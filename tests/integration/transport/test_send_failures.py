@@ -14,12 +14,6 @@ from tests.support.sending import Loop, a_call
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    with closing(Loop()) as made:
-        yield made
-
-
-@pytest.fixture
 def tls_receiver() -> Iterator[Receiver]:
     with Receiver(tls=True) as made:
         yield made
@@ -91,43 +85,32 @@ def test_an_unresolvable_host_name_is_an_outcome(loop: Loop) -> None:
     assert answer.error.startswith("The host name could not be resolved: ")
 
 
-@pytest.mark.parametrize(
-    ("reply", "outcome", "status"),
-    [
-        (Reply(reset=True), Outcome.CONNECTION_RESET, None),
-        (Reply(raw=b""), Outcome.CONNECTION_RESET, None),
-        (Reply(raw=b"HTTP/1.1 200 O"), Outcome.CONNECTION_RESET, None),
-        (
-            Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"),
-            Outcome.CONNECTION_RESET,
-            200,
-        ),
-        (Reply(raw=b"\x00\x01\x02 nonsense\r\n\r\n"), Outcome.PROTOCOL_ERROR, None),
-        (Reply(raw=b"220 mail.example ESMTP\r\n"), Outcome.PROTOCOL_ERROR, None),
-        (Reply(raw=b"HTTP/9.9 200 OK\r\n\r\n"), Outcome.PROTOCOL_ERROR, None),
-        (
-            Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: few\r\n\r\n"),
-            Outcome.PROTOCOL_ERROR,
-            200,
-        ),
-        (
-            Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
-            Outcome.PROTOCOL_ERROR,
-            200,
-        ),
-    ],
-    ids=lambda value: None if isinstance(value, int) else str(getattr(value, "raw", value))[:40],
-)
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_a_broken_or_non_http_response_is_an_outcome(
-    reply: Reply, outcome: Outcome, status: int | None, tls: bool
-) -> None:
-    with Receiver(tls=tls) as consumer, closing(Loop(ca_file=consumer.ca_file)) as loop:
-        consumer.script("/x", [reply])
-        answer = loop.post(consumer.url("/x"))
+BROKEN: list[tuple[Reply, Outcome, int | None]] = [
+    (Reply(reset=True), Outcome.CONNECTION_RESET, None),
+    (Reply(raw=b""), Outcome.CONNECTION_RESET, None),
+    (Reply(raw=b"HTTP/1.1 200 O"), Outcome.CONNECTION_RESET, None),
+    (Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"), Outcome.CONNECTION_RESET, 200),
+    (Reply(raw=b"\x00\x01\x02 nonsense\r\n\r\n"), Outcome.PROTOCOL_ERROR, None),
+    (Reply(raw=b"220 mail.example ESMTP\r\n"), Outcome.PROTOCOL_ERROR, None),
+    (Reply(raw=b"HTTP/9.9 200 OK\r\n\r\n"), Outcome.PROTOCOL_ERROR, None),
+    (Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: few\r\n\r\n"), Outcome.PROTOCOL_ERROR, 200),
+    (
+        Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+        Outcome.PROTOCOL_ERROR,
+        200,
+    ),
+]
 
-    assert (answer.outcome, answer.status) == (outcome, status)
-    assert answer.error.endswith(".")
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_broken_or_non_http_response_is_an_outcome(tls: bool) -> None:
+    with Receiver(tls=tls) as consumer, closing(Loop(ca_file=consumer.ca_file)) as loop:
+        for reply, outcome, status in BROKEN:
+            consumer.script("/x", [reply])
+            answer = loop.post(consumer.url("/x"))
+
+            assert (answer.outcome, answer.status) == (outcome, status), reply
+            assert answer.error.endswith(".")
 
 
 # -- TLS and HTTP/2 --------------------------------------------------------------------------------

@@ -2,20 +2,11 @@
 
 import os
 import resource
-from collections.abc import Iterator
 from contextlib import closing
-
-import pytest
 
 from delivery.core.outcome import Outcome
 from tests.support.receiver import Receiver, Reply
 from tests.support.sending import Loop, a_call
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    with closing(Loop()) as made:
-        yield made
 
 
 def fds() -> set[str]:

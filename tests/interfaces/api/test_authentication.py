@@ -11,7 +11,7 @@ from channels_app.api import authentication
 from channels_app.core import keys
 from channels_app.core.encryption import Unreadable, generate_key
 from channels_app.core.errors import KeyUnavailable
-from channels_app.models import ApiKey, AuditEntry
+from channels_app.models import ApiKey, AuditEntry, Message
 from channels_app.registry import api_keys
 from tests.support.api import Api
 from tests.support.factories import (
@@ -40,15 +40,10 @@ def status(authorization: str) -> int:
     return answer.status
 
 
-def test_without_a_key_it_is_401_and_says_how(nobody: Api) -> None:
-    answer = nobody.get(URL)
-    assert (answer.status, answer.json["code"]) == (401, "not_authenticated")
-    assert answer.header("WWW-Authenticate") == 'Bearer realm="hookstation"'
-
-
-def test_only_the_exact_key_authenticates() -> None:
+def test_only_the_exact_key_authenticates(nobody: Api) -> None:
     text = text_of(ApiKeyFactory.create(scopes=["read"]))
     head, _, secret = text.rpartition("_")
+    assert nobody.get(URL).json["code"] == "not_authenticated"
     assert status(f"Bearer {text}") == 200
     assert status(f"bearer  {text} ") == 200
     other = keys.generate().text
@@ -71,7 +66,7 @@ def test_only_the_exact_key_authenticates() -> None:
 
 def test_an_expired_or_revoked_key_says_so() -> None:
     for trait, code in [("expired", "expired_key"), ("revoked", "revoked_key")]:
-        answer = Api(ApiKeyFactory.create(scopes=["admin"], **{trait: True})).get(URL)
+        answer = Api(ApiKeyFactory.create(admin=True, **{trait: True})).get(URL)
         assert (answer.status, answer.json["code"]) == (401, code)
     soon = datetime.now(UTC) + timedelta(hours=1)
     assert Api(ApiKeyFactory.create(expires_at=soon)).get(URL).status == 200
@@ -84,13 +79,7 @@ def test_revoking_works_at_once() -> None:
     assert api.get(URL).status == 200
     key.revoked_at = datetime.now(UTC)
     key.save()
-    assert api.get(URL).status == 401
-
-
-def test_a_deleted_key_is_unknown() -> None:
-    key = ApiKeyFactory.create()
-    api = Api(key)
-    assert api.get(URL).status == 200
+    assert api.get(URL).json["code"] == "revoked_key"
     key.delete()
     assert api.get(URL).json["code"] == "bad_key"
 
@@ -137,11 +126,11 @@ def test_a_scope_permits_only_its_operations() -> None:
     assert (answer.status, answer.json["code"]) == (403, "missing_scope")
     assert "publish" in answer.json["detail"]
     assert answer.is_problem
-    assert Api(ApiKeyFactory.create(scopes=["publish"])).post(f"{URL}/messages", b"x").status == 202
 
 
 def test_admin_permits_every_operation(admin: Api) -> None:
     assert admin.post(f"{URL}/messages", b"x").status == 202
+    assert Message.objects.get().producer is None
     granted = Api(ApiKeyFactory.create(scopes=["admin"], channels=["other"]))
     assert granted.post(f"{URL}/messages", b"x").status == 202
 
@@ -163,11 +152,12 @@ def test_keys_of_a_disabled_producer_are_refused() -> None:
     owner.disabled = True
     owner.save()
     assert api.get(URL).json["code"] == "producer_disabled"
+    assert api.post(f"{URL}/messages", b"x").json["code"] == "producer_disabled"
+    assert not Message.objects.exists()
 
 
 def test_a_team_publishes_with_its_own_key() -> None:
-    team = TeamFactory.create()
-    api = Api(ApiKeyFactory.create(team=team, channels=["orders"]))
+    api = Api(ApiKeyFactory.create(team=TeamFactory.create(), channels=["orders"]))
     assert api.post(f"{URL}/messages", b"x").status == 202
 
 
@@ -257,8 +247,5 @@ def test_the_api_shows_a_sigv4_pair_once(admin: Api) -> None:
     assert listed["sigv4"] is True
     assert "aws_secret_access_key" not in listed
     plain = admin.post("producers/shop/keys", {"all_channels": True}).json
-    assert (plain["sigv4"], plain["aws_access_key_id"], plain["aws_secret_access_key"]) == (
-        False,
-        None,
-        None,
-    )
+    assert plain["sigv4"] is False
+    assert (plain["aws_access_key_id"], plain["aws_secret_access_key"]) == (None, None)

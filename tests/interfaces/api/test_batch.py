@@ -2,14 +2,18 @@
 
 import base64
 import json
+import sys
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from channels_app.api.concurrency import TURN_S
 from channels_app.conf import conf
 from channels_app.core import ids
+from channels_app.ingest import accept as accepting
+from channels_app.ingest.accept import Accepted
 from channels_app.models import Message
 from channels_app.registry import data_encryption
 from tests.support.api import Api
@@ -77,114 +81,91 @@ def test_an_array_is_stored_in_order(producer: Api) -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/x-ndjson", "application/jsonl; charset=utf-8"])
-def test_json_lines(producer: Api, kind: str) -> None:
-    body = b'{"body": "1"}\n\n{"body": "2"}\r\n{"body": "3"}'
+def test_of_json_lines_a_malformed_one_does_not_affect_others(producer: Api, kind: str) -> None:
+    body = b'{"body": "1"}\n\n{"body": \n[1]\n{"body": "2"}\r\n'
+    body += b"[" * 50_000 + b'\n\xff\n{"body": "3"}'
     answer = producer.call("POST", URL, body, content_type=kind)
-    assert statuses(answer.json["items"]) == [202] * 3
+    assert statuses(answer.json["items"]) == [202, 422, 422, 202, 422, 422, 202]
     assert bodies() == [b"1", b"2", b"3"]
 
 
-def test_a_malformed_line_does_not_affect_others(producer: Api) -> None:
-    body = b'{"body": "1"}\n{"body": \n[1]\n{"body": "2"}\n' + b"[" * 50_000 + b"\n\xff\n"
-    answer = producer.call("POST", URL, body, content_type="application/x-ndjson")
-    assert statuses(answer.json["items"]) == [202, 422, 422, 202, 422, 422]
-    assert bodies() == [b"1", b"2"]
-
-
 def test_valid_items_go_in_with_one_transaction(producer: Api) -> None:
-    good = [{"body": str(n), "idempotency_key": str(n)} for n in range(50)]
+    good = [{"body": str(n), "idempotency_key": str(n)} for n in range(10)]
     producer.post(URL, [])
-    with CaptureQueriesContext(
-        connection,
-    ) as queries:
+    with CaptureQueriesContext(connection) as queries:
         answer = producer.post(URL, [*good, {"priority": 11}])
-    assert (answer.json["accepted"], answer.json["refused"]) == (50, 1)
+    assert (answer.json["accepted"], answer.json["refused"]) == (10, 1)
     written = [query["sql"] for query in queries if query["sql"].startswith("INSERT")]
     assert len(written) == 3
+
+
+def test_only_beside_a_batch_threads_take_short_turns(
+    producer: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[float] = []
+    accept = accepting.accept
+
+    def spy(*args: Any, **named: Any) -> list[Accepted]:
+        turns.append(sys.getswitchinterval())
+        return accept(*args, **named)
+
+    monkeypatch.setattr(accepting, "accept", spy)
+    assert producer.post(URL, [{"body": "x"}]).status == 207
+    assert producer.post("channels/orders/messages", b"x").status == 202
+    assert turns == [pytest.approx(TURN_S), pytest.approx(sys.getswitchinterval())]
 
 
 def test_a_batch_can_be_sent_again_as_a_whole(producer: Api) -> None:
     items = [{"body": str(n), "idempotency_key": str(n)} for n in range(3)]
     first = producer.post(URL, items).json["items"]
-    again = producer.post(URL, [*items, {"body": "new", "idempotency_key": "3"}]).json
-    assert statuses(again["items"]) == [200, 200, 200, 202]
+    more = [{"body": "new", "idempotency_key": key} for key in "30"]
+    again = producer.post(URL, [*items, *more]).json
+    assert statuses(again["items"]) == [200, 200, 200, 202, 409]
     assert [item["id"] for item in again["items"][:3]] == [item["id"] for item in first]
+    refused = again["items"][4]
+    assert (refused["code"], refused["field"]) == ("idempotency_conflict", "idempotency_key")
     assert (again["duplicates"], again["accepted"]) == (3, 1)
 
 
-def test_keys_repeat_within_one_batch(producer: Api) -> None:
-    items = [
-        {"body": "1", "idempotency_key": "k"},
-        {"body": "1", "idempotency_key": "k"},
-        {"body": "2", "idempotency_key": "k"},
-    ]
-    shown = producer.post(URL, items).json["items"]
-    assert statuses(shown) == [202, 200, 409]
-    assert shown[1]["id"] == shown[0]["id"]
-    assert (shown[2]["code"], shown[2]["field"]) == ("idempotency_conflict", "idempotency_key")
-    assert bodies() == [b"1"]
-
-
 BAD: list[tuple[Any, str]] = [
-    (5, ""),
-    ("text", ""),
-    (None, ""),
-    ([], ""),
+    *((item, "") for item in (5, "text", None, list[str]())),
     ({}, "body"),
-    ({"body": 5}, "body"),
-    ({"body": {"a": 1}}, "body"),
-    ({"body": "half \ud800"}, "body"),
+    *(({"body": value}, "body") for value in (5, {"a": 1}, "half \ud800")),
     ({"body": "x", "body_base64": "eA=="}, "body"),
-    ({"body_base64": "e"}, "body_base64"),
-    ({"body_base64": "eA== "}, "body_base64"),
-    ({"body_base64": "é"}, "body_base64"),
-    ({"body_base64": 5}, "body_base64"),
-    ({"body": "x", "content_type": "text"}, "content_type"),
-    ({"body": "x", "content_type": 5}, "content_type"),
-    ({"body": "x", "idempotency_key": ""}, "idempotency_key"),
-    ({"body": "x", "idempotency_key": 7}, "idempotency_key"),
-    ({"body": "x", "idempotency_key": "x" * 256}, "idempotency_key"),
-    ({"body": "x", "idempotency_key": "\x00"}, "idempotency_key"),
-    ({"body": "x", "event_type": "a b"}, "event_type"),
-    ({"body": "x", "event_type": ["a"]}, "event_type"),
-    ({"body": "x", "priority": 10}, "priority"),
-    ({"body": "x", "priority": -1}, "priority"),
-    ({"body": "x", "priority": True}, "priority"),
-    ({"body": "x", "priority": 4.5}, "priority"),
-    ({"body": "x", "priority": 10**40}, "priority"),
-    ({"body": "x", "deliver_at": "soon"}, "deliver_at"),
-    ({"body": "x", "deliver_at": True}, "deliver_at"),
-    ({"body": "x", "deliver_at": 1.5}, "deliver_at"),
-    ({"body": "x", "deliver_at": 10**40}, "deliver_at"),
-    ({"body": "x", "deliver_at": -(10**40)}, "deliver_at"),
-    ({"body": "x", "delay_ms": -1}, "delay_ms"),
-    ({"body": "x", "delay_ms": 1.5}, "delay_ms"),
-    ({"body": "x", "delay_ms": False}, "delay_ms"),
-    ({"body": "x", "delay_ms": 10**40}, "delay_ms"),
+    *(({"body_base64": value}, "body_base64") for value in ("e", "eA== ", "é", 5)),
+    *(
+        ({"body": "x", field: value}, field)
+        for field, values in {
+            "content_type": ("text", 5),
+            "idempotency_key": ("", 7, "x" * 256, "\x00"),
+            "event_type": ("a b", ["a"]),
+            "priority": (10, -1, True, 4.5, 10**40),
+            "deliver_at": ("soon", True, 1.5, 10**40, -(10**40)),
+            "delay_ms": (-1, 1.5, False, 10**40),
+            "spread_ms": (-1, "1s"),
+            "expires_at": (5,),
+            "ordering_key": ("é",),
+            "headers": ([], {"X": 1}, {"Host": "x"}, {"X-A": "\ud800"}),
+        }.items()
+        for value in values
+    ),
     ({"body": "x", "delay_ms": 5, "deliver_at": 5}, "delay_ms"),
-    ({"body": "x", "spread_ms": -1}, "spread_ms"),
-    ({"body": "x", "spread_ms": "1s"}, "spread_ms"),
-    ({"body": "x", "expires_at": 5}, "expires_at"),
-    ({"body": "x", "ordering_key": "é"}, "ordering_key"),
-    ({"body": "x", "headers": []}, "headers"),
-    ({"body": "x", "headers": {"X": 1}}, "headers"),
-    ({"body": "x", "headers": {"Host": "x"}}, "headers"),
-    ({"body": "x", "headers": {"X-A": "\ud800"}}, "headers"),
     ({"body": "x", "headers": {"X-A": "1", "x-a": "2"}}, "headers"),
     ({"body": "x", "nonsense": 1}, "nonsense"),
     ({"body": "x", "\ud800": 1}, "\\ud800"),
 ]
 
 
-@pytest.mark.parametrize(("item", "field"), BAD, ids=lambda part: ascii(part)[:50])
-def test_a_bad_item_is_named_between_good_ones(producer: Api, item: Any, field: str) -> None:
-    answer = producer.post(URL, [{"body": "before"}, item, {"body": "after"}])
+def test_bad_items_are_named_between_good_ones(producer: Api) -> None:
+    items = [part for item, _ in BAD for part in (item, {"body": "good"})]
+    answer = producer.post(URL, items)
     assert answer.status == 207
     shown = answer.json["items"]
-    assert statuses(shown) == [202, 422, 202]
-    assert shown[1].get("field", "") == field
-    assert " " in shown[1]["detail"]
-    assert bodies() == [b"before", b"after"]
+    assert statuses(shown) == [422, 202] * len(BAD)
+    for (item, field), refused in zip(BAD, shown[::2], strict=True):
+        assert refused.get("field", "") == field, item
+        assert " " in refused["detail"]
+    assert bodies() == [b"good"] * len(BAD)
 
 
 def test_the_channels_rules_hold_for_each_item(producer: Api) -> None:
@@ -202,33 +183,22 @@ def test_the_channels_rules_hold_for_each_item(producer: Api) -> None:
     ]
     shown = producer.post("channels/strict/messages/batch", items).json["items"]
     assert [item.get("code") for item in shown] == [
-        None,
-        "body_too_large",
-        "unsupported_media_type",
-        "invalid_fields",
-        "schema_violation",
+        *(None, "body_too_large", "unsupported_media_type", "invalid_fields", "schema_violation")
     ]
     assert Message.objects.count() == 1
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "status"),
-    [
-        (b"{}", "application/json", 400),
-        (b"5", "application/json", 400),
-        (b"[", "application/json", 400),
-        (b"", "application/json", 400),
-        (b"[NaN]", "application/json", 400),
-        (b"[" * 100_000, "application/json", 400),
-        (b"\xff", "application/json", 400),
-        (b"[]", "text/plain", 415),
-        (b"[]", "", 415),
-    ],
-)
-def test_a_malformed_batch_is_refused(producer: Api, body: bytes, kind: str, status: int) -> None:
-    answer = producer.call("POST", URL, body, content_type=kind)
-    assert answer.status == status
-    assert answer.is_problem
+def test_a_malformed_batch_is_refused_and_an_empty_one_stores_nothing(producer: Api) -> None:
+    bad = (b"{}", b"5", b"[", b"", b"[NaN]", b"[" * 100_000, b"\xff")
+    for body, kind, status in (
+        *((body, "application/json", 400) for body in bad),
+        *((b"[]", kind, 415) for kind in ("text/plain", "")),
+    ):
+        answer = producer.call("POST", URL, body, content_type=kind)
+        assert answer.status == status, body[:20]
+        assert answer.is_problem
+    empty = {"items": [], "accepted": 0, "duplicates": 0, "refused": 0}
+    assert producer.post(URL, []).json == empty
     assert not Message.objects.exists()
 
 
@@ -241,15 +211,6 @@ def test_a_thousand_is_the_limit(producer: Api) -> None:
         answer = producer.call("POST", URL, body, content_type=kind)
         assert (answer.status, answer.json["code"]) == (422, "batch_too_large")
     assert Message.objects.count() == 1000
-
-
-def test_an_empty_batch_stores_nothing(producer: Api) -> None:
-    assert producer.post(URL, []).json == {
-        "items": [],
-        "accepted": 0,
-        "duplicates": 0,
-        "refused": 0,
-    }
 
 
 def test_too_many_bytes_are_413(producer: Api) -> None:
@@ -266,7 +227,3 @@ def test_each_message_counts_against_the_rate(db: None) -> None:
     assert api.post(URL, [{"body": ""}] * 3).status == 429
     assert api.post(URL, [{"body": ""}] * 2).status == 207
     assert Message.objects.count() == 5
-
-
-def test_unknown_channel_is_404(producer: Api) -> None:
-    assert producer.post("channels/nowhere/messages/batch", []).status == 404

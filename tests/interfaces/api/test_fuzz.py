@@ -5,13 +5,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import schemathesis
 from django.core.signals import got_request_exception
-from django.test import Client
-from drf_spectacular.generators import SchemaGenerator
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import APIOperation, Case, GenerationMode
@@ -22,11 +21,12 @@ from broker_site.wsgi import application
 from channels_app.core import ids
 from channels_app.models import ApiKey
 from delivery.models import Replay
-from tests.support import world
+from tests.support import calling, world
+from tests.support.api import Api
 from tests.support.factories import ApiKeyFactory, bearer
 from tests.support.properties import examples
 
-EXAMPLES = examples(few=6, many=16)
+EXAMPLES = examples(few=6, many=10)
 """Requests per operation, the same in each run, so that failures can be reproduced."""
 CHECKS = [
     not_a_server_error,
@@ -38,28 +38,6 @@ CHECKS = [
 ITEM = ("content_type", "event_type", "ordering_key", "headers")
 OPAQUE = "getMessageBody"
 """Returns a producer's bytes, whatever their content type says."""
-FOR_PUBLISHERS = {
-    "publishMessage",
-    "publishBatch",
-    "patchMessage",
-    "cancelMessage",
-    "moveMessages",
-    "cancelMessages",
-    "listChannels",
-    "getChannel",
-    "listEventTypes",
-    "getEventType",
-    "listSchedules",
-    "getSchedule",
-    "putSchedule",
-    "patchSchedule",
-    "deleteSchedule",
-    "pauseSchedule",
-    "resumeSchedule",
-    "runSchedule",
-}
-"""Operations of a key with the scope publish, including reading the catalogue."""
-
 Operation = APIOperation[Any, Any, Any, Any]
 Request = Case[Any]
 
@@ -68,7 +46,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def document() -> dict[str, Any]:
     """Return the document without its security, so that no request uses a made-up key."""
-    found: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # it has no types
+    found = deepcopy(calling.document())
     for operations in found["paths"].values():
         for operation in operations.values():
             operation.pop("security", None)
@@ -109,13 +87,15 @@ WRONG: tuple[Any, ...] = (
     *([], [None], [[]], [{}], ["a", "a"], {}, {"a": None}, {"id": None}),
 )
 
+WRONG_IN_A_FIELD: tuple[Any, ...] = (None, True, 10**400, "\x00", [{}])
+
 
 @pytest.mark.slow("sends every field of every operation in all the wrong types")
 @pytest.mark.trap("a field of the wrong type")
 def test_no_wrong_type_breaks_an_operation() -> None:
     made = world.make()
-    client = Client(headers={"Authorization": bearer(ApiKeyFactory.create(admin=True))})
-    client.raise_request_exception = False
+    api = Api(ApiKeyFactory.create(admin=True))
+    api.raises = False
     sent = 0
     for name, operation in OPERATIONS.items():
         known = json_fields(operation)
@@ -124,16 +104,17 @@ def test_no_wrong_type_breaks_an_operation() -> None:
         path = operation.path
         for one in operation.path_parameters:
             path = path.replace(f"{{{one.name}}}", str(made.parameters[one.name]))
-        bodies = [*WRONG, *({field: wrong} for field in known for wrong in WRONG)]
+        # test_fields.py gives each kind of field any JSON value, test_problems.py sends other
+        # bodies that are no objects.
+        whole = (None, [], {}, {"a": None}) if known else WRONG
+        bodies = [*whole, *({field: wrong} for field in known for wrong in WRONG_IN_A_FIELD)]
         bodies += [dict.fromkeys(known, wrong) for wrong in WRONG]
         for body in bodies:
             with bugs():
-                answer = client.generic(
-                    operation.method.upper(), path, json.dumps(body), "application/json"
-                )
-            assert answer.status_code < 500, f"{name} with {body!r:.200}: {answer.content!r}"
+                answer = api.call(operation.method.upper(), path, json.dumps(body).encode())
+            assert answer.status < 500, f"{name} with {body!r:.200}: {answer.body!r}"
             sent += 1
-    assert sent > 1000
+    assert sent > 1000, sent
 
 
 def json_fields(operation: Operation) -> list[str] | None:
@@ -145,26 +126,6 @@ def json_fields(operation: Operation) -> list[str] | None:
     while "$ref" in schema:
         schema = DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     return list(schema.get("properties", {}))
-
-
-@pytest.mark.slow("a fuzzer makes up requests for every operation")
-def test_fuzzing_with_a_publishing_key_changes_nothing_else() -> None:
-    made = world.make()
-    worked = set()
-    for name, operation in OPERATIONS.items():
-        if any(status < 400 for status in fuzz(operation, made.key, 4, made)):
-            worked.add(name)
-    assert worked <= FOR_PUBLISHERS
-    assert len(worked) > 4
-
-
-@pytest.mark.slow("a fuzzer makes up requests for every operation")
-def test_fuzzing_without_a_key_gets_401() -> None:
-    made = world.make()
-    for name, operation in OPERATIONS.items():
-        statuses = fuzz(operation, None, 3, made)
-        assert set(statuses) <= {401, 404}, f"{name}: {statuses}"
-        assert 401 in statuses, f"{name}: {statuses}"
 
 
 def fuzz(

@@ -65,9 +65,8 @@ def scrape(client: Client) -> dict[str, dict[tuple[tuple[str, str], ...], float]
 
 
 @pytest.mark.trap("public metrics")
-@pytest.mark.parametrize(
-    ("address", "headers", "status"),
-    [
+def test_without_a_token_metrics_are_only_for_this_machine(client: Client) -> None:
+    requests: list[tuple[str, dict[str, str], int]] = [
         ("127.0.0.1", {}, 200),
         ("::1", {}, 200),
         ("::ffff:127.0.0.1", {}, 200),
@@ -85,20 +84,17 @@ def scrape(client: Client) -> dict[str, dict[tuple[tuple[str, str], ...], float]
         ("127.0.0.1", {"Host": "localhost:8000"}, 200),
         ("127.0.0.1", {"Host": "[::1]:8000"}, 200),
         ("10.0.0.7", {"Authorization": "Bearer "}, 401),
-    ],
-)
-def test_without_a_token_metrics_are_only_for_this_machine(
-    address: str, headers: dict[str, str], status: int, client: Client
-) -> None:
-    answer = client.get("/metrics", headers=headers, REMOTE_ADDR=address)
-    assert answer.status_code == status
-    assert (b"hookstation_" in answer.content) == (status == 200)
+    ]
+    for address, headers, status in requests:
+        answer = client.get("/metrics", headers=headers, REMOTE_ADDR=address)
+        assert answer.status_code == status, (address, headers)
+        assert (b"hookstation_" in answer.content) == (status == 200)
 
 
-@pytest.mark.parametrize("host", ["[", "]", "", "[::1", "a b", "evil.example"])
-def test_an_unknown_host_header_gets_no_metrics(host: str, rf: RequestFactory) -> None:
+def test_an_unknown_host_header_gets_no_metrics(rf: RequestFactory) -> None:
     """The fast path does not check the Host header before."""
-    assert health.metrics(rf.get("/metrics", HTTP_HOST=host)).status_code == 401
+    for name in ("[", "]", "", "[::1", "a b", "evil.example"):
+        assert health.metrics(rf.get("/metrics", HTTP_HOST=name)).status_code == 401, name
 
 
 def test_behind_a_public_name_metrics_need_a_token(client: Client, settings: Any) -> None:
@@ -106,25 +102,32 @@ def test_behind_a_public_name_metrics_need_a_token(client: Client, settings: Any
     assert client.get("/metrics").status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("header", "status"),
-    [(None, 401), ("Bearer the-token", 200), ("bearer the-token", 200), ("Bearer", 401),
-     ("Bearer the-toke", 401), ("Basic the-token", 401), ("the-token", 401)],
-)  # fmt: skip
-def test_metrics_require_the_token(
-    header: str | None, status: int, client: Client, settings: Any
-) -> None:
+def test_metrics_require_the_token(client: Client, settings: Any) -> None:
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, metrics_token="the-token")
-    headers = {"Authorization": header} if header else {}
-    for address in ("127.0.0.1", "203.0.113.9"):
-        answer = client.get("/metrics", headers=headers, REMOTE_ADDR=address)
-        assert answer.status_code == status
+    for header, status in {
+        "Bearer the-token": 200,
+        "bearer the-token": 200,
+        "": 401,
+        "Bearer": 401,
+        "Bearer the-toke": 401,
+        "Basic the-token": 401,
+        "the-token": 401,
+    }.items():
+        headers = {"Authorization": header} if header else {}
+        for address in ("127.0.0.1", "203.0.113.9"):
+            answer = client.get("/metrics", headers=headers, REMOTE_ADDR=address)
+            assert answer.status_code == status, header
 
 
 def ready(client: Client, query: str = "") -> tuple[int, dict[str, Any]]:
     """Return status and body of /readyz."""
     answer = client.get(f"/readyz{query}")
     return answer.status_code, json.loads(answer.content)
+
+
+def failed(body: dict[str, Any]) -> list[str]:
+    """Return the names of the checks that did not pass."""
+    return [name for name, check in body["checks"].items() if not check["ok"]]
 
 
 def a_living_pump(**values: Any) -> PumpSlot:
@@ -161,7 +164,6 @@ def test_every_documented_metric_exists_from_the_start(client: Client) -> None:
     assert NAMES - names - histograms == set()
 
 
-@pytest.mark.slow("starts processes")
 def test_counters_come_out_once_and_with_one_total(client: Client) -> None:
     before = scrape(client)["hookstation_messages_accepted_total"][()]
     accepting.ACCEPTED.inc(3)
@@ -186,6 +188,8 @@ def test_depths_come_from_the_tables(client: Client) -> None:
     assert found["hookstation_dead_letters"][()] == 2
     assert found["hookstation_pumps"][()] == 1
     assert found["hookstation_reconciliation_gap"][()] == 0
+    Counter.add({(consumer.id, "dead"): -1}, 3)  # a lost count
+    assert scrape(client)["hookstation_reconciliation_gap"][()] == 1
 
 
 @pytest.mark.seed("S4-41", "S4-R9")
@@ -202,57 +206,23 @@ def test_upcoming_deliveries_are_a_metric(client: Client) -> None:
     assert abs(scrape(client)["hookstation_clock_offset_seconds"][()]) < 1
 
 
-def test_a_lost_count_shows_as_a_gap(client: Client) -> None:
-    delivery = DeliveryFactory.create()
-    Counter.add({(delivery.consumer_id, "queued"): -1}, 3)
-
-    assert scrape(client)["hookstation_reconciliation_gap"][()] == 1
-
-
-def test_the_oldest_due_row_has_an_age(client: Client) -> None:
-    overdue()
-
-    assert scrape(client)["hookstation_oldest_due_seconds"][()] == pytest.approx(120, abs=5)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"paused": True},
-        {"disabled": True},
-        {"retired": True},
-        {"pull": True},
+def test_deliveries_that_cannot_go_do_not_make_the_broker_late(client: Client) -> None:
+    held: tuple[dict[str, Any], ...] = (
+        *({name: True} for name in ("paused", "disabled", "retired", "pull", "channel__paused")),
         {"rate_per_second": 1.0},
-        {"channel__paused": True},
-    ],
-    ids=lambda values: next(iter(values)),
-)
-def test_a_paused_consumer_does_not_make_the_broker_late(
-    client: Client, values: dict[str, Any]
-) -> None:
-    overdue(consumer=ConsumerFactory.create(**values))
-
-    assert scrape(client)["hookstation_oldest_due_seconds"][()] == 0
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{"circuit": "open"}, {"slow_until": timezone.now() + timedelta(days=1)}],
-    ids=["open circuit", "asked for time"],
-)
-def test_a_failing_consumer_does_not_make_the_broker_late(
-    client: Client, values: dict[str, Any]
-) -> None:
-    consumer = overdue().consumer
-    ConsumerHealth.objects.create(consumer=consumer, **values)
-
+    )
+    for values in held:
+        overdue(consumer=ConsumerFactory.create(**values))
+    tomorrow = timezone.now() + timedelta(days=1)
+    for values in ({"circuit": "open"}, {"slow_until": tomorrow}):
+        ConsumerHealth.objects.create(consumer=overdue().consumer, **values)
     assert scrape(client)["hookstation_oldest_due_seconds"][()] == 0
 
 
 def test_a_fully_occupied_consumer_does_not_make_the_broker_late(client: Client) -> None:
     consumer = ConsumerFactory.create(max_in_flight=1)
     overdue(consumer=consumer)
-    assert scrape(client)["hookstation_oldest_due_seconds"][()] > 100
+    assert scrape(client)["hookstation_oldest_due_seconds"][()] == pytest.approx(120, abs=5)
 
     DeliveryFactory.create(consumer=consumer, in_flight=True)
 
@@ -263,7 +233,7 @@ def test_the_oldest_due_row_costs_a_few_queries_whatever_the_history(
     client: Client, django_assert_max_num_queries: Any
 ) -> None:
     consumer = overdue().consumer
-    DeliveryFactory.create_batch(30, consumer=consumer, delivered=True)
+    DeliveryFactory.create_batch(20, consumer=consumer, delivered=True)
     scrape(client)
 
     clock.sync()  # on a slow machine the clock would query the database once more
@@ -285,21 +255,16 @@ def test_a_responding_process_is_live(client: Client) -> None:
     assert (answer.status_code, json.loads(answer.content)) == (200, {"status": "alive"})
 
 
-def test_readiness_passes_when_all_checks_pass(client: Client) -> None:
+def test_readiness_passes_when_all_checks_pass_or_are_skipped(client: Client) -> None:
+    checks = ["database", "migrations", "storage", "disk", "keys"]
+    status, body = ready(client, "?exclude=pumps&exclude=oldest_due")
+    assert (status, list(body["checks"])) == (200, checks)
     a_living_pump()
 
     status, body = ready(client)
 
     assert (status, body["status"]) == (200, "ready")
-    assert list(body["checks"]) == [
-        "database",
-        "migrations",
-        "storage",
-        "disk",
-        "keys",
-        "pumps",
-        "oldest_due",
-    ]
+    assert list(body["checks"]) == [*checks, "pumps", "oldest_due"]
     assert all(check["ok"] for check in body["checks"].values())
 
 
@@ -319,15 +284,7 @@ def test_a_stuck_delivery_is_not_ready(client: Client) -> None:
 
     status, body = ready(client)
 
-    assert status == 503
-    assert [name for name, check in body["checks"].items() if not check["ok"]] == ["oldest_due"]
-
-
-def test_readiness_checks_can_be_skipped(client: Client) -> None:
-    status, body = ready(client, "?exclude=pumps&exclude=oldest_due")
-
-    assert status == 200
-    assert list(body["checks"]) == ["database", "migrations", "storage", "disk", "keys"]
+    assert (status, failed(body)) == (503, ["oldest_due"])
 
 
 @pytest.mark.trap("a start with the wrong key")
@@ -338,8 +295,7 @@ def test_without_the_active_encryption_key_it_is_not_ready(client: Client) -> No
 
     status, body = ready(client)
 
-    assert status == 503
-    assert [name for name, check in body["checks"].items() if not check["ok"]] == ["keys"]
+    assert (status, failed(body)) == (503, ["keys"])
     assert scrape(client)["hookstation_processes_without_key"] == {(): 1}
 
 
@@ -369,7 +325,6 @@ def test_an_unavailable_database_is_reported_without_secrets(client: Client) -> 
     assert "hooker" not in json.dumps(body)
 
 
-@pytest.mark.slow("starts a process")
 def test_metrics_answer_without_a_database(client: Client) -> None:
     assert scrape(client)["hookstation_database_up"][()] == 1
 
@@ -382,9 +337,8 @@ def test_metrics_answer_without_a_database(client: Client) -> None:
 
 
 def test_health_endpoints_refuse_writes(client: Client) -> None:
-    assert [client.post(path).status_code for path in ("/livez", "/readyz", "/metrics")] == [
-        405
-    ] * 3
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert client.post(path).status_code == 405, path
 
 
 @contextmanager
@@ -410,8 +364,7 @@ def test_it_is_not_ready_while_no_row_can_be_written(query: str, client: Client)
     with read_only():
         storage.forget()
         status, body = ready(client, query)
-        assert status == 503
-        assert {name for name, check in body["checks"].items() if not check["ok"]} == {"storage"}
+        assert (status, failed(body)) == (503, ["storage"])
     storage.forget()
     assert ready(client, query)[0] == 200
 
@@ -420,7 +373,7 @@ def test_it_is_not_ready_while_no_row_can_be_written(query: str, client: Client)
 def test_readiness_writes_rows_at_a_bounded_rate(client: Client) -> None:
     storage.forget()
     with CaptureQueriesContext(connection) as queries:
-        for _ in range(20):
+        for _ in range(8):
             assert ready(client, "?exclude=pumps")[0] == 200
     written = [it["sql"] for it in queries if "writeprobe" in it["sql"] and "INSERT" in it["sql"]]
     assert len(written) <= 2
@@ -429,9 +382,7 @@ def test_readiness_writes_rows_at_a_bounded_rate(client: Client) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor == "mysql", reason="a limit that SQLite has")
-def test_a_full_database_is_not_ready_and_named(
-    client: Client,
-) -> None:
+def test_a_full_database_is_not_ready_and_named(client: Client) -> None:
     ChannelFactory.create(slug="orders")
     producer = Api(ApiKeyFactory.create())
     with connection.cursor() as cursor:

@@ -7,9 +7,15 @@ from urllib.parse import quote
 import pytest
 
 from channels_app.core import ids, times
-from channels_app.database import clock
-from channels_app.models import AuditEntry, IdempotencyRecord, Message, MessageBody, new_id
-from delivery.api import pages
+from channels_app.database import clock, keyset
+from channels_app.models import (
+    AuditEntry,
+    IdempotencyRecord,
+    Message,
+    MessageBody,
+    Producer,
+    new_id,
+)
 from delivery.models import Delivery
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true, key_at, make_messages, public
@@ -23,7 +29,6 @@ from tests.support.factories import (
 )
 
 pytestmark = pytest.mark.django_db
-MALFORMED = ["msg_1", "dlv_0000000000000", "msg_zzzzzzzzzzzzz", "msg_000000000000O", "%00", "5"]
 
 
 @pytest.fixture
@@ -45,14 +50,10 @@ def test_a_message_shows_how_each_consumer_received_it(reader: Api) -> None:
 
     answer = reader.get(f"/messages/{public(message)}")
 
-    assert answer.status_code == 200
-    assert answer.headers["ETag"] == '"1"'
+    assert (answer.status_code, answer.headers["ETag"]) == (200, '"1"')
     body = answer.json()
-    assert (body["id"], body["state"], body["scheduled"]) == (
-        public(message),
-        "Out-for-delivery",
-        False,
-    )
+    assert (body["id"], body["scheduled"]) == (public(message), False)
+    assert body["state"] == "Out-for-delivery"
     assert body["headers"] == {"traceparent": "00-1"}
     assert body["body_bytes"] == 9
     assert {row["consumer"]: row["state"] for row in body["deliveries"]} == {
@@ -63,11 +64,8 @@ def test_a_message_shows_how_each_consumer_received_it(reader: Api) -> None:
     shown = next(row for row in body["deliveries"] if row["id"] == public(retry))
     assert retry.due_at is not None
     assert shown["next_attempt_at"] == times.text(retry.due_at)
-    assert (shown["attempt_count"], shown["outcome"], shown["status_code"]) == (
-        1,
-        "server_error",
-        500,
-    )
+    outcome = (shown["attempt_count"], shown["outcome"], shown["status_code"])
+    assert outcome == (1, "server_error", 500)
 
 
 @pytest.mark.trap("a state that never ends")
@@ -102,75 +100,23 @@ def test_a_message_is_out_for_delivery_until_each_delivery_has_ended(reader: Api
     assert answers() == {("Out-for-delivery",)}
 
 
-def test_a_message_without_matching_consumers_is_finished(reader: Api) -> None:
-    message = MessageFactory.create(dispatched=True, due_at=clock.now() + timedelta(hours=1))
-
-    body = reader.get(f"/messages/{public(message)}").json()
-
-    assert (body["state"], body["scheduled"]) == ("Finished", False)
-    assert listed(reader, message.channel.slug, "?state=scheduled") == []
-
-
-def test_a_scheduled_message_is_shown_as_scheduled(reader: Api) -> None:
-    message = MessageFactory.create(scheduled=True)
-
-    body = reader.get(f"/messages/{public(message)}").json()
-
-    assert (body["state"], body["scheduled"], body["deliveries"]) == ("Acknowledged", True, [])
+def test_a_message_is_scheduled_until_its_fan_out_finds_no_consumers(reader: Api) -> None:
+    waiting = MessageFactory.create(scheduled=True)
+    finished = MessageFactory.create(channel=waiting.channel, dispatched=True, scheduled=True)
+    for message, state in ((waiting, "Acknowledged"), (finished, "Finished")):
+        body = reader.get(f"/messages/{public(message)}").json()
+        assert (body["state"], body["scheduled"]) == (state, message is waiting)
+        assert body["deliveries"] == []
+    assert listed(reader, waiting.channel.slug, "?state=scheduled") == [public(waiting)]
 
 
-@pytest.mark.parametrize("text", MALFORMED)
-def test_a_malformed_id_is_not_found(reader: Api, text: str) -> None:
-    for path in (f"/messages/{text}", f"/messages/{text}/body"):
-        assert problem(reader.get(path)) == (404, "unknown_message", "")
-
-
-def test_an_unknown_message_is_not_found(reader: Api) -> None:
-    text = ids.to_public("msg", new_id())
-
-    assert problem(reader.get(f"/messages/{text}")) == (404, "unknown_message", "")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "scopes"),
-    [
-        ("GET", "/messages/{}", ["publish", "register", "receive", "replay"]),
-        ("GET", "/messages/{}/body", ["publish", "register", "replay"]),
-        ("PATCH", "/messages/{}", ["read", "register", "receive", "replay"]),
-        ("DELETE", "/messages/{}", ["read", "register", "receive", "replay"]),
-    ],
-)
-def test_a_key_needs_the_scope(method: str, path: str, scopes: list[str]) -> None:
-    address = path.format(public(MessageFactory.create()))
-
-    assert problem(Api(scopes=scopes).call(method, address))[:2] == (403, "missing_scope")
-    assert problem(Api().call(method, address))[0] == 401
-    assert problem(Api(scopes=["admin"], revoked=True).call(method, address))[0] == 401
-
-
-def test_the_list_needs_read_and_the_channels_grant() -> None:
-    channel = ChannelFactory.create()
-    path = f"/channels/{channel.slug}/messages"
-
-    assert problem(Api(scopes=["publish"]).get(path))[:2] == (403, "missing_scope")
-    assert problem(Api(scopes=["read"], channels=["other"]).get(path))[:2] == (403, "no_grant")
-    assert problem(Api().get(path))[0] == 401
-    assert Api(scopes=["read"], channels=[channel.slug]).get(path).status_code == 200
+def test_a_malformed_or_unknown_id_is_not_found(reader: Api) -> None:
+    for text in ("msg_1", "dlv_0000000000000", "%00", ids.to_public("msg", new_id())):
+        for path in (f"/messages/{text}", f"/messages/{text}/body"):
+            assert problem(reader.get(path)) == (404, "unknown_message", "")
 
 
 # -- isolation of teams ------------------------------------------------------------------------
-
-
-def test_a_channel_that_was_not_granted_hides_its_messages() -> None:
-    message = MessageFactory.create()
-    granted = Api(scopes=["read", "publish"], channels=[message.channel.slug])
-    other = Api(scopes=["read", "publish"], channels=["other"])
-    path = f"/messages/{public(message)}"
-
-    assert granted.get(path).status_code == 200
-    for method in ("GET", "PATCH", "DELETE"):
-        assert problem(other.call(method, path)) == (404, "unknown_message", "")
-    assert problem(other.get(f"{path}/body")) == (404, "unknown_message", "")
 
 
 def test_a_team_sees_its_published_and_received_messages() -> None:
@@ -218,9 +164,8 @@ def test_only_its_producer_changes_a_message() -> None:
 
     assert problem(stranger.patch(path, {"priority": 1}))[:2] == (403, "not_the_producer")
     assert problem(stranger.delete(path))[:2] == (403, "not_the_producer")
-    assert (
-        Api(producer=producer, scopes=["publish"]).patch(path, {"priority": 1}).status_code == 200
-    )
+    owner = Api(producer=producer, scopes=["publish"])
+    assert owner.patch(path, {"priority": 1}).status_code == 200
     assert Api(admin=True).delete(path).status_code == 200
 
 
@@ -296,100 +241,31 @@ def test_a_waiting_message_is_moved(owner: Api) -> None:
     entry = AuditEntry.objects.get()
     assert owner.key is not None
     assert (entry.actor, entry.reason) == (f"key:{owner.key.key_id}", "not before tomorrow")
+    in_ms = int(later.timestamp() * 1000) + 1
+    body = owner.patch(f"/messages/{public(row.message)}", {"due_at": in_ms}).json()
+    assert times.instant(body["due_at"]) == times.instant(in_ms)
 
 
-def test_due_time_can_be_unix_milliseconds(owner: Api) -> None:
-    row = own_delivery(owner)
-    at = int((clock.now().timestamp() + 60) * 1000)
-
-    body = owner.patch(f"/messages/{public(row.message)}", {"due_at": at}).json()
-
-    assert times.instant(body["due_at"]).timestamp() * 1000 == at
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
+def test_an_invalid_move_is_refused(owner: Api) -> None:
+    path = f"/messages/{public(own_delivery(owner).message)}"
+    invalid: list[tuple[dict[str, Any], str]] = [
         ({}, ""),
         ({"reason": "just so"}, ""),
         ({"priority": 10}, "priority"),
-        ({"priority": -1}, "priority"),
-        ({"priority": "5"}, "priority"),
-        ({"priority": True}, "priority"),
-        ({"priority": 5.5}, "priority"),
         ({"priority": None}, "priority"),
         ({"due_at": "soon"}, "due_at"),
         ({"due_at": None}, "due_at"),
-        ({"due_at": []}, "due_at"),
-        ({"due_at": "2026-13-01T00:00:00Z"}, "due_at"),
         ({"due_at": "9999-12-31T23:59:59.9Z"}, "due_at"),
         ({"priority": 5, "reason": "x" * 501}, "reason"),
-        ({"priority": 5, "reason": 5}, "reason"),
-        ({"priority": 5, "reason": "\x00"}, "reason"),
         ({"priority": 5, "colour": "red"}, "colour"),
         ({"priority": 5, "\ud800": 1}, "\\ud800"),
-    ],
-)
-def test_an_invalid_move_is_refused(owner: Api, body: dict[str, Any], field: str) -> None:
-    row = own_delivery(owner)
-
-    answer = owner.patch(f"/messages/{public(row.message)}", body)
-
-    assert problem(answer) == (422, "invalid_fields", field)
+    ]
+    for body, field in invalid:
+        assert problem(owner.patch(path, body)) == (422, "invalid_fields", field), body
+    Producer.objects.update(max_priority=5)
+    refused = owner.patch(path, {"priority": 6})
+    assert problem(refused) == (422, "priority_too_high", "priority")
     assert Message.objects.get().version == 1
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "code"),
-    [
-        (b"{", 400, "malformed_body"),
-        (b"[]", 400, "malformed_body"),
-        (b"\xff", 400, "malformed_body"),
-        (b'{"priority": NaN}', 400, "malformed_body"),
-        (b"[" * 100_000, 400, "malformed_body"),
-        (b'{"reason": "' + b"x" * 1024 * 1024 + b'"}', 413, "body_too_large"),
-    ],
-)
-def test_a_body_that_is_not_a_json_object_is_refused(
-    owner: Api, body: bytes, status: int, code: str
-) -> None:
-    row = own_delivery(owner)
-
-    assert problem(owner.patch(f"/messages/{public(row.message)}", body))[:2] == (status, code)
-
-
-def test_a_move_needs_json(owner: Api) -> None:
-    row = own_delivery(owner)
-
-    answer = owner.call("PATCH", f"/messages/{public(row.message)}")
-
-    assert problem(answer)[:2] == (415, "unsupported_media_type")
-
-
-@pytest.mark.parametrize(
-    ("traits", "code"), [({"in_flight": True}, "in_flight"), ({"dead": True}, "nothing_waits")]
-)
-def test_a_finished_message_is_not_moved(owner: Api, traits: dict[str, bool], code: str) -> None:
-    row = own_delivery(owner, **traits)
-
-    assert problem(owner.patch(f"/messages/{public(row.message)}", {"priority": 5})) == (
-        409,
-        code,
-        "",
-    )
-
-
-def test_a_move_stays_below_the_producers_highest_priority(owner: Api) -> None:
-    row = own_delivery(owner)
-    assert row.message.producer is not None
-    row.message.producer.max_priority = 5
-    row.message.producer.save()
-
-    assert problem(owner.patch(f"/messages/{public(row.message)}", {"priority": 6})) == (
-        422,
-        "priority_too_high",
-        "priority",
-    )
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
@@ -431,20 +307,15 @@ def test_a_message_before_fan_out_can_be_cancelled(owner: Api) -> None:
     message = MessageFactory.create(producer=owner.key.producer)
 
     assert owner.delete(f"/messages/{public(message)}").json()["state"] == "Cancelled"
-    assert problem(owner.patch(f"/messages/{public(message)}", {"priority": 1})) == (
-        409,
-        "message_cancelled",
-        "",
-    )
+    moved = owner.patch(f"/messages/{public(message)}", {"priority": 1})
+    assert problem(moved) == (409, "message_cancelled", "")
 
 
-@pytest.mark.parametrize("query", ["reason=" + "x" * 501, "reason=%00", "why=so"])
-def test_the_reason_of_a_cancellation_is_checked(owner: Api, query: str) -> None:
-    row = own_delivery(owner)
-
-    answer = owner.delete(f"/messages/{public(row.message)}?{query}")
-
-    assert problem(answer) == (422, "invalid_parameter", query.partition("=")[0])
+def test_the_reason_of_a_cancellation_is_checked(owner: Api) -> None:
+    path = f"/messages/{public(own_delivery(owner).message)}"
+    for query in ("reason=" + "x" * 501, "reason=%00", "reason=%1B", "why=so"):
+        wrong = (422, "invalid_parameter", query.partition("=")[0])
+        assert problem(owner.delete(f"{path}?{query}")) == wrong
     assert Delivery.objects.get().state == "queued"
 
 
@@ -517,50 +388,20 @@ def test_a_producer_finds_its_message_by_its_idempotency_key() -> None:
     assert listed(mine, channel.slug, query) == []
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ("colour=red", "colour"),
-        ("state=delivered", "state"),
-        ("state=", "state"),
-        ("event_type=a..b", "event_type"),
-        ("event_type=" + "a" * 501, "event_type"),
-        ("event_type=%00", "event_type"),
-        ("from=yesterday", "from"),
-        ("from=0001-01-01T00:00:00Z", "from"),
-        ("to=99999999999999999999", "to"),
-        ("to=9999-12-31T23:59:59Z", "to"),
-        ("limit=0", "limit"),
-        ("limit=201", "limit"),
-        ("limit=two", "limit"),
-        ("cursor=abc", "cursor"),
-    ],
-)
-def test_a_filter_that_cannot_be_used_is_refused(reader: Api, query: str, field: str) -> None:
-    channel = ChannelFactory.create()
-
-    answer = reader.get(f"/channels/{channel.slug}/messages?{query}")
-
-    assert problem(answer) == (422, "invalid_parameter", field)
-
-
-def test_an_unknown_channel_has_no_list(reader: Api) -> None:
-    assert problem(reader.get("/channels/nowhere/messages")) == (404, "unknown_channel", "")
-
-
-def test_publishing_still_works_at_the_lists_address() -> None:
-    channel = ChannelFactory.create()
-    api = Api(scopes=["publish", "read"])
-
-    answer = api.post(f"/channels/{channel.slug}/messages", {"id": 1})
-
-    assert answer.status_code == 202
-    assert listed(api, channel.slug) == [answer.json()["id"]]
-    assert api.get(f"/messages/{answer.json()['id']}/body").json() == {"id": 1}
+def test_a_filter_that_cannot_be_used_is_refused(reader: Api) -> None:
+    path = f"/channels/{ChannelFactory.create().slug}/messages"
+    for query in (
+        *("colour=red", "state=delivered", "state=", "event_type=a..b", "event_type=%00"),
+        *("from=yesterday", "from=0001-01-01T00:00:00Z", "to=99999999999999999999"),
+        *("to=9999-12-31T23:59:59Z", "limit=201", "cursor=abc"),
+        "to=2026-01-01T00:00:00Z&from=2026-01-01T00:00:00Z",
+    ):
+        wrong = (422, "invalid_parameter", query.partition("=")[0])
+        assert problem(reader.get(f"{path}?{query}")) == wrong, query
 
 
 def test_a_rare_filter_scans_a_bounded_range(reader: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "SCAN_ROWS", (10, 10))
+    monkeypatch.setattr(keyset, "SCAN_ROWS", (10, 10))
     consumer = ConsumerFactory.create()
     path = f"/channels/{consumer.channel.slug}/messages"
     at = clock.now() - timedelta(hours=1)

@@ -12,10 +12,12 @@ from channels_app import conf
 from channels_app.api import publishing
 from channels_app.core.rate_limits import Quota
 from channels_app.database import clock
-from channels_app.ingest import limits, storage
+from channels_app.database.dialects import MySQL
+from channels_app.ingest import limits
 from channels_app.models import Channel, ConfigVersion, Message, Producer, QuotaUsage
 from delivery.maintenance import quota_usage as counting
 from delivery.models import Delivery
+from tests.support import errors
 from tests.support.api import Answer, Api
 from tests.support.factories import (
     ApiKeyFactory,
@@ -55,11 +57,15 @@ def refused(answer: Answer, code: str, status: int = 429) -> None:
 
 
 @pytest.mark.trap("an unlimited backlog")
-def test_a_full_channel_refuses_messages_until_fewer_wait(producer: Api, channel: Channel) -> None:
+def test_a_full_channel_refuses_messages_until_fewer_wait(
+    producer: Api, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(3):
         assert producer.post(URL, b"{}").status == 202
 
-    answer = producer.post(URL, b"{}")
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "read_body", None)  # no large body is read
+        answer = producer.post(URL, b"x" * 100_000)
 
     refused(answer, "channel_over_quota")
     assert "3 messages wait in the channel orders" in answer.json["detail"]
@@ -69,16 +75,6 @@ def test_a_full_channel_refuses_messages_until_fewer_wait(producer: Api, channel
     Message.objects.update(state="dispatched")
     counted()
     assert producer.post(URL, b"{}").status == 202
-
-
-def test_a_body_over_the_quota_is_refused_before_it_is_read(
-    producer: Api, channel: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(3):
-        producer.post(URL, b"{}")
-    monkeypatch.setattr(publishing, "read_body", None)
-
-    refused(producer.post(URL, b"{}"), "channel_over_quota")
 
 
 def test_bytes_have_a_limit_of_their_own(producer: Api, channel: Channel) -> None:
@@ -156,21 +152,14 @@ def test_low_disk_space_fails_readiness(client: Client, monkeypatch: pytest.Monk
     assert client.get(query).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (1021, "Disk full (/tmp); waiting for someone to free some space"),
-        (1114, "The table 'channels_app_message' is full"),
-        (1030, 'Got error 28 "No space left on device" from storage engine InnoDB'),
-        (3, f"Error writing file '/tmp/x' (Errcode: {errno.ENOSPC} \"No space left on device\")"),
-    ],
-)
 def test_a_full_database_server_is_reported_as_507(
-    arguments: tuple[int, str], producer: Api, channel: Channel
+    producer: Api, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    errors.of_mysql(monkeypatch)
+
     def fail(execute: Any, sql: str, *more: Any) -> Any:
         if sql.startswith("INSERT") or "; INSERT" in sql:
-            raise OperationalError(*arguments)
+            raise OperationalError(1114, "The table 'channels_app_message' is full")
         return execute(sql, *more)
 
     with connection.execute_wrapper(fail):
@@ -178,9 +167,15 @@ def test_a_full_database_server_is_reported_as_507(
     assert producer.post(URL, b"{}").status == 202
 
 
-def test_other_database_errors_are_not_507() -> None:
-    assert not storage.is_full(OperationalError(1030, "Got error 122 from storage engine"))
-    assert not storage.is_full(OperationalError(1290, "running with the --read-only option"))
+def test_only_a_full_disk_is_reported_as_507() -> None:
+    for code, text, is_full in (
+        (1021, "Disk full (/tmp); waiting for someone to free some space", True),
+        (1030, 'Got error 28 "No space left on device" from storage engine InnoDB', True),
+        (3, f"Error writing file '/tmp/x' (Errcode: {errno.ENOSPC} \"No space left\")", True),
+        (1030, "Got error 122 from storage engine", False),
+        (1290, "running with the --read-only option", False),
+    ):
+        assert MySQL().is_full(OperationalError(code, text)) is is_full, text
 
 
 def test_a_channel_shows_its_limits(channel: Channel) -> None:

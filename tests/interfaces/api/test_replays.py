@@ -13,7 +13,7 @@ from delivery import replay
 from delivery.models import Delivery, Replay
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true, make_deliveries, make_messages, public
-from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, TeamFactory
+from tests.support.factories import ChannelFactory, ConsumerFactory, TeamFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -38,6 +38,7 @@ def test_a_dry_run_counts_and_changes_nothing(api: Api) -> None:
     consumer = ConsumerFactory.create()
     rows = make_deliveries(consumer, 12, outcome="timeout")
     make_deliveries(consumer, 3)
+    make_deliveries(consumer, 2, state="delivered", outcome="delivered")
 
     answer = api.post("/replays", {"filter": of(consumer, outcomes=["timeout"]), "dry_run": True})
 
@@ -49,7 +50,10 @@ def test_a_dry_run_counts_and_changes_nothing(api: Api) -> None:
     assert {row["consumer"] for row in body["sample"]} == {consumer.client_id}
     assert not Replay.objects.exists()
     assert not AuditEntry.objects.exists()
-    assert set(Delivery.objects.values_list("state", flat=True)) == {"dead"}
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"dead", "delivered"}
+    # States may be named as they are shown.
+    wanted = {"filter": of(consumer, states=["Dead", "Delivered"]), "dry_run": True}
+    assert api.post("/replays", wanted).json()["matched_count"] == 17
 
 
 def test_a_replay_is_a_resource_with_progress(api: Api) -> None:
@@ -82,15 +86,6 @@ def test_a_replay_is_a_resource_with_progress(api: Api) -> None:
     assert_counters_are_true()
 
 
-def test_states_may_be_named_as_they_are_shown(api: Api) -> None:
-    consumer = ConsumerFactory.create()
-    make_deliveries(consumer, 1)
-    make_deliveries(consumer, 2, state="delivered", outcome="delivered")
-    wanted = {"filter": of(consumer, states=["Dead", "Delivered"]), "dry_run": True}
-
-    assert api.post("/replays", wanted).json()["matched_count"] == 3
-
-
 def test_a_replay_is_stopped(api: Api) -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 3)
@@ -106,81 +101,29 @@ def test_a_replay_is_stopped(api: Api) -> None:
     assert replay.run_due(clock.now() + timedelta(hours=1), 0) == 0
 
 
-def test_a_replay_can_be_limited_to_ids(api: Api) -> None:
-    row, _ = make_deliveries(ConsumerFactory.create(), 2)
-
-    body = api.post("/replays", {"filter": {"ids": [public(row)]}}).json()
-
-    assert body["matched_count"] == 1
-    assert replay.run_due(clock.now(), 0) == 1
-    row.refresh_from_db()
-    assert row.state == "queued"
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
+def test_an_invalid_replay_request_is_refused(api: Api) -> None:
+    """The parts of a filter are tested where it is parsed."""
+    ConsumerFactory.create(channel=ChannelFactory.create(slug="c"))
+    good = {"filter": {"channel": "c"}}
+    requests: list[tuple[dict[str, Any], str]] = [
         ({}, "filter"),
-        ({"filter": None}, "filter"),
-        ({"filter": "dead"}, "filter"),
-        ({"filter": []}, "filter"),
+        *(({"filter": value}, "filter") for value in (None, "dead", list[str]())),
         ({"filter": {}}, "channel"),
         ({"filter": {"states": ["dead"]}}, "channel"),
-        ({"filter": {"consumer": "a"}}, "filter.channel"),
-        ({"filter": {"channel": 5}}, "filter.channel"),
-        ({"filter": {"channel": "a" * 101}}, "filter.channel"),
         ({"filter": {"channel": "c", "states": ["queued"]}}, "filter.states"),
-        ({"filter": {"channel": "c", "states": []}}, "filter.states"),
-        ({"filter": {"channel": "c", "outcomes": ["moon"]}}, "filter.outcomes"),
-        ({"filter": {"channel": "c", "event_types": [5]}}, "filter.event_types"),
-        ({"filter": {"channel": "c", "from": "then"}}, "filter.from"),
-        ({"filter": {"channel": "c", "to": 1e300}}, "filter.to"),
         ({"filter": {"channel": "c", "to": 10**30}}, "filter.to"),
-        ({"filter": {"channel": "c", "from": 1767225600001, "to": 1767225600000}}, "filter.to"),
-        ({"filter": {"ids": []}}, "filter.ids"),
         ({"filter": {"ids": ["dlv_1"]}}, "filter.ids"),
-        ({"filter": {"channel": "c", "moon": 1}}, "filter.moon"),
         ({"filter": {"channel": "c", "\ud800": 1}}, "filter.\\ud800"),
-        ({"filter": {"channel": "c"}, "moon": 1}, "moon"),
-        ({"filter": {"channel": "c"}, "dry_run": "yes"}, "dry_run"),
-        ({"filter": {"channel": "c"}, "dry_run": 1}, "dry_run"),
-        ({"filter": {"channel": "c"}, "rate_per_second": 0}, "rate_per_second"),
-        ({"filter": {"channel": "c"}, "rate_per_second": -1}, "rate_per_second"),
-        ({"filter": {"channel": "c"}, "rate_per_second": 1e9}, "rate_per_second"),
-        ({"filter": {"channel": "c"}, "rate_per_second": "5"}, "rate_per_second"),
-        ({"filter": {"channel": "c"}, "rate_per_second": True}, "rate_per_second"),
-        ({"filter": {"channel": "c"}, "reason": "x" * 501}, "reason"),
-        ({"filter": {"channel": "c"}, "reason": ["x"]}, "reason"),
-    ],
-)
-def test_an_invalid_replay_request_is_refused(api: Api, body: dict[str, Any], field: str) -> None:
-    ConsumerFactory.create(channel=ChannelFactory.create(slug="c"))
-
-    status, code, at_fault = problem(api.post("/replays", body))
-
-    assert (status, at_fault) == (422, field)
-    assert code in {"invalid_fields", "invalid_filter"}
+        (good | {"moon": 1}, "moon"),
+        *((good | {"dry_run": value}, "dry_run") for value in ("yes", 1)),
+        *((good | {"rate_per_second": it}, "rate_per_second") for it in (0, 1e9, "5", True)),
+        *((good | {"reason": value}, "reason") for value in ("x" * 501, ["x"])),
+    ]
+    for body, field in requests:
+        status, code, at_fault = problem(api.post("/replays", body))
+        assert (status, at_fault) == (422, field), body
+        assert code in {"invalid_fields", "invalid_filter"}
     assert not Replay.objects.exists()
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"[]", 400),
-        (b"{", 400),
-        (b"", 415),
-        (b'{"filter": {"channel": "c"}, "rate_per_second": NaN}', 400),
-        (b" " * (1024 * 1024 + 1), 413),
-    ],
-)
-def test_a_body_that_is_not_a_json_object_is_refused(api: Api, body: bytes, status: int) -> None:
-    consumer = ConsumerFactory.create()
-
-    for path in ("/replays", at(consumer)):
-        if body:
-            assert problem(api.post(path, body))[0] == status
-        else:
-            assert problem(api.call("POST", path))[0] == status
 
 
 def test_an_unknown_replay_is_not_found(api: Api) -> None:
@@ -199,30 +142,20 @@ def test_an_unknown_replay_is_not_found(api: Api) -> None:
     assert problem(api.post(at(gone), {})) == (409, "consumer_retired", "")
 
 
-def test_too_many_replays_at_a_time_are_refused(api: Api) -> None:
-    consumer = ConsumerFactory.create()
-    wanted = {"filter": of(consumer)}
-    for _ in range(20):
-        assert api.post("/replays", wanted).status_code == 202
+def test_too_many_replays_at_a_time_are_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delivery.replay.requests.MAX_RUNNING", 2)
+    wanted = {"filter": of(ConsumerFactory.create())}
+    for _ in range(2):
+        started = api.post("/replays", wanted)
+        assert started.status_code == 202
 
     assert problem(api.post("/replays", wanted)) == (409, "too_many_replays", "")
     assert api.post("/replays", {**wanted, "dry_run": True}).status_code == 200
+    assert api.post(f"/replays/{started.json()['id']}/cancel").status_code == 200
+    assert api.post("/replays", wanted).status_code == 202
 
 
 # -- permissions -------------------------------------------------------------------------------
-
-
-def test_a_key_needs_the_scope() -> None:
-    consumer = ConsumerFactory.create()
-    others = Api(scopes=["publish", "register", "receive", "read"])
-    for path in ("/replays", at(consumer), "/replays/rpl_0000000000000/cancel"):
-        assert problem(others.post(path, {}))[:2] == (403, "missing_scope")
-        assert problem(Api().post(path, {}))[0] == 401
-    assert others.get("/replays").status_code == 200
-    blind = Api(scopes=["publish"])
-    for path in ("/replays", "/replays/rpl_0000000000000"):
-        assert problem(blind.get(path))[:2] == (403, "missing_scope")
-        assert problem(Api().get(path))[0] == 401
 
 
 def test_a_key_replays_only_what_it_was_granted() -> None:
@@ -255,28 +188,6 @@ def test_a_team_replays_to_its_own_consumers_only() -> None:
     assert problem(api.post(at(theirs), {}))[:2] == (404, "unknown_consumer")
     everybody = Api(admin=True).post("/replays", {"filter": {"channel": channel.slug}})
     assert everybody.json()["matched_count"] == 3
-
-
-def test_another_tenants_replay_does_not_exist() -> None:
-    channel = ChannelFactory.create(external=True)
-    team = TeamFactory.create()
-    consumer = ConsumerFactory.create(channel=channel, team=team)
-    ConsumerFactory.create(channel=channel)
-    owner = Api(team=team, scopes=["replay"])
-    text = owner.post("/replays", {"filter": of(consumer)}).json()["id"]
-
-    for stranger in (
-        Api(team=TeamFactory.create(), scopes=["replay"]),
-        Api(scopes=["replay"]),
-        Api(team=team, scopes=["replay"], channels=["other"]),
-    ):
-        assert problem(stranger.get(f"/replays/{text}")) == (404, "unknown_replay", "")
-        assert problem(stranger.post(f"/replays/{text}/cancel"))[0] == 404
-        assert stranger.get("/replays").json()["items"] == []
-    colleague = Api(ApiKeyFactory.create(team=team, scopes=["read"], channels=[channel.slug]))
-    assert colleague.get(f"/replays/{text}").status_code == 200
-    assert Api(admin=True).get(f"/replays/{text}").status_code == 200
-    assert Replay.objects.get().state == "running"
 
 
 # -- the list ----------------------------------------------------------------------------------
@@ -332,23 +243,20 @@ def test_a_backfill_can_be_narrowed(api: Api) -> None:
     make_messages(consumer, 2, event_type="a.b")
     make_messages(consumer, 4, event_type="a.c")
     yesterday = times.text(now - timedelta(days=1))
-
-    def count(**body: Any) -> int:
-        found = api.post(at(consumer), {"dry_run": True, **body}).json()
-        return int(found["matched_count"])
-
-    assert count() == 7
-    assert count(event_types=["a.b"]) == 3
-    assert count(**{"from": yesterday}) == 6
-    assert count(to=yesterday) == 1
-    assert count(event_types=["a.b", "x.y"], **{"from": yesterday}) == 2
+    requests: list[tuple[dict[str, Any], int]] = [
+        ({}, 7),
+        ({"to": yesterday}, 1),
+        ({"event_types": ["a.b", "x.y"], "from": yesterday}, 2),
+    ]
+    for narrowed, count in requests:
+        found = api.post(at(consumer), {"dry_run": True, **narrowed}).json()
+        assert found["matched_count"] == count, narrowed
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"event_types": "a"}, "event_types"),
-        ({"event_types": []}, "event_types"),
+def test_an_invalid_backfill_request_is_refused(api: Api) -> None:
+    path = at(ConsumerFactory.create())
+    requests: list[tuple[dict[str, Any], str]] = [
+        *(({"event_types": value}, "event_types") for value in ("a", list[str]())),
         ({"from": "then"}, "from"),
         ({"to": False}, "to"),
         ({"from": 2000000000000, "to": 1900000000000}, "to"),
@@ -356,19 +264,6 @@ def test_a_backfill_can_be_narrowed(api: Api) -> None:
         ({"channel": "c"}, "channel"),
         ({"dry_run": None, "reason": 7}, "reason"),
         ({"rate_per_second": float("1e6")}, "rate_per_second"),
-    ],
-)
-def test_an_invalid_backfill_request_is_refused(api: Api, body: dict[str, Any], field: str) -> None:
-    answer = api.post(at(ConsumerFactory.create()), body)
-
-    assert problem(answer) == (422, "invalid_fields", field)
-
-
-def test_a_backfill_needs_a_consumer(api: Api) -> None:
-    consumer = ConsumerFactory.create()
-
-    for path in (
-        f"/channels/nowhere/consumers/{consumer.client_id}/backfill",
-        f"/channels/{consumer.channel.slug}/consumers/nobody/backfill",
-    ):
-        assert problem(api.post(path, {}))[0] == 404
+    ]
+    for body, field in requests:
+        assert problem(api.post(path, body)) == (422, "invalid_fields", field), body

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import Any
 
 import pytest
 from django.db.models import Model
@@ -25,7 +26,7 @@ from tests.support import world
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
 from tests.support.routes import routes
-from tests.support.snapshot import rows, undone
+from tests.support.snapshot import rows, undone, unwritten
 from tests.support.world import World
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -38,19 +39,29 @@ TABLES: list[type[Model]] = [
 pytestmark = pytest.mark.django_db
 
 
-ROUTES = sorted({path for path, _ in routes("/api/v1/")})
+def operations() -> list[tuple[str, str]]:
+    """Return route and method of every operation; a view without a method answers it with 405."""
+    found = []
+    for path, pattern in routes("/api/v1/"):
+        view: Any = pattern.callback
+        for method in METHODS:
+            if hasattr(view.view_class, "get" if method == "HEAD" else method.lower()):
+                found.append((path, method))
+    return sorted(found)
+
+
+OPERATIONS = operations()
 
 
 def requests(made: World) -> Iterator[tuple[str, str, str, object]]:
     """Yield route, method, address and body of every request on a team's objects."""
-    for route in ROUTES:
+    for route, method in OPERATIONS:
         address = route
         for name, value in made.parameters.items():
             address = address.replace(f"<str:{name}>", value)
         assert "<" not in address, f"{route} has a parameter that no world knows"
-        for method in METHODS:
-            for body in bodies(route, method, made):
-                yield route, method, address, body
+        for body in bodies(route, method, made):
+            yield route, method, address, body
 
 
 def bodies(route: str, method: str, made: World) -> list[object]:
@@ -98,7 +109,7 @@ def test_owners_reach_every_object() -> None:
     # 409: a dead delivery cannot be cancelled.
     worked = {200, 201, 202, 204, 207, 409}
     assert {route: statuses for route, statuses in done.items() if not statuses & worked} == {}
-    assert set(chain(*done.values())) <= {*worked, 405, 415, 422}
+    assert set(chain(*done.values())) <= {*worked, 415, 422}
 
 
 def test_the_owner_reads_its_objects() -> None:
@@ -126,8 +137,9 @@ def of_nobodys_producer(ours: Team) -> ApiKey:
     return ApiKeyFactory.create(scopes=SCOPES)
 
 
-@pytest.mark.slow("walks every route and compares the tables after each request")
+@pytest.mark.slow("walks every route")
 @pytest.mark.trap("another tenant's object by its id")
+@pytest.mark.seed("S1-14")
 @pytest.mark.parametrize(
     "stranger", [of_another_team, of_another_teams_producer, of_nobodys_producer]
 )
@@ -143,11 +155,11 @@ def test_another_tenant_finds_and_changes_nothing(stranger: Callable[[Team], Api
     before = rows(kept, but="last_used_at")
     for route, method, address, body in requests(made):
         with undone():
-            answer = api.call(method, address, body)
+            with unwritten(kept, before, but="last_used_at"):
+                answer = api.call(method, address, body)
             check(answer, made, method, address, body)
             if any(f"<str:{name}>" in route for name in objects):
-                assert answer.status in {403, 404, 405}, (method, address, answer.body)
-            assert before <= rows(kept, but="last_used_at"), (method, address, answer.body)
+                assert answer.status in {403, 404}, (method, address, answer.body)
 
 
 def granted_elsewhere(ours: Team) -> ApiKey:
@@ -166,7 +178,7 @@ def strangers_key_granted_elsewhere(ours: Team) -> ApiKey:
     return ApiKeyFactory.create(scopes=SCOPES, channels=[channel.slug])
 
 
-@pytest.mark.slow("walks every route and compares the tables after each request")
+@pytest.mark.slow("walks every route")
 @pytest.mark.parametrize(
     "stranger", [granted_elsewhere, teams_key_granted_elsewhere, strangers_key_granted_elsewhere]
 )
@@ -181,7 +193,8 @@ def test_a_key_for_another_channel_opens_nothing_here(stranger: Callable[[Team],
         of_owner = "producer" in route or "team" in route
         own_side = of_owner and stranger is not strangers_key_granted_elsewhere
         with undone():
-            answer = api.call(method, address, body)
+            with unwritten(TABLES, before, but="last_used_at"):
+                answer = api.call(method, address, body)
             if not own_side:
                 check(answer, made, method, address, body)
             if answer.status == 207:  # each item is refused on its own
@@ -189,11 +202,11 @@ def test_a_key_for_another_channel_opens_nothing_here(stranger: Callable[[Team],
             elif (
                 (route not in elsewhere and "/leases/" not in route) or "channel" in str(body)
             ) and not own_side:
-                assert answer.status in {403, 404, 405}, (method, address, answer.body)
-            assert before <= rows(TABLES, but="last_used_at"), (method, address, answer.body)
+                assert answer.status in {403, 404}, (method, address, answer.body)
 
 
-@pytest.mark.slow("walks every route and compares the tables after each request")
+@pytest.mark.slow("walks every route")
+@pytest.mark.seed("S1-21")
 def test_an_internal_channel_is_invisible_without_a_grant() -> None:
     """Its name cannot be guessed: responses are the same as for a name that never existed."""
     made = world.make(exposure="internal")
@@ -202,17 +215,17 @@ def test_an_internal_channel_is_invisible_without_a_grant() -> None:
     before = rows(TABLES, but="last_used_at")
     for route, method, address, body in requests(made):
         with undone():
-            answer = api.call(method, address, body)
+            with unwritten(TABLES, before, but="last_used_at"):
+                answer = api.call(method, address, body)
             check(answer, made, method, address, body)
             if "<str:" in route or "channel" in str(body):
-                assert answer.status in {403, 404, 405}, (method, address, answer.body)
+                assert answer.status in {403, 404}, (method, address, answer.body)
             if method == "GET" and "<str:channel>" in route:
                 guessed = api.get(address.replace(made.parameters["channel"], "never-was"))
                 assert (answer.status, answer.json["code"]) == (404, "unknown_channel")
                 assert (guessed.status, guessed.json["code"]) == (404, "unknown_channel")
             if "<str:" not in route:
                 assert made.parameters["channel"] not in answer.body.decode() or body is not None
-            assert before <= rows(TABLES, but="last_used_at"), (method, address, answer.body)
 
 
 def check(answer: Answer, made: World, method: str, address: str, body: object) -> None:

@@ -1,14 +1,12 @@
 """``manage.py create_api_key``: prints a key to stdout that works."""
 
 import subprocess
-import sys
 from datetime import timedelta
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
 from django.utils import timezone
 
 from channels_app.api import authentication
@@ -17,7 +15,7 @@ from channels_app.core import keys
 from channels_app.models import ApiKey, Channel, Producer
 from channels_app.registry.cache import config_cache
 
-ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.django_db
 
 
 def create(producer: str, **options: Any) -> tuple[str, str]:
@@ -27,7 +25,6 @@ def create(producer: str, **options: Any) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-@pytest.mark.django_db
 def test_only_the_key_is_on_stdout_and_it_works() -> None:
     Producer.objects.create(slug="shop")
 
@@ -45,7 +42,6 @@ def test_only_the_key_is_on_stdout_and_it_works() -> None:
     assert parsed[1] not in err
 
 
-@pytest.mark.django_db
 def test_scopes_channels_label_and_expiry_are_kept() -> None:
     Channel.objects.create(slug="orders")
 
@@ -64,7 +60,6 @@ def test_scopes_channels_label_and_expiry_are_kept() -> None:
     assert timedelta(hours=35, minutes=59) < left <= timedelta(hours=36)
 
 
-@pytest.mark.django_db
 def test_the_first_key_of_an_installation_makes_its_producer() -> None:
     out, err = create("ops", scopes=["admin"], all_channels=True)
 
@@ -72,7 +67,6 @@ def test_the_first_key_of_an_installation_makes_its_producer() -> None:
     assert "There was no producer ops: it was created." in err
 
 
-@pytest.mark.django_db
 def test_option_existing_refuses_to_create_a_producer() -> None:
     Producer.objects.create(slug="shop")
 
@@ -82,7 +76,6 @@ def test_option_existing_refuses_to_create_a_producer() -> None:
     assert Producer.objects.count() == 1
 
 
-@pytest.mark.django_db
 @pytest.mark.trap("a key for all channels by omission")
 def test_the_command_requires_an_explicit_option_for_all_channels() -> None:
     with pytest.raises(CommandError, match=r"all_channels: .* set all_channels for all of them"):
@@ -93,7 +86,6 @@ def test_the_command_requires_an_explicit_option_for_all_channels() -> None:
     assert ApiKey.objects.get().reaches_all
 
 
-@pytest.mark.django_db
 def test_scope_admin_implies_all_channels_and_refuses_names() -> None:
     Channel.objects.create(slug="orders")
 
@@ -104,7 +96,6 @@ def test_scope_admin_implies_all_channels_and_refuses_names() -> None:
         create("ops", scopes=["admin"], channels=["orders"])
 
 
-@pytest.mark.django_db
 def test_sigv4_prints_lines_that_a_shell_evaluates() -> None:
     out, err = create("ops", scopes=["admin"], sigv4=True)
 
@@ -125,7 +116,6 @@ def test_sigv4_prints_lines_that_a_shell_evaluates() -> None:
     assert secret not in err
 
 
-@pytest.mark.django_db
 def test_a_refused_key_leaves_no_producer_behind() -> None:
     with pytest.raises(CommandError, match="There is no channel nowhere"):
         create("shop", channels=["nowhere"])
@@ -133,7 +123,6 @@ def test_a_refused_key_leaves_no_producer_behind() -> None:
     assert not Producer.objects.exists()
 
 
-@pytest.mark.django_db
 def test_a_producer_that_exists_stays_as_it_is() -> None:
     Producer.objects.create(slug="shop", description="mine", disabled=True)
 
@@ -144,18 +133,19 @@ def test_a_producer_that_exists_stays_as_it_is() -> None:
     assert "disabled" in err
 
 
-@pytest.mark.django_db
 @pytest.mark.parametrize("days", [0, -1, float("nan"), float("inf"), 1e9])
 def test_an_invalid_expiry_is_refused(days: float) -> None:
     with pytest.raises(CommandError, match="--expires-days must be above 0"):
         create("shop", expires_days=days, all_channels=True)
 
 
-def test_an_unknown_scope_is_reported_with_the_valid_ones() -> None:
-    command = [sys.executable, "manage.py", "create_api_key", "shop", "--scope", "everything"]
-
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 2
-    assert "invalid choice: 'everything'" in done.stderr
-    assert "publish" in done.stderr
+def test_an_unknown_scope_is_reported_with_the_valid_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = load_command_class("delivery", "create_api_key")
+    with pytest.raises(SystemExit) as ended:
+        command.run_from_argv(["manage.py", "create_api_key", "shop", "--scope", "everything"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "invalid choice: 'everything'" in said
+    assert "publish" in said

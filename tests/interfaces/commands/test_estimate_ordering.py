@@ -14,7 +14,7 @@ from delivery.queue import fanout
 from tests.support.factories import ConsumerFactory
 from tests.support.ordering import end, say, take
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def told(*arguments: str) -> dict[str, list[str]]:
@@ -35,6 +35,7 @@ def test_the_rooms_of_the_requirement() -> None:
     assert "This" not in found
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_consumer_brings_its_own_figures() -> None:
     consumer: Consumer = ConsumerFactory.create(ordering=True, max_in_flight=8)
     name = f"{consumer.channel.slug}/{consumer.client_id}"

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.utils import timezone
 
-from channels_app.core.encryption import Keyring, generate_key
+from channels_app.core.encryption import Keyring, decode_secret, generate_key
 from channels_app.database import clock
 from channels_app.models import (
     ApiKey,
-    Channel,
     Consumer,
     ConsumerSecret,
     Message,
@@ -27,7 +25,15 @@ from delivery.cluster.supervisor import Supervisor
 from delivery.management.commands import worker
 from delivery.models import PumpSlot
 from delivery.processes import registration
-from tests.support.factories import AttemptFactory, DeliveryFactory, ScheduleFactory
+from tests.support.factories import (
+    AttemptFactory,
+    ChannelFactory,
+    ConsumerFactory,
+    DeliveryFactory,
+    MessageFactory,
+    ScheduleFactory,
+    secret_of,
+)
 from tests.support.keys import host
 
 pytestmark = pytest.mark.django_db
@@ -53,24 +59,21 @@ def a_process(*keys: str, **values: Any) -> PumpSlot:
     return PumpSlot.objects.get(id=held.id)
 
 
-def make_rows(channel: Channel, bodies: int = 3) -> Consumer:
-    sealed, key_id = data_encryption.encrypt_for_consumer(channel.id, "shop", b"secret")
-    headers, _ = data_encryption.encrypt_for_consumer(channel.id, "shop", b'{"X-Token":"t"}')
-    inbound, _ = data_encryption.encrypt_for_consumer(channel.id, "shop", b"address")
-    consumer = Consumer.objects.create(
-        channel=channel, client_id="shop", headers_sealed=headers, inbound_sealed=inbound
-    )
-    ConsumerSecret.objects.create(consumer=consumer, sealed=sealed, key_id=key_id)
+def make_rows(bodies: int = 3) -> Consumer:
+    """Create a consumer with all that is encrypted for it, and messages of its channel."""
+    channel = ChannelFactory.create()
+
+    def sealed(plain: bytes) -> bytes:
+        return data_encryption.encrypt_for_consumer(channel.id, "shop", plain)[0]
+
     for number in range(bodies):
-        message = make_message(channel)
-        data, key_id = data_encryption.encrypt_body(message.id, b"body %d" % number, encrypt=True)
-        MessageBody.objects.create(message=message, data=data, key_id=key_id)
+        MessageFactory.create(channel=channel, body=b"body %d" % number)
+    consumer: Consumer = ConsumerFactory.create(
+        **{"channel": channel, "client_id": "shop"},
+        headers_sealed=sealed(b'{"X-Token":"t"}'),
+        inbound_sealed=sealed(b"address"),
+    )
     return consumer
-
-
-def make_message(channel: Channel) -> Message:
-    now = timezone.now()
-    return Message.objects.create(id=new_id(), channel=channel, accepted_at=now, due_at=now)
 
 
 def rotate(**options: Any) -> str:
@@ -90,10 +93,8 @@ def test_only_the_new_key_is_on_stdout_and_it_encrypts() -> None:
 
 def test_after_a_rotation_the_new_key_decrypts_everything(install: Install) -> None:
     install(OLD)
-    channel = Channel.objects.create(slug="orders")
-    make_rows(channel)
-    ScheduleFactory.create(channel=channel, body=b"tick")
-    version = Consumer.objects.get().version
+    former = make_rows()
+    ScheduleFactory.create(channel=former.channel, body=b"tick")
     install(NEW, OLD)
 
     said = rotate()
@@ -105,17 +106,12 @@ def test_after_a_rotation_the_new_key_decrypts_everything(install: Install) -> N
     assert "3 message bodies: 3 re-encrypted" in said
     new = install(NEW)
     secret, consumer = ConsumerSecret.objects.get(), Consumer.objects.get()
-    owner = (channel.id, "shop")
     assert secret.key_id == new.primary_id
-    assert data_encryption.decrypt_for_consumer(*owner, bytes(secret.sealed)) == b"secret"
-    assert (
-        data_encryption.decrypt_for_consumer(*owner, bytes(consumer.headers_sealed))
-        == b'{"X-Token":"t"}'
-    )
-    assert (
-        data_encryption.decrypt_for_consumer(*owner, bytes(consumer.inbound_sealed)) == b"address"
-    )
-    assert consumer.version == version
+    assert [
+        data_encryption.decrypt_for_consumer(consumer.channel_id, "shop", bytes(sealed))
+        for sealed in (secret.sealed, consumer.headers_sealed, consumer.inbound_sealed)
+    ] == [decode_secret(secret_of(consumer)), b'{"X-Token":"t"}', b"address"]
+    assert consumer.version == former.version
     bodies = MessageBody.objects.order_by("message_id")
     assert [row.key_id for row in bodies] == [new.primary_id] * 3
     assert [data_encryption.decrypt_body(row.message_id, bytes(row.data)) for row in bodies] == [
@@ -173,7 +169,7 @@ def test_after_a_rotation_sigv4_secrets_need_only_the_new_key(install: Install) 
 
 def test_a_second_run_changes_nothing(install: Install) -> None:
     install(OLD)
-    make_rows(Channel.objects.create(slug="orders"))
+    make_rows()
     install(NEW, OLD)
     rotate()
     before = list(MessageBody.objects.values_list("data", flat=True))
@@ -190,7 +186,7 @@ def test_more_rows_than_one_batch_and_one_read_are_all_done(
     monkeypatch.setattr(secrets, "BATCH", 4)
     monkeypatch.setattr(secrets, "BODIES_AT_ONCE", 3)
     install(OLD)
-    make_rows(Channel.objects.create(slug="orders"), bodies=9)
+    make_rows(bodies=9)
     install(NEW, OLD)
 
     assert "9 message bodies: 9 re-encrypted" in rotate()
@@ -198,9 +194,7 @@ def test_more_rows_than_one_batch_and_one_read_are_all_done(
 
 def test_plain_bodies_stay_plain(install: Install) -> None:
     install(NEW)
-    message = make_message(Channel.objects.create(slug="orders"))
-    data, key_id = data_encryption.encrypt_body(message.id, b"open", encrypt=False)
-    MessageBody.objects.create(message=message, data=data, key_id=key_id)
+    MessageFactory.create(channel__encrypt_bodies=False, body=b"open")
 
     assert "1 message body: 0 re-encrypted" in rotate()
     newest = install(generate_key(), NEW)
@@ -213,24 +207,20 @@ def test_plain_bodies_stay_plain(install: Install) -> None:
 
 def test_plain_bodies_from_before_digests_stay_as_they_are(install: Install) -> None:
     install(NEW)
-    message = make_message(Channel.objects.create(slug="orders"))
-    MessageBody.objects.create(message=message, data=b"\0open")
+    MessageFactory.create()
+    MessageBody.objects.update(data=b"\0open", key_id="")
 
     assert "1 message body: 0 re-encrypted" in rotate()
-    assert (bytes(MessageBody.objects.get().data), MessageBody.objects.get().key_id) == (
-        *(b"\0open", ""),
-    )
+    row = MessageBody.objects.get()
+    assert (bytes(row.data), row.key_id) == (b"\0open", "")
 
 
 def test_a_missing_old_key_is_named_and_the_rest_is_rotated(install: Install) -> None:
     gone = generate_key()
     lost = install(gone)
-    channel = Channel.objects.create(slug="orders")
-    make_rows(channel, bodies=1)
+    channel = make_rows(bodies=1).channel
     data_encryption.activate(install(OLD, gone).primary_id)
-    message = make_message(channel)
-    data, key_id = data_encryption.encrypt_body(message.id, b"body", encrypt=True)
-    MessageBody.objects.create(message=message, data=data, key_id=key_id)
+    message = MessageFactory.create(channel=channel)
     new = install(NEW, OLD)
 
     with pytest.raises(CommandError) as caught:
@@ -244,7 +234,7 @@ def test_a_missing_old_key_is_named_and_the_rest_is_rotated(install: Install) ->
 @pytest.mark.trap("an encryption key that only one host has")
 def test_a_key_is_not_used_until_every_running_process_has_read_it(install: Install) -> None:
     old = install(OLD)
-    make_rows(Channel.objects.create(slug="orders"), bodies=1)
+    make_rows(bodies=1)
     behind = a_process(OLD, host="elsewhere")
     a_process(NEW, OLD)
     new = install(NEW, OLD)
@@ -261,7 +251,7 @@ def test_a_key_is_not_used_until_every_running_process_has_read_it(install: Inst
 
 def test_dead_processes_do_not_delay_a_rotation(install: Install) -> None:
     install(OLD)
-    make_rows(Channel.objects.create(slug="orders"), bodies=1)
+    make_rows(bodies=1)
     silent = clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1)
     a_process(OLD, heartbeat_at=silent)
     new = install(NEW, OLD)
@@ -279,7 +269,7 @@ def test_a_start_with_a_wrong_key_is_refused(
     monkeypatch.setattr(Supervisor, "run", lambda self: pytest.fail("it started"))
     monkeypatch.setattr(worker, "run", lambda name: pytest.fail("it started"))
     old = install(OLD)
-    make_rows(Channel.objects.create(slug="orders"), bodies=1)
+    make_rows(bodies=1)
     install(NEW)
 
     with pytest.raises(CommandError, match=f"encrypts with the key {old.primary_id}"):

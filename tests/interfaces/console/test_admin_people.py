@@ -1,7 +1,10 @@
 """The audit log records the console's changes to users, but not their passwords."""
 
+from typing import Any
+
 import pytest
 from allauth.account.models import EmailAddress
+from allauth.mfa.models import Authenticator
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
@@ -12,12 +15,8 @@ from tests.support.factories import TeamFactory
 
 pytestmark = pytest.mark.django_db
 
+JOINED = ("date_joined", "initial-date_joined")
 PASSWORD = "a rather long password 17"
-
-
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
 
 
 def test_a_user_is_created_without_showing_the_password(operator: Client) -> None:
@@ -32,17 +31,24 @@ def test_a_user_is_created_without_showing_the_password(operator: Client) -> Non
     assert PASSWORD not in str(entry.after)
 
 
+def form_of(user: User) -> dict[str, Any]:
+    """Return a user's form as the page sends it, without addresses and second factors."""
+    joined = f"{user.date_joined:%Y-%m-%d}", f"{user.date_joined:%H:%M:%S}"
+    return {
+        "username": user.username,
+        "email": user.email,
+        "is_active": "on",
+        **{f"{name}_{n}": joined[n] for name in JOINED for n in (0, 1)},
+        **console.inline("memberships"),
+        **console.inline("emailaddress_set"),
+        **console.inline("authenticator_set"),
+    }
+
+
 def test_permission_changes_are_audited_with_old_and_new_values(operator: Client) -> None:
     nina = User.objects.create_user("nina")
     group = Group.objects.create(name="night shift")
-    form = {
-        "username": "nina",
-        "is_active": "on",
-        "is_staff": "on",
-        "groups": [group.pk],
-        "date_joined_0": f"{nina.date_joined:%Y-%m-%d}",
-        "date_joined_1": f"{nina.date_joined:%H:%M:%S}",
-    }
+    form = form_of(nina) | {"is_staff": "on", "groups": [group.pk]}
     answer = operator.post(reverse("admin:auth_user_change", args=[nina.pk]), form)
     assert answer.status_code == 302, answer.context["adminform"].errors
 
@@ -79,48 +85,103 @@ def written() -> list[tuple[str, str, str]]:
 def test_changed_mail_addresses_are_audited(operator: Client) -> None:
     """Whoever controls a user's e-mail address can request a new password."""
     nina = User.objects.create_user("nina", "nina@example.com")
-    row = EmailAddress.objects.create(user=nina, email="nina@example.com", primary=True)
-    page = reverse("admin:account_emailaddress_change", args=[row.pk])
-    answer = operator.post(page, {"user": nina.pk, "email": "evil@example.com", "primary": "on"})
-    assert answer.status_code == 302, answer.context["adminform"].errors
+    address = EmailAddress.objects.create(user=nina, email="nina@example.com", primary=True)
+    row = {"id": address.pk, "email": "evil@example.com", "primary": "on"}
+    page = console.page_url(nina)
+
+    def send(**changes: str) -> None:
+        addresses = console.inline("emailaddress_set", row | changes, known=1)
+        assert operator.post(page, form_of(nina) | addresses).status_code == 302
+
+    send()
     entry = AuditEntry.objects.get()
     assert entry.before == {"email": "nina@example.com"}
     assert entry.after == {"email": "evil@example.com"}
-    chosen = {"action": "make_verified", "_selected_action": [row.pk]}
-    operator.post(reverse("admin:account_emailaddress_changelist"), chosen)
-    operator.post(reverse("admin:account_emailaddress_delete", args=[row.pk]), {"post": "yes"})
+    send(verified="on")
+    assert EmailAddress.objects.get().verified
+    send(verified="on", DELETE="on")
 
     assert written() == [
         ("user:olga", "email.update", "email:evil@example.com"),
-        ("user:olga", "email.make_verified", "email:evil@example.com"),
+        ("user:olga", "email.update", "email:evil@example.com"),
         ("user:olga", "email.delete", "email:evil@example.com"),
     ]
 
 
-def test_a_viewer_cannot_verify_mail_addresses() -> None:
+def test_a_user_has_one_primary_address_and_each_address_once(operator: Client) -> None:
     nina = User.objects.create_user("nina", "nina@example.com")
-    row = EmailAddress.objects.create(user=nina, email="nina@example.com")
-    otto = User.objects.create_user("otto", is_staff=True)
-    otto.user_permissions.set(Permission.objects.filter(codename="view_emailaddress"))
-    looker = Client()
-    looker.force_login(otto)
-    chosen = {"action": "make_verified", "_selected_action": [row.pk]}
-    looker.post(reverse("admin:account_emailaddress_changelist"), chosen)
+    first = EmailAddress.objects.create(user=nina, email="nina@example.com", primary=True)
+    known = {"id": first.pk, "email": first.email, "primary": "on"}
+    second = {"email": "other@example.com", "primary": "on"}
+    again = {"email": first.email}
+    for rows, count in (([known, second], 1), ([second], 0), ([second, again], 0), ([again], 0)):
+        form = form_of(nina) | console.inline("emailaddress_set", *rows, known=count)
+        assert operator.post(console.page_url(nina), form).status_code == 200
+    first.delete()
+    rows = [second, {"email": "third@example.com", "primary": "on"}]
+    form = form_of(nina) | console.inline("emailaddress_set", *rows)
 
-    row.refresh_from_db()
-    assert not row.verified
-    assert written() == []
+    answer = operator.post(console.page_url(nina), form)
+
+    assert "Only one address can be the primary one." in answer.content.decode()
+    assert not EmailAddress.objects.exists()
+
+
+def test_a_person_joins_a_team_once(operator: Client) -> None:
+    team, nina = TeamFactory.create(), User.objects.create_user("nina")
+    Membership.objects.create(team=team, user=nina, role="viewer")
+    form = {"slug": team.slug, "name": team.name} | console.inline("invitations")
+    members = console.inline("memberships", {"user": nina.pk, "role": "editor"})
+
+    assert operator.post(console.page_url(team), form | members).status_code == 200
+
+    assert Membership.objects.get().role == "viewer"
+
+
+def test_a_removed_second_factor_is_audited(operator: Client) -> None:
+    nina = User.objects.create_user("nina")
+    factor = Authenticator.objects.create(user=nina, type="totp", data={"secret": "S3CR3T"})
+    page = console.page_url(nina)
+    assert "S3CR3T" not in console.look(operator, page)
+
+    row = {"id": factor.pk, "type": "webauthn", "DELETE": "on"}
+    form = form_of(nina) | console.inline("authenticator_set", row, known=1)
+    assert operator.post(page, form).status_code == 302
+
+    assert not Authenticator.objects.exists()
+    assert written() == [("user:olga", "second_factor.delete", "second_factor:nina/totp")]
+    before = AuditEntry.objects.get().before
+    assert before is not None
+    assert before["type"] == "totp"
+
+
+def test_users_are_found_by_their_addresses(operator: Client) -> None:
+    nina = User.objects.create_user("nina")
+    EmailAddress.objects.create(user=nina, email="other@example.com")
+    for query in ("?q=other@", "?emailaddress__verified__exact=0"):
+        found = operator.get(console.list_url(User, query)).context["cl"]
+        assert list(found.result_list) == [nina]
+    user = User.objects.create_user("otto", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_user"))
+    client = Client()
+    client.force_login(user)
+
+    assert not client.get(console.list_url(User, "?q=other@")).context["cl"].result_list
+    assert "other@example.com" not in console.look(client, console.page_url(nina))
 
 
 def test_a_membership_does_not_move_to_another_team(operator: Client) -> None:
     here, there = TeamFactory.create(), TeamFactory.create()
     nina = User.objects.create_user("nina")
     row = Membership.objects.create(team=here, user=nina, role="viewer")
-    page = reverse("admin:channels_app_membership_change", args=[row.pk])
-    answer = operator.post(page, {"user": nina.pk, "team": there.pk, "role": "editor"})
-    assert answer.status_code == 302, answer.context["adminform"].errors
+    other = User.objects.create_user("other")
+    moved = {"id": row.pk, "user": other.pk, "role": "editor"}
+    form = {"slug": here.slug, "name": here.name} | console.inline("invitations")
+    for more, status in (({"team": there.pk}, 200), ({}, 302)):
+        members = console.inline("memberships", moved | more, known=1)
+        assert operator.post(console.page_url(here), form | members).status_code == status
 
     row.refresh_from_db()
-    assert (row.team_id, row.role) == (here.id, "editor")
+    assert (row.team_id, row.user_id, row.role) == (here.id, nina.pk, "editor")
     entry = AuditEntry.objects.get()
     assert (entry.team_id, entry.after) == (here.id, {"role": "editor"})

@@ -72,7 +72,3 @@ def test_a_segment_page_shows_its_content() -> None:
     assert "5e" * 32 in text
     assert "1,234 rows, 3.0" in text
     assert "1 channels have their own" in text
-
-
-def test_an_empty_archive_explains_how_to_start() -> None:
-    assert "HOOKSTATION_LAKE" in operator().get(list_url(Segment)).content.decode()

@@ -24,10 +24,10 @@ def test_a_form_is_shown_field_by_field() -> None:
     assert "<b>" not in text
 
 
-@pytest.mark.parametrize("data", [b"", b"no form at all", b"\xff=1", b"&".join([b"a=1"] * 501)])
-def test_a_body_that_is_not_a_form_is_not_shown_as_one(data: bytes) -> None:
-    message = MessageFactory.create(content_type=body_preview.FORM, body=data)
-    assert body.view(message).fields == ()
+def test_a_body_that_is_not_a_form_is_not_shown_as_one() -> None:
+    for data in (b"", b"no form at all", b"\xff=1", b"&".join([b"a=1"] * 501)):
+        message = MessageFactory.create(content_type=body_preview.FORM, body=data)
+        assert body.view(message).fields == ()
 
 
 @pytest.mark.parametrize("data", ["{}", 'it\'s "quoted" $HOME `ls`\n', "ü"])

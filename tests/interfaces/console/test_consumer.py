@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from channels_app.models import Consumer
 from delivery.models import ConsumerHealth
 from tests.support import console
 from tests.support.counts import make_deliveries
@@ -16,11 +17,6 @@ from tests.support.factories import ConsumerFactory
 pytestmark = pytest.mark.django_db
 
 NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
-
-
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
 
 
 def part(page: str) -> str:
@@ -38,18 +34,44 @@ def test_a_failing_consumer_shows_since_when_and_how(operator: Client) -> None:
         next_probe_at=NOON,
         last_failure_at=NOON,
         last_outcome="connection_refused",
+        opened_count=17,
     )
 
     shown = part(console.look(operator, console.page_url(consumer)))
 
-    for words in ("open", "Failing since", "2026-06-01 12:00:00", "1,234", "Next probe"):
+    for words in (
+        "open",
+        "Failing since",
+        "2026-06-01 12:00:00",
+        "1,234",
+        "Next probe",
+        "17 times",
+    ):
         assert words in shown
     assert "connection refused" in shown
-    assert f"/consumerhealth/{consumer.pk}/" in shown
     ConsumerHealth.objects.update(circuit="closed", failing_since=None, last_outcome="delivered")
     well = part(console.look(operator, console.page_url(consumer)))
     assert "closed" in well
     assert "Failing since" not in well
+
+
+def test_the_list_shows_failures_and_filters_by_circuit(operator: Client) -> None:
+    well, little, much = (ConsumerFactory.create() for _ in range(3))
+    ConsumerHealth.objects.create(consumer=well)
+    for consumer, failures in ((little, 7), (much, 1234)):
+        ConsumerHealth.objects.create(
+            consumer=consumer, circuit="open", consecutive_failures=failures, failing_since=NOON
+        )
+    page = console.list_url(Consumer)
+    listed = operator.get(page).context["cl"]
+    column = listed.list_display.index("failing")
+
+    found = operator.get(f"{page}?health__circuit__exact=open&o=-{column}").context["cl"]
+
+    assert list(found.result_list) == [much, little]
+    text = console.look(operator, page)
+    assert "1,234 since <time" in text
+    assert "2026-06-01 12:00:00" in text
 
 
 def test_counts_link_to_the_consumers_deliveries(operator: Client) -> None:

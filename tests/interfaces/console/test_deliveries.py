@@ -7,7 +7,6 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.db import connection
-from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -19,7 +18,7 @@ from delivery import replay
 from delivery.admin import filters as newest_module
 from delivery.admin.filters import newest
 from delivery.admin.replays import LivePage
-from delivery.models import Attempt, Counter, Delivery, MoveTask, Queue, Replay
+from delivery.models import Attempt, Counter, Delivery, Replay
 from delivery.pump import wakeups
 from tests.support import console
 from tests.support.counts import make_deliveries
@@ -27,49 +26,11 @@ from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFac
 
 pytestmark = pytest.mark.django_db
 
-SHOWN_ELSEWHERE = {Queue, MoveTask}
-"""Shown on the page of the queue's pull consumer, which test_queues.py covers."""
-MODELS = [model for model in console.models_of("delivery") if model not in SHOWN_ELSEWHERE]
-
-
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
-
 
 def shown(client: Client, query: str) -> set[str]:
     """Return the public ids of the deliveries that a list shows."""
-    url = console.list_url(Delivery, query)
-    console.look(client, url)
-    return {str(row) for row in client.get(url).context["cl"].result_list}
-
-
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_every_table_has_its_pages(model: type[Model], operator: Client) -> None:
-    assert admin.site.is_registered(model)
-    console.look(operator, console.list_url(model))
-    console.fill()
-
-    text = console.look(operator, console.list_url(model))
-    assert "Nothing is here yet" not in text
-    console.look(operator, console.list_url(model, "?q=something"))
-    for row in model._default_manager.all()[:2]:
-        console.look(operator, console.page_url(row))
-
-
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_history_is_read_only_for_operators(model: type[Model], operator: Client) -> None:
-    console.fill()
-    row = model._default_manager.all()[0]
-    name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
-
-    assert operator.post(console.page_url(row), {"_save": "1"}).status_code == 403
-    assert operator.get(reverse(f"{name}_add")).status_code == 403
-    delete = reverse(f"{name}_delete", args=[row.pk])
-    assert operator.post(delete, {"post": "yes"}).status_code == 403
-    bulk = {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
-    operator.post(console.list_url(model), bulk)
-    assert model._default_manager.filter(pk=row.pk).exists()
+    answer = client.get(console.list_url(Delivery, query))
+    return {str(row) for row in answer.context["cl"].result_list}
 
 
 # -- Lists -----------------------------------------------------------------------------------------
@@ -145,9 +106,9 @@ def test_filters_select_matching_rows(operator: Client) -> None:
     assert shown(operator, f"?consumer={billing.pk}") == {str(dead), str(sent)}
     assert shown(operator, f"?consumer={billing.pk}&state=dead&since=24") == {str(dead)}
     assert shown(operator, "?outcome=timeout") == {str(other)}
-    assert shown(operator, "?status=503") == {str(other)}
-    assert shown(operator, "?status=503&outcome=gone") == set()
-    assert shown(operator, "?status=abc") == shown(operator, "?status=99") == every
+    assert shown(operator, "?status_code=503") == {str(other)}
+    assert shown(operator, "?status_code=503&outcome=gone") == set()
+    assert shown(operator, "?status_code=abc") == shown(operator, "?status_code=99") == every
     assert shown(operator, f"?{channel}&outcome=timeout") == set()
     assert shown(operator, "?q=billing") == {str(dead), str(sent)}
     assert shown(operator, "?q=billing&state=delivered") == {str(sent)}
@@ -194,11 +155,6 @@ def test_lists_read_by_index_and_count_nothing(operator: Client) -> None:
         ]
         assert not [sql for sql in about if "COUNT(" in sql], query
         assert all("LIMIT" in sql for sql in about), query
-
-
-@pytest.mark.parametrize("query", ["?p=401", "?p=100000"])
-def test_a_merged_list_ends_at_its_row_limit(operator: Client, query: str) -> None:
-    assert operator.get(console.list_url(Delivery, query)).status_code == 302
 
 
 # -- Details ---------------------------------------------------------------------------------------
@@ -328,7 +284,7 @@ def test_one_click_replays_a_dead_delivery(operator: Client) -> None:
     )
 
 
-def test_a_button_in_the_list_replays_and_leads_back_to_it(operator: Client) -> None:
+def test_a_button_in_the_list_replays_and_leads_back_but_to_no_other_site(operator: Client) -> None:
     delivery = DeliveryFactory.create(dead=True)
     here = f"http://testserver{console.list_url(Delivery, '?state=dead')}"
     button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
@@ -340,16 +296,9 @@ def test_a_button_in_the_list_replays_and_leads_back_to_it(operator: Client) -> 
     delivery.refresh_from_db()
     assert delivery.state == "queued"
     assert "formaction" not in console.look(operator, console.list_url(Delivery))
-
-
-@pytest.mark.parametrize("before", ["", "https://elsewhere/admin/delivery/delivery/", "/admin/"])
-def test_action_redirects_stay_on_this_site(operator: Client, before: str) -> None:
-    delivery = DeliveryFactory.create(dead=True)
-    button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
-
-    answer = operator.post(button, headers={"referer": before})
-
-    assert answer.headers["Location"] == console.page_url(delivery)
+    for elsewhere in ("", "https://elsewhere/admin/delivery/delivery/", "/admin/"):
+        answer = operator.post(button, headers={"referer": elsewhere})
+        assert answer.headers["Location"] == console.page_url(delivery)
 
 
 def test_a_get_request_replays_nothing(operator: Client) -> None:
@@ -449,7 +398,10 @@ def test_a_viewer_cannot_replay_or_cancel(values: dict[str, Any]) -> None:
     bulk = {"action": "replay_selected", "_selected_action": [delivery.pk]}
     onlooker.post(console.list_url(Delivery), bulk)
     assert not Replay.objects.exists()
-    assert "replay_selected" not in console.look(onlooker, console.list_url(Delivery))
+    listed = console.look(onlooker, console.list_url(Delivery))
+    assert str(delivery) in listed
+    for offered in ("replay_selected", "formaction", "data-key"):
+        assert offered not in listed
 
 
 def test_a_list_without_pagination_cannot_be_registered() -> None:

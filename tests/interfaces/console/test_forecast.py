@@ -1,9 +1,9 @@
 """The console's page of the forecast: the hourly strip, the peaks, and missing data."""
 
+import csv
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -18,18 +18,7 @@ pytestmark = pytest.mark.django_db
 PAGE = reverse("admin:forecast")
 
 
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
-
-
-def test_a_page_without_results_explains_how_to_start(operator: Client) -> None:
-    text = console.look(operator, PAGE)
-
-    assert "python -m pipeline forecast --backtest" in text
-
-
-def test_the_strip_shows_each_hour_and_marks_the_peak(operator: Client) -> None:
+def test_the_strip_shows_each_hour_and_marks_the_peak_and_little_data(operator: Client) -> None:
     channel = ChannelFactory.create()
     console.forecast(channel.pk, timezone.now())
     rate = {"rate_per_second": 600.0, "rate_source": "docs/performance.md"}
@@ -49,6 +38,7 @@ def test_the_strip_shows_each_hour_and_marks_the_peak(operator: Client) -> None:
     cells = [cell for day in answer.context["days"] for cell in day.cells]
     assert len(cells) % 24 == 0
     assert sum(cell.frame is not None for cell in cells) == 72
+    assert "the same hour of past days" not in text
     (peak,) = [cell for cell in cells if cell.frame and cell.frame.is_hot]
     assert peak.heat == forecast.HEATS - 1
     assert {cell.heat for cell in cells if cell.frame} == set(range(forecast.HEATS))
@@ -58,6 +48,12 @@ def test_the_strip_shows_each_hour_and_marks_the_peak(operator: Client) -> None:
     assert f'href="?channel={channel.pk}"' in text
     minutes = [frame.deliveries for frame in answer.context["hot_minutes"]]
     assert minutes == [1400]
+
+    first = ForecastFrame.objects.filter(channel_id=0).earliest("begins_at")
+    ForecastFrame.objects.filter(pk=first.pk).update(basis="days")
+    text = console.look(operator, PAGE)
+    assert "For 1 of these hours" in text
+    assert "the same hour of past days" in text
 
 
 def test_a_channel_has_a_strip_of_its_own(operator: Client) -> None:
@@ -70,15 +66,22 @@ def test_a_channel_has_a_strip_of_its_own(operator: Client) -> None:
     assert "By channel" in console.look(operator, f"{PAGE}?channel=nonsense")
 
 
-def test_hours_with_little_data_are_marked(operator: Client) -> None:
-    console.forecast(1, timezone.now())
-    first = ForecastFrame.objects.filter(channel_id=0).earliest("begins_at")
-    ForecastFrame.objects.filter(pk=first.pk).update(basis="days")
+def test_the_file_has_every_frame_or_those_of_one_channel(operator: Client) -> None:
+    channel = ChannelFactory.create()
+    console.forecast(channel.pk, timezone.now())
 
-    text = console.look(operator, PAGE)
+    everything, one = (
+        list(csv.DictReader(operator.get(f"{PAGE}csv{query}").getvalue().decode().splitlines()))
+        for query in ("", f"?channel={channel.pk}")
+    )
 
-    assert "For 1 of these hours" in text
-    assert "the same hour of past days" in text
+    assert [row["span_s"] for row in everything] == ["60"] + ["3600"] * 144
+    assert everything[0]["deliveries"] == "1400.0"
+    assert {row["channel_id"] for row in one} == {str(channel.pk)}
+    assert len(one) == 72
+    assert f'href="{PAGE}csv?channel={channel.pk}"' in console.look(
+        operator, f"{PAGE}?channel={channel.pk}"
+    )
 
 
 def test_shades_are_equal_steps() -> None:
@@ -96,10 +99,3 @@ def test_days_begin_at_midnight() -> None:
 
     assert [day.day.day for day in days] == [22, 23]
     assert [sum(cell.frame is not None for cell in day.cells) for day in days] == [2, 2]
-
-
-def test_the_page_requires_permission() -> None:
-    client = Client()
-    client.force_login(User.objects.create_user("eve", is_staff=True))
-
-    assert client.get(PAGE).status_code == 403

@@ -4,7 +4,6 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
@@ -18,11 +17,6 @@ pytestmark = pytest.mark.django_db
 
 PAGE = reverse("admin:health")
 DAY = date(2026, 11, 21)
-
-
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
 
 
 def judge(consumer: Consumer | None, *, ago: int = 0, **values: Any) -> HealthDay:
@@ -105,17 +99,3 @@ def test_deleted_objects_keep_their_id(operator: Client) -> None:
     HealthDay.objects.create(day=DAY, consumer_id=4711, reason="x", objective=99, score=50)
     assert names(operator) == [["#4711, deleted"], []]
     console.look(operator, PAGE)
-
-
-def test_an_empty_health_page_explains_how_to_start(operator: Client) -> None:
-    for query in ("", "?day=2026-11-20"):
-        assert "Nothing was measured yet" in console.look(operator, PAGE + query)
-
-
-def test_health_requires_permission() -> None:
-    client = Client()
-    client.force_login(User.objects.create_user("nina", is_staff=True))
-
-    assert client.get(PAGE).status_code == 403
-    assert console.onlooker().get(PAGE).status_code == 200
-    assert Client().get(PAGE).status_code == 302

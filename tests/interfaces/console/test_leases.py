@@ -1,10 +1,15 @@
 """The console's view of leases: which worker holds which delivery, and revoking a lease."""
 
+from datetime import timedelta
+
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from channels_app.models import AuditEntry
+from channels_app.database import clock
+from channels_app.models import AuditEntry, Consumer
+from delivery.admin.consumer import WORKERS_SHOWN
 from delivery.models import Attempt, PullWorker
 from tests.support import console
 from tests.support.counts import assert_counters_are_true
@@ -12,11 +17,6 @@ from tests.support.factories import DeliveryFactory
 from tests.support.pulling import Worker, lapse, row_of, waiting
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
 
 
 def part(page: str) -> str:
@@ -39,18 +39,53 @@ def test_a_consumers_page_lists_its_leases(operator: Client) -> None:
     assert "not known any more" in part(console.look(operator, page))
 
 
-def test_an_empty_list_of_workers_explains_how_to_start(operator: Client) -> None:
-    page = console.list_url(PullWorker)
-    assert "No workers yet" in console.look(operator, page)
-    Worker(waiting(b"x")).receive(worker_id="printer")
-    text = console.look(operator, page)
-    assert "No workers yet" not in text
-    assert "printer" in text
+def workers(page: str) -> str:
+    """Return the workers section of a consumer's page."""
+    return page.partition('id="workers"')[2].partition("</section>")[0]
 
 
-def test_a_push_consumers_page_has_no_leases(operator: Client) -> None:
-    delivery = DeliveryFactory.create(in_flight=True)
-    assert part(console.look(operator, console.page_url(delivery.consumer))) == ""
+def test_a_consumer_without_workers_explains_how_to_start(operator: Client) -> None:
+    consumer = waiting(b"x")
+    page = console.page_url(consumer)
+    assert "No workers yet" in workers(console.look(operator, page))
+    assert "/receive" in workers(console.look(operator, page))
+    Worker(consumer).receive(worker_id="printer")
+    shown = workers(console.look(operator, page))
+    assert "No workers yet" not in shown
+    assert "printer" in shown
+
+
+def test_a_consumers_workers_are_on_pages_and_can_be_searched(operator: Client) -> None:
+    consumer = waiting(b"x")
+    now = clock.now()
+    for number in range(WORKERS_SHOWN + 1):
+        seen = now - timedelta(minutes=number)
+        PullWorker.objects.create(
+            id=-number, consumer=consumer, name=f"printer-{number:02}", seen_at=seen, keys_until=now
+        )
+    page = console.page_url(consumer)
+
+    first, second = (workers(console.look(operator, f"{page}?workers={n}")) for n in (1, 2))
+
+    assert "printer-00" in first
+    assert f"printer-{WORKERS_SHOWN}" not in first
+    assert f"printer-{WORKERS_SHOWN}" in second
+    assert 'href="?workers=2#workers"' in first
+    found = operator.get(console.list_url(Consumer, "?q=printer-07")).context["cl"]
+    assert list(found.result_list) == [consumer]
+
+
+def test_workers_are_shown_to_users_who_may_view_them() -> None:
+    consumer = waiting(b"x")
+    Worker(consumer).receive(worker_id="printer")
+    user = User.objects.create_user("otto", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_consumer"))
+    client = Client()
+    client.force_login(user)
+
+    assert 'id="workers"' not in console.look(client, console.page_url(consumer))
+    found = client.get(console.list_url(Consumer, "?q=printer")).context["cl"]
+    assert list(found.result_list) == []
 
 
 def test_an_operator_releases_a_lease(operator: Client) -> None:
@@ -82,14 +117,3 @@ def test_a_lease_of_a_pump_cannot_be_released(operator: Client) -> None:
     operator.post(button, {"reason": "because"})
     delivery.refresh_from_db()
     assert delivery.state == "in_flight"
-
-
-def test_a_viewer_cannot_release_leases() -> None:
-    viewer = console.onlooker()
-    consumer = waiting(b"x")
-    Worker(consumer).receive()
-    row = row_of(consumer)
-    button = reverse("admin:delivery_delivery_release", args=[row.pk])
-    assert button not in console.look(viewer, console.page_url(row))
-    assert viewer.post(button).status_code == 403
-    assert row_of(consumer).state == "in_flight"

@@ -4,11 +4,13 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer
+from delivery.admin import ordering_key
 from delivery.models import Attempt, Delivery, OrderingKey
 from delivery.queue import fanout
 from tests.support import console
@@ -16,11 +18,6 @@ from tests.support.factories import ConsumerFactory
 from tests.support.ordering import check, end, key_number_of, say, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
 
 
 @pytest.fixture
@@ -93,6 +90,46 @@ def test_only_the_displayed_head_is_skipped(operator: Client, consumer: Consumer
     assert key_number_of(consumer, "A").waiting_count == 1
 
 
+def test_a_keys_page_lists_what_waits_behind_its_head(
+    operator: Client, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordering_key, "WAITING_SHOWN", 1)
+    head, second, third = Delivery.objects.filter(
+        message__ordering_key="A", consumer=consumer
+    ).order_by("id")
+    page = console.page_url(key_number_of(consumer, "A"))
+
+    first = behind(console.look(operator, page))
+    assert str(second) in first
+    assert str(head) not in first
+    assert str(third) not in first
+    (later,) = re.findall(r'href="(\?after=\d+)#waiting"', first)
+    rest = behind(console.look(operator, page + later))
+    assert str(third) in rest
+    assert str(second) not in rest
+    assert "Show later" not in rest
+    console.look(operator, f"{page}?after={10**30}")
+
+    found = operator.get(console.list_url(OrderingKey, f"?q={third}")).context["cl"]
+    assert list(found.result_list) == [key_number_of(consumer, "A")]
+    found = operator.get(console.list_url(OrderingKey, f"?q={head}")).context["cl"]
+    assert list(found.result_list) == []
+
+
+def test_what_waits_is_shown_to_users_who_may_view_it(consumer: Consumer) -> None:
+    user = User.objects.create_user("otto", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_orderingkey"))
+    client = Client()
+    client.force_login(user)
+
+    assert behind(console.look(client, console.page_url(key_number_of(consumer, "A")))) == ""
+
+
+def behind(page: str) -> str:
+    """Return the section of a key's page with the deliveries behind the head."""
+    return page.partition('id="waiting"')[2].partition("</section>")[0]
+
+
 def test_a_waiting_delivery_links_to_the_head(operator: Client, consumer: Consumer) -> None:
     behind = Delivery.objects.order_by("message_id")[1]
     text = console.look(operator, console.page_url(behind))
@@ -111,15 +148,6 @@ def test_a_consumers_page_links_to_its_keys(operator: Client, consumer: Consumer
     assert "No key is open" in console.look(operator, console.list_url(OrderingKey))
     Consumer.objects.update(ordering=False)
     assert 'id="keys"' not in console.look(operator, console.page_url(consumer))
-
-
-def test_a_viewer_cannot_pause_keys(consumer: Consumer) -> None:
-    key_row = key_number_of(consumer, "A")
-    onlooker = console.onlooker()
-    assert not _buttons(onlooker, key_row)
-    url = reverse("admin:delivery_orderingkey_pause", args=[key_row.pk])
-    assert onlooker.post(url, {"_form_submitted": "True"}).status_code == 403
-    assert key_number_of(consumer, "A").paused_at is None
 
 
 def _buttons(client: Client, key_row: OrderingKey) -> set[str]:

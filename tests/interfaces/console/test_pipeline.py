@@ -10,22 +10,12 @@ from django_q.models import OrmQ
 from channels_app.database import clock
 from channels_app.models import AuditEntry
 from delivery.maintenance import pipeline_runs
-from delivery.models import Erasure, LakeAudit, PipelineRun, PipelineSchedule, Restore, Segment
+from delivery.models import PipelineRun, PipelineSchedule, Restore
 from pipeline.contract.jobs import JOBS
 from tests.support import console
 from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
-
-
-@pytest.fixture
-def onlooker() -> Client:
-    return console.onlooker()
 
 
 def make(**values: object) -> PipelineRun:
@@ -100,21 +90,6 @@ def test_a_link_prefills_the_form_without_confirmation(operator: Client) -> None
     for name, chosen in (("dry_run", True), ("sure", False)):
         (box,) = re.findall(f'<input[^>]*name="{name}"[^>]*>', text)
         assert bool(re.search(r"\schecked[\s>]", box)) is chosen
-
-
-def test_pages_link_to_the_form_of_their_job(operator: Client, onlooker: Client) -> None:
-    for page, job in (
-        (console.list_url(Segment), ""),  # without a lake there is nothing to start
-        (console.list_url(LakeAudit), "audit"),
-        (console.list_url(Restore), "replay"),
-        (console.list_url(Erasure), "erase"),
-        (reverse("admin:usage"), "usage"),
-        (reverse("admin:health"), "health"),
-        (reverse("admin:triage"), "triage"),
-        (reverse("admin:forecast"), "forecast"),
-    ):
-        assert not job or start_url(job) in console.look(operator, page)
-        assert "pipelinerun/start/" not in console.look(onlooker, page)
 
 
 def test_a_job_that_cannot_start_shows_the_reason(operator: Client) -> None:
@@ -229,18 +204,26 @@ def test_a_run_is_stopped_only_through_a_dialog(operator: Client) -> None:
     assert "stopping" in console.look(operator, console.page_url(run))
 
 
-def test_a_jobs_schedule_is_changed_in_a_dialog(operator: Client, onlooker: Client) -> None:
+def test_a_jobs_schedule_is_changed_beside_its_runs(operator: Client, onlooker: Client) -> None:
     pipeline_runs.ask_due(clock.now(), has_lake=False)
     row = PipelineSchedule.objects.get(job="usage")
-    assert "waits for a lake" in console.look(operator, console.page_url(row))
-    url = reverse("admin:delivery_pipelineschedule_plan", args=["usage"])
-    assert 'value="60"' in operator.get(url).content.decode()
-    form = {"_form_submitted": "1", "mode": "on", "every_minutes": "90", "reason": "why not"}
-    assert onlooker.post(url, form).status_code == 403
+    runs = console.list_url(PipelineRun)
+    assert "waits for a lake" in console.look(operator, runs)
+    url = reverse("admin:delivery_pipelinerun_schedule", args=["usage"])
+    assert url in console.look(operator, runs)
+    assert url not in console.look(onlooker, runs)
+    assert 'value="60"' in console.look(operator, url)
+    form = {"mode": "on", "every_minutes": "90", "reason": "why not"}
+    assert onlooker.get(url).status_code == onlooker.post(url, form).status_code == 403
+    assert (
+        "greater than or equal"
+        in operator.post(url, form | {"every_minutes": "0"}).content.decode()
+    )
+    assert operator.get(url.replace("usage", "nonsense")).status_code == 404
 
-    operator.post(url, form)
+    assert operator.post(url, form).headers["Location"] == runs
 
     row.refresh_from_db()
     assert (row.mode, row.every_minutes) == ("on", 90)
     assert AuditEntry.objects.get().reason == "why not"
-    assert "90 minutes" in console.look(operator, console.list_url(PipelineSchedule))
+    assert "every 90 minutes, next within a minute" in console.look(operator, runs)

@@ -12,24 +12,19 @@ from django.urls import reverse
 
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer
-from channels_app.registry import teams
+from channels_app.registry import roles
 from delivery.admin import queue
 from delivery.core.principal import Principal
 from delivery.models import Delivery, MoveTask, Queue
 from delivery.pull import backlog
 from tests.support import console
 from tests.support.counts import assert_counters_are_true
-from tests.support.factories import ChannelFactory, ConsumerFactory
+from tests.support.factories import ChannelFactory, ConsumerFactory, DeliveryFactory
 from tests.support.pulling import Worker, bring, waiting
 from tests.support.pumping import publish
 
 pytestmark = pytest.mark.django_db
 State = MoveTask.State
-
-
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
 
 
 def dead_letter_queue(*bodies: bytes, **values: Any) -> Consumer:
@@ -62,7 +57,7 @@ def part(page: str, name: str = "queue") -> str:
 
 def role(name: str) -> Client:
     """Return a client of a user in one of the three groups."""
-    teams.ensure()
+    roles.ensure()
     user = User.objects.create_user(name, is_staff=True)
     user.groups.add(Group.objects.get(name=name))
     client = Client()
@@ -138,12 +133,13 @@ def test_a_queues_counts_exclude_other_channels() -> None:
     assert backlog.count(0, other.pk, now, few) == (2, 0, 0)
 
 
-def test_a_push_consumers_page_has_no_queue(operator: Client) -> None:
-    consumer = ConsumerFactory.create()
-    assert part(console.look(operator, console.page_url(consumer))) == ""
+def test_a_push_consumers_page_has_no_queue_and_no_leases(operator: Client) -> None:
+    consumer = DeliveryFactory.create(in_flight=True).consumer
+    page = console.look(operator, console.page_url(consumer))
+    assert part(page) == part(page, "leases") == ""
 
 
-def test_dead_letter_queue_and_source_link_to_each_other(operator: Client) -> None:
+def test_a_dead_letter_queue_and_its_source_link_to_each_other(operator: Client) -> None:
     dead = dead_letter_queue(b"x")
     source = source_of(dead)
     Queue.objects.create(name="Jobs", consumer=source, tags={"team": "<b>print</b>", "bare": ""})
@@ -158,12 +154,8 @@ def test_dead_letter_queue_and_source_link_to_each_other(operator: Client) -> No
     assert 'mono">Jobs</span>' in shown
     back = part(console.look(operator, console.page_url(dead)))
     assert f'href="{console.page_url(source)}">Jobs</a>' in back
-
-
-def test_a_dead_letter_channel_with_several_consumers_is_linked(operator: Client) -> None:
-    dead = dead_letter_queue()
     ConsumerFactory.create(channel=dead.channel, client_id="other", pull=True)
-    shown = part(console.look(operator, console.page_url(source_of(dead))))
+    shown = part(console.look(operator, console.page_url(source)))
     assert f'href="{console.page_url(dead.channel)}">jobs.dead</a>;' in shown
 
 
@@ -241,12 +233,12 @@ def test_a_destination_is_a_queue_of_the_same_kind(operator: Client) -> None:
     assert after == {"to": "channel:plain", "waiting": 1, "rate": None}
 
 
-@pytest.mark.parametrize("rate", ["0", "501", "fast"])
-def test_an_invalid_rate_is_reported_at_its_field(operator: Client, rate: str) -> None:
+def test_an_invalid_rate_is_reported_at_its_field(operator: Client) -> None:
     dead = dead_letter_queue(b"x")
-    answer = operator.post(url(dead, "move"), {"max_per_second": rate})
-    assert answer.status_code == 200
-    assert "max_per_second" in answer.context["form"].errors
+    for rate in ("0", "501", "fast"):
+        answer = operator.post(url(dead, "move"), {"max_per_second": rate})
+        assert answer.status_code == 200
+        assert "max_per_second" in answer.context["form"].errors
     assert not MoveTask.objects.exists()
 
 
@@ -265,7 +257,7 @@ def test_a_queue_that_gets_no_dead_letters_has_no_redrive(operator: Client) -> N
     assert not MoveTask.objects.exists()
 
 
-def test_a_redrive_shows_its_progress(operator: Client) -> None:
+def test_a_redrive_shows_its_progress_and_prevents_a_second_one(operator: Client) -> None:
     dead = dead_letter_queue(b"x", b"y", b"z")
     operator.post(url(dead, "move"), {"max_per_second": "1"})
     backlog.run()
@@ -276,6 +268,8 @@ def test_a_redrive_shows_its_progress(operator: Client) -> None:
     assert "At most 1 a second." in shown
     assert url(dead, "redrive") not in page
     assert operator.get(url(dead, "move")).status_code == 404
+    assert operator.post(url(dead, "move")).status_code == 404
+    assert MoveTask.objects.count() == 1
 
     MoveTask.objects.update(state=State.FAILED, failure="<i>It stopped.</i>")
     assert operator.get(url(dead, "moves")).headers["HX-Refresh"] == "true"
@@ -301,16 +295,7 @@ def test_a_redrive_is_stopped_after_confirmation_and_audited(operator: Client) -
     assert stop not in console.look(operator, console.page_url(dead))
 
 
-def test_two_concurrent_starts_make_one_redrive(operator: Client) -> None:
-    dead = dead_letter_queue(b"x")
-    operator.post(url(dead, "move"))
-    assert operator.post(url(dead, "move")).status_code == 404
-    assert MoveTask.objects.count() == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "may"), [("Viewer", False), ("Operator", True), ("Administrator", True)]
-)
+@pytest.mark.parametrize(("name", "may"), [("Viewer", False), ("Operator", True)])
 def test_a_viewer_sees_redrives_and_cannot_start_or_stop_them(name: str, may: bool) -> None:
     dead = dead_letter_queue(b"x")
     client = role(name)
@@ -329,9 +314,7 @@ def test_a_viewer_sees_redrives_and_cannot_start_or_stop_them(name: str, may: bo
     assert MoveTask.objects.get().state == (State.CANCELLED if may else State.RUNNING)
 
 
-def test_the_queue_page_uses_a_constant_number_of_queries(
-    operator: Client,
-) -> None:
+def test_the_queue_page_uses_a_constant_number_of_queries(operator: Client) -> None:
     dead = dead_letter_queue(b"x")
 
     def asked() -> int:
@@ -340,7 +323,7 @@ def test_the_queue_page_uses_a_constant_number_of_queries(
         return len(queries)
 
     few = [asked() for _ in range(2)][1]
-    bring(dead, *[b"x"] * 50)
+    bring(dead, *[b"x"] * 5)
     assert asked() == few
 
 

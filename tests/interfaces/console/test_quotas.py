@@ -32,7 +32,7 @@ def test_channels_and_teams_show_usage_and_accept_quotas() -> None:
 def test_the_console_sets_and_audits_a_teams_quotas() -> None:
     team = TeamFactory.create(slug="shop", name="Shop")
     form = {"slug": "shop", "name": "Shop", "max_waiting_messages": "9", "max_waiting_bytes": ""}
-    form |= {f"memberships-{name}_FORMS": "0" for name in ("TOTAL", "INITIAL")}
+    form |= console.inline("memberships") | console.inline("invitations")
     operator = console.operator()
     assert operator.post(console.page_url(team), form).status_code == 302
     team.refresh_from_db()

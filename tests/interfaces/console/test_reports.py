@@ -1,5 +1,6 @@
 """Report pages of the pipeline: before its first run, and after the last run failed."""
 
+import html
 from dataclasses import replace
 from datetime import timedelta
 
@@ -28,16 +29,6 @@ PAGES = {
 FAILED = "The last run failed"
 
 
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
-
-
-@pytest.fixture
-def onlooker() -> Client:
-    return console.onlooker()
-
-
 def make(job: str, state: str = "failed", **values: object) -> PipelineRun:
     times = dict.fromkeys(("requested_at", "started_at", "heartbeat_at"), clock.now())
     if state != "running":
@@ -51,37 +42,43 @@ def start_url(job: str, again: PipelineRun | None = None) -> str:
     return f"{url}?again={again.pk}" if again else url
 
 
-@pytest.mark.parametrize("job", list(PAGES))
 def test_a_page_before_the_first_run_explains_how_to_start(
-    operator: Client, settings: LazySettings, job: str
+    operator: Client, onlooker: Client, settings: LazySettings
 ) -> None:
+    empty = {
+        "usage": "No usage was counted yet",
+        "health": "Nothing was measured yet",
+        "triage": "Triage has not run yet",
+        "forecast": "python -m pipeline forecast --backtest",
+    }
+    assert "HOOKSTATION_LAKE" in console.look(operator, PAGES["archive"])
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, lake="/srv/lake")
+    for job, page in PAGES.items():
+        text = console.look(operator, page)
+        assert f"python -m pipeline {job}" in text
+        assert empty.get(job, "") in text
+        assert start_url(job) in text
+        assert FAILED not in text
+        assert "pipelinerun/start/" not in console.look(onlooker, page)
+    assert empty["health"] in console.look(operator, f"{PAGES['health']}?day=2026-11-20")
 
-    text = console.look(operator, PAGES[job])
 
-    assert f"python -m pipeline {job}" in text
-    assert start_url(job) in text
-    assert FAILED not in text
-
-
-@pytest.mark.parametrize("job", list(PAGES))
 def test_a_failed_run_is_shown_with_error_log_and_remedy(
-    operator: Client, onlooker: Client, job: str
+    operator: Client, onlooker: Client
 ) -> None:
-    run = make(job, error="<Access> denied\nand a long story")
-
-    text = console.look(operator, PAGES[job])
-
-    assert FAILED in text
-    assert "&lt;Access&gt; denied" in text
-    assert "long story" not in text
-    assert "No run has succeeded yet" in text
-    assert f'href="{console.page_url(run)}"' in text
-    assert f'href="{start_url(job, run)}"' in text
-    assert operator.get(start_url(job, run)).status_code == 200
-    told = console.look(onlooker, PAGES[job])
-    assert f'href="{console.page_url(run)}"' in told
-    assert start_url(job) not in told
+    for job, page in PAGES.items():
+        run = make(job, error="<Access> denied\nand a long story")
+        text = console.look(operator, page)
+        assert FAILED in text
+        assert "&lt;Access&gt; denied" in text
+        assert "long story" not in text
+        assert "No run has succeeded yet" in text
+        assert f'href="{console.page_url(run)}"' in text
+        assert f'href="{start_url(job, run)}"' in text
+        assert operator.get(start_url(job, run)).status_code == 200
+        told = console.look(onlooker, page)
+        assert f'href="{console.page_url(run)}"' in told
+        assert start_url(job) not in told
 
 
 def test_a_page_shows_only_the_newest_run_of_its_job(operator: Client) -> None:
@@ -172,3 +169,15 @@ def test_restarting_keeps_dry_run_and_omits_the_person(operator: Client) -> None
     answer = operator.get(start_url("erase", run))
     assert answer.context["form"].initial == {"reason": "a letter", "dry_run": True}
     assert "customer-7" not in answer.content.decode()
+
+
+def test_the_findings_of_a_lake_audit_say_what_to_do(operator: Client) -> None:
+    console.fill()
+    audit = LakeAudit.objects.exclude(gap=0).get()
+
+    answer = operator.get(console.page_url(audit))
+
+    remedies = [card.remedy for card in answer.context["cards"]]
+    assert all(remedies)
+    text = html.unescape(answer.content.decode())
+    assert [remedy for remedy in remedies if remedy not in text] == []

@@ -19,11 +19,6 @@ PREVIEW = reverse("admin:channels_app_schedule_preview")
 LIST = reverse("admin:channels_app_schedule_changelist")
 
 
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
-
-
 def form(**values: Any) -> dict[str, Any]:
     """Return the form as a browser sends it."""
     empty = ("description", "every_ms", "limit", "content_type", "event_type", "priority")
@@ -76,44 +71,40 @@ def test_a_form_creates_and_changes_a_schedule(operator: Client) -> None:
     assert "has changed since" in stale.content.decode()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
+def test_an_invalid_value_is_reported_in_the_form(operator: Client) -> None:
+    channel = ChannelFactory.create().pk
+    values: list[tuple[dict[str, str], str]] = [
         ({"cron": "61 * * * *"}, "Bad minute"),
         ({"cron": ""}, "Give either cron or every_ms."),
         ({"timezone": "Mars/Phobos"}, "IANA"),
         ({"every_ms": "5", "cron": ""}, "A whole number from 100"),
         ({"event_type": "no spaces"}, "An event type has"),
         ({"headers": '{"webhook-id": "x"}'}, "is set by the broker"),
-    ],
-)
-def test_an_invalid_value_is_reported_in_the_form(
-    operator: Client, wrong: dict[str, str], sentence: str
-) -> None:
-    answer = operator.post(ADD, form(channel=ChannelFactory.create().pk, **wrong))
-    assert answer.status_code == 200
-    assert sentence in answer.content.decode()
+    ]
+    for wrong, sentence in values:
+        answer = operator.post(ADD, form(channel=channel, **wrong))
+        assert answer.status_code == 200
+        assert sentence in answer.content.decode()
     assert not Schedule.objects.exists()
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
+def test_the_form_previews_occurrences(operator: Client) -> None:
+    nine = {"cron": "0 9 * * *"}
+    previews: list[tuple[dict[str, str], str]] = [
         ({}, "Enter a cron expression"),
-        ({"cron": "0 9 * * *", "timezone": "Europe/Paris"}, "At 09:00 every day, Europe/Paris"),
-        ({"cron": "0 9 * * *", "timezone": "Paris"}, "A time zone is an IANA name"),
-        ({"cron": "0 9 * * *", "every_ms": "500"}, "Give either"),
+        (nine | {"timezone": "Europe/Paris"}, "At 09:00 every day, Europe/Paris"),
+        (nine | {"timezone": "Paris"}, "A time zone is an IANA name"),
+        (nine | {"every_ms": "500"}, "Give either"),
         ({"every_ms": "half"}, "A whole number"),
         ({"every_ms": "60000"}, "Every minute"),
-        ({"cron": "0 9 * * *", "end_at_0": "2020-01-01"}, "There is no further occurrence."),
-        ({"cron": "0 9 * * *", "start_at_0": "2020-13-99"}, "Write an instant"),
+        (nine | {"end_at_0": "2020-01-01"}, "There is no further occurrence."),
+        (nine | {"start_at_0": "2020-13-99"}, "Write an instant"),
         ({"cron": "<b>"}, "Five fields"),
-    ],
-)
-def test_the_form_previews_occurrences(operator: Client, typed: dict[str, str], words: str) -> None:
-    page = operator.get(PREVIEW, typed).content.decode()
-    assert words in page
-    assert "<b>" not in page
+    ]
+    for typed, words in previews:
+        page = operator.get(PREVIEW, typed).content.decode()
+        assert words in page
+        assert "<b>" not in page
 
 
 def test_pause_resume_and_run(operator: Client) -> None:
@@ -164,22 +155,10 @@ def test_a_binary_body_is_kept(operator: Client, body: bytes) -> None:
 
 
 def test_results_are_shown(operator: Client) -> None:
-    schedule = ScheduleFactory.create(
-        recent=[
-            recurrence.line(
-                recurrence.MISSED,
-                clock.now(),
-                occurrence_at=clock.now(),
-                count=1234,
-            ),
-            recurrence.line(
-                recurrence.REFUSED,
-                clock.now(),
-                occurrence_at=clock.now(),
-                detail="<i>Why</i>",
-            ),
-        ]
-    )
+    now = clock.now()
+    missed = recurrence.line(recurrence.MISSED, now, occurrence_at=now, count=1234)
+    refused = recurrence.line(recurrence.REFUSED, now, occurrence_at=now, detail="<i>Why</i>")
+    schedule = ScheduleFactory.create(recent=[missed, refused])
     page = console.look(operator, console.page_url(schedule))
     assert "1,234 times" in page
     assert "&lt;i&gt;Why&lt;/i&gt;" in page

@@ -19,11 +19,6 @@ pytestmark = pytest.mark.django_db
 PAGE = "/admin/timeline/"
 
 
-@pytest.fixture
-def operator() -> Client:
-    return console.operator()
-
-
 def later(hours: float, **values: object) -> Message:
     return MessageFactory.create(due_at=clock.now() + timedelta(hours=hours), **values)
 
@@ -94,7 +89,12 @@ def test_a_message_is_moved_and_cancelled_from_there(operator: Client) -> None:
     )
     assert answer.headers["Location"] == console.page_url(cancelled)
     assert Message.objects.get(pk=cancelled.pk).state == "cancelled"
-    assert AuditEntry.objects.count() == 2
+    entries = AuditEntry.objects.order_by("id").values_list("actor", "action", "reason", "after")
+    assert [entry[:3] for entry in entries] == [
+        ("user:olga", "message.reschedule", "later"),
+        ("user:olga", "message.cancel", "no more"),
+    ]
+    assert entries[0][3] == {"due_at": times.text(at)}
     text = console.look(operator, PAGE + back)
     assert str(moved) in text
     assert str(cancelled) not in text

@@ -38,6 +38,13 @@ def sign_in(client: Client, login: str, password: str = PASSWORD, **more: Any) -
     return client.post(LOGIN, {"login": login, "password": password}, **more)
 
 
+def sign_up(client: Client, name: str, password: str = PASSWORD) -> str:
+    """Ask for an account; return the page."""
+    form = {"username": name, "email": f"{name}@example.com"}
+    form |= {"password1": password, "password2": password}
+    return str(client.post("/accounts/signup/", form).content.decode())
+
+
 def is_in(client: Client) -> bool:
     return bool(client.get("/portal/?all").status_code == 200)
 
@@ -119,21 +126,16 @@ def test_a_member_without_staff_status_is_refused_by_the_console() -> None:
 
 
 def test_without_an_invitation_signup_is_closed() -> None:
-    form = {"username": "eve", "email": "eve@example.com"}
-    form |= {"password1": PASSWORD, "password2": PASSWORD}
-
     assert "by invitation" in Client().get("/accounts/signup/").content.decode()
-    assert "by invitation" in Client().post("/accounts/signup/", form).content.decode()
+    assert "by invitation" in sign_up(Client(), "eve")
     assert not User.objects.exists()
 
 
 def test_open_signup_requires_a_verified_mail_address(settings: Any) -> None:
     settings.SIGNUP, settings.ACCOUNT_EMAIL_VERIFICATION = "open", "mandatory"
-    form = {"username": "nora", "email": "nora@example.com"}
-    form |= {"password1": PASSWORD, "password2": PASSWORD}
     client = Client()
 
-    client.post("/accounts/signup/", form)
+    sign_up(client, "nora")
 
     assert not is_in(client)
     link = re.search(r"http://testserver(/accounts/confirm-email/\S+)", str(mail.outbox[0].body))
@@ -155,14 +157,11 @@ def test_an_operator_can_sign_in_while_mail_fails(settings: Any) -> None:
 @pytest.mark.parametrize("password", ["short", "password1234", "mia@example.com"])
 def test_a_password_that_is_easily_guessed_is_refused(settings: Any, password: str) -> None:
     settings.SIGNUP = "open"
-    form = {"username": "mia", "email": "mia@example.com"}
 
-    answer = Client().post(
-        "/accounts/signup/", {**form, "password1": password, "password2": password}
-    )
+    page = sign_up(Client(), "mia", password)
 
-    assert 'class="error"' in answer.content.decode()
-    assert 'value="mia@example.com"' in answer.content.decode(), "what was typed is lost"
+    assert 'class="error"' in page
+    assert 'value="mia@example.com"' in page, "what was typed is lost"
     assert not User.objects.exists()
 
 

@@ -127,18 +127,15 @@ def test_pages_follow_each_other_in_index_order(
     assert told(viewer, "?before=nonsense") == ["act.n4", "act.n3"]
 
 
-@pytest.mark.django_db(transaction=True)  # ANALYZE commits on MariaDB
 def test_the_list_is_served_by_its_index(team: Team) -> None:
     AuditEntry.objects.bulk_create(
-        AuditEntry(actor="a", action="b", target="c", team_id=number % 50) for number in range(2000)
+        AuditEntry(actor="a", action="b", target="c", team_id=number % 50) for number in range(200)
     )
-    table = "TABLE " if connection.vendor == "mysql" else ""
     with connection.cursor() as cursor:
-        cursor.execute(f"ANALYZE {table}channels_app_auditentry")
-        cursor.fetchall()
+        cursor.execute("ANALYZE channels_app_auditentry")
     entries = AuditEntry.objects.filter(team_id=7, id__lt=10**9).order_by("-id")[:51]
 
     plan = entries.explain()
 
     assert "audit_team" in plan, plan
-    assert not re.search("filesort|TEMP B-TREE", plan), plan
+    assert "TEMP B-TREE" not in plan, plan

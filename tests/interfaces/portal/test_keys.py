@@ -66,16 +66,8 @@ def ticked(html: str) -> set[str]:
 
 
 def publish(text: str) -> int:
-    return (
-        Client()
-        .post(
-            "/api/v1/channels/orders/messages",
-            b"{}",
-            content_type="application/json",
-            headers={"Authorization": f"Bearer {text}"},
-        )
-        .status_code
-    )
+    path, headers = "/api/v1/channels/orders/messages", {"Authorization": f"Bearer {text}"}
+    return Client().post(path, b"{}", "application/json", headers=headers).status_code
 
 
 def test_a_key_is_shown_once_and_ends_when_revoked(
@@ -125,71 +117,51 @@ def test_a_key_belongs_to_its_team(editor: Client, team: Team, orders: Channel) 
     assert (key.team, key.producer, key.channels, key.expires_at) == (team, None, [], None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        pytest.param({"scopes": ["admin"]}, "not one of the available choices", id="admin"),
-        pytest.param({"channels": ["inner"]}, "inner is not one of the", id="an internal channel"),
-        pytest.param({"channels": ["orders", "open"]}, "open is not one", id="an external channel"),
-        pytest.param({"channels": ["payroll"]}, "publish on payroll", id="what the team reads"),
-        pytest.param({"channels": []}, "Choose channels, or all", id="no channel"),
-        pytest.param({"channels": ["*", "orders"]}, "either all or some", id="all and some"),
-        pytest.param(
-            {"scopes": ["publish", "read"]}, "cannot have the scope read", id="a producer reading"
-        ),
-        pytest.param(
-            {"owner": "team", "scopes": ["read"], "channels": ["open"]},
-            "open is not one",
-            id="an external channel that may become internal",
-        ),
-        pytest.param({"owner": "producer:bank"}, "not one of the available", id="another's"),
-        pytest.param(
-            {"owner": "team", "channels": ["*"]},
-            "cannot have the scope publish",
-            id="publishing for nobody",
-        ),
-        pytest.param({"scopes": []}, "required", id="nothing"),
-    ],
-)
 def test_a_key_beyond_the_teams_grants_is_refused_and_input_kept(
-    editor: Client,
-    team: Team,
-    orders: Channel,
-    shop: Producer,
-    changes: dict[str, Any],
-    sentence: str,
+    editor: Client, team: Team, orders: Channel, shop: Producer
 ) -> None:
     ChannelFactory.create(slug="inner")
     ChannelFactory.create(slug="open", external=True)
     ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
     ApiKeyFactory.create(team=team, label="reads", scopes=["read"], channels=["payroll"])
-
-    answer = editor.post(NEW, wish(**changes))
-
-    html = answer.content.decode()
-    assert answer.status_code == 422
-    assert sentence in html
-    assert 'value="till"' in html
-    still = {"*", "orders", "payroll"}.intersection(changes.get("channels", ["orders"]))
-    assert ticked(html) == still
+    ours, read = {"owner": "team"}, {"scopes": ["read"]}
+    wishes: list[tuple[dict[str, Any], str]] = [
+        ({"scopes": ["admin"]}, "not one of the available choices"),
+        ({"channels": ["inner"]}, "inner is not one of the"),
+        ({"channels": ["orders", "open"]}, "open is not one"),
+        ({"channels": ["payroll"]}, "publish on payroll"),  # the team only reads it
+        ({"channels": []}, "Choose channels, or all"),
+        ({"channels": ["*", "orders"]}, "either all or some"),
+        ({"scopes": ["publish", "read"]}, "cannot have the scope read"),
+        # An external channel may become internal.
+        (ours | read | {"channels": ["open"]}, "open is not one"),
+        ({"owner": "producer:bank"}, "not one of the available"),
+        (ours | {"channels": ["*"]}, "cannot have the scope publish"),
+        ({"scopes": []}, "required"),
+    ]
+    for changes, sentence in wishes:
+        answer = editor.post(NEW, wish(**changes))
+        html = answer.content.decode()
+        assert answer.status_code == 422
+        assert sentence in html
+        assert 'value="till"' in html
+        still = {"*", "orders", "payroll"}.intersection(changes.get("channels", ["orders"]))
+        assert ticked(html) == still
     assert [key.label for key in ApiKey.objects.all()] == ["granted", "reads"]
 
 
-@pytest.mark.parametrize("scope", ["register", "receive", "read", "replay"])
 def test_all_channels_permission_excludes_viewing_internal_channels(
-    editor: Client, team: Team, scope: str
+    editor: Client, team: Team
 ) -> None:
     ChannelFactory.create(slug="payroll")
     ApiKeyFactory.create(producer=ProducerFactory.create(slug="shop", team=team))
-
-    for channels in ("*", "payroll"):
-        answer = editor.post(NEW, wish(scopes=[scope], channels=[channels]))
-        assert answer.status_code == 422
+    for scope in ("register", "receive", "read", "replay"):
+        for channels in ("*", "payroll"):
+            answer = editor.post(NEW, wish(scopes=[scope], channels=[channels]))
+            assert answer.status_code == 422
     assert ApiKey.objects.count() == 1
     assert "payroll" not in editor.get(NEW).content.decode()
-
     made(editor.post(NEW, wish(channels=["*"])))
-
     assert newest().channels == []
 
 
@@ -274,25 +246,24 @@ def test_rotation_keeps_the_old_key_for_the_overlap(
     assert publish(new) == 401
 
 
-@pytest.mark.parametrize("scope", ["admin", "sensitive"])
-def test_a_key_from_operators_cannot_be_rotated_by_the_team(
-    editor: Client, team: Team, scope: str
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"scopes": ["admin"]}, "Ask an operator"),
+        ({"scopes": ["sensitive"]}, "Ask an operator"),
+        ({"scopes": ["read"], "revoked": True}, "create a new one"),
+    ],
+)
+def test_a_revoked_key_or_one_from_operators_cannot_be_rotated_by_the_team(
+    editor: Client, team: Team, values: dict[str, Any], sentence: str
 ) -> None:
-    key = ApiKeyFactory.create(team=team, scopes=[scope])
+    key = ApiKeyFactory.create(team=team, **values)
 
     answer = editor.post(f"/portal/acme/keys/{key.key_id}/rotate/", {"overlap_s": "0"})
 
     assert answer.status_code == 422
-    assert "Ask an operator" in answer.content.decode()
+    assert sentence in answer.content.decode()
     assert ApiKey.objects.count() == 1
-
-
-def test_an_expired_key_cannot_be_rotated(editor: Client, shop: Producer) -> None:
-    key = ApiKeyFactory.create(producer=shop, revoked=True)
-
-    answer = editor.post(f"/portal/acme/keys/{key.key_id}/rotate/", {"overlap_s": "0"})
-
-    assert "create a new one" in answer.content.decode()
 
 
 def test_keys_of_others_are_not_found(editor: Client) -> None:
@@ -335,8 +306,3 @@ def test_a_viewer_sees_keys_without_buttons(team: Team, shop: Producer) -> None:
     assert text_of(key) not in html
     assert "Revoke" not in html
     assert "New key" not in html
-    assert viewer.get(NEW).status_code == 403
-
-
-def test_the_page_with_a_key_is_not_cached(editor: Client, orders: Channel, shop: Producer) -> None:
-    assert "no-store" in editor.post(NEW, wish())["Cache-Control"]

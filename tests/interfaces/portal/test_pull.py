@@ -53,28 +53,31 @@ def test_a_pull_consumer_is_registered_and_shown_how_to_receive(
     assert "webhook-signature" not in shown  # nothing is sent to a pull consumer
 
 
-@pytest.mark.parametrize(
-    "tab", ["", "upcoming/", "dead/", "health/", "settings/", "secret/", "replays/"]
-)
-def test_every_tab_of_a_pull_consumer_works(
-    owner: Client, orders: Channel, team: Team, tab: str
-) -> None:
+def test_every_tab_of_a_pull_consumer_works(owner: Client, orders: Channel, team: Team) -> None:
     ConsumerFactory.create(channel=orders, client_id="printer", team=team, pull=True)
-    answer = owner.get(f"{ROOT}/orders/printer/{tab}")
-    assert answer.status_code == 200
-    assert ("leases/ack" in text(answer)) == (tab == "secret/")
-    assert "a test" not in text(answer)
+    for tab in ("", "upcoming/", "dead/", "health/", "settings/", "secret/", "replays/"):
+        answer = owner.get(f"{ROOT}/orders/printer/{tab}")
+        assert answer.status_code == 200
+        assert ("leases/ack" in text(answer)) == (tab == "secret/")
+        assert "a test" not in text(answer)
 
 
-def test_a_pull_consumers_settings_need_no_url(owner: Client, orders: Channel, team: Team) -> None:
-    consumer = ConsumerFactory.create(channel=orders, client_id="printer", team=team, pull=True)
+def test_a_pull_consumers_settings_need_no_url_and_keep_an_operators_dead_letter_channel(
+    owner: Client, orders: Channel, team: Team
+) -> None:
+    chosen = ChannelFactory.create(slug="operators-choice")
+    consumer = ConsumerFactory.create(
+        channel=orders, client_id="printer", team=team, pull=True, dead_letter_channel=chosen
+    )
     page = text(owner.get(f"{ROOT}/orders/printer/settings/"))
     assert 'name="url"' not in page
     form = {"version": str(consumer.version), "max_attempts": "7", "patterns": "order.*"}
+    form["dead_letter_channel"] = "operators-choice"
     assert owner.post(f"{ROOT}/orders/printer/settings/", form).status_code == 302
     consumer.refresh_from_db()
     assert (consumer.max_attempts, consumer.event_types) == (7, ["order.*"])
     assert (consumer.mode, consumer.url) == ("pull", "")
+    assert consumer.dead_letter_channel == chosen
 
 
 def test_a_push_consumer_needs_a_url(owner: Client, orders: Channel) -> None:
@@ -103,6 +106,8 @@ def test_charging_expired_leases_is_a_setting_of_pull_consumers_only(
 def test_dead_letter_channels_are_those_the_team_may_publish_to(
     owner: Client, orders: Channel, team: Team
 ) -> None:
+    page = f"{ROOT}/-/new/orders/"
+    assert 'name="dead_letter_channel"' not in text(owner.get(page)), "without a producer"
     mine, other = ProducerFactory.create(team=team), ProducerFactory.create()
     for slug in ("dead", "secret", "theirs"):
         ChannelFactory.create(slug=slug)
@@ -110,7 +115,6 @@ def test_dead_letter_channels_are_those_the_team_may_publish_to(
     ApiKeyFactory.create(producer=mine, channels=["secret"], revoked=True)
     ApiKeyFactory.create(producer=other, channels=["theirs"])
     form = {"client_id": "printer", "mode": "pull", "lapsed_leases": "charged"}
-    page = f"{ROOT}/-/new/orders/"
     shown = text(owner.get(page))
     assert '<option value="dead">' in shown
     for slug in ("secret", "theirs", "orders"):
@@ -125,27 +129,3 @@ def test_dead_letter_channels_are_those_the_team_may_publish_to(
     owner.post(settings, {"version": str(consumer.version), "patterns": ""})
     consumer.refresh_from_db()
     assert consumer.dead_letter_channel is None
-
-
-def test_an_operators_dead_letter_channel_is_kept(
-    owner: Client, orders: Channel, team: Team
-) -> None:
-    chosen = ChannelFactory.create(slug="operators-choice")
-    consumer = ConsumerFactory.create(
-        channel=orders, client_id="printer", team=team, pull=True, dead_letter_channel=chosen
-    )
-    form = {
-        "version": str(consumer.version),
-        "patterns": "order.*",
-        "dead_letter_channel": "operators-choice",
-    }
-    assert owner.post(f"{ROOT}/orders/printer/settings/", form).status_code == 302
-    consumer.refresh_from_db()
-    assert (consumer.dead_letter_channel, consumer.event_types) == (chosen, ["order.*"])
-
-
-def test_without_a_producer_there_is_no_choice_of_a_dead_letter_channel(
-    owner: Client, orders: Channel
-) -> None:
-    page = f"{ROOT}/-/new/orders/"
-    assert 'name="dead_letter_channel"' not in text(owner.get(page))

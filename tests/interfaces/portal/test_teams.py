@@ -3,8 +3,6 @@
 import io
 import logging
 import re
-import threading
-import time
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +10,6 @@ from urllib.parse import quote
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core import mail
-from django.db import connection, connections, transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -69,19 +66,15 @@ def test_an_invitation_makes_a_member_once(owner: Client, team: Team) -> None:
     assert set(AuditEntry.objects.values_list("team_id", flat=True)) == {team.pk}
 
 
-def test_an_invitation_link_is_not_stored_and_shown_once(owner: Client) -> None:
-    token = link_of(owner).split("/")[-2]
+def test_an_invitation_link_is_not_stored_and_viewing_does_not_use_it_up(owner: Client) -> None:
+    link = link_of(owner)
+    token = link.split("/")[-2]
 
     stored = str(list(Invitation.objects.values())) + str(list(AuditEntry.objects.values()))
     assert token not in stored
     assert token not in owner.get("/portal/acme/members/").content.decode()
-
-
-def test_viewing_a_link_or_being_a_member_does_not_use_it_up(owner: Client) -> None:
-    link = link_of(owner)
     Client().get(link)
-    owner.post(link)
-
+    owner.post(link)  # a member already
     assert Invitation.objects.get().accepted_at is None
     assert Membership.objects.count() == 1
 
@@ -210,22 +203,6 @@ def test_revoking_invitations_does_not_reset_the_mail_limit(
     teams.invite(team_slug, {}, actor="a", inviter=inviter)
 
 
-@pytest.mark.parametrize("role", ["viewer", "editor"])
-def test_only_owners_manage_members(team: Team, owner: Client, role: str) -> None:
-    client = people.person("eddy", team, role)
-    olive = member("olive").pk
-    waiting = teams.invite("acme", {}, actor="user:o", inviter="o").row.pk
-
-    for address in ("members/invite/", f"members/{olive}/role/", f"members/{olive}/remove/",
-                    f"invitations/{waiting}/revoke/"):  # fmt: skip
-        answer = client.post(f"/portal/acme/{address}", {"role": "viewer", "days": 7})
-        assert answer.status_code == 403, address
-    assert client.get("/portal/acme/members/invite/").status_code == 403
-
-    assert member("olive").role == "owner"
-    assert Invitation.objects.filter(revoked_at=None).count() == 1
-
-
 def test_an_owner_changes_roles_and_removes_members(team: Team, owner: Client) -> None:
     people.person("vera", team, "viewer")
     vera = member("vera").pk
@@ -240,8 +217,10 @@ def test_an_owner_changes_roles_and_removes_members(team: Team, owner: Client) -
     assert [action for _, action, _ in audited()] == ["membership.change", "membership.end"]
 
 
-def test_the_last_owner_cannot_leave_or_lose_the_role(team: Team, owner: Client) -> None:
+def test_the_last_active_owner_cannot_leave_or_lose_the_role(team: Team, owner: Client) -> None:
     people.person("vera", team, "editor")
+    people.person("otto", team, "owner")
+    User.objects.filter(username="otto").update(is_active=False)
     olive = member("olive").pk
 
     for address in (f"members/{olive}/role/", f"members/{olive}/remove/", "members/leave/"):
@@ -250,16 +229,6 @@ def test_the_last_owner_cannot_leave_or_lose_the_role(team: Team, owner: Client)
 
     assert member("olive").role == "owner"
     assert AuditEntry.objects.count() == 0
-
-
-def test_an_inactive_owner_does_not_count_as_the_last_owner(team: Team, owner: Client) -> None:
-    people.person("otto", team, "owner")
-    User.objects.filter(username="otto").update(is_active=False)
-
-    answer = owner.post("/portal/acme/members/leave/", follow=True)
-
-    assert "would have no owner" in answer.content.decode()
-    assert member("olive").role == "owner"
 
 
 @pytest.mark.parametrize("how", ["leave", "remove", "demote"])
@@ -303,20 +272,6 @@ def test_a_viewer_may_leave(team: Team, owner: Client) -> None:
     assert audited() == [("user:vera", "membership.end", "membership:acme/vera")]
 
 
-def test_members_of_other_teams_are_not_found(owner: Client) -> None:
-    other = TeamFactory.create(slug="other")
-    people.person("tim", other, "owner")
-    people.person("tom", other, "owner")
-    waiting = teams.invite("other", {}, actor="user:tim", inviter="tim").row.pk
-
-    owner.post(f"/portal/acme/members/{member('tim').pk}/remove/")
-    owner.post(f"/portal/acme/members/{member('tim').pk}/role/", {"role": "viewer"})
-    owner.post(f"/portal/acme/invitations/{waiting}/revoke/")
-
-    assert member("tim").role == "owner"
-    assert Invitation.objects.filter(revoked_at=None).exists()
-
-
 def test_with_open_signup_everybody_may_create_a_team(settings: Any) -> None:
     settings.SIGNUP = "open"
     client = people.person("nora")
@@ -354,77 +309,3 @@ def test_an_invalid_name_is_reported_at_its_field(
     assert answer.status_code == 422
     assert sentence in html
     assert 'value="Kept"' in html
-
-
-@pytest.mark.mariadb
-@pytest.mark.django_db(transaction=True)
-def test_two_last_owners_cannot_leave_at_the_same_time() -> None:
-    team = TeamFactory.create(slug="acme")
-    for name in ("olive", "otto"):
-        people.person(name, team, "owner")
-    rows = list(Membership.objects.values_list("pk", flat=True))
-    together(*[lambda row=row: teams.end_membership("acme", row, actor="a") for row in rows])
-
-    assert Membership.objects.filter(role="owner").count() == 1
-
-
-@pytest.mark.mariadb
-@pytest.mark.django_db(transaction=True)
-def test_one_link_admits_only_one_of_two_concurrent_users() -> None:
-    TeamFactory.create(slug="acme")
-    token = teams.invite("acme", {}, actor="a", inviter="o").secrets[0]
-    users = [User.objects.create_user(name) for name in ("nora", "tim")]
-    together(
-        *[lambda user=user: teams.accept_invitation(token, user=user, actor="a") for user in users]
-    )
-
-    assert Membership.objects.count() == 1
-
-
-@pytest.mark.mariadb
-@pytest.mark.django_db(transaction=True)
-def test_joining_by_two_links_creates_one_membership() -> None:
-    TeamFactory.create(slug="acme")
-    tokens = [teams.invite("acme", {}, actor="a", inviter="o").secrets[0] for _ in range(2)]
-    user, refused = User.objects.create_user("nora"), []
-
-    def join(token: str) -> None:
-        try:
-            teams.accept_invitation(token, user=user, actor="a")
-        except Refused as refusal:
-            refused.append(refusal.detail)
-
-    joining = threading.Thread(
-        target=together, args=[lambda token=token: join(token) for token in tokens]
-    )
-    with transaction.atomic():
-        # Adding a member locks the team's row: both have read it before either can write.
-        Team.objects.select_for_update().get()
-        joining.start()
-        time.sleep(0.5)
-    joining.join()
-
-    assert Membership.objects.count() == 1
-    assert len(refused) == 1
-    assert Invitation.objects.filter(accepted_at=None).count() == 1
-
-
-def together(*works: Any) -> None:
-    """Run the calls at the same moment; refusals are part of the test."""
-    barrier = threading.Barrier(len(works))
-
-    def run(work: Any) -> None:
-        connection.ensure_connection()
-        barrier.wait()
-        try:
-            work()
-        except Refused:
-            pass
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()

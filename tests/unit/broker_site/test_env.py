@@ -16,6 +16,14 @@ def test_body_size_settings_have_a_maximum(name: str) -> None:
         env.read({name: "200000000"})
 
 
+@pytest.mark.parametrize("url", ["postgres://u:secret@h/db", "shop.sqlite3", "redis://h"])
+def test_other_databases_are_refused_without_showing_their_password(url: str) -> None:
+    for good in ("", "sqlite:////srv/shop.sqlite3", "mysql://u:secret@h/db", "mysql2://h/db"):
+        env.read({"DATABASE_URL": good})
+    with pytest.raises(env.BadEnvironment, match=r"^DATABASE_URL cannot be used: expected sqlite"):
+        env.read({"DATABASE_URL": url})
+
+
 @pytest.mark.trap("an installation that is open by default")
 def test_the_readme_installation_is_closed_and_has_separate_keys() -> None:
     page = (settings.BASE_DIR / "README.md").read_text()

@@ -14,120 +14,40 @@ LOOPBACK = parse_networks("127.0.0.0/8 ::1")
 LAN = parse_networks("10.0.0.0/8")
 
 PUBLIC_HOSTS = [
-    "hooks.example.com",
-    "hooks.example.com.",
-    "HOOKS.Example.COM",
-    "xn--bcher-kva.example",
-    "my_service.example",
-    "receiver",
-    "7eleven.example",
-    "8.8.8.8",
-    "8.8.8.8.",
-    "1.1",
-    "0x08080808",
-    "010.010.010.010",
-    "134744072",
-    "172.15.255.255",
-    "172.32.0.0",
-    "100.63.255.255",
-    "100.128.0.0",
-    "[2606:4700:4700::1111]",
-    "[2A00:1450:4001::5]",
-    "[::ffff:8.8.8.8]",
+    *("hooks.example.com", "hooks.example.com.", "HOOKS.Example.COM"),
+    *("xn--bcher-kva.example", "my_service.example", "receiver", "7eleven.example"),
+    *("8.8.8.8", "8.8.8.8.", "1.1", "0x08080808", "010.010.010.010", "134744072"),
+    *("172.15.255.255", "172.32.0.0", "100.63.255.255", "100.128.0.0"),
+    *("[2606:4700:4700::1111]", "[2A00:1450:4001::5]", "[::ffff:8.8.8.8]"),
     "[64:ff9b::808:808]",
 ]
 
 INNER_HOSTS = [
     # loopback, in every spelling that a resolver accepts
-    "127.0.0.1",
-    "127.0.0.1.",
-    "127.1",
-    "127.0.1",
-    "127.255.255.254",
-    "2130706433",
-    "017700000001",
-    "0177.0.0.1",
-    "0177.1",
-    "0x7f.0.0.1",
-    "0X7F.1",
-    "0x7f000001",
-    "0x7f.0x1",
-    "127.0x0.0.01",
-    "0",
-    "0x0",
-    "0x",
-    "00",
-    "0.0",
+    *("127.0.0.1", "127.0.0.1.", "127.1", "127.0.1", "127.255.255.254", "2130706433"),
+    *("017700000001", "0177.0.0.1", "0177.1", "0x7f.0.0.1", "0X7F.1", "0x7f000001"),
+    *("0x7f.0x1", "127.0x0.0.01", "0", "0x0", "0x", "00", "0.0"),
     # private, shared, link-local, metadata
-    "10.0.0.1",
-    "10.1",
-    "012.0.0.1",
-    "172.16.0.1",
-    "172.31.255.255",
-    "192.168.0.1",
-    "3232235521",
-    "100.64.0.1",
-    "100.100.100.200",
-    "100.127.255.255",
-    "169.254.169.254",
-    "169.254.43518",
-    "2852039166",
-    "0xa9fea9fe",
-    "0251.0376.0251.0376",
-    "168.63.129.16",
+    *("10.0.0.1", "10.1", "012.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.0.1"),
+    *("3232235521", "100.64.0.1", "100.100.100.200", "100.127.255.255", "169.254.169.254"),
+    *("169.254.43518", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "168.63.129.16"),
     "192.0.0.192",
     # documentation, multicast, reserved, broadcast
-    "192.0.2.1",
-    "198.18.0.1",
-    "198.51.100.1",
-    "203.0.113.1",
-    "192.88.99.1",
-    "224.0.0.1",
-    "239.255.255.250",
-    "240.0.0.1",
-    "255.255.255.255",
-    "4294967295",
+    *("192.0.2.1", "198.18.0.1", "198.51.100.1", "203.0.113.1", "192.88.99.1", "224.0.0.1"),
+    *("239.255.255.250", "240.0.0.1", "255.255.255.255", "4294967295"),
     # IPv6
-    "[::]",
-    "[::1]",
-    "[0:0:0:0:0:0:0:1]",
-    "[fe80::1]",
-    "[febf::1]",
-    "[fec0::1]",
-    "[fc00::1]",
-    "[fd00:ec2::254]",
-    "[fd20:ce::254]",
-    "[ff02::1]",
-    "[ff0e::1]",
-    "[2001:db8::1]",
-    "[3fff::1]",
-    "[100::1]",
-    "[5f00::1]",
+    *("[::]", "[::1]", "[0:0:0:0:0:0:0:1]", "[fe80::1]", "[febf::1]", "[fec0::1]"),
+    *("[fc00::1]", "[fd00:ec2::254]", "[fd20:ce::254]", "[ff02::1]", "[ff0e::1]"),
+    *("[2001:db8::1]", "[3fff::1]", "[100::1]", "[5f00::1]"),
     # IPv4 inside IPv6
-    "[::ffff:127.0.0.1]",
-    "[::ffff:7f00:1]",
-    "[0:0:0:0:0:ffff:10.0.0.1]",
-    "[::ffff:169.254.169.254]",
-    "[::ffff:a9fe:a9fe]",
-    "[::127.0.0.1]",
-    "[::a9fe:a9fe]",
-    "[::ffff:0:127.0.0.1]",
-    "[64:ff9b::127.0.0.1]",
-    "[64:ff9b::a9fe:a9fe]",
-    "[64:ff9b:1::10.0.0.1]",
-    "[2002:7f00:1::]",
-    "[2002:a9fe:a9fe::1]",
-    "[2002:808:808::1]",
-    "[2001:0:a9fe:a9fe::]",
-    "[2001:0:4136:e378:8000:63bf:3fff:fdd2]",
+    *("[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:ffff:10.0.0.1]"),
+    *("[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]", "[::127.0.0.1]", "[::a9fe:a9fe]"),
+    *("[::ffff:0:127.0.0.1]", "[64:ff9b::127.0.0.1]", "[64:ff9b::a9fe:a9fe]"),
+    *("[64:ff9b:1::10.0.0.1]", "[2002:7f00:1::]", "[2002:a9fe:a9fe::1]", "[2002:808:808::1]"),
+    *("[2001:0:a9fe:a9fe::]", "[2001:0:4136:e378:8000:63bf:3fff:fdd2]"),
     # internal host names
-    "localhost",
-    "localhost.",
-    "LocalHost",
-    "a.localhost",
-    "printer.local",
-    "metadata.google.internal",
-    "metadata.google.internal.",
+    *("localhost", "localhost.", "LocalHost", "a.localhost", "printer.local"),
+    *("metadata.google.internal", "metadata.google.internal."),
 ]
 
 MALFORMED = [
@@ -223,17 +143,17 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("host", PUBLIC_HOSTS)
-@pytest.mark.parametrize("form", ["https://{}", "HTTP://{}:8080/hooks?a=1&b=%20"])
-def test_public_hosts_are_accepted(host: str, form: str) -> None:
-    assert check_url(form.format(host), allowed=()) is None
+def test_public_hosts_are_accepted() -> None:
+    for host in PUBLIC_HOSTS:
+        for form in ("https://{}", "HTTP://{}:8080/hooks?a=1&b=%20"):
+            assert check_url(form.format(host), allowed=()) is None, host
 
 
 @pytest.mark.trap("a webhook into the private network")
-@pytest.mark.parametrize("host", INNER_HOSTS)
-def test_private_hosts_are_refused(host: str) -> None:
-    assert check_url(f"https://{host}/hooks", allowed=())
-    assert check_url(f"http://{host}:8080", allowed=())
+def test_private_hosts_are_refused() -> None:
+    for host in INNER_HOSTS:
+        assert check_url(f"https://{host}/hooks", allowed=()), host
+        assert check_url(f"http://{host}:8080", allowed=()), host
 
 
 @pytest.mark.parametrize("url", ["http://0.0.0.0/", "http://0.0.0.0:80", "http://[::]/"])
@@ -242,9 +162,9 @@ def test_the_unspecified_address_is_this_machine(url: str) -> None:
     assert check_url(url, allowed=LOOPBACK)
 
 
-@pytest.mark.parametrize("url", MALFORMED)
-def test_malformed_addresses_are_refused_even_where_everything_is_allowed(url: str) -> None:
-    assert check_url(url, allowed=parse_networks("0.0.0.0/0, ::/0"))
+def test_malformed_addresses_are_refused_even_where_everything_is_allowed() -> None:
+    everything = parse_networks("0.0.0.0/0, ::/0")
+    assert [url for url in MALFORMED if not check_url(url, allowed=everything)] == []
 
 
 @pytest.mark.parametrize(

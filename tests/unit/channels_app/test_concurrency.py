@@ -1,11 +1,12 @@
 """The concurrency limit: how many slots each owner gets, and how long a request waits for one."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from channels_app.api import concurrency
-from channels_app.api.concurrency import ConcurrencyLimit
+from channels_app.api.concurrency import TURN_S, ConcurrencyLimit, ShortTurns
 
 
 def fill(some: ConcurrencyLimit, owner: str) -> int:
@@ -63,3 +64,13 @@ def test_waiting_for_a_place_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     some = ConcurrencyLimit(2)
     fill(some, "slow")
     assert not some.take("slow")
+
+
+def test_turns_are_short_until_the_last_long_request_ends() -> None:
+    usual, turns = sys.getswitchinterval(), ShortTurns()
+    with turns:
+        with turns:
+            pass
+        assert sys.getswitchinterval() == pytest.approx(TURN_S)
+    assert sys.getswitchinterval() == pytest.approx(usual)
+    assert usual > 2 * TURN_S

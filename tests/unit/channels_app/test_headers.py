@@ -8,21 +8,9 @@ from channels_app.core.http import check_forwarded, check_static, forwardable, s
 from tests.support.properties import quick
 
 FRAMING = [
-    "Connection",
-    "Keep-Alive",
-    "TE",
-    "Trailer",
-    "Transfer-Encoding",
-    "Upgrade",
-    "Proxy-Authorization",
-    "Proxy-Connection",
-    "Host",
-    "Content-Length",
-    "Content-Type",
-    "User-Agent",
-    "Accept-Encoding",
-    "Expect",
-    "HTTP2-Settings",
+    *("Connection", "Keep-Alive", "TE", "Trailer", "Transfer-Encoding", "Upgrade"),
+    *("Proxy-Authorization", "Proxy-Connection", "Host", "Content-Length", "Content-Type"),
+    *("User-Agent", "Accept-Encoding", "Expect", "HTTP2-Settings"),
 ]
 OURS = ["webhook-id", "Webhook-Signature", "webhook-anything", "Hookstation-Channel"]
 CREDENTIALS = ["Authorization", "Cookie"]

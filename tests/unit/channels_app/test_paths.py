@@ -44,15 +44,7 @@ def test_valid_paths_find_values(path: str, found: list[object]) -> None:
     [
         *("", ".", "a.", "a..b", "a b", "0", "a[", "a[-1]", "a[12345]", "a\n", "@"),
         *(
-            "a[]",
-            "a[::2]",
-            "a[?b]",
-            "a.*",
-            "a|b",
-            "a.[b,c]",
-            "length(a)",
-            "`1`",
-            "'a'",
+            *("a[]", "a[::2]", "a[?b]", "a.*", "a|b", "a.[b,c]", "length(a)", "`1`", "'a'"),
             '"a\\u0041"',
         ),
     ],
@@ -69,12 +61,15 @@ def test_every_path_applies_to_every_body(path: str, value: object) -> None:
 
 
 @pytest.mark.slow("evaluates the worst paths on the largest body")
-@pytest.mark.parametrize("path", ["[*]" * 66, "[*][*]", "a" + "[*]" * 60 + ".a" * 9])
-def test_the_longest_path_and_a_large_body_take_no_time(path: str) -> None:
+def test_the_longest_path_and_a_large_body_take_no_time() -> None:
     deep = json.loads("[" * 60 + "[" + ",".join(["1"] * 500_000) + "]" + "]" * 60)
     wide = [[0] * 1000 for _ in range(1000)]
-    for value in (deep, wide, {"a": deep}):
+    for path, value in (
+        ("[*]" * 66, deep),
+        ("[*][*]", wide),
+        ("a" + "[*]" * 60 + ".a" * 9, {"a": deep}),
+    ):
         began = time.process_time()
         list(json_paths.found(path, value))
         # Seconds of CPU time. The full JSONPath language took 45.
-        assert time.process_time() - began < 15
+        assert time.process_time() - began < 15, path

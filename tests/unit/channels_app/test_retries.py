@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from channels_app.core import backoff, names, retry_overrides
 from channels_app.core.backoff import PRESETS, RetryRule, Steps
 from channels_app.core.consumer_config import MAX_KNOWN, ConsumerConfig
+from channels_app.serializers.consumers import RetryOverrides
 from tests.support.properties import quick
 from tests.support.views import consumer_view
 
@@ -103,7 +104,7 @@ def test_a_pattern_covers_another_if_it_matches_all_that_the_other_does(
 def test_accepted_patterns_are_reachable(patterns: list[list[str]]) -> None:
     entries = [entry(*some, max_attempts=100 + place) for place, some in enumerate(patterns)]
     try:
-        stored = retry_overrides.retry_overrides(entries)
+        stored = RetryOverrides().take(entries)
     except ValueError:
         flat = [(place, it) for place, some in enumerate(patterns) for it in some]
         assert any(
@@ -119,7 +120,7 @@ def test_accepted_patterns_are_reachable(patterns: list[list[str]]) -> None:
 
 def test_stored_overrides_name_each_setting() -> None:
     given = [{"event_types": ["a.*"], "retry": "fast"}, {"event_types": ["*"], "max_attempts": 3.0}]
-    assert retry_overrides.retry_overrides(given) == [
+    assert RetryOverrides().take(given) == [
         entry("a.*", retry="fast"),
         entry("*", max_attempts=3),
     ]
@@ -164,7 +165,7 @@ BAD: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("value", "sentence"), BAD, ids=[sentence for _, sentence in BAD])
 def test_an_invalid_list_is_refused_with_its_invalid_entry(value: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
-        retry_overrides.retry_overrides(value)
+        RetryOverrides().take(value)
 
 
 def test_effective_settings_are_described() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels_app.core import provider_ids as settings
-from channels_app.core.settings import ack as read_ack
+from channels_app.serializers.acks import Ack
 from delivery.core import acks
 from delivery.core.acks import ProviderStatus, correlation_id, named, words
 
@@ -29,8 +29,8 @@ ANY_JSON = st.recursive(
 
 def ack(**values: Any) -> dict[str, Any]:
     given_ = {"mode": "callback", "correlation": values}
-    read: dict[str, Any] = read_ack(given_)
-    return read
+    stored: dict[str, Any] = Ack().take(given_)
+    return stored
 
 
 WHATSAPP = ack(preset="whatsapp-cloud")
@@ -40,7 +40,7 @@ def test_a_preset_fills_missing_settings() -> None:
     setting = ack(preset="whatsapp-cloud", accept=["read"])["correlation"]
     assert setting["accept"] == ["read"]
     assert setting["response_id"] == "messages[0].id"
-    assert read_ack(WHATSAPP) == WHATSAPP, "what was read may be sent again"
+    assert Ack().take(WHATSAPP) == WHATSAPP, "what was read may be sent again"
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_an_unworkable_setting_is_refused(values: dict[str, Any]) -> None:
 
 
 def test_without_correlation_no_id_is_stored() -> None:
-    assert "correlation" not in read_ack({"mode": "callback"})
-    assert "correlation" not in read_ack({"mode": "callback", "correlation": None})
+    assert "correlation" not in Ack().take({"mode": "callback"})
+    assert "correlation" not in Ack().take({"mode": "callback", "correlation": None})
     assert named(None, b'{"messages": [{"id": "x"}]}') == ""
     assert named({"mode": "timer"}, b'{"messages": [{"id": "x"}]}') == ""
 

@@ -122,10 +122,8 @@ def test_the_cache_of_due_times_is_bounded() -> None:
 
 def test_one_claim_is_shared_by_consumers_of_one_priority() -> None:
     pump = Pump([queue(1, p9=-1), *(queue(n, p0=-1) for n in range(2, 12))])
-    limits = {
-        share.queue.view.id: share.limit for share in shares(pump.gather(), pump.free, CLAIM_BATCH)
-    }
-    assert limits == {1: 64, **dict.fromkeys(range(2, 12), CLAIM_BATCH // 10)}
+    limits = {share.queue.view.id: share.limit for share in shares(pump.gather(), pump.free, 100)}
+    assert limits == {1: 64, **dict.fromkeys(range(2, 12), 10)}
 
 
 def test_a_scan_is_fast_beside_a_thousand_full_consumers() -> None:

@@ -16,15 +16,15 @@ class One:
     halted: bool = False
     likes: str = ""
 
-    def wants(self, event_type: str) -> bool:
-        return not self.likes or event_type == self.likes
-
 
 @dataclass(frozen=True)
 class Place:
     id: int
     kind: str
     consumers: tuple[One, ...]
+
+    def wanting(self, event_type: str) -> list[One]:
+        return [it for it in self.consumers if it.likes in ("", event_type)]
 
 
 @dataclass
@@ -37,7 +37,8 @@ class World:
     asked: int = 0
 
     def recipients(self) -> Recipients:
-        return Recipients(self.channels, self.count, self.resting.intersection)
+        channels = {place.id: place for place in self.channels}
+        return Recipients(channels, self.count, self.resting.intersection)
 
     def count(self, ids: Collection[int]) -> Mapping[int, int]:
         self.asked += 1

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { UnrecoverableError } from "../../dist/esm/index.js";
+import { DelayedError, UnrecoverableError } from "../../dist/esm/index.js";
 import { emitted, Stage, until } from "./support.mjs";
 
 test("a job is processed, and its result is read from another object", async (t) => {
@@ -33,7 +33,7 @@ test("a failed job comes again after its backoff, and fails for good", async (t)
   const queue = stage.queue();
   const calls = [];
   const worker = stage.worker(async (job) => {
-    calls.push([job.attemptsMade, job.attemptsStarted, Date.now()]);
+    calls.push([job.attemptsMade, job.attemptsStarted, Date.now(), job.delay]);
     throw new Error(`attempt\n${calls.length}`);
   });
   const failed = emitted(worker, "failed", 3);
@@ -43,6 +43,7 @@ test("a failed job comes again after its backoff, and fails for good", async (t)
 
   assert.deepEqual(calls.map(([made, started]) => [made, started]), [[0, 1], [1, 2], [2, 3]]);
   assert.ok(calls[1][2] - calls[0][2] >= 400);
+  assert.deepEqual(calls.map(([, , , delay]) => delay), [0, 0, 0]);
   const read = await queue.getJob(job.id);
   assert.equal(await read.getState(), "failed");
   assert.equal(read.failedReason, "attempt\n3");
@@ -78,13 +79,13 @@ test("a delayed job waits for its time, or until it is promoted", async (t) => {
   const queue = stage.queue();
   const begun = Date.now();
   const [soon, late] = await queue.addBulk([
-    { name: "soon", data: {}, opts: { delay: 700 } },
+    { name: "soon", data: {}, opts: { delay: 3_000 } },
     { name: "late", data: {}, opts: { delay: 3_600_000 } },
   ]);
   assert.deepEqual(await queue.getJobCounts("delayed", "waiting"), { delayed: 2, waiting: 0 });
   const worker = stage.worker(async ({ name }) => [name, Date.now() - begun]);
   const [[, [, after]]] = await emitted(worker, "completed");
-  assert.ok(after >= 700, `${after}`);
+  assert.ok(after >= 3_000, `${after}`);
   assert.equal(await soon.getState(), "completed");
   const completed = emitted(worker, "completed");
 
@@ -110,6 +111,29 @@ test("jobs without a priority go first, then 1, then 9", async (t) => {
   const among = (name, from) => order.slice(from, from + 8).filter((one) => one === name).length;
   assert.ok(among("none", 0) >= 3, order.join());
   assert.ok(among("high", 8) >= 3, order.join());
+});
+
+test("jobs keep a priority above 9; the broker has one for all of them", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  const jobs = (name, priority) => Array.from({ length: 8 }, () => ({ name, data: {}, opts: { priority } }));
+  await queue.addBulk([...jobs("low", 2_000_000), ...jobs("high", 8)]);
+  const own = await queue.add("own", {}, { jobId: "own", priority: 15 });
+  assert.deepEqual(await queue.getCountsPerPriority([8, 9, 15, 2_000_000]), { 8: 8, 9: 0, 15: 1, 2_000_000: 8 });
+  assert.equal((await queue.getJob("own")).priority, 15);
+
+  await own.changePriority({ priority: 30 });
+
+  assert.equal((await queue.getJob("own")).priority, 30);
+  await own.changePriority({ priority: 3 });
+  assert.equal((await queue.getJob("own")).priority, 3);
+  const order = [];
+  const worker = stage.worker(async ({ name, priority }) => order.push(`${name} ${priority}`));
+  await emitted(worker, "completed", 17);
+  // One receive in ten takes the oldest job instead.
+  assert.ok(order.slice(0, 9).filter((one) => one === "high 8").length >= 5, order.join());
+  assert.ok(order.slice(0, 3).includes("own 3"), order.join());
+  assert.ok(order.slice(12).every((one) => one === "low 2000000"), order.join());
 });
 
 test("a job id is one job until it is removed", async (t) => {
@@ -175,6 +199,25 @@ test("changes of a job by several programs at the same time are all kept", async
 
   assert.deepEqual((await told).map(([{ data }]) => data).sort(), [1, 1, 1, 2, 2, 2, 3, 3, 3]);
   assert.deepEqual((await queues[1].getJob(id)).data, { n: 1 });
+});
+
+test("a job that its processor delays comes back then, without an attempt", async (t) => {
+  const stage = new Stage(t);
+  const queue = stage.queue();
+  const begun = [];
+  const worker = stage.worker(async (job, token) => {
+    begun.push(Date.now());
+    if (begun.length > 1) return "sent";
+    await job.moveToDelayed(Date.now() + 1_000, token);
+    throw new DelayedError();
+  });
+  const completed = emitted(worker, "completed");
+
+  await queue.add("letter", {});
+  const [[job]] = await completed;
+
+  assert.ok(begun[1] - begun[0] >= 900, begun.join());
+  assert.deepEqual([job.attemptsMade, job.attemptsStarted], [1, 2]);
 });
 
 test("a paused queue keeps its jobs; drain and clean remove them", async (t) => {
@@ -260,6 +303,16 @@ test("all failed jobs are retried once, although a worker fails them again meanw
   await queue.retryJobs({ count: 1 });
 
   assert.equal(runs, 6);
+});
+
+test("the counts of jobs are exported for Prometheus", async (t) => {
+  const queue = new Stage(t).queue();
+  await queue.add("letter", {});
+
+  const said = await queue.exportPrometheusMetrics();
+
+  assert.match(said, /bullmq_job_count\{queue="[^"]+", state="waiting"\} 1/);
+  assert.equal((await queue.getMetrics("completed")).count, 0);
 });
 
 test("a queue without a limiter has no rate limit", async (t) => {

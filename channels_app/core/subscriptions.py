@@ -1,0 +1,54 @@
+"""Find the consumers of a channel that want an event type."""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Generic, Protocol, TypeVar
+
+from channels_app.core import names
+
+
+class Subscriber(Protocol):
+    """The part of a consumer that the search needs."""
+
+    @property
+    def event_types(self) -> Sequence[str]:
+        """Its filter: patterns as `names.matches` reads them."""
+
+
+S = TypeVar("S", bound=Subscriber)
+MAX_REMEMBERED = 1_000
+"""Event types whose consumers a channel remembers. A producer may use any number of them."""
+
+
+class Subscriptions(Generic[S]):
+    """A channel's consumers by their filters.
+
+    The time of a search depends on the consumers that it finds, not on all of the channel. Results
+    are remembered, since most messages have one of a few event types. Threads share it.
+    """
+
+    def __init__(self, consumers: Iterable[S]) -> None:
+        self.consumers = tuple(consumers)
+        self._places: dict[str, list[int]] = {}
+        """Places in ``consumers`` by pattern."""
+        self._remembered: dict[str, Sequence[S]] = {}
+        for place, consumer in enumerate(self.consumers):
+            for pattern in dict.fromkeys(consumer.event_types or (names.EVERYTHING,)):
+                self._places.setdefault(pattern, []).append(place)
+
+    def matching(self, event_type: str) -> Sequence[S]:
+        """Return the consumers whose filter matches, in the order in which they were given."""
+        known = self._remembered.get(event_type)
+        if known is None:
+            if len(self._remembered) >= MAX_REMEMBERED:
+                self._remembered.clear()
+            known = self._remembered[event_type] = self._search(event_type)
+        return known
+
+    def _search(self, event_type: str) -> Sequence[S]:
+        patterns = names.patterns_of(event_type)
+        found = [places for it in patterns if (places := self._places.get(it))]
+        places = found[0] if len(found) == 1 else sorted(set(chain.from_iterable(found)))
+        if len(places) == len(self.consumers):
+            return self.consumers
+        return [self.consumers[place] for place in places]

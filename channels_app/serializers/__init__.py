@@ -1,0 +1,1 @@
+"""What configured resources look like when written and shown: API, pages, `apply`, OpenAPI."""

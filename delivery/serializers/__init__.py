@@ -1,0 +1,1 @@
+"""What requests about messages and deliveries look like, and what is shown of them."""

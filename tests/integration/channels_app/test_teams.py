@@ -1,0 +1,68 @@
+"""People join and leave a team at the same moment; its row is the lock."""
+
+import time
+from functools import partial
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from channels_app.core.errors import Refused
+from channels_app.models import Invitation, Membership, Team
+from channels_app.registry import teams
+from tests.support import people
+from tests.support.factories import TeamFactory
+from tests.support.threads import at_once, in_thread
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
+
+
+def invite() -> str:
+    """Return the token of a new link."""
+    return str(teams.invite("acme", {}, actor="a", inviter="o").secrets[0])
+
+
+def test_two_last_owners_cannot_leave_at_the_same_time() -> None:
+    team = TeamFactory.create(slug="acme")
+    for name in ("olive", "otto"):
+        people.person(name, team, "owner")
+    rows = Membership.objects.values_list("pk", flat=True)
+
+    leave = [partial(teams.end_membership, "acme", row, actor="a") for row in rows]
+    at_once(*leave, ignoring=(Refused,))
+
+    assert Membership.objects.filter(role="owner").count() == 1
+
+
+def test_one_link_admits_only_one_of_two_concurrent_users() -> None:
+    TeamFactory.create(slug="acme")
+    token = invite()
+    users = [User.objects.create_user(name) for name in ("nora", "tim")]
+
+    join = [partial(teams.accept_invitation, token, user=user, actor="a") for user in users]
+    at_once(*join, ignoring=(Refused,))
+
+    assert Membership.objects.count() == 1
+
+
+def test_joining_by_two_links_creates_one_membership() -> None:
+    TeamFactory.create(slug="acme")
+    tokens = [invite(), invite()]
+    user, refused = User.objects.create_user("nora"), []
+
+    def join(token: str) -> None:
+        try:
+            teams.accept_invitation(token, user=user, actor="a")
+        except Refused as refusal:
+            refused.append(refusal.detail)
+
+    with transaction.atomic():
+        # Adding a member locks the team's row: both have read it before either can write.
+        Team.objects.select_for_update().get()
+        joining = in_thread(lambda: at_once(*(partial(join, token) for token in tokens)))
+        time.sleep(0.5)
+    joining.join()
+
+    assert Membership.objects.count() == 1
+    assert len(refused) == 1
+    assert Invitation.objects.filter(accepted_at=None).count() == 1
