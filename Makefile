@@ -21,26 +21,30 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 
 # How many examples each property test tries: few or many.
 EXAMPLES ?= few
-PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-profile=$(EXAMPLES)
+# Tests run in random order; SEED=N repeats the order and the examples of a run.
+PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-profile=$(EXAMPLES) \
+	$(SEED:%=--randomly-seed=%)
+# Tests of the slow tiers that fail run once more, by themselves.
+TIER = $(BIN)/python tools/tier $@ $(PYTEST)
 GOLDEN = $(PYTEST) -q tests/interfaces/test_golden.py tests/interfaces/test_access.py
 REFERENCE = $(PYTEST) -q tests/unit/clients/test_reference.py
 # Regenerate the examples before the OpenAPI document, which contains them.
 EXAMPLES_OF_API = $(PYTEST) -q tests/interfaces/api/test_examples.py -k equal_real_responses
 # The fast tiers are CPU-bound: one process for each of two cores.
 FAST := -n 2
+# On MariaDB, `make test` runs the state machines, the query plans, and the tests of what locks rows.
+MARIADB_LOCKS := acks claim fanout isolation ordering_keys races receive replay rivals timeline
+MARIADB := tests/integration/indexes tests/integration/stateful \
+	$(MARIADB_LOCKS:%=tests/integration/delivery/test_%.py) tests/interfaces/test_golden.py
 # Tests of console, portal and commands run only on SQLite: tests/integration/indexes opens the
 # pages on MariaDB, with every filter. Of the API's tests those run on MariaDB that store, claim or
 # list messages, call each operation (test_examples, test_statuses) or send it anything (test_fuzz).
 MARIADB_API := batch deliveries examples fuzz idempotency messages ordering_keys publish quotas \
 	replays schedules sequencing statuses
-MARIADB_TIERS := tests/integration tests/interfaces/test_golden.py \
+MARIADB_ALL := tests/integration tests/interfaces/test_golden.py \
 	$(MARIADB_API:%=tests/interfaces/api/test_%.py)
-# On MariaDB, `make test` runs the state machines, the query plans, and the tests of what locks rows.
-MARIADB_LOCKS := acks claim fanout isolation ordering_keys races receive replay rivals timeline
-MARIADB_QUICK := tests/integration/indexes tests/integration/stateful \
-	$(MARIADB_LOCKS:%=tests/integration/delivery/test_%.py) tests/interfaces/test_golden.py
 # State machine tests find a faulty rule on either database: many examples on SQLite are enough.
-test-mariadb: override EXAMPLES := few
+test-mariadb-all: override EXAMPLES := few
 # Tests that start processes mostly wait: run three on two cores. A file's tests share a broker.
 WAITING = -n 3 --dist loadfile $(LONGEST)
 # Two Spark sessions: each mostly uses one core. The fewer tests on MariaDB share one.
@@ -48,10 +52,11 @@ SPARK = -n 2 --dist loadfile $(LONGEST)
 LONGEST := --durations=10
 # These tests need no durable data: the server keeps it in memory.
 ON_MARIADB := $(BIN)/python tools/mariadb --memory
+# On disk, with production's durability: no kill in these tests may lose a commit.
+ON_DURABLE_MARIADB := $(BIN)/python tools/mariadb
 ON_SQLITE := DATABASE_URL=
-# Run several targets in parallel: while one waits for a process, another one uses the CPU.
-# Each target's output is printed at its end, so that outputs do not mix.
-SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target
+# While one part waits for a process, another one uses the CPU.
+PARTS := $(BIN)/python tools/parts
 
 # How much `make bench` measures: quick or full.
 MODE ?= quick
@@ -73,13 +78,13 @@ POSTGRESQL := ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || tools/apt
 CHROMIUM := command -v chromium-headless-shell >/dev/null || tools/apt chromium-headless-shell chromium-common || \
 	command -v chromium >/dev/null || tools/apt chromium || true
 
-.PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
-	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke test-pythons \
-	test-sdks test-bullmq debian golden conformance coverage mutation screenshots bench bench-pipeline soak \
-	lint format clean
+.PHONY: help install demo dist check test test-fast test-full test-sqlite test-mariadb \
+	test-mariadb-all test-smoke test-e2e test-crash test-clients test-processes-mariadb test-pipeline \
+	test-pipeline-mariadb test-browser test-pythons test-sdks test-bullmq debian golden conformance \
+	coverage mutation screenshots bench bench-pipeline soak lint format clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root on most machines
 
@@ -94,19 +99,22 @@ dist: $(VENV)/.test ## Build the wheels, the npm packages and the Java client's 
 
 # -- Tests: CONTRIBUTING.md says which to run when -------------------------------------------------
 
-test: $(VENV)/.pipeline ## Every tier, a few tests of the slow ones: before a commit, under 10 minutes
+check: $(VENV)/.lint ## What a change must pass: lint and `make test`, side by side
 	@$(SERVER) || true
 	@$(CHROMIUM)
-	@echo "Three parts run in parallel; each prints its output when it finishes."
-	@$(SIDE_BY_SIDE) -j2 MARIADB_TIERS="$(MARIADB_QUICK)" \
-		test-mariadb test-sqlite test-smoke
+	@$(PARTS) lint $(GATE)
 
-# First the parts that wait or have one process, last those that keep both cores busy to their end.
-test-full: ## Every test, and the linters: what CI runs, about 31 minutes
-	@$(SIDE_BY_SIDE) -j2 $(VENV)/.lint debian
-	@echo "Eight parts run in parallel; each prints its output when it finishes."
-	@$(SIDE_BY_SIDE) -j3 EXAMPLES=many test-processes test-pipeline test-browser \
-		test-processes-mariadb test-pipeline-mariadb lint test-sqlite test-mariadb
+GATE := test-sqlite test-smoke test-mariadb
+
+test: $(VENV)/.pipeline ## Every fast test, a few of each slow tier: before a commit
+	@$(SERVER) || true
+	@$(CHROMIUM)
+	@$(PARTS) $(GATE)
+
+# First the parts that wait, last those that keep both cores busy to their end.
+test-full: $(VENV)/.lint debian ## Every test, and the linters: for releases
+	@$(PARTS) -j3 test-clients test-pipeline test-browser test-e2e test-crash test-pipeline-mariadb \
+		test-processes-mariadb lint test-sqlite test-mariadb-all
 
 # What the tests need of Debian.
 debian:
@@ -116,42 +124,53 @@ debian:
 	@$(POSTGRESQL)
 	@$(CHROMIUM)
 
-test-fast: $(VENV)/.test ## Unit and interfaces on SQLite, while you type: under 90 seconds
+test-fast: $(VENV)/.test ## Unit and interfaces on SQLite, while you type
 	$(ON_SQLITE) $(PYTEST) $(FAST) -m "not slow" tests/unit tests/interfaces
 
-test-sqlite: $(VENV)/.test ## The fast tiers on SQLite: no root, no services
+test-sqlite: $(VENV)/.test ## Unit, integration and interfaces on SQLite: no root, no services
 	$(ON_SQLITE) $(PYTEST) $(FAST) tests/unit tests/integration tests/interfaces
 
-test-mariadb: $(VENV)/.mysql ## Database-dependent tests of the fast tiers, on a private MariaDB
+test-mariadb: $(VENV)/.mysql ## Tests of statements and locks, on a private MariaDB
 	@$(SERVER)
-	$(ON_MARIADB) $(PYTEST) $(FAST) $(MARIADB_TIERS) --ignore=tests/integration/transport
+	$(ON_MARIADB) $(PYTEST) $(FAST) $(MARIADB)
 
-test-processes: $(VENV)/.test ## Real processes, kills and faults, on SQLite
-	@$(FAKETIME)
-	@$(REDIS)
-	@$(POSTGRESQL)
-	$(ON_SQLITE) $(PYTEST) $(WAITING) tests/e2e tests/crash -m "not repeats"
-
-# On disk, with production's durability: no kill in these tests may lose a commit.
-test-processes-mariadb: $(VENV)/.mysql ## Database-dependent tests of processes, on a private MariaDB
+test-mariadb-all: $(VENV)/.mysql ## All fast tests that depend on the database, on a private MariaDB
 	@$(SERVER)
-	@$(FAKETIME)
-	$(BIN)/python tools/mariadb $(PYTEST) $(WAITING) tests/e2e tests/crash -m "mysql or mariadb"
-
-test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, on SQLite
-	$(ON_SQLITE) $(PYTEST) $(SPARK) tests/pipeline
-
-test-pipeline-mariadb: $(VENV)/.pipeline ## Database-dependent tests of the pipeline, on a private MariaDB
-	@$(SERVER)
-	$(ON_MARIADB) $(PYTEST) $(LONGEST) tests/pipeline -m "(mysql or mariadb) and not e2e"
-
-test-browser: $(VENV)/.test ## Console and portal in a real browser; skipped where there is none
-	@$(CHROMIUM)
-	$(ON_SQLITE) $(PYTEST) $(LONGEST) tests/browser
+	$(ON_MARIADB) $(PYTEST) $(FAST) $(MARIADB_ALL) --ignore=tests/integration/transport
 
 test-smoke: $(VENV)/.pipeline ## A few tests of each slow tier
 	@$(CHROMIUM)
-	$(ON_SQLITE) $(PYTEST) -m smoke tests/e2e tests/crash tests/pipeline tests/browser
+	$(ON_SQLITE) $(PYTEST) --durations=0 -m smoke tests/e2e tests/crash tests/pipeline tests/browser
+
+test-e2e: $(VENV)/.test ## Brokers as users start them, over sockets
+	@$(FAKETIME)
+	$(ON_SQLITE) $(TIER) $(WAITING) tests/e2e --ignore=tests/e2e/clients --ignore=tests/e2e/packages
+
+test-crash: $(VENV)/.test ## Kills at each failpoint; faults of disk, clock, network and database
+	@$(FAKETIME)
+	$(ON_SQLITE) $(TIER) $(WAITING) tests/crash -m "not repeats"
+
+test-clients: $(VENV)/.test ## The clients of all languages, as packages and on a broker
+	@$(FAKETIME)
+	@$(REDIS)
+	@$(POSTGRESQL)
+	$(ON_SQLITE) $(TIER) $(WAITING) tests/e2e/clients tests/e2e/packages
+
+test-processes-mariadb: $(VENV)/.mysql ## Database-dependent tests of processes, on a private MariaDB
+	@$(SERVER)
+	@$(FAKETIME)
+	$(ON_DURABLE_MARIADB) $(TIER) $(WAITING) tests/e2e tests/crash -m "mysql or mariadb"
+
+test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, on SQLite
+	$(ON_SQLITE) $(TIER) $(SPARK) tests/pipeline
+
+test-pipeline-mariadb: $(VENV)/.pipeline ## Database-dependent tests of the pipeline, on a private MariaDB
+	@$(SERVER)
+	$(ON_MARIADB) $(TIER) $(LONGEST) tests/pipeline -m "(mysql or mariadb) and not e2e"
+
+test-browser: $(VENV)/.test ## Console and portal in a real browser; skipped where there is none
+	@$(CHROMIUM)
+	$(ON_SQLITE) $(TIER) $(LONGEST) tests/browser
 
 test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3.14, where they are
 	@tools/pythons $(BIN)/uv broker 3.12 3.13 3.14
@@ -160,7 +179,7 @@ test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3
 # Writes the tables of docs/clients/sqs-conformance.md, unless a toolchain is missing.
 test-sdks: $(VENV)/.test ## SQS clients in four languages, Spring; needs node, go, JDK 17, mvn
 	@tools/sdks
-	$(ON_SQLITE) $(PYTEST) tests/sdks --force-regen
+	$(ON_SQLITE) $(TIER) tests/sdks --force-regen
 	$(ON_SQLITE) $(PYTEST) tests/e2e/sqs/test_clients_broker.py tests/crash/test_examples.py -k "aws or consumer"
 	$(ON_SQLITE) $(PYTEST) tests/crash/test_examples.py -m repeats
 
@@ -222,20 +241,23 @@ format: $(VENV)/.lint ## Put the code into the house's form
 	$(BIN)/ruff format
 
 clean: ## Remove everything that make made; the data of a local broker stays
-	rm -rf $(VENV) .sdks .bullmq .clients mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf $(VENV) .tests .sdks .bullmq .clients mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- Stamps: one for each set of packages installed from the current lock --------------------------
 
 $(VENV)/.uv: tools/venv
+	@echo "Making the virtual environment $(VENV)"
 	@tools/venv $(VENV) $(PY) $(UV)
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.uv pyproject.toml uv.lock
+	@echo "Installing the broker's packages"
 	@$(SYNC)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.runtime
+	@echo "Installing the tests' packages"
 	@$(SYNC) --group test
 	@touch $@
 
@@ -247,11 +269,13 @@ HEADERS = $(BIN)/python -c "import os, sysconfig as s; \
 	os.path.exists(s.get_path('include') + '/Python.h') or \
 	print(f'python{s.get_python_version()}-dev')"
 $(VENV)/.mysql: $(VENV)/.test
+	@echo "Installing the driver of MySQL and MariaDB"
 	@($(WITH_MYSQL)) 2>/dev/null || \
 		{ tools/apt libmariadb-dev pkg-config gcc $$($(HEADERS)) && $(WITH_MYSQL); }
 	@touch $@
 
 $(VENV)/.pipeline: $(VENV)/.mysql
+	@echo "Installing Spark, which is large"
 	@$(SYNC) --group test --extra mysql --extra pipeline
 	@touch $@
 
@@ -260,5 +284,6 @@ $(VENV)/.mutation: $(VENV)/.test
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.pipeline
+	@echo "Installing the linters"
 	@$(SYNC) --group test --group lint --extra pipeline
 	@touch $@

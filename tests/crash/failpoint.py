@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,20 @@ TIMEOUT_S = 300.0
 AWAY = {502, 503, 504}
 
 
-def at(*points: str | tuple[object, ...]) -> list[Any]:
+def at(*points: str | tuple[object, ...], smoke: Container[object] = ()) -> list[Any]:
     """Return parameters: the name of a failpoint, or a tuple that begins with one.
 
     Those inside a transaction also run on MariaDB, whose server rolls it back and holds its locks
     until then. What follows a kill between two transactions does not depend on the database.
+    Those named in ``smoke`` are part of `make test`.
     """
-    rows = [one if isinstance(one, tuple) else (one,) for one in points]
-    return [
-        pytest.param(*row, marks=pytest.mark.mysql if str(row[0]).startswith("in_") else ())
-        for row in rows
-    ]
+
+    def marks(name: object) -> list[pytest.MarkDecorator]:
+        on_mariadb = [pytest.mark.mysql] if str(name).startswith("in_") else []
+        return on_mariadb + ([pytest.mark.smoke] if name in smoke else [])
+
+    rows = [point if isinstance(point, tuple) else (point,) for point in points]
+    return [pytest.param(*row, marks=marks(row[0])) for row in rows]
 
 
 class Failpoint:

@@ -95,7 +95,6 @@ def _living(broker: Broker, kind: str) -> list[int]:
     return [int(pid) for held_as, pid in slots if held_as == kind and lives(int(pid))]
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["web", "pump", "maintenance", "worker"])
 def test_kill_9_under_load_loses_nothing(
     broker: Broker, receiver: Receiver, channel: str, kind: str

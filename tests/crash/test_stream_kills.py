@@ -138,7 +138,6 @@ def check(broker: Broker, channel: str, handled: Path, acknowledged: set[str]) -
 
 
 # Only these kills meet transactions of the database.
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     "program",
     [pytest.param(_python, marks=pytest.mark.mysql, id="python"), *OTHERS],

@@ -103,7 +103,6 @@ def start(tmp_path: Path, port: int) -> Iterator[Start]:
         popen.communicate(timeout=60)
 
 
-@pytest.mark.smoke
 @pytest.mark.e2e
 def test_a_busy_port_ends_the_broker_with_an_error_message(start: Start, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):

@@ -15,6 +15,7 @@ from tests.support.conformance import DRIVERS, FAKETIME, FOLDER, ROOT, SCENARIOS
 pytestmark = pytest.mark.e2e
 
 PAGE = ROOT / "docs/clients/conformance.md"
+NOT_COMPILED = [client for client in DRIVERS if DRIVERS[client]["command"][0] == "python"]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,13 @@ def test_a_client_passes_every_scenario(
     assert wrong == {}
     left_out = {name for name, it in results.items() if it.colour == "skipped"}
     assert left_out <= (set() if FAKETIME else {"clock skew"})
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("client", NOT_COMPILED)
+def test_a_client_that_is_not_compiled_publishes_and_receives(client: str, suite: Suite) -> None:
+    (scenario,) = [one for one in SCENARIOS if one["name"] == "publish and receive"]
+    assert suite.play(f"smoke-{client}", DRIVERS[client], scenario) == Result("green")
 
 
 def test_the_matrix_in_the_documentation_is_current(
