@@ -113,7 +113,7 @@ test: $(VENV)/.pipeline ## Every fast test, a few of each slow tier: before a co
 
 # First the parts that wait, last those that keep both cores busy to their end.
 test-full: $(VENV)/.lint debian ## Every test, and the linters: for releases
-	@$(PARTS) -j3 test-clients test-pipeline test-browser test-e2e test-crash test-pipeline-mariadb \
+	@EXAMPLES=many $(PARTS) -j3 test-clients test-pipeline test-browser test-e2e test-crash test-pipeline-mariadb \
 		test-processes-mariadb lint test-sqlite test-mariadb-all
 
 # What the tests need of Debian.
