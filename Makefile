@@ -43,6 +43,8 @@ MARIADB_QUICK := tests/integration/indexes tests/integration/stateful \
 test-mariadb: override EXAMPLES := few
 # Tests that start processes mostly wait: run three on two cores. A file's tests share a broker.
 WAITING = -n 3 --dist loadfile $(LONGEST)
+# The SQS clients that need no other toolchain. boto3 has tests/e2e/sqs.
+SQS_PROGRAMS := $(patsubst %,"tests/sdks/test_sdks.py::test_a_client_passes_every_check[%]",Celery django-q2)
 # Two Spark sessions: each mostly uses one core. The fewer tests on MariaDB share one.
 SPARK = -n 2 --dist loadfile $(LONGEST)
 LONGEST := --durations=10
@@ -130,7 +132,7 @@ test-processes: $(VENV)/.test ## Real processes, kills and faults, on SQLite
 	@$(FAKETIME)
 	@$(REDIS)
 	@$(POSTGRESQL)
-	$(ON_SQLITE) $(PYTEST) $(WAITING) tests/e2e tests/crash -m "not repeats"
+	$(ON_SQLITE) $(PYTEST) $(WAITING) tests/e2e tests/crash $(SQS_PROGRAMS) -m "not repeats"
 
 # On disk, with production's durability: no kill in these tests may lose a commit.
 test-processes-mariadb: $(VENV)/.mysql ## Database-dependent tests of processes, on a private MariaDB
@@ -161,7 +163,6 @@ test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3
 test-sdks: $(VENV)/.test ## SQS clients in four languages, Spring; needs node, go, JDK 17, mvn
 	@tools/sdks
 	$(ON_SQLITE) $(PYTEST) tests/sdks --force-regen
-	$(ON_SQLITE) $(PYTEST) tests/e2e/sqs/test_clients_broker.py tests/crash/test_examples.py -k "aws or consumer"
 	$(ON_SQLITE) $(PYTEST) tests/crash/test_examples.py -m repeats
 
 # Writes docs/clients/bullmq-tests.md; FILES="bulk pause" runs only these files of tests again.
