@@ -114,7 +114,7 @@ test: $(VENV)/.pipeline ## Every fast test, a few of each slow tier: before a co
 # First the parts that wait, last those that keep both cores busy to their end.
 test-full: $(VENV)/.lint debian ## Every test, and the linters: for releases
 	@EXAMPLES=many $(PARTS) -j3 test-clients test-pipeline test-browser test-e2e test-crash test-pipeline-mariadb \
-		test-processes-mariadb lint test-sqlite test-mariadb-all
+		test-processes-mariadb test-sdks $(if $(BULLMQ),test-bullmq) lint test-sqlite test-mariadb-all
 
 # What the tests need of Debian.
 debian:
@@ -180,8 +180,7 @@ test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3
 test-sdks: $(VENV)/.test ## SQS clients in four languages, Spring; needs node, go, JDK 17, mvn
 	@tools/sdks
 	$(ON_SQLITE) $(TIER) tests/sdks --force-regen
-	$(ON_SQLITE) $(PYTEST) tests/e2e/sqs/test_clients_broker.py tests/crash/test_examples.py -k "aws or consumer"
-	$(ON_SQLITE) $(PYTEST) tests/crash/test_examples.py -m repeats
+	$(ON_SQLITE) $(BIN)/python tools/tier $@-kills $(PYTEST) tests/crash/test_examples.py -m repeats
 
 # Writes docs/clients/bullmq-tests.md; FILES="bulk pause" runs only these files of tests again.
 test-bullmq: $(VENV)/.test ## BullMQ's own tests on our backend; BULLMQ=PATH is a checkout of BullMQ

@@ -1,4 +1,4 @@
-"""Each example application through kills of its worker, the broker's web process and its producer.
+"""Each example, and an SQS client, through kills of worker, producer and web process of the broker.
 
 A producer prints the number of each message after the broker has acknowledged it. In the end every
 printed message has been handled at least once.
@@ -9,7 +9,7 @@ import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from tests.support import broker as broker_module
 from tests.support import ports
 from tests.support.broker import Broker, descendants, title, wait_until
 from tests.support.door import Door
-from tests.support.examples import ORDERS, Program, WebShop, sqs_environment, task_receiver
+from tests.support.examples import Program, WebShop, task_receiver
 
 pytestmark = pytest.mark.e2e
 SETTINGS = {
@@ -56,6 +56,25 @@ for number in range(int(sys.argv[1]), int(sys.argv[2])):
             break
     print(number, flush=True)
     time.sleep(0.02)
+"""
+SQS_QUEUE = """
+import os, boto3
+queue = boto3.resource("sqs").create_queue(
+    QueueName=os.environ["QUEUE"], Attributes={"VisibilityTimeout": "3"}
+)
+"""
+SQS_WORKER = """
+import sys, time
+from botocore.exceptions import BotoCoreError, ClientError
+while True:
+    try:
+        for message in queue.receive_messages(MaxNumberOfMessages=10, WaitTimeSeconds=5):
+            with open(os.environ["LINES"], "a") as lines:
+                lines.write(f"{message.body}\\n")
+            message.delete()
+    except (BotoCoreError, ClientError) as error:
+        print(f"the queue does not answer: {error}", file=sys.stderr)
+        time.sleep(0.2)
 """
 NODE_PRODUCER = """
 import { setTimeout } from "node:timers/promises";
@@ -120,8 +139,6 @@ class Application:
     handled: Callable[[], set[int]]
     arguments: tuple[str, ...] = ()
     """More arguments of the producer, after the first and the last number."""
-    starts_online: bool = False
-    """Whether the worker does not start while it cannot reach the broker."""
 
     def produce(self) -> None:
         """Start a producer after the last message that is known to be stored."""
@@ -199,17 +216,9 @@ class Stage:
         log = self.folder / f"{role}.log"
         return Program(example, log, self.environment | environment, *command)
 
-    def sqs(self, example: str) -> dict[str, str]:
-        """The variables of an example's ``after.env``."""
-        return sqs_environment(example, "after", self.door)
-
     def is_held(self) -> bool:
         """Whether a delivery of the channel is in flight."""
         return Counts(self.broker).number(HELD.format(self.name)) > 0
-
-    def files(self) -> set[int]:
-        """Numbers of the files that an example wrote."""
-        return {int(path.stem) for path in self.folder.glob("*.txt")}
 
     def lines(self) -> set[int]:
         """Numbers of the lines that an example wrote to one file."""
@@ -245,82 +254,15 @@ def hooks(broker: Broker) -> Iterator[Hookstation]:
         yield client
 
 
-def boto3(stage: Stage) -> Application:
-    """Orders, packed by a boto3 consumer."""
-    environment = stage.sqs("boto3") | {
-        "QUEUE": stage.name,
-        "VISIBILITY_S": "3",
-        "SHOP_DB": str(stage.folder / "shop.sqlite3"),
-    }
-
-    def packed() -> set[int]:
-        try:
-            with closing(sqlite3.connect(environment["SHOP_DB"], timeout=30)) as database:
-                return {number for (number,) in database.execute("SELECT id FROM packed")}
-        except sqlite3.OperationalError:  # the consumer has not made the table yet
-            return set()
-
-    producer = stage.program("boto3", "producer", "producer.py", **environment)
-    worker = stage.program("boto3", "consumer", "consumer.py", **environment)
-    return stage.application(producer, worker, packed)
-
-
-def _slips(stage: Stage, example: str) -> Application:
-    """Orders, packed by a consumer that writes a packing slip for each."""
-    environment = stage.sqs(example) | {
-        "QUEUE": stage.name,
-        "VISIBILITY_S": "3",
-        "SHOP_SLIPS": str(stage.folder),
-    }
-    place, pack = ORDERS[example]
-    producer = stage.program(example, "producer", place, **environment)
-    worker = stage.program(example, "consumer", pack, **environment)
-    return stage.application(producer, worker, stage.files)
-
-
-def sqs_consumer(stage: Stage) -> Application:
-    """Orders, packed by sqs-consumer on Node.js."""
-    return _slips(stage, "sqs-consumer")
-
-
-def aws_sdk_js(stage: Stage) -> Application:
-    """Orders, packed with the AWS SDK for JavaScript."""
-    return _slips(stage, "aws-sdk-js")
-
-
-def aws_sdk_go(stage: Stage) -> Application:
-    """Orders, packed with the AWS SDK for Go."""
-    return _slips(stage, "aws-sdk-go")
-
-
-def aws_sdk_java(stage: Stage) -> Application:
-    """Orders, packed with the AWS SDK for Java."""
-    return _slips(stage, "aws-sdk-java")
-
-
-def celery_sqs(stage: Stage) -> Application:
-    """Letters, written by a Celery worker over SQS."""
-    environment = stage.sqs("celery-sqs") | {"QUEUE": stage.name, "VISIBILITY_S": "5"}
-    command = ("-m", "celery", "-A", "tasks", "worker", "--pool", "solo")
-    producer = stage.program("celery-sqs", "producer", "send_letters.py", **environment)
-    worker = stage.program("celery-sqs", "worker", *command, **environment)
-    return stage.application(producer, worker, stage.files, str(stage.folder))
-
-
-def django_q2(stage: Stage) -> Application:
-    """Letters, written by a django-q2 cluster."""
-    environment = stage.sqs("django-q2") | {
-        "QUEUE": stage.name,
-        "TIMEOUT_S": "3",
-        "RETRY_S": "5",
-        "SHOP_DB": str(stage.folder / "shop.sqlite3"),
-    }
-    migrate = ("manage.py", "migrate", "-v", "0")
-    stage.program("django-q2", "migrate", *migrate, **environment).run()
-    producer = stage.program("django-q2", "producer", "manage.py", "send_letters", **environment)
-    worker = stage.program("django-q2", "cluster", "manage.py", "qcluster", **environment)
-    made = stage.application(producer, worker, stage.files, str(stage.folder))
-    return replace(made, starts_online=True)
+def sqs(stage: Stage) -> Application:
+    """Messages of Amazon SQS, sent and received with boto3."""
+    file = str(stage.folder / "lines")
+    environment = stage.door.environment | {"QUEUE": stage.name, "LINES": file}
+    send = "queue.send_message(MessageBody=str(number))"
+    code = PRODUCER.format(begin=SQS_QUEUE, send=send)
+    producer = stage.program(".", "producer", "-c", code, **environment)
+    worker = stage.program(".", "worker", "-c", SQS_QUEUE + SQS_WORKER, **environment)
+    return stage.application(producer, worker, stage.lines)
 
 
 def _calling_tasks(stage: Stage) -> Program:
@@ -493,11 +435,10 @@ def web_process(broker: Broker) -> int:
 
 
 EXAMPLES = (
-    *(boto3, celery_sqs, celery, celery_in_fastapi, fastapi, django),
-    *(sqs_consumer, aws_sdk_js, aws_sdk_go, aws_sdk_java),
+    *(sqs, celery, celery_in_fastapi, fastapi, django),
     *(express, bullmq, go_net_http, java_httpserver),
 )
-REPEATS = (celery_in_flask, celery_in_django, flask, django_receiving, hono, django_q2, bull)
+REPEATS = (celery_in_flask, celery_in_django, flask, django_receiving, hono, bull)
 
 
 @pytest.mark.parametrize(
@@ -520,13 +461,8 @@ def test_kills_lose_no_acknowledged_message(
         application.produce()
         application.wait_until(lambda: bool(application.handled()), "nothing is worked off")
 
-        handled = len(application.handled())
         application.kill_worker_at_work()
         application.start_worker()
-        if application.starts_online:
-            application.wait_until(
-                lambda: len(application.handled()) > handled, "the new worker handles nothing"
-            )
         application.wait_for_more()
 
         os.kill(web_process(broker), signal.SIGKILL)

@@ -1,7 +1,4 @@
-"""Celery or django-q2 on SQS: start a worker, queue tasks, and print whether they are done.
-
-The applications are those of clients/examples, which are written for Amazon SQS.
-"""
+"""Celery or django-q2 on SQS: start a worker, queue tasks, and print whether they are done."""
 
 import json
 import os
@@ -15,34 +12,33 @@ from pathlib import Path
 from typing import NamedTuple
 
 PATIENCE_S = 120.0
-EXAMPLES = Path(__file__).resolve().parents[2] / "clients/examples"
+FOLDER = Path(__file__).parent
 LETTERS = ("9", "10")
-"""Two letters. In the Celery application each tenth one needs a second try."""
+"""Two letters. In the Celery application the tenth one needs a second attempt."""
 
 
 class Program(NamedTuple):
-    """An example's folder and the arguments of its Python commands."""
+    """The arguments of a client's Python commands."""
 
-    folder: str
     prepare: Sequence[str]
     worker: Sequence[str]
-    send: Sequence[str]
+    send: str
 
 
 PROGRAMS = {
     "celery": Program(
-        "celery-sqs",
         ("-c", ""),
-        ("-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "-l", "info"),
-        ("send_letters.py",),
+        ("-m", "celery", "-A", "celery_letters", "worker", "--pool", "solo", "-l", "info"),
+        "from celery_letters import write; [write.delay(it, folder) for it in letters]",
     ),
     "django-q2": Program(
-        "django-q2",
-        ("manage.py", "migrate", "-v", "0"),
-        ("manage.py", "qcluster"),
-        ("manage.py", "send_letters"),
+        ("-m", "django", "migrate", "-v", "0"),
+        ("-m", "django", "qcluster"),
+        "import django; django.setup(); from django_q.tasks import async_task;"
+        "[async_task('q2_letters.write', it, folder) for it in letters]",
     ),
 }
+SEND = "import sys; folder, *letters = sys.argv[1:]; "
 
 
 def say(**said: object) -> None:
@@ -56,24 +52,24 @@ def main(name: str) -> None:
     outbox = Path(os.environ["FOLDER"], name)
     outbox.mkdir()
     program = PROGRAMS[name]
-    place = EXAMPLES / program.folder
     environment = {
         **os.environ,
-        "SHOP_DB": str(outbox / "shop.sqlite3"),
-        "PYTHONPATH": str(place),
+        "DATABASE_FILE": str(outbox / "q2.sqlite3"),
+        "DJANGO_SETTINGS_MODULE": "q2_letters",
+        "PYTHONPATH": str(FOLDER),
     }
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, *arguments]
         return subprocess.Popen(
-            command, cwd=place, env=environment, stdout=sys.stderr, start_new_session=True
+            command, cwd=outbox, env=environment, stdout=sys.stderr, start_new_session=True
         )
 
     say(version=version(name))
     prepared = start(*program.prepare).wait(PATIENCE_S)
     worker = start(*program.worker)
     try:
-        sent = start(*program.send, *LETTERS, str(outbox)).wait(PATIENCE_S)
+        sent = start("-c", SEND + program.send, str(outbox), *LETTERS).wait(PATIENCE_S)
         if prepared or sent:
             say(check="tasks", ok=False, reason="not sent")
             return
@@ -85,7 +81,7 @@ def main(name: str) -> None:
             time.sleep(0.1)
         say(check="tasks", ok=True)
     finally:
-        # django-q2 may wait a minute for a response (clients/examples/django-q2/README.md).
+        # django-q2 may wait a minute for a response (docs/sqs.md).
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait(60)
 

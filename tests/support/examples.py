@@ -14,7 +14,6 @@ import pytest
 
 from tests.support import node, ports, toolchains
 from tests.support.broker import ROOT, wait_until
-from tests.support.door import Door
 
 EXAMPLES = ROOT / "clients/examples"
 PATIENCE_S = 120.0
@@ -27,46 +26,6 @@ def task_receiver(framework: str, port: int) -> tuple[str, ...]:
         "flask": ("-m", "flask", "--app", "web_flask", "run", "--port", f"{port}"),
         "django": ("web_django.py", "runserver", "--noreload", f"{port}"),
     }[framework]
-
-
-def read_env(example: str, version: str) -> dict[str, str]:
-    """Return the variables of an example's ``before.env`` or ``after.env``."""
-    lines = (EXAMPLES / example / f"{version}.env").read_text().splitlines()
-    return dict(line.split("=", 1) for line in lines)
-
-
-def sqs_environment(example: str, version: str, door: Door) -> dict[str, str]:
-    """Return the variables for a running broker, with its URL and keys in place of the file's."""
-    said = read_env(example, version)
-    if "AWS_ENDPOINT_URL_SQS" in said:
-        assert said["AWS_ENDPOINT_URL_SQS"] == "http://127.0.0.1:8000"
-        said |= door.environment
-    return said
-
-
-ORDERS = {
-    "boto3": ("producer.py", "consumer.py"),
-    "sqs-consumer": ("producer.mjs", "consumer.mjs"),
-    "aws-sdk-js": ("producer.mjs", "consumer.mjs"),
-    "aws-sdk-go": ("bin/producer", "bin/consumer"),
-    "aws-sdk-java": ("shop.Producer", "shop.Consumer"),
-}
-"""Examples that place and pack orders over SQS: the commands of their two programs."""
-INSTALLED = {
-    "sqs-consumer": ("node",),
-    "aws-sdk-js": ("node",),
-    "aws-sdk-go": (),
-    "aws-sdk-java": (*toolchains.JVM, "-cp", "target/classes:target/dependency/*"),
-}
-"""Examples that ``make test-sdks`` installs into ``.sdks``: what runs their programs."""
-
-
-def installed(example: str) -> Path:
-    """Return the folder of an example with its packages; skips the test if there is none."""
-    folder = ROOT / ".sdks" / example
-    if not (folder / ".installed").exists():
-        pytest.skip(f"{example} is not installed: `make test-sdks` does it, or says why not")
-    return folder
 
 
 COMPILED = ("go-net-http", "java-httpserver")
@@ -104,17 +63,15 @@ def _in_maven(example: str, version: str, port: int) -> list[str]:
 class Program:
     """A command in the folder of an example; its processes form one group.
 
-    For a Node.js example, and those of `INSTALLED`, the folder is a copy with its packages
-    installed; the test is skipped where that is impossible.
+    For a Node.js example the folder is a copy with its packages installed; the test is skipped
+    where that is impossible.
     """
 
     def __init__(
         self, example: str, log: Path, environment: Mapping[str, str], *command: str
     ) -> None:
         interpreter: tuple[str, ...] = (sys.executable,)
-        if example in INSTALLED:
-            self._folder, interpreter = installed(example), INSTALLED[example]
-        elif (EXAMPLES / example / "package.json").exists():
+        if (EXAMPLES / example / "package.json").exists():
             self._folder, interpreter = node.require(example), ("node",)
         else:
             self._folder = EXAMPLES / example

@@ -1,1 +1,0 @@
-"""A shop with a django-q2 cluster that writes letters."""
