@@ -82,15 +82,16 @@ def test_refused_connection_and_silence_lead_to_the_next_address() -> None:
             raise httpx.ReadTimeout("No answer.", request=request)
         return httpx.Response(202, content=STORED)
 
-    away, real = f"http://127.0.0.1:{ports.claim()}", httpx.HTTPTransport()
-    mounts = {"http://127.0.0.1": real, "all://": httpx.MockTransport(answer)}
+    urls = f"http://127.0.0.1:{ports.claim()}, http://silent/,http://other"
+    mounts = {
+        "http://127.0.0.1": httpx.HTTPTransport(),
+        "all://": httpx.MockTransport(answer),
+    }
     with (
         httpx.Client(mounts=mounts, trust_env=False) as http,
-        Hookstation(
-            f"{away}, http://silent/,http://other", key="hsk_x", http=http, retries=0
-        ) as it,
+        Hookstation(urls, key="hsk_x", http=http, retries=0) as client,
     ):
-        assert it.publish("orders", {}).id == "msg_1"
+        assert client.publish("orders", {}).id == "msg_1"
     assert asked == ["silent", "other"]
 
 
