@@ -75,7 +75,7 @@ class Judge:
             before = reads()
             answer = execute(sql, params, many, context)
             count = reads() - before
-            rows = max(0, context["cursor"].rowcount)
+            rows = max(0, int(context["cursor"].rowcount))
             return count <= FACTOR * (rows + asked) + CONSTANT
 
         def is_decided() -> bool:
