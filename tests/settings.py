@@ -19,3 +19,6 @@ from broker_site.settings import *  # noqa: F403
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 # Otherwise each test client lists all static files before its first request.
 WHITENOISE_AUTOREFRESH = True
+
+# A reopened connection would lack what a test has set on it, such as a limit or a read-only mode.
+DATABASES["default"]["CONN_MAX_AGE"] = None  # noqa: F405

@@ -308,7 +308,9 @@ def fill() -> None:
     PullWorker.objects.create(id=-1, consumer=consumer, name="printer-1", seen_at=now)
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
     keys = ",".join(keyring().ids)
-    PumpSlot.objects.create(**place, key_ids=keys, started_at=now, heartbeat_at=now)
+    PumpSlot.objects.create(
+        **place, key_ids=keys, started_at=now, heartbeat_at=now + timedelta(hours=1)
+    )
     Replay.objects.create(
         id=new_id(),
         filter={"channel": channel.slug},

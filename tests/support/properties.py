@@ -4,16 +4,18 @@
 "thousands" is for a nightly run.
 """
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def register_profiles() -> None:
     """Register the profiles and use "few", unless the command line names another.
 
-    There is no deadline, so that slow machines do not fail tests.
+    There is no deadline and no limit of the time to draw, so that slow machines do not fail tests.
     """
     for name, number in (("few", 20), ("many", 50), ("thousands", 5000)):
-        settings.register_profile(name, max_examples=number, deadline=None)
+        settings.register_profile(name, patient, max_examples=number)
     settings.load_profile("few")
 
 
@@ -23,5 +25,5 @@ def examples(few: int, many: int) -> int:
     return wanted.get(settings.get_current_profile_name(), settings().max_examples)
 
 
-quick = settings(max_examples=25, deadline=None)
+quick = settings(patient, max_examples=25)
 """For rules with few cases: the same in both profiles."""

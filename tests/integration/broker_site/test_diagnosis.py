@@ -41,7 +41,9 @@ def _pump() -> None:
     now = timezone.now()
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
     keys = ",".join(keyring().ids)
-    PumpSlot.objects.create(**place, key_ids=keys, started_at=now, heartbeat_at=now)
+    PumpSlot.objects.create(
+        **place, key_ids=keys, started_at=now, heartbeat_at=now + timedelta(hours=1)
+    )
 
 
 def found(look: Callable[[], Iterable[Finding]]) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """The connection to MySQL and MariaDB keeps Django's guarantees with fewer round trips."""
 
 import importlib
-import time
+import select
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import StringIO
@@ -15,6 +15,7 @@ from channels_app.database import raw, transactions
 from channels_app.models import Team
 from delivery.cluster import children, qcluster
 from delivery.management.commands import broker
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
 
@@ -187,12 +188,12 @@ def test_a_healthy_connection_is_not_pinged() -> None:
 
 def kill() -> None:
     """Make the server close our connection."""
-    number = connection.connection.thread_id()
+    number, socket = connection.connection.thread_id(), connection.connection.fileno()
     rival = connection.copy()
     with rival.cursor() as cursor:
         cursor.execute(f"KILL {number}")
     rival.close()
-    time.sleep(0.1)
+    until(lambda: select.select([socket], [], [], 0)[0], "the server has closed the connection")
 
 
 @pytest.mark.trap("no reconnection")
@@ -245,9 +246,10 @@ def test_a_missing_response_is_a_lost_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connection.close()
-    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "read_timeout", 1)
-    with pytest.raises(OperationalError) as caught:
-        transactions.write([("SELECT SLEEP(30)", [])])
+    with monkeypatch.context() as patch:
+        patch.setitem(connection.settings_dict["OPTIONS"], "read_timeout", 1)
+        with pytest.raises(OperationalError) as caught:
+            transactions.write([("SELECT SLEEP(30)", [])])
+    connection.close()  # the next one waits as long as usual
     assert raw.dialect.is_away(caught.value)
     assert Team.objects.count() == 0
-    connection.close()

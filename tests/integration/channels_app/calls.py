@@ -1,7 +1,6 @@
 """Callers of a group commit, each in a thread of its own."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,11 +31,3 @@ class Call:
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), "somebody waits for ever"
         return self.error or self.result
-
-
-def until(done: Callable[[], bool]) -> None:
-    """Wait for a state of another thread."""
-    end = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.001)

@@ -17,9 +17,10 @@ from channels_app.ingest.accept import Accepted, Publication
 from channels_app.models import IdempotencyRecord, Message, MessageBody
 from channels_app.registry import data_encryption
 from channels_app.signals import message_accepted
-from tests.integration.channels_app.calls import PATIENCE_S, Call, until
+from tests.integration.channels_app.calls import PATIENCE_S, Call
 from tests.support import errors
 from tests.support.pumping import make_channel, view_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,13 +45,13 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Call]]:
     def call(view: Any, *publications: Publication, **more: Any) -> Call:
         made = start(view, *publications, **more)
         queued.append(made)
-        until(lambda: len(accept._group_commit._waiting) == len(queued))
+        until(lambda: len(accept._group_commit._waiting) == len(queued), "the caller waits")
         return made
 
     with monkeypatch.context() as patch:
         patch.setattr(transactions, "write", write)
         leader = start(view_of(make_channel()), Publication(b"leader"))
-        until(begun.is_set)
+        until(begun.is_set, "the leader writes")
         try:
             yield call
         finally:
@@ -73,10 +74,10 @@ def test_a_message_does_not_wait_for_a_batch_to_be_stored(monkeypatch: pytest.Mo
     monkeypatch.setattr(accept._group_commit, "_work", slow)
     view = view_of(make_channel())
     batch = start(view, *[Publication(b"x")] * (accept.FEW_MESSAGES + 1))
-    until(begun.is_set)
+    until(begun.is_set, "the batch is being stored")
     alone = start(view, Publication(b"x"))
     try:
-        until(Message.objects.exists)
+        until(Message.objects.exists, "the message is stored")
     finally:
         go.set()
     assert (alone.outcome().conflict, batch.outcome().conflict) == (False, False)

@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +11,8 @@ from django.db import OperationalError
 
 from channels_app.database import raw
 from channels_app.database.transactions import GroupCommit, LeaderLost
-from tests.integration.channels_app.calls import PATIENCE_S, Call, until
+from tests.integration.channels_app.calls import PATIENCE_S, Call
+from tests.support.waiting import until
 
 
 class Storage:
@@ -51,10 +51,10 @@ def queue(
     """Start a leader, held at its work, and a waiting caller for each of the other orders."""
     storage.open.clear()
     calls = [Call(partial(group.run, orders[0], size))]
-    until(lambda: bool(storage.groups))
+    until(lambda: storage.groups, "the leader works")
     for number, order in enumerate(orders[1:], start=1):
         calls.append(Call(partial(group.run, order, size)))
-        until(lambda: len(group._waiting) == number)  # noqa: B023 (called at once)
+        until(lambda: len(group._waiting) == number, f"{order} waits")  # noqa: B023 (called at once)
     return calls
 
 
@@ -128,8 +128,9 @@ def test_an_error_of_the_whole_group_is_not_retried(storage: Storage) -> None:
 @pytest.mark.trap("two timeouts in a row")
 def test_waiting_for_a_stuck_commit_is_bounded(storage: Storage) -> None:
     """Later callers would otherwise wait for the stuck commit and then for their own."""
-    group = make(storage, max_wait_s=0.5)
-    first, *behind = queue(group, storage, "abc")
+    group = make(storage, max_wait_s=0.1)
+    (first,) = queue(group, storage, "a")
+    behind = [Call(partial(group.run, order, 1)) for order in "bc"]
     errors = [call.outcome() for call in behind]
 
     assert all(raw.dialect.is_away(error) for error in errors), errors
@@ -159,7 +160,8 @@ def test_results_are_never_mixed_up() -> None:
 
     def work(orders: Sequence[int]) -> list[int]:
         seen.append(len(orders))
-        time.sleep(random.random() / 1000)
+        if len(seen) == 1:
+            until(lambda: len(group._waiting) > 1, "two callers wait for the first commit")
         if any(order % 7 == 0 for order in orders):
             raise ValueError(next(order for order in orders if order % 7 == 0))
         return [order * 2 for order in orders]

@@ -1,11 +1,11 @@
 """People join and leave a team at the same moment; its row is the lock."""
 
-import time
 from functools import partial
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import connection, transaction
 
 from channels_app.core.errors import Refused
 from channels_app.models import Invitation, Membership, Team
@@ -13,6 +13,7 @@ from channels_app.registry import teams
 from tests.support import people
 from tests.support.factories import TeamFactory
 from tests.support.threads import at_once, in_thread
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
 
@@ -49,10 +50,18 @@ def test_joining_by_two_links_creates_one_membership() -> None:
     TeamFactory.create(slug="acme")
     tokens = [invite(), invite()]
     user, refused = User.objects.create_user("nora"), []
+    looked: list[str] = []
+
+    def note(execute: Any, sql: str, *more: Any) -> Any:
+        answer = execute(sql, *more)
+        if sql.startswith("SELECT") and Membership._meta.db_table in sql:
+            looked.append(sql)
+        return answer
 
     def join(token: str) -> None:
         try:
-            teams.accept_invitation(token, user=user, actor="a")
+            with connection.execute_wrapper(note):
+                teams.accept_invitation(token, user=user, actor="a")
         except Refused as refusal:
             refused.append(refusal.detail)
 
@@ -60,7 +69,7 @@ def test_joining_by_two_links_creates_one_membership() -> None:
         # Adding a member locks the team's row: both have read it before either can write.
         Team.objects.select_for_update().get()
         joining = in_thread(lambda: at_once(*(partial(join, token) for token in tokens)))
-        time.sleep(0.5)
+        until(lambda: len(looked) == 2, "both have found no membership")
     joining.join()
 
     assert Membership.objects.count() == 1

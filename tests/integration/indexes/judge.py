@@ -4,13 +4,14 @@ Queries that share a round trip are checked one by one before they run together.
 """
 
 import re
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import connection
+
+from tests.support.waiting import until
 
 LARGE = {
     "channels_app_auditentry",
@@ -27,7 +28,7 @@ FACTOR = 4
 producer and consumer of each row reads four rows for one."""
 CONSTANT = 200
 """Rows that any statement may read in addition. The large tables hold thousands."""
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """Seconds to wait until the server has purged deleted rows from its indexes. That is usually quick,
 unless the server is busy; an open transaction of another session can delay it forever."""
 _NUMBER = re.compile(r"\b\d+\b")
@@ -66,19 +67,28 @@ class Judge:
             self.faults.append(f"{self.where}: {fault}: {_short(sql)}")
         asked = len(params or ()) + len(_NUMBER.findall(sql)) + sql.count("SELECT ")
         is_read = sql.lstrip().startswith(("SELECT", "WITH"))
-        end, purged = time.monotonic() + PATIENCE_S, not (is_read and self.is_patient)
-        while True:
+        answer, count, rows = None, 0, 0
+        purged = not (is_read and self.is_patient)
+
+        def is_cheap() -> bool:
+            nonlocal answer, count, rows
             before = reads()
             answer = execute(sql, params, many, context)
             count = reads() - before
-            rows = max(0, context["cursor"].rowcount)
-            too_many = count > FACTOR * (rows + asked) + CONSTANT
-            if not too_many or purged or time.monotonic() > end:
-                break
+            rows = max(0, int(context["cursor"].rowcount))
+            return count <= FACTOR * (rows + asked) + CONSTANT
+
+        def is_decided() -> bool:
+            nonlocal purged
+            if is_cheap() or purged:
+                return True
             # A deleted row stays in the indexes and is read until the server has purged it.
             purged = is_purged()
-            time.sleep(0.02)
-        if too_many:
+            return False
+
+        with suppress(AssertionError):  # somebody's open transaction still delays the purge
+            until(is_decided, "the rows are purged", PATIENCE_S)
+        if count > FACTOR * (rows + asked) + CONSTANT:
             self.is_patient = False
             plan = [
                 {name: row[name] for name in ("table", "type", "key", "key_len", "Extra")}

@@ -45,7 +45,7 @@ def start_a_pump() -> None:
         pid=os.getpid(),
         key_ids=",".join(keyring().ids),
         started_at=now,
-        heartbeat_at=now,
+        heartbeat_at=now + timedelta(hours=1),
     )
 
 

@@ -105,7 +105,7 @@ def test_a_forked_process_generates_other_ids() -> None:
     with make._lock:  # as if another thread were generating a key during the fork
         child = os.fork()
         if child == 0:
-            signal.alarm(2)  # a child that inherited the held lock would wait forever
+            signal.alarm(60)  # a child that inherited the held lock would wait forever
             os.write(write, str(make()).encode())
             os._exit(0)
     os.close(write)

@@ -128,7 +128,7 @@ def test_both_clients_have_the_same_names_and_parameters(one: type, other: type)
 def clients(receiver: Receiver) -> Iterator[Hookstation]:
     # A proxy from the environment is not meant for the broker.
     with httpx.Client(trust_env=False) as http:
-        yield Hookstation(receiver.url("/"), key="hsk_x", http=http, timeout=30)
+        yield Hookstation(receiver.url("/"), key="hsk_x", http=http, timeout=120)
 
 
 def test_refused_requests_are_repeated_with_the_same_key(

@@ -1,7 +1,6 @@
 """Fair sharing: claims follow priority across consumers, within limits, and starve none."""
 
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 
 from hypothesis import given
@@ -80,16 +79,3 @@ def test_no_eligible_higher_priority_is_left_out(
         more_urgent = [row for row in left if row[0] < lowest]
         assert not more_urgent or (len(mine) == limits[key] and key not in shortened)
         assert mine == found[key][: len(mine)]
-
-
-def test_choosing_costs_microseconds_for_each_delivery() -> None:
-    found = {key: rows(*[0] * 6, due=key) for key in range(40)}
-    limits = dict.fromkeys(found, 5)
-    best = min(_seconds(found, limits) for _ in range(20))
-    assert best / 100 < 20e-6
-
-
-def _seconds(found: Mapping[int, Sequence[Row]], limits: Mapping[int, int]) -> float:
-    began = time.perf_counter()
-    share_out(found, limits, set(found), 100)
-    return time.perf_counter() - began
