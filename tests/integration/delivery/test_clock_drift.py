@@ -88,11 +88,11 @@ def test_a_wrong_database_clock_is_noticed_at_the_next_check(receiver: Receiver)
     try:
         with pumping.pumping() as pump, connection.cursor() as cursor:
             publish(channel, b"1")
-            assert abs(clock.drift_s()) < 1
+            assert abs(clock.drift_s()) < 60
             # Fixes the UTC_TIMESTAMP of this session.
             cursor.execute("SET timestamp = %s", [time.time() + 3600])
             clock.sync()
-            assert -3602 < clock.drift_s() < -3598
+            assert -3660 < clock.drift_s() < -3540
             pump_rounds(pump, 20)
             assert receiver.requests() == []
             cursor.execute("SET timestamp = DEFAULT")

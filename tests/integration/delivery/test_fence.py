@@ -1,10 +1,11 @@
 """A confirmed change holds: no delivery starts with the configuration before it."""
 
 import socket
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import transaction
@@ -163,38 +164,42 @@ def test_a_request_waiting_for_a_connection_has_not_begun(
 
 def test_a_request_in_flight_completes(pump: Pump, receiver: Receiver) -> None:
     consumer = make_consumer(make_channel(), receiver.url("/slow"))
-    receiver.script("/slow", [Reply(200, delay_ms=300)])
+    is_paused = threading.Event()
+    receiver.script("/slow", [Reply(until=is_paused)])
     publish(consumer.channel, b"x")
     pump_until(pump, lambda: bool(receiver.requests()))
     pause(consumer, "")
+    is_paused.set()
     pump_until(pump, all_finished)
     assert Delivery.objects.get().state == "delivered"
 
 
-def seconds(work: Callable[[], object]) -> float:
-    began = time.monotonic()
-    work()
-    return time.monotonic() - began
-
-
 @pytest.mark.trap("a pause confirmed too early")
 def test_a_dead_or_frozen_pump_delays_a_change_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    fence_s = 0.5
-    monkeypatch.setattr(confirmation, "FENCE_S", fence_s)
+    waits: list[float] = []
+    clocks = SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append)
+    monkeypatch.setattr(confirmation, "time", clocks)
+
+    def waited_s(work: Callable[[], object]) -> float:
+        waits.clear()
+        work()
+        return sum(waits)
+
+    fence_s = pytest.approx(confirmation.FENCE_S)
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
-    assert seconds(lambda: pause(consumer, "")) < fence_s, "there is no pump"
+    assert waited_s(lambda: pause(consumer, "")) == 0, "there is no pump"
     held = registration.acquire("frozen", "pump", 1, "127.0.0.1 9")
     assert held is not None
-    assert seconds(lambda: make_consumer(channel, NOWHERE)) < fence_s, "no pump knows it"
-    assert seconds(lambda: move(consumer, f"{NOWHERE}new")) >= fence_s
-    assert seconds(lambda: pause_channel(consumer, "")) < fence_s, "nobody waits twice"
+    assert waited_s(lambda: make_consumer(channel, NOWHERE)) == 0, "no pump knows it"
+    assert waited_s(lambda: move(consumer, f"{NOWHERE}new")) == fence_s
+    assert waited_s(lambda: pause_channel(consumer, "")) == 0, "nobody waits twice"
     assert registration.beat(held, 0)
-    assert seconds(lambda: move(consumer, NOWHERE)) >= fence_s
+    assert waited_s(lambda: move(consumer, NOWHERE)) == fence_s
     PumpSlot.objects.update(
         heartbeat_at=clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1.0)
     )
-    assert seconds(lambda: retire(consumer, "")) < fence_s, "it is dead"
+    assert waited_s(lambda: retire(consumer, "")) == 0, "it is dead"
 
 
 def test_a_transaction_with_many_changes_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +245,7 @@ def test_a_joining_pump_respects_the_current_rate(receiver: Receiver) -> None:
     with pumping.pumping() as first:
         pumping.pump_rounds(first, 1)
         for number in range(8):
-            channel, limits = make_channel(), {"rate_per_second": 0.1, "rate_burst": 3}
+            channel, limits = make_channel(), {"rate_per_second": 0.001, "rate_burst": 3}
             make_consumer(channel, receiver.url(f"/{number}"), **limits)
             publish(channel, *[b"x"] * 5)
         pump_until(first, lambda: len(receiver.requests()) >= 8)

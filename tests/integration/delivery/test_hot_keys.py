@@ -177,7 +177,7 @@ def test_concurrent_scans_notify_once(
     def together(consumer: Consumer) -> HealthStatus:
         """Let nobody write before all have read."""
         known = of(consumer)
-        gate.wait(30)
+        gate.wait(60)
         return known
 
     monkeypatch.setattr(HealthStatus, "of", together)

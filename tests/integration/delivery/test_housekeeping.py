@@ -1,7 +1,6 @@
 """Retention, counter repair, sweeps, and the slots of pumps."""
 
 import itertools
-import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -22,7 +21,7 @@ from delivery.models import Attempt, Counter, Delivery, PumpSlot, Replay, SweepR
 from delivery.processes import registration, task_queue
 from delivery.queue import claim, fanout
 from delivery.queue.claim import ClaimRequest
-from tests.support import pumping
+from tests.support import clocks, pumping
 from tests.support.counts import assert_counters_are_true, key_at, make_deliveries, make_messages
 from tests.support.pumping import (
     all_finished,
@@ -272,15 +271,15 @@ def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
 def test_a_running_sweep_is_not_started_by_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock is moved forward for as long as it runs."""
     monkeypatch.setattr(sweeps, "SLICE_S", 0.0)
-    endless = sweeps.Sweep("long", 0.2, lambda: itertools.repeat(1))
+    endless = sweeps.Sweep("long", 60.0, lambda: itertools.repeat(1))
+    move = clocks.forward(monkeypatch, sweeps)
     mine, rival = (sweeps.SweepScheduler([endless]), sweeps.SweepScheduler([endless]))
     mine.turn()
     assert mine.turn() == 1
-    end = time.monotonic() + 0.5
-    while time.monotonic() < end:
+    for _ in range(50):
         mine.turn()
         assert rival.turn() == 0
-        time.sleep(0.01)
+        move(3.0)
 
 
 @pytest.mark.trap("a sweep that is not scheduled")

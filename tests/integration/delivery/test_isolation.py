@@ -80,8 +80,9 @@ def test_consumers_that_begin_to_hang_leave_room_before_their_circuits_open(
             receiver.script(f"/turns-{n}", [Reply(hang=True)] * 6)
             publish(channel, *[b"x"] * 6)
             pump_until(pump, partial(_is_called_again, receiver, f"/turns-{n}"))
-        hung = time.monotonic() + PROMPT_S
-        pump_until(pump, lambda: time.monotonic() > hung)
+        for queue in pump.assignment.queues.values():
+            queue.answered_at -= PROMPT_S
+            queue.began = {ticket: at - PROMPT_S for ticket, at in queue.began.items()}
         deliver(pump, healthy, 5)
         assert {queue.circuit.state for queue in pump.assignment.queues.values()} == {"closed"}
 
@@ -123,7 +124,7 @@ def test_a_message_for_an_idle_consumer_passes_a_backlog(
         pump_rounds(pump, 2)
         assert idle.deliveries.count() == 1
         (new,) = publish(channel, b"y", event_type=event_type, ordering_key=ordering_key)
-        assert select.select([pump.listener.socket], [], [], 5.0)[0]
+        assert select.select([pump.listener.socket], [], [], 60.0)[0]
         pump_rounds(pump, 1)
         assert Message.objects.filter(state="accepted").count() > SEEN
         assert Delivery.objects.filter(message_id=new).exists() is passes
@@ -150,7 +151,7 @@ def test_a_message_for_an_idle_consumer_is_sent_between_two_steps(
             whole()
             if not accepted:
                 accepted.extend(publish(healthy, b"y"))
-                assert select.select([pump.listener.socket], [], [], 5.0)[0]
+                assert select.select([pump.listener.socket], [], [], 60.0)[0]
 
         monkeypatch.setattr(pump, "_record", meanwhile)
         pump.round()

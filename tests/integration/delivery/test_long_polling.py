@@ -18,7 +18,7 @@ from delivery.pull.long_polling import long_polls
 from delivery.pull.receiving import Deliver, ReceivedMessage, ReceiveRequest
 from delivery.pump import wakeups
 from delivery.pump.wakeups import Listener, wakeup_sender
-from tests.support import pumping
+from tests.support import clocks, pumping
 from tests.support.broker import wait_until
 from tests.support.pulling import Worker, bring, waiting
 from tests.support.pumping import make_channel, publish, pump_until
@@ -67,13 +67,13 @@ def another(consumer: Consumer) -> Consumer:
     return waiting(channel=consumer.channel)
 
 
-@pytest.mark.slow("waits longer than pumps are not told who waits")
 def test_waiting_receivers_cause_no_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     """While fifty receivers wait, no thread queries the database.
 
     Except for the addresses of pumps, which are read every few seconds however many wait.
     """
     monkeypatch.setattr(wakeups, "QUIET_REFRESH_S", 3600.0)
+    move = clocks.forward(monkeypatch, long_polling, receiving)
     wakeup_sender.close()
     view = view_of(waiting())
     asked: Tally[str] = Tally()
@@ -84,7 +84,7 @@ def test_waiting_receivers_cause_no_queries(monkeypatch: pytest.MonkeyPatch) -> 
 
     execute = CursorWrapper.execute
     monkeypatch.setattr(CursorWrapper, "execute", count)
-    askers = [Principal(view, 1.5) for _ in range(50)]
+    askers = [Principal(view, PATIENCE_S) for _ in range(50)]
     assert long_polls.waiting() == {view.id: 50}
     assert asked  # each queries once before it waits
     wait_until(
@@ -93,6 +93,15 @@ def test_waiting_receivers_cause_no_queries(monkeypatch: pytest.MonkeyPatch) -> 
         "no addresses are read",
     )
     asked.clear()
+    for seconds in (1.5, 1.5, PATIENCE_S):  # pumps are told every second who waits
+        asleep_until = long_polls._asleep_until
+        move(seconds)
+        long_polls._interrupt()
+        wait_until(
+            lambda former=asleep_until: long_polls._asleep_until > former,  # type: ignore[misc]  # bound now
+            PATIENCE_S,
+            "the thread does not run",
+        )
     wait_until(
         lambda: all(principal.answers for principal in askers), PATIENCE_S, "they still wait"
     )

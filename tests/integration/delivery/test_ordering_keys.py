@@ -1,7 +1,6 @@
 """Ordering keys: the next delivery of a key goes when the one before it has ended (S3)."""
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -29,7 +28,8 @@ from tests.support import pumping
 from tests.support.ordering import LEASE_MS, check, end, key_number_of, say, take, words
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
-from tests.support.threads import at_once, in_thread
+from tests.support.threads import at_once, in_thread, is_lock_awaited
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
@@ -349,7 +349,7 @@ def test_a_follower_moved_while_the_head_ends_keeps_its_new_due_time(
         with transaction.atomic():
             reschedule.reschedule(second.message_id, ALICE, now=now, due_at=now)
             moved.set()
-            time.sleep(1.0)  # settling the head has to wait for this transaction
+            until(is_lock_awaited, "settling the head waits for this transaction")
 
     mover = in_thread(move)
     assert moved.wait(60)
@@ -593,7 +593,8 @@ def test_joining_a_key_waits_for_the_removal_of_its_head(consumer: Consumer, now
     with transaction.atomic():
         end(rows, "delivered", now)
         thread = in_thread(other)
-        assert not done.wait(0.5)
+        until(is_lock_awaited, "the fan-out waits for this transaction")
+        assert not done.is_set()
     thread.join()
     assert deliver_all(consumer, now) == ["A2"]
 

@@ -1,6 +1,5 @@
 """Ordering from the outside: configuration alone, and one pump for each key."""
 
-import time
 from collections import defaultdict
 
 import pytest
@@ -12,6 +11,7 @@ from tests.support.calling import Api
 from tests.support.ordering import check, say
 from tests.support.pumping import all_finished, make_channel, make_consumer, pump_until
 from tests.support.receiver import Receiver, Reply
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,7 +33,7 @@ def test_an_ordered_chat_sender_is_configuration(receiver: Receiver) -> None:
             answer = publisher.post(path, body, hookstation_ordering_key=room)
             assert answer.status_code == 202
     with pumping.pumping() as pump:
-        pump_until(pump, all_finished, seconds=60)
+        pump_until(pump, all_finished)
     heard: dict[str, list[str]] = defaultdict(list)
     for request in receiver.requests():
         room, _, digit = request.body.decode().partition(":")
@@ -63,12 +63,14 @@ def test_an_ordering_key_stays_with_one_pump(
         (first, *_) = channel.consumers.all()
         for number in range(2):
             say(first, f"A{number} B{number}")
-        end = time.monotonic() + 120
-        while not all_finished():
-            assert time.monotonic() < end
+
+        def finish() -> bool:
             for pump in (one, other):
                 pump.next_poll = 0.0
                 pump.round()
+            return all_finished()
+
+        until(finish, "all are finished", 120.0)
     senders = defaultdict(set)
     for attempt in Attempt.objects.select_related("delivery"):
         row = attempt.delivery

@@ -58,7 +58,7 @@ def python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], P
 
 def join(watchers: list[threading.Thread]) -> None:
     for watcher in watchers:
-        watcher.join(20)
+        watcher.join(60)
         assert not watcher.is_alive()
 
 
@@ -295,5 +295,5 @@ def test_a_lost_notification_of_a_run_is_repeated_by_the_scheduler(
     assert tasks.pipeline() == 1
     for watcher in threading.enumerate():
         if watcher.name.endswith("(_watch)"):
-            watcher.join(20)
+            watcher.join(60)
     assert state_of(run) == "failed"

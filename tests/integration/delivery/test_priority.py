@@ -90,7 +90,7 @@ def test_urgent_deliveries_are_sent_between_two_steps(
             done = whole(*arguments)
             if not accepted:
                 accepted.extend(publish(channel, b"new", priority=priority))
-                assert select.select([pump.listener.socket], [], [], 5.0)[0]
+                assert select.select([pump.listener.socket], [], [], 60.0)[0]
             return done
 
         monkeypatch.setattr(pump, step, meanwhile)

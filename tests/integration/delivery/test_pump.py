@@ -15,6 +15,7 @@ from delivery.processes import registration
 from tests.support import pumping
 from tests.support.pumping import (
     all_finished,
+    brisk,
     make_channel,
     make_consumer,
     publish,
@@ -22,6 +23,7 @@ from tests.support.pumping import (
     pump_until,
 )
 from tests.support.receiver import Receiver
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -129,7 +131,8 @@ def test_a_rate_limit_holds(receiver: Receiver) -> None:
     times = sorted(request.at for request in receiver.requests())
     assert len(times) == 8
     for number, at in enumerate(times):
-        assert at - started > number / 20 - 0.01  # a busy machine can only be later
+        # A busy machine can only be later. Clocks are corrected by milliseconds.
+        assert at - started > (number - 1) / 20
 
 
 def test_an_unreadable_body_is_dead_and_says_so(receiver: Receiver) -> None:
@@ -201,12 +204,15 @@ def test_two_pumps_share_the_consumers_and_one_that_leaves_hands_its_own_over() 
 
 def test_a_new_consumer_does_not_wait_for_the_next_heartbeat(receiver: Receiver) -> None:
     channel = make_channel()
-    with pumping.pumping() as pump:
+    with pumping.pumping() as pump, brisk(pump):
         pump.round()
-        pump.membership.next_beat = pump.next_poll = time.monotonic() + 5.0
+        pump.membership.next_beat = pump.next_poll = time.monotonic() + 3600.0
         make_consumer(channel, receiver.url("/ok"))
         publish(channel, b"x")
         pump.accepted_hint = True
-        while not receiver.requests():
+
+        def is_sent() -> bool:
             pump.round()
-            assert time.monotonic() < pump.membership.next_beat
+            return bool(receiver.requests())
+
+        until(is_sent, "it gets the message")

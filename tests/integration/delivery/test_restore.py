@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 from standardwebhooks.webhooks import Webhook
 
-from channels_app.core import ids
+from channels_app.core import ids, times
 from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message, MessageBody
@@ -158,7 +158,7 @@ def test_a_restore_skips_messages_that_cannot_be_sent() -> None:
 def test_a_restore_with_a_rate_queues_a_few_seconds_ahead() -> None:
     consumer = lived(30)
     row = bring(consumer, take_away(keys()), rate_per_second=2.0)
-    now = clock.now()
+    now = times.floor_ms(clock.now())
     assert admit(now) == 11
     assert admit(now) == 0
     assert admit(now + timedelta(seconds=2)) == 4

@@ -1,8 +1,10 @@
 """When a pump polls, which consumers it polls, and when it writes."""
 
 import itertools
+import threading
 import time
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from delivery.queue import fanout, settle
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
@@ -37,11 +40,13 @@ def test_idle_consumers_are_not_queried(
         pump.round()
         looked.clear()
         publish(channel, b"x")
-        pump.accepted_hint, pump.next_poll = True, time.monotonic() + 10.0
-        for _ in range(50):
+        pump.accepted_hint, pump.next_poll = True, time.monotonic() + 3600.0
+
+        def is_finished() -> bool:
             pump.round()
-            if all_finished():
-                break
+            return all_finished()
+
+        until(is_finished, "the message is delivered")
     assert set(looked) == {busy.id}
 
 
@@ -87,13 +92,15 @@ def test_results_are_batched_unless_no_more_can_arrive(
     monkeypatch.setattr(results, "LINGER_S", 60.0)
     channel = make_channel()
     make_consumer(channel, receiver.url("/some"), max_in_flight=2)
-    receiver.script("/some", [Reply(200), Reply(200, delay_ms=300), Reply(200)])
+    is_kept = threading.Event()
+    receiver.script("/some", [Reply(200), Reply(200, until=is_kept)])
     publish(channel, b"1", b"2")
     with pumping.pumping() as pump:
         pump_until(pump, lambda: len(pump.recorder.results) == 1)
         for _ in range(3):
             pump._record()
         assert not Attempt.objects.exists()
+        is_kept.set()
         pump_until(pump, all_finished)
     assert Attempt.objects.count() == 2
 
@@ -108,31 +115,38 @@ def test_a_result_waits_briefly_for_a_batch(receiver: Receiver) -> None:
         assert pump.open
 
 
-@pytest.mark.parametrize(("found", "least_s"), [(1, 0.0), (pump_module.MUCH, 0.004)])
+@pytest.mark.parametrize(
+    ("found", "took_s", "pause_s"),
+    [
+        (1, 0.004, 0.0),
+        (pump_module.MUCH, 0.004, 0.004),
+        (pump_module.MUCH, 1.0, pump_module.REST_S),
+    ],
+)
 def test_a_busy_pump_pauses_as_long_as_its_query_took(
-    found: int, least_s: float, monkeypatch: pytest.MonkeyPatch
+    found: int, took_s: float, pause_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[float] = []
-    ends: list[float] = []
+    ticks, looks = time.monotonic(), 0
 
     def slow(*args: Any, **options: Any) -> fanout.FanoutResult:
-        looks.append(time.monotonic())
+        nonlocal ticks, looks
+        looks += 1
+        ticks += took_s
         pump.accepted_hint = True
-        time.sleep(0.004)
-        ends.append(time.monotonic())
         return fanout.FanoutResult(found)
 
     with pumping.pumping() as pump:
         pump.round()
-        pump.next_poll = pump.membership.next_beat = time.monotonic() + 10.0
         monkeypatch.setattr(fanout, "fan_out", slow)
-        pump.accepted_hint = True
-        while len(looks) < 20:
-            pump.round()
-    rests = [look - end for end, look in zip(ends, looks[1:], strict=False)]
-    assert min(rests) >= least_s
-    if not least_s:
-        assert min(rests) < 0.003
+        monkeypatch.setattr(pump_module, "time", SimpleNamespace(monotonic=lambda: ticks))
+        pump.accepted_hint, pump.next_scan = True, 0.0
+        pump.round()
+        assert max(0.0, pump.next_scan - ticks) == pytest.approx(pause_s)
+        pump.round()
+        assert looks == (1 if pause_s else 2), "only time ends the pause"
+        ticks += pause_s
+        pump.round()
+        assert looks == (2 if pause_s else 3)
 
 
 def test_requests_go_out_before_results_are_written(
@@ -141,7 +155,8 @@ def test_requests_go_out_before_results_are_written(
     monkeypatch.setattr(results, "LINGER_S", 0.0)
     channel = make_channel()
     make_consumer(channel, receiver.url("/some"))
-    receiver.script("/some", [Reply(200), Reply(200, delay_ms=500)])
+    is_flushed = threading.Event()
+    receiver.script("/some", [Reply(200), Reply(200, until=is_flushed)])
     with pumping.pumping() as pump:
         publish(channel, b"1")
         pump_until(pump, lambda: len(pump.recorder.results) == 1)
@@ -157,6 +172,7 @@ def test_requests_go_out_before_results_are_written(
         monkeypatch.setattr(pump.recorder, "flush", noted)
         pump.round()
         assert sent == [1]
+        is_flushed.set()
         pump_until(pump, all_finished)
 
 
@@ -198,10 +214,10 @@ def test_fan_out_is_limited_to_what_an_idle_consumer_can_claim(
         assert pump.capacity_planner.fanout_limit(clock.now()) == 20
         queue.in_flight = 49
         assert pump.capacity_planner.fanout_limit(clock.now()) == capacity.MIN_FANOUT_BATCH
-        monkeypatch.setattr(capacity, "FULL_S", 0.05)
+        monkeypatch.setattr(capacity, "FULL_S", 60.0)
         queue.in_flight = 50
         assert pump.capacity_planner.fanout_limit(clock.now()) == 0
-        time.sleep(0.06)
+        pump.capacity_planner.full_until -= 60.0
         assert pump.capacity_planner.fanout_limit(clock.now()) == capacity.FANOUT_BATCH
         queue.in_flight, queue.due = 0, {4: clock.now()}
         assert pump.capacity_planner.fanout_limit(clock.now()) == capacity.FANOUT_BATCH

@@ -10,14 +10,14 @@ from django.test import Client
 from channels_app.core import ids
 from delivery.models import Delivery
 from tests.integration.delivery.test_acks import LONG, are, say_it
-from tests.support import console, pumping
+from tests.support import clocks, console, pumping
 from tests.support.calling import Api
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply, Request
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ANSWER_MS = 200
-LATER_S = 0.5
+LATER_S = 50.0
 CLOCK_S = 0.05
 """Tolerance in seconds for rounding and the tracking of the database's clock."""
 INSTANTS = ("accepted_at", "leased_at", "sent_at", "responded_at", "acknowledged_at")
@@ -36,7 +36,8 @@ def unix(text: str) -> float:
 
 def heard(request: Request) -> float:
     """Return when the consumer received the request, in Unix time."""
-    return request.at + time.time() - time.monotonic()
+    # Of many comparisons of the clocks, the largest was interrupted least.
+    return request.at + max(time.time() - time.monotonic() for _ in range(100))
 
 
 @pytest.mark.seed("S3-16")
@@ -62,7 +63,7 @@ def test_the_api_shows_the_duration_of_each_step(receiver: Receiver) -> None:
 
 @pytest.mark.seed("S3-16")
 def test_the_roundtrip_in_api_and_console_ends_with_the_acknowledgement_not_the_response(
-    receiver: Receiver,
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator: Client = console.operator()
     consumer = make_consumer(make_channel(), receiver.url("/ok"), ack=LONG)
@@ -72,7 +73,7 @@ def test_the_roundtrip_in_api_and_console_ends_with_the_acknowledgement_not_the_
         page = console.page_url(Delivery.objects.get())
         assert shown()["roundtrip"] is None, "it is not over"
         assert 'id="roundtrip"' not in console.look(operator, page)
-        time.sleep(LATER_S)
+        clocks.forward(monkeypatch)(LATER_S)
         (request,) = receiver.requests()
         assert say_it(request) == "on_time"
         pump_until(pump, all_finished)

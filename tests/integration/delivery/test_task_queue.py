@@ -3,7 +3,6 @@
 import json
 import pickle
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from delivery.maintenance import sweeps
 from delivery.processes import task_queue
 from delivery.processes.task_queue import Stop, TaskBroker
 from tests.support.hostile import Bomb, signed_by_django_q2, stored
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 
@@ -34,7 +34,7 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Stop:
     """The stop event of the cluster, not set."""
     made = Stop()
     monkeypatch.setattr(task_queue, "stopping", made)
-    monkeypatch.setattr(Conf, "POLL", 60)
+    monkeypatch.setattr(Conf, "POLL", 600)
     return made
 
 
@@ -55,7 +55,7 @@ def queued() -> list[str]:
 
 def taken(broker: TaskBroker) -> list[dict[str, Any]]:
     """Return what a worker dequeues now."""
-    time.sleep(0.01)  # a task is due after the instant at which it was queued
+    until(broker.queue_size, "a task is due")  # after the instant at which it was queued
     return [SignedPackage.loads(package) for _, package in broker.dequeue() or ()]
 
 
@@ -82,14 +82,22 @@ def test_every_registered_task_is_a_function() -> None:
         assert callable(getattr(tasks, function))
 
 
-def test_dequeue_that_waits_returns_when_the_cluster_stops(broker: TaskBroker, stop: Stop) -> None:
+def test_dequeue_that_waits_returns_when_the_cluster_stops(
+    broker: TaskBroker, stop: Stop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, wait = threading.Event(), stop.wait
+
+    def observed(seconds: float) -> bool:
+        waits.set()
+        return wait(seconds)
+
+    monkeypatch.setattr(stop, "wait", observed)
     waiting = threading.Thread(target=broker.dequeue, daemon=True)
     waiting.start()
-    waiting.join(0.2)
-    assert waiting.is_alive()
+    assert waits.wait(60)
 
     stop.set()
-    waiting.join(20)
+    waiting.join(60)
 
     assert not waiting.is_alive()
 
@@ -119,8 +127,8 @@ def test_a_schedule_runs_nothing_but_what_is_registered(
         kwargs=options,
         hook="os.system",
         schedule_type=Schedule.ONCE,
+        next_run=clock.now() - timedelta(seconds=1),
     )
-    time.sleep(0.01)
     before = refused()
 
     scheduler(broker)
