@@ -13,7 +13,7 @@ app.conf.update(
 )
 
 
-@app.task(bind=True)  # type: ignore[untyped-decorator]
+@app.task(bind=True)  # type: ignore[untyped-decorator]  # Celery has no types
 def write(self: Any, number: str, folder: str) -> None:
     """Write a letter into a folder. Letter 10 needs a second attempt."""
     if number == "10" and self.request.retries == 0:
