@@ -91,6 +91,7 @@ def test_a_pump_without_the_key_of_a_body_releases_it_to_another(
         with host(NEW), pumping() as lacking:
             pump_until(lacking, lambda: PumpSlot.objects.exclude(missing_key_ids="").exists())
             with host(NEW, OLD), pumping() as knowing:
+                pump_rounds(knowing, 1)  # so that the other one learns of it
                 with host(NEW):
                     let_due()
                     pump_rounds(lacking, 2)
@@ -138,6 +139,7 @@ def test_a_pump_without_the_active_key_serves_no_consumers(receiver: Receiver) -
         pump_rounds(lacking, 3)
         untouched(2 * len(MESSAGES))
         with host(NEW, OLD), pumping() as knowing:
+            pump_rounds(knowing, 1)  # so that the other one learns of it
             with host(OLD):
                 pump_rounds(lacking, 2)
                 assert not lacking.assignment.queues
