@@ -47,13 +47,14 @@ def loaded():
     print([module in sys.modules for module in ("delivery.admin", "rest_framework.serializers")])
 
 checked("broker"); loaded()
+load_command_class("broker_site", "migrate").check(databases=["default"]); loaded()
 import delivery.pump.pump; loaded()
 checked("worker"); loaded()
 call_command("check", stdout=sys.stderr); loaded()
 """
-    supervisor, pump, worker, everything = printed_by(script)
+    supervisor, migration, pump, worker, everything = printed_by(script)
 
-    assert supervisor == pump == "[False, False]"
+    assert supervisor == migration == pump == "[False, False]"
     assert worker.startswith("[False, ")
     assert everything == "[True, True]"
 
