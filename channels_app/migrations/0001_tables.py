@@ -6,6 +6,8 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import migrations, models
 
+from channels_app.database.operations import CreateTables
+
 
 def make(apps, schema_editor):
     """The table of the cache that all processes share (CACHES in broker_site/settings.py)."""
@@ -53,7 +55,7 @@ class Migration(migrations.Migration):
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
-    operations = [
+    tables = [
         migrations.CreateModel(
             name='ConfigVersion',
             fields=[
@@ -449,5 +451,6 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'schedule bodies',
             },
         ),
-        migrations.RunPython(make, drop),
     ]
+
+    operations = [CreateTables(tables), migrations.RunPython(make, drop)]

@@ -3,6 +3,8 @@ import django.db.models.deletion
 import django.utils.timezone
 from django.db import migrations, models
 
+from channels_app.database.operations import CreateTables
+
 
 class Migration(migrations.Migration):
 
@@ -44,7 +46,7 @@ class Migration(migrations.Migration):
         ('channels_app', '0001_tables'),
     ]
 
-    operations = [
+    tables = [
         migrations.CreateModel(
             name='Counter',
             fields=[
@@ -704,3 +706,5 @@ class Migration(migrations.Migration):
             ],
         ),
     ]
+
+    operations = [CreateTables(tables)]
