@@ -235,29 +235,6 @@ def test_sticky_keys_keep_their_order_when_a_worker_joins(broker: Broker, path: 
     assert {number for *_, number in taken} == set(range(5))
 
 
-@pytest.mark.seed("S2-61")
-def test_one_message_ends_one_long_poll(broker: Broker, path: str) -> None:
-    answers: list[Any] = []
-
-    def wait() -> None:
-        body = {"wait_s": 20, "max": 1}
-        while not (found := receive(broker, path, body)):
-            pass
-        answers.append((time.monotonic(), found))
-
-    threads = [threading.Thread(target=wait, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    time.sleep(1)
-    assert not answers
-    (first,) = publish(broker, path, 1)
-    wait_until(lambda: len(answers) == 1, 30, "nobody hears of it")
-    (second,) = publish(broker, path, 1)
-    for thread in threads:
-        thread.join(30)
-    assert {one["id"] for _, messages in answers for one in messages} == {first, second}
-
-
 def test_long_polls_do_not_block_publishing(broker: Broker, path: str) -> None:
     """With any number of receivers: the first few wait, the others get 503."""
     receive(broker, path, {"wait_s": 0.1})  # waits until a long poll is free
