@@ -1,11 +1,12 @@
-"""Publish through each of the broker's doors: one message and batches over REST, and gRPC."""
+"""Publish and receive through each of the broker's doors: REST, its batches, and gRPC."""
 
+import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -14,9 +15,19 @@ from broker_site import fast_path
 from channels_app.core import times
 from channels_app.models import ApiKey
 from delivery.grpc import publish as grpc_publish
-from delivery.grpc.hookstation_pb2 import PublishRequest, PublishResult
+from delivery.grpc import receive as grpc_receive
+from delivery.grpc.hookstation_pb2 import (
+    Delivery,
+    PublishRequest,
+    PublishResult,
+    Settlement,
+    SettlementResult,
+)
 from tests.support.api import Answer, Api
-from tests.support.grpc_calls import meta_of
+from tests.support.grpc_calls import ReceiveCall, TestThread, meta_of
+from tests.support.pulling import Worker
+
+T = TypeVar("T")
 
 HEADERS = {
     "content_type": "Content-Type",
@@ -131,3 +142,77 @@ def _shown(result: PublishResult) -> Result:
         "matched_consumers": stored.matched_consumers,
         "due_at": times.text(stored.due_at.ToDatetime(UTC)),
     }
+
+
+class _OneClaim(TestThread):
+    """Lets a stream claim once, as a call of REST does."""
+
+    _has_claimed = False
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        if work.__name__ == "_claim":
+            if self._has_claimed:
+                await asyncio.Future()
+            self._has_claimed = True
+        return await super().run(work, *arguments)
+
+
+def receive_over_grpc(
+    worker: Worker,
+    max: int = 10,
+    keys: str = "",
+    **asked: Any,
+) -> list[Result]:
+    """Receive as `Worker.receive` does: open a stream, and break it after its first claim."""
+    threads = _OneClaim()
+    assert worker.api.key is not None
+    key, consumer = worker.api.key, worker.consumer
+
+    async def receive() -> list[Delivery]:
+        call = ReceiveCall(threads, key, consumer, max, sticky=keys == "sticky", **asked)
+        call.reads.set()
+        await threads.at_rest()
+        await call.end()
+        return call.got
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grpc_receive, "WAIT_S", 0)
+        return [_message(one) for one in threads.work_off(receive())]
+
+
+def settle_over_grpc(
+    worker: Worker, what: str, *leases: str, **more: Any
+) -> tuple[list[str], dict[str, str]]:
+    """Settle leases as `Worker.say` does."""
+    threads, action = TestThread(), what.upper()
+    assert worker.api.key is not None
+    key = worker.api.key
+
+    async def settle() -> SettlementResult:
+        call = ReceiveCall(threads, key, worker.consumer, 0)
+        call.reads.set()
+        call.send(settlements=[Settlement(id=1, action=action, leases=leases, **more)])
+        await threads.at_rest()
+        await call.end()
+        (result,) = call.responses[-1].results
+        return result
+
+    failed = {one.lease: one.error for one in threads.work_off(settle()).failed}
+    return [lease for lease in leases if lease not in failed], failed
+
+
+def _message(one: Delivery) -> Result:
+    """Return a received message as REST shows it."""
+    names = ("id", "attempt", "max_attempts", "event_type", "priority", "ordering_key", "replay")
+    shown: Result = {name: getattr(one, name) for name in (*names, "content_type")}
+    shown["headers"] = dict(one.headers)
+    shown["lease"] = one.lease or None
+    shown["lease_expires_at"] = None
+    if one.HasField("lease_expires_at"):
+        shown["lease_expires_at"] = times.text(one.lease_expires_at.ToDatetime(UTC))
+    if one.body_url:
+        return shown | {"body_url": one.body_url}
+    try:
+        return shown | {"body": one.body.decode()}
+    except UnicodeDecodeError:
+        return shown | {"body_base64": b64encode(one.body).decode()}

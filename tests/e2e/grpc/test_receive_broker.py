@@ -57,66 +57,6 @@ def test_messages_flow_as_far_as_credits_allow(
     assert [one.id for one in first + second + rest] == ids
 
 
-def test_a_message_has_the_fields_of_the_rest_api(
-    broker: Broker, client: Client, channel: str
-) -> None:
-    headers = {
-        "Hookstation-Event-Type": "order.created",
-        "Hookstation-Ordering-Key": "k",
-        "Hookstation-Priority": "7",
-        "Hookstation-Header-Shop": "berlin",
-        "Content-Type": "text/plain; charset=utf-8",
-    }
-    for _ in range(2):
-        path = f"/channels/{channel}/messages"
-        broker.call("POST", path, 202, data=b"one \xe2\x82\xac", headers=headers)
-    with client.receive(channel, credits=1, lease_s=60) as stream:
-        (ours,) = stream.messages(1)
-    (theirs,) = broker.call(
-        "POST", f"/channels/{channel}/consumers/all/receive", 200, json={"max": 1, "lease_s": 60}
-    )["messages"]
-
-    for name in ("attempt", "max_attempts", "event_type", "priority", "ordering_key", "replay"):
-        assert getattr(ours, name) == theirs[name], name
-    assert ours.content_type == theirs["content_type"]
-    assert dict(ours.headers) == theirs["headers"] == {"Shop": "berlin"}
-    assert ours.body == theirs["body"].encode()
-    assert ours.lease_expires_at.seconds - ours.accepted_at.seconds in range(55, 180)
-
-
-def test_settlements_do_what_the_rest_api_does(
-    broker: Broker, client: Client, channel: str
-) -> None:
-    publish(broker, channel, ["ack", "nack", "final", "release", "extend"])
-    with client.receive(channel, credits=5, lease_s=30) as stream:
-        by_body = {one.body.decode(): one for one in stream.messages(5)}
-        assert not stream.settle(Settlement.ACK, by_body["ack"].lease).failed
-        nack = {"delay_s": 3600.0, "error": "closed"}
-        assert not stream.settle(Settlement.NACK, by_body["nack"].lease, **nack).failed
-        assert not stream.settle(
-            Settlement.NACK, by_body["final"].lease, final=True, error="no"
-        ).failed
-        later = {"delay_s": 1800.0}
-        assert not stream.settle(Settlement.RELEASE, by_body["release"].lease, **later).failed
-        before = delivery(broker, by_body["extend"])["held_until"]
-        assert not stream.settle(Settlement.EXTEND, by_body["extend"].lease, lease_s=500).failed
-
-        shown = {body: delivery(broker, one) for body, one in by_body.items()}
-        assert shown["ack"]["state"] == "Delivered"
-        assert shown["nack"]["failure_count"] == 1
-        assert shown["nack"]["attempts"][0]["error"] == "closed"
-        assert (shown["final"]["state"], shown["final"]["reason"]) == ("Dead", "permanent_failure")
-        assert shown["release"]["failure_count"] == 0
-        assert shown["extend"]["held_until"] > before
-
-        # The same settlement again is done; another one of a finished message is refused.
-        assert not stream.settle(Settlement.ACK, by_body["ack"].lease).failed
-        (lost,) = stream.settle(Settlement.NACK, by_body["ack"].lease).failed
-        assert (lost.lease, lost.error) == (by_body["ack"].lease, "expired")
-        (unknown,) = stream.settle(Settlement.ACK, "lse_made-up").failed
-        assert unknown.error == "unknown"
-
-
 def test_a_settlement_without_an_id_reports_only_failures(
     broker: Broker, client: Client, channel: str
 ) -> None:
@@ -165,30 +105,6 @@ def test_a_key_is_received_one_message_after_the_other(
             (one,) = stream.messages(1)
             got.append(one)
     assert [one.id for one in got] == ids
-
-
-def test_a_worker_that_is_back_resumes_what_it_held(
-    broker: Broker, client: Client, channel: str
-) -> None:
-    publish(broker, channel, [str(number) for number in range(50)])
-    with client.receive(channel, credits=50, worker_id="w", lease_s=3600) as stream:
-        held = stream.messages(50)
-    with client.receive(channel, credits=50, worker_id="w", resume=True) as stream:
-        back = stream.messages(50)
-        assert sorted(one.id for one in back) == sorted(one.id for one in held)
-        assert {one.attempt for one in back} == {2}
-        (lost,) = stream.settle(Settlement.ACK, held[0].lease).failed
-        assert lost.error == "expired"
-
-
-def test_a_large_body_has_a_url(broker: Broker, client: Client, channel: str) -> None:
-    body = "y" * (4 * 1024 * 1024)
-    publish(broker, channel, [body])
-    with client.receive(channel, credits=1) as stream:
-        (one,) = stream.messages(1)
-        assert not one.body
-        answer = broker.http.get(one.body_url, timeout=PATIENCE_S)
-    assert answer.text == body
 
 
 def test_a_closed_stream_settles_what_it_was_sent(

@@ -13,6 +13,7 @@ from delivery.grpc.hookstation_pb2 import PublishBatch, PublishRequest, Settleme
 from delivery.models import Attempt, Delivery
 from delivery.pull import long_polling
 from delivery.pull.long_polling import long_polls
+from tests.support.doors import receive_over_grpc
 from tests.support.factories import ApiKeyFactory
 from tests.support.grpc_calls import ReceiveCall, TestThread, meta_of
 from tests.support.pulling import Worker, waiting
@@ -68,6 +69,13 @@ def test_messages_that_were_not_sent_come_back_at_once(
     assert states(consumer) == {"in_flight": 2, "queued": 4}
     assert {one["attempt"] for one in Worker(consumer).receive()} == {1}
     assert not Attempt.objects.exists()
+
+
+def test_a_large_body_has_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receive, "MAX_INLINE_BYTES", 1)
+    fits, other = receive_over_grpc(Worker(waiting(b"x", b"xy")))
+    assert (fits["body"], "body" in other) == ("x", False)
+    assert other["body_url"].endswith(f"/messages/{other['id']}/body")
 
 
 @pytest.mark.django_db(transaction=True)
