@@ -20,6 +20,7 @@ from tests.support.broker import (
     running,
     wait_until,
 )
+from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.e2e
 WAIT_S = 20
@@ -246,3 +247,12 @@ def test_the_next_message_of_a_key_wakes_a_long_poll(broker: Broker) -> None:
     waiting = waits(broker, path, {"wait_s": WAIT_S})
     broker.call("POST", "/leases/ack", 200, json={"leases": [first["lease"]]})
     assert [message["body"] for message in answer_of(waiting)] == ["b"]
+
+
+@pytest.mark.seed("S2-62", "S3-22")
+def test_a_push_queue_needs_no_waiting(broker: Broker, receiver: Receiver) -> None:
+    broker.call("PUT", "/channels/calls", 201, json={})
+    broker.call("PUT", "/channels/calls/consumers/all", 201, json={"url": receiver.url("/p")})
+    for number in range(1, 6):
+        broker.call("POST", "/channels/calls/messages", 202, data=b"x")
+        receiver.wait_for(number, path="/p", timeout=60)
