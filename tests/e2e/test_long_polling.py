@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import socket
-from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,16 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.broker import ANSWER_TIMEOUT_S, Broker, descendants, running, wait_until
+from tests.support.broker import (
+    ANSWER_TIMEOUT_S,
+    Broker,
+    descendants,
+    receivers_resumed,
+    receivers_waiting,
+    running,
+    wait_until,
+)
+from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.e2e
 WAIT_S = 20
@@ -38,7 +46,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             publish(started, path, "x")
             answer_of(waiting)
             receive(started, path, {})
-            return resumed(started)["wakeup"] > 0
+            return receivers_resumed(started)["wakeup"] > 0
 
         wait_until(is_woken, 120, "nobody is woken", started.log)
         yield started
@@ -77,16 +85,6 @@ def publish(broker: Broker, path: str, *bodies: str) -> list[str]:
     return [item["id"] for item in found["items"]]
 
 
-def resumed(broker: Broker) -> Tally[str]:
-    """Count the receivers that got messages, by what ended their wait."""
-    root = broker.base.removesuffix("/api/v1")
-    text = requests.get(f"{root}/metrics", timeout=ANSWER_TIMEOUT_S).text
-    found = re.findall(
-        r'^hookstation_receivers_resumed_total\{cause="(\w+)"\} ([\d.]+)', text, re.M
-    )
-    return Tally({cause: int(float(count)) for cause, count in found})
-
-
 def request(broker: Broker, path: str, asked: dict[str, Any]) -> bytes:
     body = json.dumps(asked)
     head = (
@@ -100,17 +98,10 @@ def request(broker: Broker, path: str, asked: dict[str, Any]) -> bytes:
 def waits(broker: Broker, path: str, asked: dict[str, Any]) -> socket.socket:
     """A connection with a waiting request."""
     one = socket.create_connection(("127.0.0.1", broker.port), ANSWER_TIMEOUT_S)
-    before = gauge(broker)
+    before = receivers_waiting(broker)
     one.sendall(request(broker, path, asked))
-    wait_until(lambda: gauge(broker) > before, 60, "it does not wait", broker.log)
+    wait_until(lambda: receivers_waiting(broker) > before, 60, "it does not wait", broker.log)
     return one
-
-
-def gauge(broker: Broker) -> int:
-    root = broker.base.removesuffix("/api/v1")
-    text = requests.get(f"{root}/metrics", timeout=ANSWER_TIMEOUT_S).text
-    found = re.search(r"^hookstation_receivers_waiting ([\d.]+)", text, re.M)
-    return int(float(found[1])) if found else 0
 
 
 def answer_of(one: socket.socket) -> list[dict[str, Any]]:
@@ -139,7 +130,7 @@ def threads_of_web(broker: Broker) -> int:
 @pytest.mark.trap("a thread per long poll")
 def test_a_thousand_long_polls_are_woken_while_others_publish(broker: Broker) -> None:
     path = make_consumer(broker, "thousand")
-    before, threads = resumed(broker), threads_of_web(broker)
+    before, threads = receivers_resumed(broker), threads_of_web(broker)
     got: list[str] = []
     held: list[int] = []
     is_over = False
@@ -163,7 +154,12 @@ def test_a_thousand_long_polls_are_woken_while_others_publish(broker: Broker) ->
 
         def work() -> list[str]:
             """When all receivers wait, publish one message, then one for each of the others."""
-            wait_until(lambda: gauge(broker) > 0.9 * RECEIVERS, 120, "they do not wait", broker.log)
+            wait_until(
+                lambda: receivers_waiting(broker) > 0.9 * RECEIVERS,
+                120,
+                "they do not wait",
+                broker.log,
+            )
             held.append(threads_of_web(broker))
             published = publish(broker, path, "first")
             wait_until(lambda: bool(got), 60, "the first is not received", broker.log)
@@ -179,7 +175,7 @@ def test_a_thousand_long_polls_are_woken_while_others_publish(broker: Broker) ->
     published = asyncio.run(all_of_them())
     assert sorted(got) == sorted(published)
     assert held[0] < threads + 2 * WEB_THREADS
-    causes = resumed(broker) - before
+    causes = receivers_resumed(broker) - before
     assert causes["scan"] == 0
     assert causes["accepted"] + causes["wakeup"] + causes["next"] > 0.5 * RECEIVERS, causes
 
@@ -187,13 +183,13 @@ def test_a_thousand_long_polls_are_woken_while_others_publish(broker: Broker) ->
 @pytest.mark.parametrize(("others", "cause"), [(0, "accepted"), (1, "wakeup")])
 def test_long_polls_are_served_in_arrival_order(broker: Broker, others: int, cause: str) -> None:
     path = make_consumer(broker, f"in-turn-{others}", others=others)
-    before = resumed(broker)
+    before = receivers_resumed(broker)
     waiting = [waits(broker, path, {"wait_s": WAIT_S, "max": 1}) for _ in range(3)]
     ids = []
     for one in waiting:
         ids += publish(broker, path, "x")
         assert [message["id"] for message in answer_of(one)] == ids[-1:]
-    assert resumed(broker) - before == {cause: 3}
+    assert receivers_resumed(broker) - before == {cause: 3}
 
 
 @pytest.mark.trap("given to a disconnected client")
@@ -236,11 +232,11 @@ def test_a_released_message_wakes_a_long_poll(
     path = make_consumer(broker, f"back-{give.__name__}")
     ids = publish(broker, path, "x")
     (message,) = receive(broker, path, {"wait_s": WAIT_S})
-    before = resumed(broker)
+    before = receivers_resumed(broker)
     waiting = waits(broker, path, {"wait_s": WAIT_S})
     give(broker, path, message)
     assert [again["id"] for again in answer_of(waiting)] == ids
-    assert (resumed(broker) - before)["wakeup"] == 1
+    assert (receivers_resumed(broker) - before)["wakeup"] == 1
 
 
 def test_the_next_message_of_a_key_wakes_a_long_poll(broker: Broker) -> None:
@@ -251,3 +247,12 @@ def test_the_next_message_of_a_key_wakes_a_long_poll(broker: Broker) -> None:
     waiting = waits(broker, path, {"wait_s": WAIT_S})
     broker.call("POST", "/leases/ack", 200, json={"leases": [first["lease"]]})
     assert [message["body"] for message in answer_of(waiting)] == ["b"]
+
+
+@pytest.mark.seed("S2-62", "S3-22")
+def test_a_push_queue_needs_no_waiting(broker: Broker, receiver: Receiver) -> None:
+    broker.call("PUT", "/channels/calls", 201, json={})
+    broker.call("PUT", "/channels/calls/consumers/all", 201, json={"url": receiver.url("/p")})
+    for number in range(1, 6):
+        broker.call("POST", "/channels/calls/messages", 202, data=b"x")
+        receiver.wait_for(number, path="/p", timeout=60)

@@ -2,12 +2,14 @@
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -254,6 +256,24 @@ def wait_until(
     while not done():
         assert time.monotonic() < end, f"{otherwise} after {seconds} s\n{more()[-3000:]}"
         time.sleep(0.1)
+
+
+def receivers_waiting(broker: Broker) -> int:
+    """Return how many receivers wait in the broker's processes."""
+    found = re.search(r"^hookstation_receivers_waiting ([\d.]+)", _metrics(broker), re.M)
+    return int(float(found[1])) if found else 0
+
+
+def receivers_resumed(broker: Broker) -> Tally[str]:
+    """Count the receivers that got messages, by what ended their wait."""
+    pattern = r'^hookstation_receivers_resumed_total\{cause="(\w+)"\} ([\d.]+)'
+    found = re.findall(pattern, _metrics(broker), re.M)
+    return Tally({cause: int(float(count)) for cause, count in found})
+
+
+def _metrics(broker: Broker) -> str:
+    root = broker.base.removesuffix("/api/v1")
+    return requests.get(f"{root}/metrics", timeout=ANSWER_TIMEOUT_S).text
 
 
 def descendants(pid: int) -> list[int]:

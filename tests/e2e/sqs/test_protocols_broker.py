@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,7 +16,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from tests.e2e.sqs.conftest import client
-from tests.support.broker import ANSWER_TIMEOUT_S, wait_until
+from tests.support.broker import ANSWER_TIMEOUT_S, receivers_waiting, wait_until
 from tests.support.door import REGION, Door
 
 pytestmark = pytest.mark.e2e
@@ -399,13 +398,6 @@ def test_a_channel_with_a_pull_consumer_is_a_queue(door: Door, boto: Any, name: 
     assert found["Attributes"] == {"VisibilityTimeout": "5"}
 
 
-def waiting(door: Door) -> int:
-    """How many requests wait for messages in the broker's web processes."""
-    text = requests.get(f"{door.url}/metrics", timeout=ANSWER_TIMEOUT_S).text
-    found = re.search(r"^hookstation_receivers_waiting ([\d.]+)", text, re.MULTILINE)
-    return int(float(found[1])) if found else 0
-
-
 def test_more_long_polls_than_threads_wait_and_each_gets_its_message(
     door: Door, boto: Any, name: str
 ) -> None:
@@ -425,7 +417,9 @@ def test_more_long_polls_than_threads_wait_and_each_gets_its_message(
 
     with ThreadPoolExecutor(count) as receivers:
         received = receivers.map(receive, range(count))
-        wait_until(lambda: waiting(door) == count, 60, "they do not wait", door.broker.log)
+        wait_until(
+            lambda: receivers_waiting(door.broker) == count, 60, "they do not wait", door.broker.log
+        )
         for number in range(count):
             boto.send_message(QueueUrl=url, MessageBody=str(number))
         bodies = [body for some in received for body in some]

@@ -16,7 +16,7 @@ from delivery.pull import leasing, receiving
 from delivery.pull.long_polling import long_polls
 from delivery.queue import fanout as fan_out
 from delivery.queue import lease_rows, release
-from tests.support import calling
+from tests.support import calling, doors
 from tests.support.api import LeanClient
 from tests.support.broker import wait_until
 from tests.support.calling import Api, problem
@@ -39,12 +39,19 @@ SOON = timedelta(seconds=5)
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test on the fast path of the views; those marked ``both`` on the full path too."""
-    if getattr(request, "param", "short") == "short":
+    """Run each test on the fast path of the views, and those that are marked in other ways too."""
+    door = getattr(request, "param", "short")
+    if door != "long":
         monkeypatch.setattr(calling, "Client", LeanClient)
+    if door == "grpc":
+        monkeypatch.setattr(Worker, "receive", doors.receive_over_grpc)
+        monkeypatch.setattr(Worker, "say", doors.settle_over_grpc)
 
 
 both = pytest.mark.parametrize("way", ["short", "long"], indirect=True)
+"""On both paths of REST's views."""
+over_grpc = pytest.mark.parametrize("way", ["short", "grpc"], indirect=True)
+every = pytest.mark.parametrize("way", ["short", "long", "grpc"], indirect=True)
 
 
 def until(row: Delivery) -> timedelta:
@@ -58,7 +65,7 @@ def until(row: Delivery) -> timedelta:
 
 @pytest.mark.seed("S2-08")
 @pytest.mark.seed("S2-61")
-@both
+@every
 def test_a_received_message_has_all_its_fields() -> None:
     consumer = waiting()
     (message_id,) = bring(
@@ -87,6 +94,7 @@ def test_a_received_message_has_all_its_fields() -> None:
     assert_counters_are_true()
 
 
+@over_grpc
 def test_binary_bodies_come_as_base64_and_large_ones_by_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -120,6 +128,7 @@ def test_a_receiving_key_reads_only_bodies_of_its_consumer() -> None:
     assert problem(Api(key).get(f"/messages/{name}/body"))[0] == 404
 
 
+@over_grpc
 def test_receive_returns_up_to_max_by_priority() -> None:
     consumer = waiting()
     for priority in (1, 9, 5):
@@ -134,6 +143,7 @@ def arrived(consumer: Consumer, *bodies: str, **options: Any) -> None:
     publish(consumer.channel, *(body.encode() for body in bodies), **options)
 
 
+@over_grpc
 def test_receive_fans_out_accepted_messages() -> None:
     consumer = waiting(b"0")
     worker = Worker(consumer)
@@ -152,6 +162,7 @@ def test_receive_does_not_fan_out_other_channels() -> None:
     assert Message.objects.filter(state="accepted").count() == 1
 
 
+@over_grpc
 def test_fan_out_during_receive_keeps_the_order_of_keys() -> None:
     consumer = waiting(ordering=True)
     for body in ("A1", "A2", "B1"):
@@ -209,6 +220,7 @@ def test_a_paused_pull_consumer_receives_nothing(what: str) -> None:
     assert len(Worker(consumer).receive()) == 1
 
 
+@over_grpc
 def test_an_undecryptable_body_makes_its_delivery_dead_and_blocks_no_others() -> None:
     consumer = waiting(b"broken", b"whole")
     broken = Delivery.objects.order_by("id").values_list("message_id", flat=True)[0]
@@ -253,6 +265,7 @@ def test_invalid_receive_options_are_refused() -> None:
 
 
 @pytest.mark.seed("S2-54")
+@over_grpc
 def test_an_acknowledged_message_is_delivered_and_not_received_again() -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
@@ -269,7 +282,7 @@ def test_an_acknowledged_message_is_delivered_and_not_received_again() -> None:
     assert_counters_are_true()
 
 
-@both
+@every
 def test_an_acknowledgement_can_be_repeated() -> None:
     consumer = waiting(b"x", b"y", b"z")
     worker = Worker(consumer)
@@ -284,7 +297,7 @@ def test_an_acknowledgement_can_be_repeated() -> None:
     assert_counters_are_true()
 
 
-@both
+@every
 def test_each_lease_has_its_own_result() -> None:
     consumer = waiting(b"x", b"y", b"z")
     worker = Worker(consumer)
@@ -303,6 +316,7 @@ def test_each_lease_has_its_own_result() -> None:
 
 
 @pytest.mark.seed("S4-R4")
+@over_grpc
 def test_a_resuming_worker_first_gets_its_leases() -> None:
     consumer = waiting(b"1", b"2", b"3")
     worker = Worker(consumer)
@@ -344,6 +358,7 @@ def test_resume_counts_leases_and_reclaims_expired_ones() -> None:
 
 @pytest.mark.trap("a former worker that still settles")
 @pytest.mark.parametrize("what", ["ack", "nack", "release", "extend"])
+@over_grpc
 def test_after_a_resume_only_the_new_leases_settle(what: str) -> None:
     """A process that only seemed dead has the same name as its replacement."""
     consumer = waiting(b"1")
@@ -359,6 +374,7 @@ def test_after_a_resume_only_the_new_leases_settle(what: str) -> None:
 
 
 @pytest.mark.trap("a repeat numbered as the first attempt")
+@over_grpc
 def test_each_receive_has_its_own_attempt_number() -> None:
     """Lapsed, released or rejected: an attempt number is never handed out twice."""
     consumer = waiting(b"x", retry=[0])
@@ -376,6 +392,7 @@ def test_each_receive_has_its_own_attempt_number() -> None:
 
 
 @pytest.mark.seed("S4-14")
+@over_grpc
 def test_a_message_with_an_expired_lease_is_received_again() -> None:
     consumer = waiting(b"x")
     first, second = Worker(consumer), Worker(consumer)
@@ -397,6 +414,7 @@ def test_a_message_with_an_expired_lease_is_received_again() -> None:
 
 
 @pytest.mark.parametrize("how", ["resume", "lapse"])
+@over_grpc
 def test_a_message_that_kills_every_worker_becomes_dead(how: str) -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
@@ -437,6 +455,7 @@ def test_a_sweep_releases_expired_leases_only_of_disabled_consumers() -> None:
 
 
 @pytest.mark.parametrize("end", ["lapse", "release", "resume", "nack"])
+@over_grpc
 def test_charged_leases_count_receives_as_sqs_does(end: str) -> None:
     """After ``max_attempts`` receives without an acknowledgement it is dead, and never before."""
     consumer = waiting(b"x", lapsed_leases="charged", max_attempts=3, retry=[0])
@@ -477,6 +496,7 @@ def test_a_sweep_charges_expired_leases_of_a_disabled_consumer(
 
 
 @pytest.mark.seed("S2-58")
+@over_grpc
 def test_nacked_messages_are_redelivered_up_to_max_attempts() -> None:
     consumer = waiting(b"x", retry=[60, 600], max_attempts=3)
     worker = Worker(consumer)
@@ -507,6 +527,7 @@ def test_the_error_of_a_nack_may_have_several_lines() -> None:
     assert Attempt.objects.get().answer.error == "Traceback:  file.py  [31mred "
 
 
+@over_grpc
 def test_a_final_nack_is_dead_at_once_and_idempotent() -> None:
     consumer = waiting(b"x", max_attempts=5)
     worker = Worker(consumer)
@@ -521,6 +542,7 @@ def test_a_final_nack_is_dead_at_once_and_idempotent() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "at_once"), [(0, True), (300, False)])
+@over_grpc
 def test_a_nack_may_set_a_delay(delay_s: int, at_once: bool) -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
@@ -535,6 +557,7 @@ def test_a_nack_may_set_a_delay(delay_s: int, at_once: bool) -> None:
 
 @pytest.mark.seed("S4-R3")
 @pytest.mark.parametrize("delay_s", [None, 300])
+@over_grpc
 def test_a_released_message_is_not_charged(delay_s: int | None) -> None:
     consumer = waiting(b"x", max_attempts=1)
     worker = Worker(consumer)
@@ -547,6 +570,7 @@ def test_a_released_message_is_not_charged(delay_s: int | None) -> None:
     assert_counters_are_true()
 
 
+@over_grpc
 def test_a_lease_can_be_extended() -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
@@ -559,6 +583,7 @@ def test_a_lease_can_be_extended() -> None:
     assert worker.say("ack", one["lease"])[0] == [one["lease"]]
 
 
+@over_grpc
 def test_a_lease_cannot_be_extended_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
@@ -579,6 +604,7 @@ def test_a_removed_consumers_lease_is_unknown() -> None:
     assert worker.say("ack", one["lease"])[1] == {one["lease"]: "unknown"}
 
 
+@over_grpc
 def test_leases_of_several_consumers_and_workers_are_settled_together() -> None:
     channel = make_channel()
     consumers = [waiting(channel=channel) for _ in range(2)]
@@ -595,6 +621,7 @@ def test_leases_of_several_consumers_and_workers_are_settled_together() -> None:
 
 
 @pytest.mark.parametrize("auto_ack", [True, False])
+@over_grpc
 def test_an_ordered_pull_consumer_receives_a_key_one_by_one(auto_ack: bool) -> None:
     consumer = waiting(ordering=True)
     bring(consumer, b"1", b"2", b"3", ordering_key="room")
@@ -610,6 +637,7 @@ def test_an_ordered_pull_consumer_receives_a_key_one_by_one(auto_ack: bool) -> N
 
 
 @pytest.mark.seed("S2-57")
+@over_grpc
 def test_auto_ack_settles_before_the_response() -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)

@@ -1,24 +1,23 @@
 """Idempotency keys: which message a key refers to and for how long, after any sequence of calls."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from django.db import connection
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker_site import fast_path
 from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import Message, MessageBody
 from channels_app.registry import data_encryption
 from delivery.maintenance import retention
 from tests.support.api import Api
+from tests.support.doors import DOORS, Door
 from tests.support.factories import ApiKeyFactory, ChannelFactory
 from tests.support.properties import quick
 
@@ -28,7 +27,6 @@ MOMENT = timedelta(microseconds=1)
 NEAR, FAR = (timedelta(seconds=window) for window in WINDOWS_S)
 PAUSES = [timedelta(0), MOMENT, NEAR - MOMENT, NEAR, NEAR + MOMENT, FAR - NEAR, FAR]
 """Steps exactly at the end of both windows, and a microsecond to either side."""
-WAYS = ["short", "long", "array", "lines"]
 KEYS = ["k", "K", "k%", "None:k"]
 _numbers = count(1)
 
@@ -41,7 +39,7 @@ class Step(NamedTuple):
     """Whether the maintenance process deletes expired keys before."""
     channel: int
     caller: int
-    way: str
+    door: str
     items: list[tuple[str, str]]
     """Idempotency keys and bodies."""
 
@@ -53,7 +51,7 @@ STEPS = st.lists(
         is_swept=st.booleans(),
         channel=st.integers(0, 1),
         caller=st.integers(0, 2),
-        way=st.sampled_from(WAYS),
+        door=st.sampled_from(DOORS),
         items=st.lists(
             st.tuples(st.sampled_from(KEYS), st.sampled_from(["one", "two"])),
             min_size=1,
@@ -65,9 +63,9 @@ STEPS = st.lists(
 )
 
 
-def at_the_end(pause: timedelta, way: str) -> Step:
+def at_the_end(pause: timedelta, door: str) -> Step:
     """Return a repeat of the same message, which random steps contain too rarely."""
-    return Step(pause if way == "short" else timedelta(0), False, 0, 0, way, [("k", "one")])
+    return Step(pause if door == "short" else timedelta(0), False, 0, 0, door, [("k", "one")])
 
 
 class Kept(NamedTuple):
@@ -87,8 +85,7 @@ class World:
             ChannelFactory.create(slug=f"window-{number}-{place}", idempotency_window_s=window)
             for place, window in enumerate(WINDOWS_S)
         ]
-        keys = ApiKeyFactory.create(), ApiKeyFactory.create(), ApiKeyFactory.create(admin=True)
-        self.callers = [Api(key) for key in keys]
+        self.callers = [*ApiKeyFactory.create_batch(2), ApiKeyFactory.create(admin=True)]
         self.now = START
         self.kept: dict[tuple[int, int, str], Kept] = {}
         self.stored: dict[str, str] = {}
@@ -99,7 +96,10 @@ class World:
         self.now += step.pause
         if step.is_swept:
             assert all(retention.delete_idempotency_keys(self.now))
-        for (key, body), answer in zip(step.items, self._publish(step), strict=True):
+        door = Door(step.door, self.callers[step.caller])
+        items = [{"body": body, "idempotency_key": key} for key, body in step.items]
+        answers = door.publish_all(self.channels[step.channel].slug, *items)
+        for (key, body), answer in zip(step.items, answers, strict=True):
             place = step.channel, step.caller, key
             kept = self.kept.get(place)
             if kept is None or kept.until <= self.now:
@@ -114,23 +114,6 @@ class World:
             else:
                 assert (answer["status"], answer["code"]) == (409, "idempotency_conflict")
                 assert "id" not in answer
-
-    def _publish(self, step: Step) -> Iterator[dict[str, Any]]:
-        api = self.callers[step.caller]
-        path = f"channels/{self.channels[step.channel].slug}/messages"
-        if step.way in {"short", "long"}:
-            for key, body in step.items:
-                answer = api.post(path, body.encode(), Idempotency_Key=key)
-                yield {"status": answer.status, **answer.json}
-            return
-        items = [{"body": body, "idempotency_key": key} for key, body in step.items]
-        if step.way == "array":
-            answer = api.post(f"{path}/batch", items)
-        else:
-            lines = "\n".join(map(json.dumps, items)).encode()
-            answer = api.call("POST", f"{path}/batch", lines, content_type="application/x-ndjson")
-        assert answer.status == 207
-        yield from answer.json["items"]
 
     def check(self) -> None:
         """Check that the stored messages are those acknowledged as new, with their first bodies."""
@@ -148,17 +131,14 @@ class World:
 @pytest.mark.django_db(transaction=True)
 @quick
 @given(STEPS)
-@example([at_the_end(pause, way) for pause in (MOMENT, NEAR - MOMENT, MOMENT) for way in WAYS])
-@example([at_the_end(pause, way) for pause in (NEAR, NEAR) for way in WAYS])
+@example([at_the_end(pause, door) for pause in (MOMENT, NEAR - MOMENT, MOMENT) for door in DOORS])
+@example([at_the_end(pause, door) for pause in (NEAR, NEAR) for door in DOORS])
 def test_an_idempotency_key_stores_one_message_per_window(steps: list[Step]) -> None:
     world = World()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "now", lambda: world.now)
         for step in steps:
-            with patch.context() as way:
-                if step.way == "long":
-                    way.setattr(fast_path, "SHORT", ())
-                world.take(step)
+            world.take(step)
     world.check()
 
 
