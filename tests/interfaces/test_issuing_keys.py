@@ -121,6 +121,7 @@ def test_a_key_is_shown_once_used_rotated_and_revoked(call: Call) -> None:
 
     call("revoke")
     assert publish(third) == 401
+    assert "revoked" in call("show")
     done = AuditEntry.objects.order_by("id").values_list("action", flat=True)
     assert [done.first(), done.last()] == ["key.create", "key.revoke"]
     (actor,) = set(AuditEntry.objects.values_list("actor", flat=True))
