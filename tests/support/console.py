@@ -124,6 +124,14 @@ def inline(prefix: str, *rows: dict[str, Any], known: int = 0) -> dict[str, Any]
     }
 
 
+def values_of(client: Client, url: str) -> dict[str, Any]:
+    """Return the values that an unchanged form would send."""
+    context: Any = client.get(url).context
+    form = context["adminform"].form
+    values = {name: form[name].value() for name in form.fields}
+    return {name: value for name, value in values.items() if value not in (None, False)}
+
+
 def onlooker() -> Client:
     """Return a client logged in as a user who may view everything and change nothing."""
     user = User.objects.create_user("otto", is_staff=True)

@@ -231,21 +231,3 @@ def test_a_process_without_the_encryption_key_says_so_of_a_sigv4_secret() -> Non
         assert verified(shown) == shown.secret_access_key
     with host(new), pytest.raises(KeyUnavailable):
         verified(shown)
-
-
-def test_the_api_shows_a_sigv4_pair_once(admin: Api) -> None:
-    ProducerFactory.create(slug="shop")
-    made = admin.post("producers/shop/keys", {"all_channels": True, "sigv4": True})
-    assert made.status == 201
-    assert made.json["sigv4"] is True
-    shown = api_keys.Shown(
-        made.json["key"], made.json["aws_access_key_id"], made.json["aws_secret_access_key"]
-    )
-    assert verified(shown) == shown.secret_access_key
-
-    (listed,) = admin.get("producers/shop/keys").json["items"]
-    assert listed["sigv4"] is True
-    assert "aws_secret_access_key" not in listed
-    plain = admin.post("producers/shop/keys", {"all_channels": True}).json
-    assert plain["sigv4"] is False
-    assert (plain["aws_access_key_id"], plain["aws_secret_access_key"]) == (None, None)

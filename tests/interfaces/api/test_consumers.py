@@ -35,43 +35,24 @@ def service() -> Api:
 
 @pytest.mark.trap("missing authentication and readable secrets")
 @pytest.mark.seed("S1-15")
-def test_put_creates_with_a_secret_and_then_changes_nothing(service: Api) -> None:
-    body = {"url": HOOK, "event_types": ["order.*"], "timeout_ms": 5000}
-    created = service.put(URL, body)
-    assert created.status == 201
-    assert created.header("Location") == f"http://127.0.0.1:8000/api/v1/{URL}"
-    text = created.json["secret"]
+def test_put_creates_a_secret_which_later_changes_keep(service: Api) -> None:
+    body = {"url": HOOK, "max_attempts": 3, "rate_limit": {"per_second": 5}}
+    text = service.put(URL, body).json["secret"]
     row = ConsumerSecret.objects.get()
     opened = data_encryption.decrypt_for_consumer(
         row.consumer.channel_id, "billing", bytes(row.sealed)
     )
     assert opened == encryption.decode_secret(text)
-    again = service.put(URL, body)
-    assert (again.status, again.etag) == (200, created.etag)
-    assert "secret" not in again.json
-    assert AuditEntry.objects.count() == 1
+    assert "secret" not in service.put(URL, body).json
     assert text not in json.dumps(list(AuditEntry.objects.values("before", "after")))
 
-
-def test_put_replaces_everything_and_keeps_the_secret(service: Api) -> None:
-    service.put(URL, {"url": HOOK, "timeout_ms": 5000, "rate_limit": {"per_second": 5}})
-    replaced = service.put(URL, {"url": HOOK + "2"})
-    assert replaced.status == 200
-    assert replaced.json["timeout_ms"] is None
-    assert replaced.json["rate_limit"] is None
-    assert replaced.json["effective"]["timeout_ms"] == 15_000
-    assert ConsumerSecret.objects.count() == 1
-
-
-def test_patch_changes_only_what_it_names(service: Api) -> None:
-    service.put(URL, {"url": HOOK, "max_attempts": 3})
     changed = service.patch(URL, {"retry": [1, 2], "rate_limit": {"per_second": 2, "burst": 4}})
-    assert changed.status == 200
-    assert changed.json["max_attempts"] == 3
     assert changed.json["rate_limit"] == {"per_second": 2.0, "burst": 4}
     assert changed.json["effective"]["gives_up_after_s"] == 3.0
-    assert service.patch("channels/orders/consumers/nobody", {"url": HOOK}).status == 404
-    assert service.patch("channels/nowhere/consumers/billing", {"url": HOOK}).status == 404
+    replaced = service.put(URL, {"url": HOOK + "2"}).json
+    assert (replaced["retry"], replaced["rate_limit"]) == (None, None)
+    assert replaced["effective"]["timeout_ms"] == 15_000
+    assert ConsumerSecret.objects.get() == row
 
 
 def test_retry_overrides_are_shown_and_audited(service: Api) -> None:
@@ -96,19 +77,6 @@ def test_retry_overrides_are_shown_and_audited(service: Api) -> None:
     entry = AuditEntry.objects.order_by("-id")[0]
     changes = entry.before or {}, entry.after or {}
     assert [change["retry_overrides"] for change in changes] == [stored, []]
-
-
-def test_an_invalid_retry_override_is_named_by_position(service: Api) -> None:
-    fine = {"event_types": ["order.*"], "retry": "fast"}
-    for wrong, sentence in (
-        ({"event_types": ["stock..low"], "retry": "fast"}, "Entry 2: event_types: Entry 1: A"),
-        ({"event_types": ["stock"], "retry": "never"}, "Entry 2: retry: There is no retry preset"),
-        ({"event_types": ["order.paid"], "max_attempts": 1}, "Entry 2: order.* of entry 1 matches"),
-    ):
-        refused = service.put(URL, {"url": HOOK, "retry_overrides": [fine, wrong]})
-        assert (refused.status, refused.json["field"]) == (422, "retry_overrides")
-        assert refused.json["detail"].startswith(f"retry_overrides: {sentence}")
-    assert not Consumer.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -285,76 +253,14 @@ def test_the_list_holds_the_channels_own(service: Api) -> None:
     assert (bad.status, bad.json["field"]) == (422, "state")
 
 
-HUGE = 10**40
-BAD = [
-    *(("url", value) for value in ("", None, 5, "ftp://example.com/", "http://10.0.0.1/")),
-    ("url", "http://user:pass@example.com/"),
-    ("url", "http://exa\ud800mple.com/"),
-    ("mode", "pull"),  # together with the URL that the test sends
-    ("mode", "poll"),
-    ("mode", 1),
-    *(("team", value) for value in ("nobody", "Team", 5)),
-    *(("event_types", value) for value in ("order.created", ["order.**"], [1], ["a", "a"])),
-    ("headers", []),
-    *(("headers", value) for value in ({"X": 1}, {"Host": "x"}, {"X-\ud800": "1"})),
-    ("headers", {"X-A": "1", "x_a": "2"}),
-    ("headers", {f"X-{n}": "1" for n in range(33)}),
-    *(("signing", value) for value in ("v1a", ["v2"], ["v1a", "v1a"])),
-    *(("timeout_ms", value) for value in (99, 300_001, True, "5000", 1000.5)),
-    *(("max_attempts", value) for value in (0, 1001, HUGE)),
-    *(("retry", value) for value in ("never", [1, "2"], [HUGE])),
-    ("retry", {"base": 1, "factor": 2, "cap": 3, "x": 4}),
-    ("retry_overrides", {}),
-    ("retry_overrides", None),
-    ("retry_overrides", [{"event_types": ["a"], "max_attempts": HUGE}]),
-    *(("rate_limit", value) for value in (5, {}, {"burst": 5}, {"per_second": 0})),
-    ("rate_limit", {"per_second": HUGE}),
-    ("rate_limit", {"per_second": 5, "burst": 0}),
-    ("rate_limit", {"per_second": 5, "per_minute": 1}),
-    *(("max_in_flight", value) for value in (0, 1001, False)),
-    *(("ordering", value) for value in ("yes", 0)),
-    ("head_of_line", "stop"),
-    *(("ack", value) for value in ({}, {"mode": "soon"}, {"mode": "timer"}, False)),
-    ("ack", {"mode": "callback", "timeout_ms": 1}),
-    ("ack", {"mode": "callback", "on_timeout": "cry"}),
-    ("ack", {"mode": "timer", "delay_ms": 50, "timeout_ms": 50}),
-    ("description", {}),
-    ("state", "active"),
-    ("secret", "whsec_x"),
-]
-"""One value for each way in which a field can be wrong."""
-
-
-def test_a_bad_field_is_named_and_nothing_is_stored(service: Api) -> None:
-    for field, value in BAD:
-        answer = service.put(URL, {"url": HOOK, field: value})
-        at_fault = "url" if value == "pull" else field
-        assert (answer.status, answer.json["field"]) == (422, at_fault), (field, value)
-        assert answer.is_problem
-    assert not ConsumerSecret.objects.exists()
-    assert not Consumer.objects.exists()
-    service.put(URL, {"url": HOOK})
-    before = Consumer.objects.values().get()
-    for field, value in BAD[::5]:
-        assert service.patch(URL, {field: value}).json["field"] == field, (field, value)
-    assert Consumer.objects.values().get() == before
-
-
 def test_a_push_consumer_needs_an_address_and_a_pull_consumer_has_none(service: Api) -> None:
-    assert service.put(URL, {}).json["field"] == "url"
+    for refused in ({}, {"mode": "pull", "url": HOOK}):
+        assert service.put(URL, refused).json["field"] == "url"
     pull = service.put(URL, {"mode": "pull"})
     assert (pull.status, pull.json["url"]) == (201, "")
     assert service.patch(URL, {"mode": "push"}).json["field"] == "url"
     assert service.patch(URL, {"mode": "push", "url": HOOK}).json["mode"] == "push"
     assert service.patch(URL, {"mode": "pull"}).json["url"] == ""
-
-
-def test_a_bad_client_id_is_refused(service: Api) -> None:
-    for name in ("Billing", "bil ling", ".", "x" * 101, "b%C3%AF"):
-        answer = service.put(f"channels/orders/consumers/{name}", {"url": HOOK})
-        assert answer.status in {404, 422}
-        assert answer.is_problem
-    assert not Consumer.objects.exists()
 
 
 def test_a_team_registers_for_itself_only(admin: Api) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from channels_app.serializers.channels import ChannelSerializer
 from channels_app.serializers.consumers import ConsumerSerializer
 from channels_app.serializers.event_types import EventTypeSerializer
 from channels_app.serializers.producers import ProducerSerializer
-from tests.interfaces.api import test_channels, test_consumers, test_producers
 from tests.support.api import Api
 from tests.support.calling import document
 from tests.support.factories import ConsumerFactory
@@ -144,34 +142,6 @@ def test_a_consumer_with_optional_settings_matches_its_schema(admin: Api) -> Non
         ("ConsumerWithSecret", admin.post(f"{place}/secrets")),
     ):
         assert fits({"$ref": f"#/components/schemas/{name}"}, answer.json) == []
-
-
-# Rules beyond a schema: meaning, existence, and combinations of fields.
-DEEPER = {
-    *("url", "team", "headers", "schema", "example", "channels", "expires_at", "event_types"),
-    "ordering_key_path",
-}
-
-
-def test_refused_requests_violate_the_schema() -> None:
-    allowed = {
-        *("description", "max_body_bytes", "max_future_days", "content_types", "mode"),
-        *("max_priority", "half \ud800"),
-    }
-    bad: list[tuple[str, Sequence[tuple[str, object]]]] = [
-        ("ChannelSettings", test_channels.BAD),
-        ("ConsumerChanges", test_consumers.BAD),
-        ("ProducerSettings", test_producers.BAD),
-    ]
-    for name, values in bad:
-        schema = {"$ref": f"#/components/schemas/{name}", "components": document()["components"]}
-        validator = Draft202012Validator(schema)
-        fitting = {
-            field
-            for field, value in values
-            if field not in DEEPER and validator.is_valid({field: value})
-        }
-        assert fitting <= allowed, name
 
 
 def test_the_api_page_loads_only_own_files(db: None) -> None:

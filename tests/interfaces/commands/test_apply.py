@@ -199,7 +199,6 @@ Signing secrets of new consumers. They are not shown again:
     assert EventType.objects.get().schema == {"type": "object"}
     assert AuditEntry.objects.filter(actor__startswith="command:").count() == 4
 
-    versions = [kind.objects.get().version for kind in (Channel, EventType, Producer, Consumer)]
     before = rows()
 
     assert apply(file) == (
@@ -207,9 +206,6 @@ Signing secrets of new consumers. They are not shown again:
         "= consumer orders/billing\n0 new, 0 changed, 4 unchanged.\n"
     )
     assert rows() == before
-    assert versions == [
-        kind.objects.get().version for kind in (Channel, EventType, Producer, Consumer)
-    ]
 
 
 def test_a_change_is_shown_with_old_and_new_value_but_a_header_without(file: Path) -> None:
@@ -236,16 +232,6 @@ def test_a_dry_run_shows_the_same_and_writes_nothing(file: Path) -> None:
     assert said.endswith("4 new, 0 changed, 0 unchanged. Nothing was written (--dry-run).\n")
     assert "whsec_" not in said
     assert rows() == [0, 0, 0, 0, 0]
-
-
-def test_the_paused_state_is_kept(file: Path) -> None:
-    apply(file)
-    channel = Channel.objects.get()
-    channel.paused = True
-    channel.save()
-
-    assert "= channel orders" in apply(file)
-    assert Channel.objects.get().paused
 
 
 @pytest.mark.parametrize("how", ["secret", "secret_file"])
@@ -309,6 +295,7 @@ max_attempts = 5
         apply(file, FILE + swapped)
 
 
+DAILY = '[[schedules]]\nchannel = "orders"\nname = "daily"\n'
 TWICE = FILE + FILE[FILE.index("[[producers]]") : FILE.index("[[consumers]]")]
 BAD = {
     "unknown table": (
@@ -357,6 +344,26 @@ BAD = {
         ],
     ),
     "a time is no text": (FILE + "description = 07:30:00\n", ["description: Text is needed."]),
+    "an unknown field of a team": (
+        FILE + '[[teams]]\nslug = "shop"\nmembers = ["olga"]',
+        ["teams 1 (shop), members: There is no such field"],
+    ),
+    "an unknown team": (
+        FILE + '[[producers]]\nslug = "tills"\nteam = "shops"',
+        ["producers 2 (tills), team: There is no team shops"],
+    ),
+    "no cron expression": (
+        f'{FILE}{DAILY}cron = "61 * * * *"\nbody = "x"',
+        ["schedules 1 (orders/daily), cron: This is not a cron expression"],
+    ),
+    "a schedule without a body": (
+        f'{FILE}{DAILY}cron = "* * * * *"',
+        ["schedules 1 (orders/daily), body: Give either body"],
+    ),
+    "a schedule whose body is refused": (
+        f'{FILE}{DAILY}cron = "* * * * *"\nbody = "1"\nevent_type = "order.created"',
+        ["schedules 1 (orders/daily), body: "],
+    ),
     "not TOML": ("[[channels]\n", ["The file is not TOML: ", "line 1"]),
 }
 
@@ -370,6 +377,7 @@ def test_an_invalid_file_is_reported_by_position_and_changes_nothing(file: Path)
         number = next((int(part.split()[0]) for part in told if part.endswith(" problems")), 1)
         assert len(str(caught.value).splitlines()) == 1 + number, name
     assert rows() == [0, 0, 0, 0, 0]
+    assert not Team.objects.exists()
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
@@ -412,19 +420,6 @@ def test_a_schedule_can_use_a_channel_of_the_same_file(file: Path) -> None:
     assert "= schedule orders/daily-report" in apply(file, FILE + SCHEDULE)
     said = apply(file, FILE + SCHEDULE.replace('"report": 1', '"report": 2'))
     assert "~ schedule orders/daily-report\n    body  changed" in said
-
-
-def test_an_invalid_schedule_rolls_the_file_back(file: Path) -> None:
-    for wrong, fault in (
-        ('cron = "61 * * * *"\nbody = "x"', "cron: This is not a cron expression"),
-        ('cron = "* * * * *"', "body: Give either body"),
-        ('cron = "* * * * *"\nbody = "1"\nevent_type = "order.created"', "body: "),
-    ):
-        text = f'{FILE}\n[[schedules]]\nchannel = "orders"\nname = "daily"\n{wrong}\n'
-        with pytest.raises(CommandError) as refused:
-            apply(file, text)
-        assert f"schedules 1 (orders/daily), {fault}" in str(refused.value)
-    assert rows() == [0, 0, 0, 0, 0]
 
 
 TEAM = """
@@ -487,9 +482,6 @@ def test_a_team_is_changed_and_keeps_its_people_and_its_name(file: Path) -> None
     team = Team.objects.get()
     assert (team.name, team.max_waiting_messages, team.version) == ("The shop", None, 2)
     assert [(it.user, it.role) for it in Membership.objects.all()] == [(member, "owner")]
-    entry = AuditEntry.objects.get(action="team.update")
-    assert entry.before == {"max_waiting_messages": 1000, "max_waiting_bytes": None}
-    assert entry.after == {"max_waiting_messages": None, "max_waiting_bytes": 5000}
 
 
 def test_a_new_team_has_no_members_and_its_slug_as_name(file: Path) -> None:
@@ -497,21 +489,3 @@ def test_a_new_team_has_no_members_and_its_slug_as_name(file: Path) -> None:
     assert Team.objects.get().name == "shop"
     assert not Membership.objects.exists()
     assert not ApiKey.objects.exists()
-
-
-def test_an_invalid_team_rolls_the_file_back(file: Path) -> None:
-    other = 'slug = "shop"\n[[producers]]\nslug = "tills"\nteam = "shops"'
-    for text, told in (
-        ('slug = "shop"\nnmae = "x"', "teams 1 (shop), nmae: There is no such field; did you mean"),
-        ('slug = "shop"\nmembers = ["olga"]', "teams 1 (shop), members: There is no such field"),
-        ('slug = "Shop!"', "teams 1 (Shop!), team: A name"),
-        ('name = "x"', "teams 1, slug: This field is required."),
-        ('slug = "shop"\nmax_waiting_messages = 0', "(shop), max_waiting_messages: A whole number"),
-        ('slug = "shop"\nname = 7', "teams 1 (shop), name: Text is needed."),
-        (other, "producers 2 (tills), team: There is no team shops"),
-    ):
-        with pytest.raises(CommandError) as refused:
-            apply(file, f"{FILE}\n[[teams]]\n{text}\n")
-        assert told in str(refused.value)
-    assert not Team.objects.exists()
-    assert rows() == [0, 0, 0, 0, 0]
