@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from django import urls
 from django.contrib import admin
-from django.contrib.auth.models import Permission, User
 from django.template import Context, Template
 from django.template.loader import render_to_string
 from django.test import Client
@@ -60,10 +59,7 @@ def test_links_with_a_filter_lead_to_a_list(operator: Client) -> None:
 
 
 def test_only_permitted_links_are_shown() -> None:
-    user = User.objects.create_user("otto", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
-    client = Client()
-    client.force_login(user)
+    client = console.staff("view_delivery")
 
     groups = client.get(reverse("admin:index")).context["sidebar_navigation"]
 
@@ -156,10 +152,7 @@ def test_a_block_is_drawn_once_for_each_value_of_its_keys() -> None:
 
 def test_cached_page_parts_do_not_leak_between_users(operator: Client) -> None:
     changelist = make_deliveries(ConsumerFactory.create(), 2, state="dead")
-    onlooker = User.objects.create_user("otto", is_staff=True)
-    onlooker.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
-    client = Client()
-    client.force_login(onlooker)
+    client = console.staff("view_delivery")
 
     full = operator.get(DEAD).content.decode()
     little = client.get(DEAD).content.decode()

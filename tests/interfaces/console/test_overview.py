@@ -5,7 +5,6 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.cache import caches
 from django.db import connection
 from django.test import Client
@@ -134,8 +133,7 @@ def test_failing_consumers_require_permission() -> None:
     consumer = ConsumerFactory.create(client_id="private-one")
     passed(consumer.id, span_s=HOUR_S, failed=5, ago_s=60)
     assert "private-one" in console.look(console.onlooker(), f"{PAGE}?part=live")
-    client = Client()
-    client.force_login(User.objects.create_user("stan", is_staff=True))
+    client = console.staff(name="stan")
     for page in (PAGE, f"{PAGE}?part=live"):
         text = console.look(client, page)
         assert "private-one" not in text

@@ -98,11 +98,3 @@ def test_a_message_is_moved_and_cancelled_from_there(operator: Client) -> None:
     text = console.look(operator, PAGE + back)
     assert str(moved) in text
     assert str(cancelled) not in text
-
-
-def test_the_timeline_has_no_buttons_for_viewers() -> None:
-    later(1)
-    text = console.look(console.onlooker(), PAGE)
-    assert "Move the message" not in text
-    stranger = Client()
-    assert stranger.get(PAGE).status_code == 302
