@@ -102,6 +102,7 @@ def console_addresses() -> Iterator[tuple[str, str, str]]:
             model = apps.get_model(found[1], found[2])
             row = model._default_manager.order_by("pk").first()
             values = {name: str(row.pk) for name in ("object_id", "id") if row is not None}
+            values["job"] = "archive"
         address = filled(path, values)
         if address is None or "^" in path or "(" in path or "logout" in path:
             continue

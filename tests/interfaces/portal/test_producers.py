@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from channels_app.core.errors import NotFound
 from channels_app.models import AuditEntry, Producer, Team
 from channels_app.registry import producers
-from tests.support import people
-from tests.support.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
+from tests.support.factories import ProducerFactory, TeamFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -89,21 +87,6 @@ def test_the_number_of_producers_is_limited(
     assert "ask an operator for more" in answer.content.decode()
 
 
-def test_a_new_producer_inherits_no_grants(team: Team, editor: Client) -> None:
-    ChannelFactory.create(slug="orders", external=True)
-    ApiKeyFactory.create(
-        producer=ProducerFactory.create(slug="acme.shop", team=team), channels=["orders"]
-    )
-    ApiKeyFactory.create(team=team, scopes=["read"], channels=["orders"])
-    editor.post(NEW, receive_request())
-
-    for channels in (["orders"], ["*"]):
-        wished = {"label": "x", "owner": "producer:acme.till", "scopes": ["publish"], "days": ""}
-        answer = editor.post("/portal/acme/keys/new/", {**wished, "channels": channels})
-        assert answer.status_code == 422
-    assert not Producer.objects.get(slug="acme.till").keys.exists()
-
-
 def test_a_team_cannot_change_limits_or_an_operators_disabling(team: Team, editor: Client) -> None:
     shop = ProducerFactory.create(
         slug="acme.shop", team=team, max_priority=5, rate_per_second=2.0, disabled=True
@@ -133,25 +116,3 @@ def test_a_concurrent_change_is_reported(team: Team, editor: Client) -> None:
     assert answer.status_code == 422
     assert "has changed since" in html
     assert "Mine" in html
-
-
-def test_a_producer_of_another_team_is_not_found(editor: Client) -> None:
-    ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
-    ProducerFactory.create(slug="free")
-
-    assert "bank" not in editor.get(LIST).content.decode()
-    for slug in ("bank", "free", "none"):
-        assert editor.get(f"{LIST}{slug}/").status_code == 404
-        assert editor.post(f"{LIST}{slug}/", receive_request()).status_code == 404
-        with pytest.raises(NotFound):
-            producers.change_within("acme", slug, {}, actor="user:eddy")
-
-
-def test_a_viewer_sees_producers_without_buttons(team: Team) -> None:
-    ProducerFactory.create(slug="acme.shop", team=team)
-    viewer = people.person("vera", team)
-
-    assert "New producer" not in viewer.get(LIST).content.decode()
-    html = viewer.get(f"{LIST}acme.shop/").content.decode()
-    assert "Save" not in html
-    assert "disabled" in html
