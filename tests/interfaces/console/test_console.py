@@ -20,11 +20,12 @@ from broker_site import changelist, navigation
 from broker_site.templatetags import console as console_tags
 from channels_app.admin import filters
 from channels_app.database import clock
-from channels_app.models import Consumer, Team
-from delivery.models import Delivery
+from channels_app.models import Consumer, Schedule, Team
+from delivery.models import Delivery, PipelineRun
+from pipeline.contract.jobs import JOBS
 from tests.support import console
 from tests.support.counts import make_deliveries
-from tests.support.factories import ConsumerFactory
+from tests.support.factories import ChannelFactory, ConsumerFactory
 from tests.support.html import parts
 
 pytestmark = pytest.mark.django_db
@@ -88,6 +89,27 @@ def badge(client: Client) -> str:
 
 
 DELIVERY = "delivery.delivery"
+
+
+def test_empty_pages_explain_how_to_start(operator: Client) -> None:
+    channel = ChannelFactory.create()
+    starts = [reverse("admin:delivery_pipelinerun_start", args=[job]) for job in JOBS]
+    for page, words in {
+        reverse("admin:index"): ["Nothing has been published yet"],
+        reverse("admin:system"): ["No worker has ever run here", "No sweep has run yet"],
+        reverse("admin:timeline"): ["Nothing is scheduled", "Hookstation-Delay"],
+        f"{reverse('admin:timeline')}?channel={channel.pk}": [f"channels/{channel.slug}/messages"],
+        reverse("admin:delivery_delivery_causes"): ["No dead letters"],
+        console.list_url(Schedule): [
+            "No schedules yet",
+            reverse("admin:channels_app_schedule_add"),
+        ],
+        console.list_url(PipelineRun): ["set <code", "HOOKSTATION_LAKE", "never", *starts],
+    }.items():
+        text = console.look(operator, page)
+        assert [it for it in words if it not in text] == [], page
+    make_deliveries(ConsumerFactory.create(), 1)
+    assert "Nothing has been published" not in console.look(operator, reverse("admin:index"))
 
 
 # -- Lists -----------------------------------------------------------------------------------------

@@ -161,10 +161,6 @@ def test_the_count_is_exact_and_causes_name_their_sample(
     assert all("LIMIT" in sql for sql in about)
 
 
-def test_without_dead_letters_the_page_says_so(operator: Client) -> None:
-    assert "No dead letters" in console.look(operator, CAUSES)
-
-
 def test_the_sample_of_causes_is_shared_between_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letter_groups, "SCAN_ROWS", 100)
     some: dict[int, Any] = {1: 10, 2: 1000, 3: 5}

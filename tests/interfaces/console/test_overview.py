@@ -123,12 +123,6 @@ def test_the_live_part_is_the_page_without_its_frame(operator: Client) -> None:
     assert 'data-source="?part=live&amp;range=24h"' in console.look(operator, f"{PAGE}?range=24h")
 
 
-def test_a_new_installation_shows_first_steps(operator: Client) -> None:
-    assert "Nothing has been published yet" in console.look(operator, PAGE)
-    make_deliveries(ConsumerFactory.create(), 1)
-    assert "Nothing has been published yet" not in console.look(operator, PAGE)
-
-
 def test_failing_consumers_require_permission() -> None:
     consumer = ConsumerFactory.create(client_id="private-one")
     passed(consumer.id, span_s=HOUR_S, failed=5, ago_s=60)

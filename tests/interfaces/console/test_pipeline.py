@@ -38,15 +38,6 @@ def stop_url(run: PipelineRun) -> str:
     return reverse("admin:delivery_pipelinerun_stop", args=[run.pk])
 
 
-def test_an_empty_page_explains_the_jobs(operator: Client) -> None:
-    text = console.look(operator, console.list_url(PipelineRun))
-    assert "set <code" in text
-    assert "HOOKSTATION_LAKE" in text
-    for job in JOBS.values():
-        assert start_url(job.name) in text
-    assert "never" in text
-
-
 def test_each_job_shows_its_last_run_and_success(operator: Client) -> None:
     done = make(state="finished", finished_at=clock.now(), row_count=4711)
     failed = make(state="failed", error="It broke.\nwith a long story")

@@ -31,12 +31,6 @@ def form(**values: Any) -> dict[str, Any]:
     }
 
 
-def test_an_empty_list_explains_how_to_start(operator: Client) -> None:
-    page = console.look(operator, LIST)
-    assert "No schedules yet" in page
-    assert f'href="{ADD}"' in page
-
-
 def test_a_form_creates_and_changes_a_schedule(operator: Client) -> None:
     channel, producer = ChannelFactory.create(), ProducerFactory.create()
     answer = operator.post(

@@ -35,13 +35,6 @@ def test_the_system_page_shows_processes_and_settings_but_no_secret() -> None:
     assert ">set<" in text.partition(">SECRET_KEY<")[2].partition("</tr>")[0]
 
 
-def test_a_new_installation_explains_how_to_start_a_worker() -> None:
-    text = console.look(console.operator(), PAGE)
-
-    assert "No worker has ever run here" in text
-    assert "No sweep has run yet" in text
-
-
 def test_pumps_are_shown_to_users_who_may_view_them() -> None:
     console.fill()
     client = console.staff("view_sweeprun")
