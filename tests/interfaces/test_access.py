@@ -164,7 +164,7 @@ def api_addresses(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 def members(team: Team) -> Callers:
-    """Return a member of each role, the owner of another team, and a visitor."""
+    """Return a member of each role, the owner of another team, a visitor, and an operator."""
     made: Callers = {"stranger": browser(None)}
     other = User.objects.create_user("other")
     Membership.objects.create(team=TeamFactory.create(), user=other, role="owner")
@@ -173,7 +173,7 @@ def members(team: Team) -> Callers:
         person = User.objects.create_user(f"team-{role}")
         Membership.objects.create(team=team, user=person, role=role)
         made[role] = browser(person)
-    return made
+    return made | {"operator": browser(User.objects.create_superuser("operator without a team"))}
 
 
 def portal_addresses(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:

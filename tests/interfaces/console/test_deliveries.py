@@ -353,19 +353,6 @@ def test_selected_queued_deliveries_are_cancelled(operator: Client) -> None:
     assert "only a queued one" in answer.content.decode()
 
 
-def test_a_running_replay_can_be_stopped(operator: Client) -> None:
-    console.fill()
-    running = Replay.objects.get()
-    stop = reverse("admin:delivery_replay_stop", args=[running.pk])
-
-    operator.post(stop, {"_form_submitted": "True", "reason": "enough"})
-
-    running.refresh_from_db()
-    assert running.state == "cancelled"
-    assert AuditEntry.objects.get(action="replay.cancel").reason == "enough"
-    assert stop not in console.look(operator, console.page_url(running))
-
-
 def test_a_list_without_pagination_cannot_be_registered() -> None:
     class Silent(LivePage):
         pass
