@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from channels_app.core.errors import NotFound
 from channels_app.models import AuditEntry, Producer, Team
 from channels_app.registry import producers
 from tests.support.factories import ProducerFactory, TeamFactory
@@ -116,3 +117,10 @@ def test_a_concurrent_change_is_reported(team: Team, editor: Client) -> None:
     assert answer.status_code == 422
     assert "has changed since" in html
     assert "Mine" in html
+
+
+def test_a_producer_that_changed_its_team_meanwhile_is_not_written(team: Team) -> None:
+    """The page of another team's producer is 404: test_others.py."""
+    ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
+    with pytest.raises(NotFound):
+        producers.change_within("acme", "bank", {}, actor="user:eddy")
