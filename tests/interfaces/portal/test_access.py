@@ -73,8 +73,8 @@ def test_pages_offer_only_what_their_user_may_do(role: str) -> None:
             assert not re.search(r"whsec_\w{9}", main), page
             for method, places in (("GET", LINK.findall(main)), ("POST", FORM.findall(main))):
                 offered[method].update(urljoin(page, unescape(place)) for place in places)
-    for method, places in offered.items():
-        for place in places:
+    for method, offers in offered.items():
+        for place in offers:
             with undone():
                 assert client.generic(method, place).status_code in {200, 302, 422}, place
     if role == "viewer":
