@@ -102,6 +102,7 @@ def console_addresses() -> Iterator[tuple[str, str, str]]:
             model = apps.get_model(found[1], found[2])
             row = model._default_manager.order_by("pk").first()
             values = {name: str(row.pk) for name in ("object_id", "id") if row is not None}
+            values["job"] = "archive"
         address = filled(path, values)
         if address is None or "^" in path or "(" in path or "logout" in path:
             continue
@@ -163,7 +164,7 @@ def api_addresses(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 def members(team: Team) -> Callers:
-    """Return a member of each role, the owner of another team, and a visitor."""
+    """Return a member of each role, the owner of another team, a visitor, and an operator."""
     made: Callers = {"stranger": browser(None)}
     other = User.objects.create_user("other")
     Membership.objects.create(team=TeamFactory.create(), user=other, role="owner")
@@ -172,7 +173,7 @@ def members(team: Team) -> Callers:
         person = User.objects.create_user(f"team-{role}")
         Membership.objects.create(team=team, user=person, role=role)
         made[role] = browser(person)
-    return made
+    return made | {"operator": browser(User.objects.create_superuser("operator without a team"))}
 
 
 def portal_addresses(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:

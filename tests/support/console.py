@@ -6,7 +6,7 @@ from typing import Any
 
 from django.apps import apps
 from django.contrib.auth.models import Permission, User
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -134,8 +134,17 @@ def values_of(client: Client, url: str) -> dict[str, Any]:
 
 def onlooker() -> Client:
     """Return a client logged in as a user who may view everything and change nothing."""
-    user = User.objects.create_user("otto", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+    return _staff(Permission.objects.filter(codename__startswith="view_"))
+
+
+def staff(*codenames: str, name: str = "otto") -> Client:
+    """Return a client logged in as a user of the console with only these permissions."""
+    return _staff(Permission.objects.filter(codename__in=codenames), name)
+
+
+def _staff(permissions: QuerySet[Permission], name: str = "otto") -> Client:
+    user = User.objects.create_user(name, is_staff=True)
+    user.user_permissions.set(permissions)
     client = Client()
     client.force_login(user)
     return client

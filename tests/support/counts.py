@@ -1,4 +1,4 @@
-"""Create rows in bulk, and compare the counters with the rows."""
+"""Create rows in bulk, compare the counters with the rows, and count queries."""
 
 from collections import Counter as Tally
 from datetime import datetime
@@ -7,6 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from channels_app.core import ids
 from channels_app.database import clock
@@ -80,6 +82,13 @@ def assert_counters_are_true() -> None:
         kept[consumer_id, state] += number
     assert +kept == counted
     assert all(number >= 0 for number in kept.values())
+
+
+def query_count(client: Client, url: str) -> int:
+    """Return the number of queries of a page."""
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(url).status_code == 200
+    return len(captured)
 
 
 def public(row: Delivery | Message) -> str:

@@ -60,6 +60,8 @@ class ChannelPage(WebhookView):
 class RegisterView(WebhookView):
     """The form, the test of a URL, and the secret."""
 
+    reader = "editor"
+
     def get(self, request: TeamRequest, channel: str) -> HttpResponse:
         """Show an empty form."""
         found = policy.channel_of(channel)

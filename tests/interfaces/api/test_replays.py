@@ -6,14 +6,14 @@ from urllib.parse import quote
 
 import pytest
 
-from channels_app.core import ids, times
+from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, new_id
 from delivery import replay
 from delivery.models import Delivery, Replay
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true, make_deliveries, make_messages, public
-from tests.support.factories import ChannelFactory, ConsumerFactory, TeamFactory
+from tests.support.factories import ChannelFactory, ConsumerFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -155,41 +155,6 @@ def test_too_many_replays_at_a_time_are_refused(api: Api, monkeypatch: pytest.Mo
     assert api.post("/replays", wanted).status_code == 202
 
 
-# -- permissions -------------------------------------------------------------------------------
-
-
-def test_a_key_replays_only_what_it_was_granted() -> None:
-    granted, other = ConsumerFactory.create(), ConsumerFactory.create()
-    make_deliveries(granted, 1)
-    (foreign,) = make_deliveries(other, 1)
-    api = Api(scopes=["replay"], channels=[granted.channel.slug])
-
-    assert problem(api.post("/replays", {"filter": of(other)}))[:2] == (404, "unknown_channel")
-    assert problem(api.post(at(other), {}))[:2] == (403, "no_grant")
-    by_id = {"filter": {"ids": [public(foreign)]}, "dry_run": True}
-    assert api.post("/replays", by_id).json()["matched_count"] == 0
-    assert api.post("/replays", {"filter": of(granted)}).status_code == 202
-
-
-def test_a_team_replays_to_its_own_consumers_only() -> None:
-    channel = ChannelFactory.create(external=True)
-    team = TeamFactory.create()
-    mine = ConsumerFactory.create(channel=channel, team=team)
-    theirs = ConsumerFactory.create(channel=channel, team=TeamFactory.create())
-    make_deliveries(mine, 2)
-    make_deliveries(theirs, 3)
-    api = Api(team=team, scopes=["replay"])
-
-    body = api.post("/replays", {"filter": {"channel": channel.slug}}).json()
-    assert body["matched_count"] == 2
-    assert replay.run_due(clock.now(), 0) == 2
-    assert Delivery.objects.filter(consumer=theirs, state="queued").count() == 0
-    assert problem(api.post("/replays", {"filter": of(theirs)}))[:2] == (404, "unknown_consumer")
-    assert problem(api.post(at(theirs), {}))[:2] == (404, "unknown_consumer")
-    everybody = Api(admin=True).post("/replays", {"filter": {"channel": channel.slug}})
-    assert everybody.json()["matched_count"] == 3
-
-
 # -- the list ----------------------------------------------------------------------------------
 
 
@@ -234,23 +199,6 @@ def test_a_backfill_dry_run_counts(api: Api) -> None:
     assert entry.reason == "we came late"
     assert api.post(at(consumer), {"dry_run": True}).json()["matched_count"] == 0
     assert_counters_are_true()
-
-
-def test_a_backfill_can_be_narrowed(api: Api) -> None:
-    consumer = ConsumerFactory.create()
-    now = clock.now()
-    make_messages(consumer, 1, event_type="a.b", accepted_at=now - timedelta(days=3))
-    make_messages(consumer, 2, event_type="a.b")
-    make_messages(consumer, 4, event_type="a.c")
-    yesterday = times.text(now - timedelta(days=1))
-    requests: list[tuple[dict[str, Any], int]] = [
-        ({}, 7),
-        ({"to": yesterday}, 1),
-        ({"event_types": ["a.b", "x.y"], "from": yesterday}, 2),
-    ]
-    for narrowed, count in requests:
-        found = api.post(at(consumer), {"dry_run": True, **narrowed}).json()
-        assert found["matched_count"] == count, narrowed
 
 
 def test_an_invalid_backfill_request_is_refused(api: Api) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from allauth.account.models import EmailAddress
 from allauth.mfa.models import Authenticator
-from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
@@ -161,10 +161,7 @@ def test_users_are_found_by_their_addresses(operator: Client) -> None:
     for query in ("?q=other@", "?emailaddress__verified__exact=0"):
         found = operator.get(console.list_url(User, query)).context["cl"]
         assert list(found.result_list) == [nina]
-    user = User.objects.create_user("otto", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_user"))
-    client = Client()
-    client.force_login(user)
+    client = console.staff("view_user")
 
     assert not client.get(console.list_url(User, "?q=other@")).context["cl"].result_list
     assert "other@example.com" not in console.look(client, console.page_url(nina))

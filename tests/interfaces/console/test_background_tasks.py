@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
@@ -87,16 +86,7 @@ def test_background_tasks_are_read_only(rows: dict[str, Any], operator: Client) 
 def test_each_kind_of_row_needs_its_permission(
     rows: dict[str, Any], permission: str, shown: set[str]
 ) -> None:
-    olaf = User.objects.create_user("olaf", is_staff=True)
-    olaf.user_permissions.set(
-        Permission.objects.filter(codename__in=("view_sweeprun", permission)).filter(
-            content_type__app_label__in=("delivery", "django_q")
-        )
-    )
-    staff = Client()
-    staff.force_login(olaf)
-
-    text = console.look(staff, PAGE)
+    text = console.look(console.staff("view_sweeprun", permission), PAGE)
 
     every = ("theirs", "unreadable", ">done<", ">failed<")
     assert {name for name in every if name in text} == shown

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models import Model
 from django.test import Client
@@ -510,10 +510,7 @@ def test_a_team_is_found_by_its_people_and_shows_its_invitations(operator: Clien
     assert "nora@example.com" in console.look(operator, console.page_url(team))
     mia = User.objects.get(username="mia")
     assert team.slug in console.look(operator, console.page_url(mia))
-    user = User.objects.create_user("otto", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_team"))
-    client = Client()
-    client.force_login(user)
+    client = console.staff("view_team")
     assert not client.get(console.list_url(Team, "?q=mia")).context["cl"].result_list
     shown = console.look(client, console.page_url(team))
     assert "nora@example.com" not in shown

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from django import urls
 from django.contrib import admin
-from django.contrib.auth.models import Permission, User
 from django.template import Context, Template
 from django.template.loader import render_to_string
 from django.test import Client
@@ -21,11 +20,12 @@ from broker_site import changelist, navigation
 from broker_site.templatetags import console as console_tags
 from channels_app.admin import filters
 from channels_app.database import clock
-from channels_app.models import Consumer, Team
-from delivery.models import Delivery
+from channels_app.models import Consumer, Schedule, Team
+from delivery.models import Delivery, PipelineRun
+from pipeline.contract.jobs import JOBS
 from tests.support import console
 from tests.support.counts import make_deliveries
-from tests.support.factories import ConsumerFactory
+from tests.support.factories import ChannelFactory, ConsumerFactory
 from tests.support.html import parts
 
 pytestmark = pytest.mark.django_db
@@ -60,10 +60,7 @@ def test_links_with_a_filter_lead_to_a_list(operator: Client) -> None:
 
 
 def test_only_permitted_links_are_shown() -> None:
-    user = User.objects.create_user("otto", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
-    client = Client()
-    client.force_login(user)
+    client = console.staff("view_delivery")
 
     groups = client.get(reverse("admin:index")).context["sidebar_navigation"]
 
@@ -92,6 +89,27 @@ def badge(client: Client) -> str:
 
 
 DELIVERY = "delivery.delivery"
+
+
+def test_empty_pages_explain_how_to_start(operator: Client) -> None:
+    channel = ChannelFactory.create()
+    starts = [reverse("admin:delivery_pipelinerun_start", args=[job]) for job in JOBS]
+    for page, words in {
+        reverse("admin:index"): ["Nothing has been published yet"],
+        reverse("admin:system"): ["No worker has ever run here", "No sweep has run yet"],
+        reverse("admin:timeline"): ["Nothing is scheduled", "Hookstation-Delay"],
+        f"{reverse('admin:timeline')}?channel={channel.pk}": [f"channels/{channel.slug}/messages"],
+        reverse("admin:delivery_delivery_causes"): ["No dead letters"],
+        console.list_url(Schedule): [
+            "No schedules yet",
+            reverse("admin:channels_app_schedule_add"),
+        ],
+        console.list_url(PipelineRun): ["set <code", "HOOKSTATION_LAKE", "never", *starts],
+    }.items():
+        text = console.look(operator, page)
+        assert [it for it in words if it not in text] == [], page
+    make_deliveries(ConsumerFactory.create(), 1)
+    assert "Nothing has been published" not in console.look(operator, reverse("admin:index"))
 
 
 # -- Lists -----------------------------------------------------------------------------------------
@@ -156,10 +174,7 @@ def test_a_block_is_drawn_once_for_each_value_of_its_keys() -> None:
 
 def test_cached_page_parts_do_not_leak_between_users(operator: Client) -> None:
     changelist = make_deliveries(ConsumerFactory.create(), 2, state="dead")
-    onlooker = User.objects.create_user("otto", is_staff=True)
-    onlooker.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
-    client = Client()
-    client.force_login(onlooker)
+    client = console.staff("view_delivery")
 
     full = operator.get(DEAD).content.decode()
     little = client.get(DEAD).content.decode()

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
@@ -78,10 +77,7 @@ def test_a_consumers_workers_are_on_pages_and_can_be_searched(operator: Client) 
 def test_workers_are_shown_to_users_who_may_view_them() -> None:
     consumer = waiting(b"x")
     Worker(consumer).receive(worker_id="printer")
-    user = User.objects.create_user("otto", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_consumer"))
-    client = Client()
-    client.force_login(user)
+    client = console.staff("view_consumer")
 
     assert 'id="workers"' not in console.look(client, console.page_url(consumer))
     found = client.get(console.list_url(Consumer, "?q=printer")).context["cl"]

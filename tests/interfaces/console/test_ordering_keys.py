@@ -4,7 +4,6 @@ import re
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
@@ -117,10 +116,7 @@ def test_a_keys_page_lists_what_waits_behind_its_head(
 
 
 def test_what_waits_is_shown_to_users_who_may_view_it(consumer: Consumer) -> None:
-    user = User.objects.create_user("otto", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_orderingkey"))
-    client = Client()
-    client.force_login(user)
+    client = console.staff("view_orderingkey")
 
     assert behind(console.look(client, console.page_url(key_number_of(consumer, "A")))) == ""
 

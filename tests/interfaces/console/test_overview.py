@@ -5,7 +5,6 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.cache import caches
 from django.db import connection
 from django.test import Client
@@ -124,18 +123,11 @@ def test_the_live_part_is_the_page_without_its_frame(operator: Client) -> None:
     assert 'data-source="?part=live&amp;range=24h"' in console.look(operator, f"{PAGE}?range=24h")
 
 
-def test_a_new_installation_shows_first_steps(operator: Client) -> None:
-    assert "Nothing has been published yet" in console.look(operator, PAGE)
-    make_deliveries(ConsumerFactory.create(), 1)
-    assert "Nothing has been published yet" not in console.look(operator, PAGE)
-
-
 def test_failing_consumers_require_permission() -> None:
     consumer = ConsumerFactory.create(client_id="private-one")
     passed(consumer.id, span_s=HOUR_S, failed=5, ago_s=60)
     assert "private-one" in console.look(console.onlooker(), f"{PAGE}?part=live")
-    client = Client()
-    client.force_login(User.objects.create_user("stan", is_staff=True))
+    client = console.staff(name="stan")
     for page in (PAGE, f"{PAGE}?part=live"):
         text = console.look(client, page)
         assert "private-one" not in text

@@ -38,15 +38,6 @@ def stop_url(run: PipelineRun) -> str:
     return reverse("admin:delivery_pipelinerun_stop", args=[run.pk])
 
 
-def test_an_empty_page_explains_the_jobs(operator: Client) -> None:
-    text = console.look(operator, console.list_url(PipelineRun))
-    assert "set <code" in text
-    assert "HOOKSTATION_LAKE" in text
-    for job in JOBS.values():
-        assert start_url(job.name) in text
-    assert "never" in text
-
-
 def test_each_job_shows_its_last_run_and_success(operator: Client) -> None:
     done = make(state="finished", finished_at=clock.now(), row_count=4711)
     failed = make(state="failed", error="It broke.\nwith a long story")
@@ -99,20 +90,6 @@ def test_a_job_that_cannot_start_shows_the_reason(operator: Client) -> None:
     assert answer.status_code == 200
     assert "waits already" in answer.content.decode()
     assert operator.get(start_url("nonsense")).status_code == 404
-
-
-def test_a_viewer_cannot_start_or_stop_jobs(onlooker: Client) -> None:
-    run = make(state="running")
-    text = console.look(onlooker, console.list_url(PipelineRun))
-    assert start_url() not in text
-    assert "Stop" not in console.look(onlooker, console.page_url(run))
-    console.look(onlooker, bar_url(run))
-    for url in (start_url(), stop_url(run)):
-        assert onlooker.get(url).status_code == 403
-        assert onlooker.post(url, {}).status_code == 403
-    assert Client().get(bar_url(run)).status_code == 302
-    run.refresh_from_db()
-    assert run.cancel_at is None
 
 
 def test_a_runs_page_is_live_until_it_ends(operator: Client) -> None:
@@ -204,17 +181,15 @@ def test_a_run_is_stopped_only_through_a_dialog(operator: Client) -> None:
     assert "stopping" in console.look(operator, console.page_url(run))
 
 
-def test_a_jobs_schedule_is_changed_beside_its_runs(operator: Client, onlooker: Client) -> None:
+def test_a_jobs_schedule_is_changed_beside_its_runs(operator: Client) -> None:
     pipeline_runs.ask_due(clock.now(), has_lake=False)
     row = PipelineSchedule.objects.get(job="usage")
     runs = console.list_url(PipelineRun)
     assert "waits for a lake" in console.look(operator, runs)
     url = reverse("admin:delivery_pipelinerun_schedule", args=["usage"])
     assert url in console.look(operator, runs)
-    assert url not in console.look(onlooker, runs)
     assert 'value="60"' in console.look(operator, url)
     form = {"mode": "on", "every_minutes": "90", "reason": "why not"}
-    assert onlooker.get(url).status_code == onlooker.post(url, form).status_code == 403
     assert (
         "greater than or equal"
         in operator.post(url, form | {"every_minutes": "0"}).content.decode()

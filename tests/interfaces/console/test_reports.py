@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from django.conf import LazySettings
-from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
@@ -43,7 +42,7 @@ def start_url(job: str, again: PipelineRun | None = None) -> str:
 
 
 def test_a_page_before_the_first_run_explains_how_to_start(
-    operator: Client, onlooker: Client, settings: LazySettings
+    operator: Client, settings: LazySettings
 ) -> None:
     empty = {
         "usage": "No usage was counted yet",
@@ -59,13 +58,10 @@ def test_a_page_before_the_first_run_explains_how_to_start(
         assert empty.get(job, "") in text
         assert start_url(job) in text
         assert FAILED not in text
-        assert "pipelinerun/start/" not in console.look(onlooker, page)
     assert empty["health"] in console.look(operator, f"{PAGES['health']}?day=2026-11-20")
 
 
-def test_a_failed_run_is_shown_with_error_log_and_remedy(
-    operator: Client, onlooker: Client
-) -> None:
+def test_a_failed_run_is_shown_with_error_log_and_remedy(operator: Client) -> None:
     for job, page in PAGES.items():
         run = make(job, error="<Access> denied\nand a long story")
         text = console.look(operator, page)
@@ -76,9 +72,6 @@ def test_a_failed_run_is_shown_with_error_log_and_remedy(
         assert f'href="{console.page_url(run)}"' in text
         assert f'href="{start_url(job, run)}"' in text
         assert operator.get(start_url(job, run)).status_code == 200
-        told = console.look(onlooker, page)
-        assert f'href="{console.page_url(run)}"' in told
-        assert start_url(job) not in told
 
 
 def test_a_page_shows_only_the_newest_run_of_its_job(operator: Client) -> None:
@@ -104,10 +97,7 @@ def test_a_page_shows_only_the_newest_run_of_its_job(operator: Client) -> None:
 
 def test_run_results_require_permission() -> None:
     make("triage", error="it broke")
-    user = User.objects.create_user("ida", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_deadcluster"))
-    client = Client()
-    client.force_login(user)
+    client = console.staff("view_deadcluster")
 
     text = console.look(client, PAGES["triage"])
 
@@ -131,7 +121,7 @@ def test_a_failed_runs_page_has_error_log_and_remedy(operator: Client) -> None:
     assert "It left no log" in console.look(operator, console.page_url(make("usage")))
 
 
-def test_only_operators_restart_only_finished_runs(operator: Client, onlooker: Client) -> None:
+def test_only_finished_runs_are_restarted(operator: Client) -> None:
     urls = {
         state: reverse("admin:delivery_pipelinerun_again", args=[make("health", state).pk])
         for state in ("running", "finished", "failed", "cancelled")
@@ -140,7 +130,6 @@ def test_only_operators_restart_only_finished_runs(operator: Client, onlooker: C
         "running": 403,
         **dict.fromkeys(("finished", "failed", "cancelled"), 302),
     }
-    assert {onlooker.get(url).status_code for url in urls.values()} == {403}
 
 
 def test_restarting_prefills_the_runs_options(operator: Client) -> None:

@@ -2,8 +2,6 @@
 
 import pytest
 from django.conf import settings
-from django.contrib.auth.models import Permission, User
-from django.test import Client
 from django.urls import reverse
 
 from delivery.models import SweepRun
@@ -37,19 +35,9 @@ def test_the_system_page_shows_processes_and_settings_but_no_secret() -> None:
     assert ">set<" in text.partition(">SECRET_KEY<")[2].partition("</tr>")[0]
 
 
-def test_a_new_installation_explains_how_to_start_a_worker() -> None:
-    text = console.look(console.operator(), PAGE)
-
-    assert "No worker has ever run here" in text
-    assert "No sweep has run yet" in text
-
-
 def test_pumps_are_shown_to_users_who_may_view_them() -> None:
     console.fill()
-    user = User.objects.create_user("otto", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_sweeprun"))
-    client = Client()
-    client.force_login(user)
+    client = console.staff("view_sweeprun")
 
     text = console.look(client, PAGE)
 

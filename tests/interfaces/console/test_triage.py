@@ -1,7 +1,6 @@
 """The console's page of triage: counts, descriptions, and a link to the replay of each kind."""
 
 import pytest
-from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -41,9 +40,7 @@ def test_triage_without_failures_says_so(operator: Client) -> None:
     assert "2026-11-01 00:00" in text
 
 
-def test_a_failure_group_has_count_description_and_for_operators_a_replay(
-    operator: Client, onlooker: Client
-) -> None:
+def test_a_failure_group_has_count_description_and_a_replay(operator: Client) -> None:
     fill()
 
     text = console.look(operator, PAGE)
@@ -61,9 +58,6 @@ def test_a_failure_group_has_count_description_and_for_operators_a_replay(
     (part,) = line.parts
     assert operator.get(part.replay_url).context["preview"] is not None
     assert operator.get(part.list_url).status_code == 200
-    looked = console.look(onlooker, PAGE)
-    assert REPLAY not in looked
-    assert "Run again" not in looked
 
 
 def test_a_group_that_must_not_be_replayed_has_no_replay(operator: Client) -> None:
@@ -78,10 +72,7 @@ def test_a_group_that_must_not_be_replayed_has_no_replay(operator: Client) -> No
 
 def test_responses_require_permission_to_view_messages() -> None:
     fill()
-    user = User.objects.create_user("ida", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_deadcluster"))
-    client = Client()
-    client.force_login(user)
+    client = console.staff("view_deadcluster")
 
     assert "line #" not in console.look(client, PAGE)
     assert "line #" in console.look(console.operator(), PAGE)

@@ -62,16 +62,6 @@ def test_the_chart_shows_small_values() -> None:
     assert (little.y, most.y) == (98.0, 0.0)
 
 
-def test_an_empty_timeline_explains_how_to_schedule(operator: Client) -> None:
-    text = console.look(operator, PAGE)
-    assert "Nothing is scheduled" in text
-    assert "Hookstation-Delay" in text
-    channel = ChannelFactory.create()
-    assert f"channels/{channel.slug}/messages" in console.look(
-        operator, f"{PAGE}?channel={channel.pk}"
-    )
-
-
 def test_a_message_is_moved_and_cancelled_from_there(operator: Client) -> None:
     moved, cancelled = later(2), later(3)
     at = (clock.now() + timedelta(days=3)).replace(microsecond=0)
@@ -98,11 +88,3 @@ def test_a_message_is_moved_and_cancelled_from_there(operator: Client) -> None:
     text = console.look(operator, PAGE + back)
     assert str(moved) in text
     assert str(cancelled) not in text
-
-
-def test_the_timeline_has_no_buttons_for_viewers() -> None:
-    later(1)
-    text = console.look(console.onlooker(), PAGE)
-    assert "Move the message" not in text
-    stranger = Client()
-    assert stranger.get(PAGE).status_code == 302

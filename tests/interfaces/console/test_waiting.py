@@ -16,17 +16,6 @@ def move(message: Message) -> str:
     return reverse("admin:delivery_message_move", args=[message.pk])
 
 
-def test_scheduled_messages_are_listed_with_due_times(operator: Client) -> None:
-    waits = MessageFactory.create(scheduled=True)
-    sent = MessageFactory.create(dispatched=True)
-
-    text = console.look(operator, console.list_url(Message, "?state=Acknowledged"))
-
-    assert str(waits) in text
-    assert str(sent) not in text
-    assert waits.due_at.isoformat() in text
-
-
 def test_a_scheduled_message_can_be_sent_now(operator: Client) -> None:
     message = MessageFactory.create(scheduled=True)
     operator.post(move(message), {"due_at": "", "now": "1"})

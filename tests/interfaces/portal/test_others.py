@@ -91,6 +91,10 @@ def test_objects_of_others_are_404_under_the_teams_urls() -> None:
     assert rows(TABLES, but="last_used_at") == before
     assert list(Membership.objects.filter(team__slug="theirs").values_list("role")) == [("viewer",)]
     assert Invitation.objects.filter(revoked_at=None).exists()
+    pages = [path for path, view in people.team_routes() if hasattr(view, "get")]
+    own = [path.replace("<str:team>", "mine") for path in pages if path.count("<") == 1]
+    shown = "".join(me.get(page).content.decode() for page in own)
+    assert [name for name in ("client_id", "producer", "key_id") if theirs[name] in shown] == []
 
 
 def told(client: Client, address: str) -> list[str]:

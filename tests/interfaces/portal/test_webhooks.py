@@ -216,28 +216,17 @@ def _delivery(consumer: Consumer) -> Delivery:
     return Delivery.objects.get(consumer=consumer)
 
 
-def test_a_viewer_sees_every_page_without_buttons(
-    owner: Client, orders: Channel, team: Team, receiver: Receiver
+def test_a_viewer_sees_no_signature_that_a_consumer_would_accept(
+    orders: Channel, team: Team, receiver: Receiver
 ) -> None:
     webhook = ConsumerFactory.create(
         channel=orders, client_id="mine", team=team, url=receiver.url("/hook")
     )
     row = _delivery(webhook)
     viewer = people.person("victor", team, "viewer")
-    for path in (
-        *("", "-/catalogue/", "-/catalogue/orders/", "orders/mine/", "orders/mine/dead/"),
-        "orders/mine/upcoming/",
-        *("orders/mine/health/", "orders/mine/settings/", "orders/mine/secret/"),
-        *("orders/mine/test/", "orders/mine/replays/", f"orders/mine/deliveries/{row}/"),
-    ):
-        answer = viewer.get(f"{ROOT}/{path}")
-        assert answer.status_code == 200, path
-        main = text(answer).partition("<main")[2]
-        assert 'method="post"' not in main, path
-        assert secret_of(webhook) not in main
-    # A viewer may not see what would authenticate a request as ours.
     detail = text(viewer.get(f"{ROOT}/orders/mine/deliveries/{row}/"))
     assert re.search(r"webhook-signature: v1,[\w+/]{6}\.\.\.", detail)
+    viewer.get(f"{ROOT}/orders/mine/test/")
     assert receiver.requests() == []
 
 
