@@ -475,11 +475,11 @@ def test_retry_overrides_set_the_receive_count_of_an_event_type(
 def test_a_message_returns_after_its_visibility_timeout(
     sqs: Any, name: str, elapse: Elapse
 ) -> None:
-    url = made(sqs, name, VisibilityTimeout="60")
+    url = made(sqs, name, VisibilityTimeout="10")
     sqs.send_message(QueueUrl=url, MessageBody="slow")
     (first,) = receive(sqs, url)
     assert is_empty(sqs, url)
-    elapse(61)
+    elapse(11)
     (second,) = receive(sqs, url, VisibilityTimeout=600)
     assert second["MessageId"] == first["MessageId"]
     assert second["Attributes"]["ApproximateReceiveCount"] == "2"
@@ -766,10 +766,10 @@ def test_an_expired_receive_counts_towards_the_dead_letter_queue(
     sqs: Any, name: str, elapse: Elapse
 ) -> None:
     target = made(sqs, f"{name}-dead")
-    url = made(sqs, name, RedrivePolicy=redrive(sqs, target, 1), VisibilityTimeout="60")
+    url = made(sqs, name, RedrivePolicy=redrive(sqs, target, 1), VisibilityTimeout="10")
     sqs.send_message(QueueUrl=url, MessageBody="poison")
     receive(sqs, url)
-    elapse(61)
+    elapse(11)
     assert is_empty(sqs, url)  # this receive finds that the visibility timeout has ended
     sweep()
     assert bodies(receive(sqs, target)) == ["poison"]
