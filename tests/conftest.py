@@ -25,7 +25,7 @@ properties.register_profiles()  # before pytest chooses one from the command lin
 
 SHARING = "tests/crash/"
 """The folder whose files each share one running broker, because starting it takes long."""
-FOLDERS = ("clients", "grpc", "hostile", "sqs")
+FOLDERS = ("clients", "grpc", "hostile")
 """Folders of tests/e2e of which all files share one."""
 
 

@@ -18,10 +18,9 @@ from typing import Any
 
 import requests
 
-from tests.e2e.sqs.conftest import client
 from tests.support.broker import ROOT
 from tests.support.conformance import ANSWER_TIMEOUT_S, Driver, Proxy, Red, Result, at, difference
-from tests.support.door import REGION, Door
+from tests.support.door import REGION, Door, client
 
 FOLDER = ROOT / "tests/sdks"
 CHECKS: Sequence[Any] = json.loads((FOLDER / "checks.json").read_text(encoding="utf-8"))

@@ -1,13 +1,28 @@
-"""Configure SQS clients for a running broker."""
+"""Configure SQS clients for a broker."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import boto3
+from botocore.config import Config
 
 from tests.support.broker import Broker
 
 REGION = "us-east-1"
+
+
+def client(environment: dict[str, str]) -> Any:
+    """Return a boto3 client with the endpoint and credentials of this environment."""
+    return boto3.client(
+        "sqs",
+        endpoint_url=environment["AWS_ENDPOINT_URL_SQS"],
+        region_name=environment["AWS_DEFAULT_REGION"],
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=90),
+    )
 
 
 class Door(NamedTuple):

@@ -3,23 +3,22 @@
 import base64
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
 import pytest
-import requests
 from botocore.auth import SigV4Auth, SigV4QueryAuth
-from botocore.awsrequest import AWSRequest
+from botocore.awsrequest import AWSRequest, AWSResponse
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from tests.e2e.sqs.conftest import client
-from tests.support.broker import ANSWER_TIMEOUT_S, receivers_waiting, wait_until
-from tests.support.door import REGION, Door
+from tests.interfaces.sqs.calling import Door, answer
+from tests.support import factories
+from tests.support.api import Api
+from tests.support.door import REGION
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.django_db
 XML = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 FORM = "application/x-www-form-urlencoded; charset=utf-8"
 JSON = "application/x-amz-json-1.0"
@@ -31,15 +30,13 @@ def signed(door: Door, request: AWSRequest, auth: type[SigV4Auth] = SigV4Auth) -
     return request
 
 
-def sent(request: AWSRequest, **changed: str) -> requests.Response:
+def sent(request: AWSRequest, **changed: str) -> AWSResponse:
     made = request.prepare()
-    headers = {name: str(value) for name, value in made.headers.items()} | changed
-    return requests.request(
-        made.method, made.url, headers=headers, data=made.body, timeout=ANSWER_TIMEOUT_S
-    )
+    made.headers.update(changed)
+    return answer(made)
 
 
-def query(door: Door, action: str, path: str = "/", **fields: str) -> requests.Response:
+def query(door: Door, action: str, path: str = "/", **fields: str) -> AWSResponse:
     """Make a call in the Query protocol."""
     body = urlencode({"Action": action, "Version": "2012-11-05", **fields})
     request = AWSRequest("POST", door.url + path, headers={"Content-Type": FORM}, data=body)
@@ -51,11 +48,11 @@ def json_request(door: Door, operation: str, parameters: Mapping[str, Any]) -> A
     return AWSRequest("POST", f"{door.url}/", headers=headers, data=json.dumps(parameters))
 
 
-def parsed(answer: requests.Response) -> ElementTree.Element:
+def parsed(answer: AWSResponse) -> ElementTree.Element:
     return ElementTree.fromstring(answer.content)  # noqa: S314 - the broker under test wrote it
 
 
-def texts(answer: requests.Response, path: str) -> list[str]:
+def texts(answer: AWSResponse, path: str) -> list[str]:
     """The texts of the elements at a path such as ``A/B``."""
     assert answer.status_code == 200, answer.text
     assert answer.headers["Content-Type"] == "text/xml"
@@ -63,12 +60,12 @@ def texts(answer: requests.Response, path: str) -> list[str]:
     return [found.text or "" for found in tree.findall(XML + path.replace("/", f"/{XML}"))]
 
 
-def refused(answer: requests.Response) -> tuple[int, str]:
+def refused(answer: AWSResponse) -> tuple[int, str]:
     """The status and the error code of a refused call, in either protocol."""
     if answer.headers["Content-Type"] == JSON:
         code, _, who = answer.headers["x-amzn-query-error"].partition(";")
         assert who in {"Sender", "Receiver"}
-        assert set(answer.json()) == {"__type", "message"}
+        assert set(json.loads(answer.content)) == {"__type", "message"}
         return answer.status_code, code
     error = parsed(answer).find(f"{XML}Error")
     assert error is not None
@@ -140,7 +137,6 @@ def test_query_protocol_sends_and_receives_messages(door: Door, url: str) -> Non
         "ReceiveMessage",
         **{
             "QueueUrl": url,
-            "WaitTimeSeconds": "20",
             "AttributeName.1": "All",
             "MessageAttributeName.1": "All",
         },
@@ -201,50 +197,48 @@ def test_malformed_requests_are_refused(door: Door) -> None:
 
 
 def test_a_request_without_a_valid_signature_is_refused(door: Door) -> None:
-    def answer(door: Door, changed: Mapping[str, str] | None = None) -> tuple[int, str]:
+    def outcome(door: Door, changed: Mapping[str, str] | None = None) -> tuple[int, str]:
         request = signed(door, json_request(door, "ListQueues", {}))
         return refused(sent(request, **(changed or {})))
 
     unsigned = json_request(door, "ListQueues", {})
     assert refused(sent(unsigned)) == (403, "MissingAuthenticationToken")
-    key = str(door.broker.http.headers["Authorization"])
+    key = factories.bearer(factories.ApiKeyFactory.create(admin=True))
     assert refused(sent(unsigned, Authorization=key)) == (403, "MissingAuthenticationToken")
     stranger = door._replace(access_key_id="HSAKAAAAAAAAAAAAAAAA")
-    assert answer(stranger) == (403, "InvalidClientTokenId")
+    assert outcome(stranger) == (403, "InvalidClientTokenId")
     guess = door._replace(secret_access_key="x" * 40)
-    assert answer(guess) == (403, "SignatureDoesNotMatch")
+    assert outcome(guess) == (403, "SignatureDoesNotMatch")
     changed = {"X-Amz-Target": "AmazonSQS.PurgeQueue"}
-    assert answer(door, changed) == (403, "SignatureDoesNotMatch")
+    assert outcome(door, changed) == (403, "SignatureDoesNotMatch")
 
 
 def test_a_body_that_differs_from_the_signed_one_is_refused(door: Door) -> None:
     request = signed(door, json_request(door, "ListQueues", {}))
     made = request.prepare()
-    answer = requests.post(
-        made.url, headers=dict(made.headers), data="{ }", timeout=ANSWER_TIMEOUT_S
-    )
-    assert refused(answer) == (403, "SignatureDoesNotMatch")
+    made.body = b"{ }"
+    assert refused(answer(made)) == (403, "SignatureDoesNotMatch")
 
 
 def test_a_presigned_url_needs_no_other_credentials(door: Door, url: str) -> None:
     params = {"Action": "GetQueueAttributes", "QueueUrl": url, "AttributeName.1": "QueueArn"}
     request = AWSRequest("GET", f"{door.url}/", params=params)
-    answer = sent(signed(door, request, SigV4QueryAuth))
-    (arn,) = texts(answer, "GetQueueAttributesResult/Attribute/Value")
+    found = sent(signed(door, request, SigV4QueryAuth))
+    (arn,) = texts(found, "GetQueueAttributesResult/Attribute/Value")
     assert arn.endswith(url.rpartition("/")[2])
 
 
 def test_sqs_requests_do_not_hide_the_console(door: Door) -> None:
-    answer = requests.get(f"{door.url}/", timeout=ANSWER_TIMEOUT_S, allow_redirects=False)
-    assert (answer.status_code, answer.headers["Location"]) == (302, "/admin/")
+    found = sent(AWSRequest("GET", f"{door.url}/"))
+    assert (found.status_code, found.headers["Location"]) == (302, "/admin/")
 
 
-def test_a_key_is_limited_to_its_scopes_and_channels(door: Door, boto: Any, name: str) -> None:
+def test_a_key_is_limited_to_its_scopes_and_channels(boto: Any, name: str) -> None:
     name = name.lower()
     url = boto.create_queue(QueueName=name)["QueueUrl"]
     other = boto.create_queue(QueueName=f"{name}-other")["QueueUrl"]
-    sender = client(door.key("sender", "--scope", "publish", "--channel", name))
-    worker = client(door.key("worker", "--scope", "receive", "--channel", name))
+    sender = Door.of("sender", "--scope", "publish", "--channel", name).client()
+    worker = Door.of("worker", "--scope", "receive", "--channel", name).client()
 
     def code(call: Any, **options: Any) -> str:
         with pytest.raises(ClientError) as failed:
@@ -260,44 +254,36 @@ def test_a_key_is_limited_to_its_scopes_and_channels(door: Door, boto: Any, name
     gone = "AWS.SimpleQueueService.NonExistentQueue"
     assert code(sender.send_message, QueueUrl=other, MessageBody="x") == gone
     assert code(worker.receive_message, QueueUrl=other) == gone
-    (got,) = worker.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+    (got,) = worker.receive_message(QueueUrl=url)["Messages"]
     worker.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
 
 
-def test_deduplication_ids_of_a_fifo_queue_apply_to_all_senders(
-    door: Door, boto: Any, name: str
-) -> None:
+def test_deduplication_ids_of_a_fifo_queue_apply_to_all_senders(boto: Any, name: str) -> None:
     name = f"{name.lower()}.fifo"
     url = boto.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})["QueueUrl"]
     options = {"QueueUrl": url, "MessageGroupId": "g", "MessageDeduplicationId": "once"}
     sent = [
-        client(door.key(sender, "--scope", "publish", "--all-channels")).send_message(
-            MessageBody=sender, **options
-        )["MessageId"]
+        Door.of(sender, "--scope", "publish", "--all-channels")
+        .client()
+        .send_message(MessageBody=sender, **options)["MessageId"]
         for sender in ("east", "west")
     ]
 
     assert sent[0] == sent[1]
-    (got,) = boto.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+    (got,) = boto.receive_message(QueueUrl=url)["Messages"]
     assert got["Body"] == "east"
 
 
-def test_a_revoked_key_is_unknown(door: Door) -> None:
-    door.broker.call("PUT", "/producers/leaver", 201, json={})
-    environment = door.key("leaver", "--scope", "publish", "--all-channels")
-    revoked = client(environment)
+def test_a_revoked_key_is_unknown(admin: Api) -> None:
+    assert admin.put("producers/leaver", {}).status == 201
+    leaver = Door.of("leaver", "--scope", "publish", "--all-channels")
+    revoked = leaver.client()
     revoked.list_queues()
-    key_id = environment["AWS_ACCESS_KEY_ID"].removeprefix("HSAK").lower()
-    door.broker.call("DELETE", f"/producers/leaver/keys/{key_id}", 204)
-
-    def is_refused() -> bool:
-        try:
-            revoked.list_queues()
-        except ClientError as error:
-            return str(error.response["Error"]["Code"]) == "InvalidClientTokenId"
-        return False
-
-    wait_until(is_refused, 60, "the key still opens the door")
+    key_id = leaver.access_key_id.removeprefix("HSAK").lower()
+    assert admin.delete(f"producers/leaver/keys/{key_id}").status == 204
+    with pytest.raises(ClientError) as failed:
+        revoked.list_queues()
+    assert failed.value.response["Error"]["Code"] == "InvalidClientTokenId"
 
 
 # The REST API beside it
@@ -311,30 +297,25 @@ def channel(boto: Any, name: str) -> str:
 
 
 def test_messages_published_over_the_rest_api_are_received_over_sqs(
-    door: Door, boto: Any, channel: str
+    admin: Api, boto: Any, channel: str
 ) -> None:
     url = boto.get_queue_url(QueueName=channel)["QueueUrl"]
-    published = door.broker.call(
-        "POST",
-        f"/channels/{channel}/messages",
-        202,
-        data='{"id": 7}',
-        headers={
-            "Content-Type": "application/json",
-            "Hookstation-Event-Type": "order.created",
-            "Hookstation-Ordering-Key": "room-7",
-            "Hookstation-Header-X-Request": "r-1",
-            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        },
+    published = admin.post(
+        f"channels/{channel}/messages",
+        b'{"id": 7}',
+        Hookstation_Event_Type="order.created",
+        Hookstation_Ordering_Key="room-7",
+        Hookstation_Header_X_Request="r-1",
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
+    assert published.status == 202
     (got,) = boto.receive_message(
         QueueUrl=url,
-        WaitTimeSeconds=20,
         MessageAttributeNames=["All"],
         MessageSystemAttributeNames=["All"],
     )["Messages"]
-    shown = door.broker.call("GET", f"/messages/{got['MessageId']}", 200)
-    assert shown["id"] == published["id"]
+    shown = admin.get(f"messages/{got['MessageId']}")
+    assert shown.json["id"] == published.json["id"]
     assert got["Body"] == '{"id": 7}'
     assert got["Attributes"]["MessageGroupId"] == "room-7"
     found = {name: it["StringValue"] for name, it in got["MessageAttributes"].items()}
@@ -346,18 +327,19 @@ def test_messages_published_over_the_rest_api_are_received_over_sqs(
     }
 
 
-def test_a_binary_body_is_received_in_base64(door: Door, boto: Any, channel: str) -> None:
+def test_a_binary_body_is_received_in_base64(admin: Api, boto: Any, channel: str) -> None:
     url = boto.get_queue_url(QueueName=channel)["QueueUrl"]
-    door.broker.call("POST", f"/channels/{channel}/messages", 202, data=b"\xff\x00")
-    (got,) = boto.receive_message(
-        QueueUrl=url, WaitTimeSeconds=20, MessageAttributeNames=["Content-*", "All"]
-    )["Messages"]
+    path = f"channels/{channel}/messages"
+    assert admin.call("POST", path, b"\xff\x00", content_type="").status == 202
+    (got,) = boto.receive_message(QueueUrl=url, MessageAttributeNames=["Content-*", "All"])[
+        "Messages"
+    ]
     assert base64.b64decode(got["Body"]) == b"\xff\x00"
     assert got["MessageAttributes"]["Content-Transfer-Encoding"]["StringValue"] == "base64"
 
 
 def test_messages_sent_over_sqs_are_received_over_the_rest_api(
-    door: Door, boto: Any, channel: str
+    admin: Api, boto: Any, channel: str
 ) -> None:
     url = boto.get_queue_url(QueueName=channel)["QueueUrl"]
     text = {"DataType": "String", "StringValue": "order.created"}
@@ -371,10 +353,9 @@ def test_messages_sent_over_sqs_are_received_over_the_rest_api(
             "count": {"DataType": "Number", "StringValue": "7"},
         },
     )
-    shown = door.broker.call("GET", f"/messages/{sent['MessageId']}", 200)
+    shown = admin.get(f"messages/{sent['MessageId']}").json
     assert (shown["event_type"], shown["content_type"]) == ("order.created", "text/plain")
-    path = f"/channels/{channel}/consumers/sqs/receive"
-    (got,) = door.broker.call("POST", path, 200, json={"wait_s": 20})["messages"]
+    (got,) = admin.post(f"channels/{channel}/consumers/sqs/receive", {}).json["messages"]
     assert (got["id"], got["body"]) == (shown["id"], "x")
     assert got["headers"]["Tenant"] == "seven"
     assert json.loads(got["headers"]["Sqs-Message-Attributes"]) == {
@@ -382,46 +363,17 @@ def test_messages_sent_over_sqs_are_received_over_the_rest_api(
     }
 
 
-def test_a_channel_with_a_pull_consumer_is_a_queue(door: Door, boto: Any, name: str) -> None:
+def test_a_channel_with_a_pull_consumer_is_a_queue(admin: Api, boto: Any, name: str) -> None:
     name = name.lower()
-    door.broker.call("PUT", f"/channels/{name}", 201, json={})
+    assert admin.put(f"channels/{name}", {}).status == 201
     with pytest.raises(ClientError):
         boto.get_queue_url(QueueName=name)
-    door.broker.call("PUT", f"/channels/{name}/consumers/jobs", 201, json={"mode": "pull"})
+    assert admin.put(f"channels/{name}/consumers/jobs", {"mode": "pull"}).status == 201
     url = boto.get_queue_url(QueueName=name)["QueueUrl"]
     assert boto.list_queues(QueueNamePrefix=name)["QueueUrls"] == [url]
     boto.send_message(QueueUrl=url, MessageBody="x")
-    (got,) = boto.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+    (got,) = boto.receive_message(QueueUrl=url)["Messages"]
     boto.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
     boto.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "5"})
     found = boto.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
     assert found["Attributes"] == {"VisibilityTimeout": "5"}
-
-
-def test_more_long_polls_than_threads_wait_and_each_gets_its_message(
-    door: Door, boto: Any, name: str
-) -> None:
-    """The web server has at most 64 threads; a long poll occupies none of them."""
-    count = 80
-    url = boto.create_queue(QueueName=name)["QueueUrl"]
-    body = {"QueueUrl": url, "WaitTimeSeconds": 20}
-
-    def receive(_: int) -> list[str]:
-        # Each poll waits up to 20 s; a busy machine may need several.
-        for _ in range(10):
-            answer = sent(signed(door, json_request(door, "ReceiveMessage", body))).json()
-            if found := answer.get("Messages", []):
-                boto.delete_message(QueueUrl=url, ReceiptHandle=found[0]["ReceiptHandle"])
-                return [one["Body"] for one in found]
-        return []
-
-    with ThreadPoolExecutor(count) as receivers:
-        received = receivers.map(receive, range(count))
-        wait_until(
-            lambda: receivers_waiting(door.broker) == count, 60, "they do not wait", door.broker.log
-        )
-        for number in range(count):
-            boto.send_message(QueueUrl=url, MessageBody=str(number))
-        bodies = [body for some in received for body in some]
-
-    assert sorted(bodies, key=int) == [str(number) for number in range(count)]
