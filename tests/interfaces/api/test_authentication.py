@@ -184,7 +184,7 @@ def test_a_sigv4_secret_is_found_until_its_key_is_revoked_or_has_expired() -> No
     api_keys.revoke(key.key_id, actor="test")
     assert verified(shown) is None
     expired, shown = signing()
-    expired.expires_at = datetime.now(UTC)
+    expired.expires_at = datetime.now(UTC) - timedelta(seconds=60)
     expired.save()
     assert verified(shown) is None
 

@@ -179,7 +179,7 @@ def test_expired_keys_do_not_hide_active_ones(
     monkeypatch.setattr(views, "MAX_SHOWN", 3)
     working = [ApiKeyFactory.create(team=team) for _ in range(2)]
     over = [ApiKeyFactory.create(team=team, revoked=True), ApiKeyFactory.create(team=team)]
-    ApiKey.objects.filter(pk=over[1].pk).update(expires_at=timezone.now())
+    ApiKey.objects.filter(pk=over[1].pk).update(expires_at=timezone.now() - timedelta(minutes=1))
 
     html = editor.get("/portal/acme/keys/").content.decode()
 
