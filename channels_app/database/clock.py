@@ -16,19 +16,34 @@ from channels_app.database.raw import dialect
 RESYNC_S = 10.0
 RETRY_S = 1.0
 """Seconds before the next query after the database did not answer."""
+STEP = timedelta(seconds=1)
+"""A clock that is set back by this or more is followed. Less is usually a late response."""
+
+
+class Estimate(NamedTuple):
+    """What the time is derived from. One tuple, so that no thread mixes an old with a new one."""
+
+    base: datetime
+    """Time of a response."""
+    ticks: float
+    """`time.monotonic` at which it arrived."""
+    least: datetime
+    """The time stands still here until the base has caught up."""
+
+    def at(self, ticks: float) -> datetime:
+        """Return the time at a reading of `time.monotonic`."""
+        return max(self.base + timedelta(seconds=ticks - self.ticks), self.least)
 
 
 class DatabaseClock:
     """Time of the database without a query for each call.
 
-    The estimate is never ahead of the database, so nothing counts as due too early. Threads share
-    one instance.
+    The estimate is never ahead of the database, so nothing counts as due too early. It goes back
+    only if the database's clock was set back. Threads share one instance.
     """
 
     def __init__(self) -> None:
-        self._known: tuple[datetime, float] | None = None
-        """Time of the last response, and the tick at which it arrived. One tuple, so that no thread
-        combines an old value with a new one."""
+        self._known: Estimate | None = None
         self._ask_at = float("-inf")
         self._took_s = 0.0
         """Round-trip time of the last query, in seconds."""
@@ -43,17 +58,18 @@ class DatabaseClock:
         known = self._known
         if known is None or time.monotonic() > self._ask_at:
             known = self._asked(known)
-        base, ticks = known
-        return base + timedelta(seconds=time.monotonic() - ticks)
+        return known.at(time.monotonic())
 
     def sync(self) -> None:
         """Query the database.
 
         Its time was read before the response arrived, so the estimate may be late, but never early.
         """
-        before = time.monotonic()
-        self._known = _ask(), time.monotonic()
-        self._took_s = self._known[1] - before
+        before, former = time.monotonic(), self._known
+        base, ticks = _ask(), time.monotonic()
+        least = former.at(ticks) if former else base
+        self._known = Estimate(base, ticks, least if least - base < STEP else base)
+        self._took_s = ticks - before
         self._ask_at = time.monotonic() + RESYNC_S
 
     def drift_s(self) -> float:
@@ -69,7 +85,7 @@ class DatabaseClock:
         # The estimate is late by at most the round-trip time, and never early.
         return ahead_s if ahead_s < 0 else max(0.0, ahead_s - self._took_s)
 
-    def _asked(self, known: tuple[datetime, float] | None) -> tuple[datetime, float]:
+    def _asked(self, known: Estimate | None) -> Estimate:
         if known is not None:
             # One thread queries. The others, and all threads after a failure, use the estimate.
             self._ask_at = time.monotonic() + RETRY_S

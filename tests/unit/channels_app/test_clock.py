@@ -1,0 +1,37 @@
+"""The estimate of the database's time between two queries."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from channels_app.database import clock
+from channels_app.database.clock import RESYNC_S, DatabaseClock
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "then_ms"),
+    [
+        (0, [0, 20, 1_000]),
+        (30, [0, 0, 970]),  # stands still until the response has caught up
+        (-30, [30, 50, 1_030]),  # the former response was late
+        (5_000, [-5_000, -4_980, -4_000]),  # the database's clock was set back
+    ],
+)
+def test_a_late_response_does_not_set_the_time_back(
+    monkeypatch: pytest.MonkeyPatch, late_ms: int, then_ms: list[int]
+) -> None:
+    ticks, off = 0.0, timedelta()
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: ticks))
+    monkeypatch.setattr(clock, "_ask", lambda: START + timedelta(seconds=ticks) - off)
+    estimate = DatabaseClock()
+    assert estimate.now() == START
+
+    ticks, off = RESYNC_S + 1, timedelta(milliseconds=late_ms)
+    times = []
+    for later_s in (0.0, 0.02, 1.0):
+        ticks = RESYNC_S + 1 + later_s
+        times.append(estimate.now() - START - timedelta(seconds=RESYNC_S + 1))
+    assert times == [timedelta(milliseconds=ms) for ms in then_ms]
