@@ -38,8 +38,9 @@ class Estimate(NamedTuple):
 class DatabaseClock:
     """Time of the database without a query for each call.
 
-    The estimate is never ahead of the database, so nothing counts as due too early. It goes back
-    only if the database's clock was set back. Threads share one instance.
+    The estimate is late rather than early, so nothing counts as due too early. It goes back only
+    if the database's clock was set back by `STEP`; after a smaller step it is early by as much,
+    and stands still until that clock has caught up. Threads share one instance.
     """
 
     def __init__(self) -> None:
@@ -82,7 +83,7 @@ class DatabaseClock:
         if not dialect.clock_query:
             return 0.0
         ahead_s = (datetime.now(UTC) - self.now()).total_seconds()
-        # The estimate is late by at most the round-trip time, and never early.
+        # The estimate is late by at most the round-trip time.
         return ahead_s if ahead_s < 0 else max(0.0, ahead_s - self._took_s)
 
     def _asked(self, known: Estimate | None) -> Estimate:

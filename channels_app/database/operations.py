@@ -9,12 +9,10 @@ from django.db.migrations.state import ProjectState
 
 
 class CreateTables(Operation):
-    """Create the tables of many models at once, which takes a third of the time.
+    """Create the tables of many models at once.
 
     `CreateModel` builds all models that are related to its own anew. Here they are built once.
     """
-
-    reduces_to_sql = True
 
     def __init__(self, models: Sequence[CreateModel]) -> None:
         self.models = models

@@ -56,29 +56,38 @@ def run(folder: Path, program: str, *arguments: str) -> tuple[int, str]:
 def test_a_tier_tries_failed_tests_again(
     tmp_path: Path, tests: list[str], code: int, lines: list[str]
 ) -> None:
-    (tmp_path / "tests").mkdir()
-    text = "".join(test.format(name=n) for n, test in enumerate(tests))
-    (tmp_path / "tests/test_all.py").write_text(text)
+    write(tmp_path, tests)
 
     result, output = run(tmp_path, "tier", "test-x", sys.executable, "-m", "pytest", "tests")
 
     assert result == code, output
     assert set(lines) <= set(output.splitlines())
-    log = (tmp_path / ".tests/test-x.log").read_text()
+    log = (tmp_path / ".tests/test-x.first.log").read_text()
     assert ("AssertionError: first run" in log) == (FLAKY in tests)
 
 
 def test_parts_are_counted_and_one_that_fails_fails_all(tmp_path: Path) -> None:
+    """A flaky test of a tier has passed."""
+    write(tmp_path, [PASSING, FLAKY])
+    tier = f"{sys.executable} {ROOT}/tools/tier test-x {sys.executable} -m pytest tests"
     (tmp_path / "Makefile").write_text(
-        "good:\n\t@echo '===== 3 passed, 1 skipped in 1.00s ====='\n"
-        "bad:\n\t@echo '== 1 failed, 2 passed, 1 error in 61.00s (0:01:01) =='\n"
+        f"test-x:\n\t{tier}\n"  # make shows the command first
+        "bad:\n\t@echo '== 1 failed, 2 passed, 1 error, 1 skipped in 61.00s (0:01:01) =='\n"
         "\t@echo seed $(SEED); exit 1\n"
     )
 
-    result, output = run(tmp_path, "parts", "good", "bad")
+    result, output = run(tmp_path, "parts", "test-x", "bad")
 
     assert result == 1
-    assert output.splitlines()[-1] == "5 passed, 2 failed, 1 skipped"
+    assert output.splitlines()[-1] == "4 passed, 2 failed, 1 skipped"
+    assert "flaky: tests/test_all.py::test_1" in output.splitlines()
     (seed,) = {line.split()[-1] for line in output.splitlines() if "seed" in line}
     assert (tmp_path / ".tests/bad.log").read_text() in output
     assert f"seed {seed}" in (tmp_path / ".tests/bad.log").read_text()
+
+
+def write(folder: Path, tests: list[str]) -> None:
+    """Write a module of tests, numbered."""
+    (folder / "tests").mkdir()
+    text = "".join(test.format(name=number) for number, test in enumerate(tests))
+    (folder / "tests/test_all.py").write_text(text)
