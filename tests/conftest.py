@@ -25,17 +25,20 @@ properties.register_profiles()  # before pytest chooses one from the command lin
 
 SHARING = "tests/crash/"
 """The folder whose files each share one running broker, because starting it takes long."""
-FOLDERS = ("clients", "grpc", "hostile")
-"""Folders of tests/e2e of which all files share one."""
+FOLDERS = ("tests/e2e/clients/", "tests/e2e/grpc/", "tests/e2e/hostile/")
+"""Folders of which all files share one."""
+INDEXES = "tests/integration/indexes/"
+"""Two of these tests at a time would wait for each other: each waits until the server has purged
+deleted rows, and an open transaction of the other delays that."""
 
 
 class TogetherOrAlone(LoadScopeScheduling):
-    """Keep tests that share a broker on one xdist worker; spread all others, or all other files."""
+    """Keep tests that share something on one worker; spread all others, or all other files."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        for folder in FOLDERS:
-            if path.startswith(f"tests/e2e/{folder}/"):
+        for folder in (*FOLDERS, INDEXES):
+            if path.startswith(folder):
                 return folder
         is_file = self.config.getoption("dist") == "loadfile"
         shares = path.startswith(SHARING) or path.endswith("_broker.py")
