@@ -89,10 +89,13 @@ def pump_until(pump: Pump, done: Callable[[], bool], seconds: float = 120.0) -> 
 
 
 def pump_rounds(pump: Pump, count: int) -> None:
-    """Run that many rounds, each of which polls and refreshes the configuration."""
+    """Run that many rounds, each of which polls and refreshes the configuration.
+
+    None rests after a large result of the one before.
+    """
     with brisk(pump):
         for _ in range(count):
-            pump.next_poll = pump.membership.next_beat = 0.0
+            pump.next_scan = pump.next_poll = pump.membership.next_beat = 0.0
             pump.round()
 
 
