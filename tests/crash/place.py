@@ -11,6 +11,7 @@ import pytest
 
 from tests.crash.counts import Counts
 from tests.crash.failpoint import TIMEOUT_S, Failpoint, retry_until_done
+from tests.crash.traffic import Traffic
 from tests.support.broker import Broker, wait_until
 from tests.support.receiver import Receiver
 
@@ -73,6 +74,16 @@ class Place:
         self.call("PUT", self.path, json={})
         body = {"url": self.receiver.url(target), "timeout_ms": 30_000, **values}
         self.call("PUT", f"{self.path}/consumers/one", json=body)
+
+    def register_puller(self) -> None:
+        """Make the channel and a consumer that receives messages itself."""
+        self.call("PUT", self.path, json={})
+        self.call("PUT", self.puller, json={"mode": "pull"})
+
+    def traffic(self, *others: Broker, **options: Any) -> Traffic:
+        """Producers of the channel, on other hosts too, that outlive web processes."""
+        brokers = self.broker, *others
+        return Traffic(*brokers, channel=self.channel, may_die=True, **options)
 
     def publish(
         self, key: str, delay_ms: int = 0, ordering_key: str = "", number: int | None = None

@@ -11,8 +11,7 @@ pytestmark = pytest.mark.e2e
 
 def _publish(place: Place, number: int = 6) -> None:
     """Publish messages for a pull consumer."""
-    place.call("PUT", place.path, json={})
-    place.call("PUT", place.puller, json={"mode": "pull"})
+    place.register_puller()
     place.publish_batch(number)
 
 
