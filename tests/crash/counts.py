@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.broker import Broker
+from tests.support.broker import Broker, lives, wait_until
 
 with suppress(ImportError):  # without the driver only SQLite is tested
     import MySQLdb
@@ -30,6 +30,7 @@ OPEN_TRANSACTIONS = (
     "WHERE thread.db = DATABASE()"
 )
 LOCKED_S = 5.0
+SETTLED_S = 300.0
 
 
 class Counts:
@@ -37,6 +38,7 @@ class Counts:
 
     def __init__(self, broker: Broker) -> None:
         self._url = broker.environment["DATABASE_URL"]
+        self._log = broker.log
 
     def read(self, sql: str) -> Sequence[tuple[Any, ...]]:
         """Return all rows of a query on a new connection."""
@@ -81,6 +83,11 @@ class Counts:
         ((found,),) = self.read(sql)
         return int(found or 0)
 
+    def living(self, kind: str) -> list[int]:
+        """Process ids of this kind that live, of all hosts; dead ones may still be registered."""
+        rows = self.read("SELECT kind, pid FROM delivery_pumpslot")
+        return [int(pid) for held_as, pid in rows if held_as == kind and lives(int(pid))]
+
     def open_count(self) -> int:
         """Count messages that wait for their fan-out and deliveries that are not final."""
         waiting = self.number("SELECT COUNT(*) FROM channels_app_message WHERE state = 'accepted'")
@@ -103,6 +110,11 @@ class Counts:
             "GROUP BY channel.slug"
         )
         return int(dict(counts).get(channel, 0))
+
+    def settle(self) -> None:
+        """Wait until no message and no delivery is open, and check them all."""
+        wait_until(lambda: not self.open_count(), SETTLED_S, "rows stay open", self._log)
+        self.check()
 
     def check(self) -> None:
         """Check that every delivery is final, all counters are right, and no failure is charged."""

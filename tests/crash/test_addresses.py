@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.crash.failpoint import TIMEOUT_S
+from tests.crash.hosts import two_hosts
+from tests.crash.traffic import stored
 from tests.support import conformance
-from tests.support.broker import Broker, database_with_key, wait_until
+from tests.support.broker import Broker, wait_until
 from tests.support.conformance import DRIVERS, Driver, Proxy
 
 pytestmark = pytest.mark.e2e
@@ -32,21 +34,8 @@ PAUSE_S = 0.05
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
-    with database_with_key(tmp_path) as (url, key):
-        pair = []
-        for name in ("one", "other"):
-            (tmp_path / name).mkdir()
-            pair.append(Broker(tmp_path / name, url, **SETTINGS))
-        one, other = pair
-        one.use(key)
-        other.http.headers.update(one.http.headers)
-        try:
-            one.start()
-            other.start()
-            yield one, other
-        finally:
-            one.end()
-            other.end()
+    with two_hosts(tmp_path, **SETTINGS) as pair:
+        yield pair
 
 
 class Publisher(threading.Thread):
@@ -124,7 +113,7 @@ def test_callers_see_no_error_while_one_of_two_hosts_is_available(
             way.close()
 
     told = {id: body for publisher in publishers for id, body in publisher.stored.items()}
-    kept = _messages(one)
+    kept = stored(one)
     assert len(kept) == len(set(kept))
     assert set(kept) == set(told)
     assert len(set(told.values())) == len(told)
@@ -151,16 +140,3 @@ def _kill(host: Broker) -> None:
     assert host.process is not None
     os.killpg(host.process.pid, signal.SIGKILL)
     host.process.wait(TIMEOUT_S)
-
-
-def _messages(host: Broker) -> list[str]:
-    found: list[str] = []
-    cursor = None
-    while True:
-        page = host.call(
-            "GET", "/channels/orders/messages", 200, params={"limit": 200, "cursor": cursor}
-        )
-        found += [item["id"] for item in page["items"]]
-        cursor = page["next"]
-        if cursor is None:
-            return found

@@ -144,6 +144,16 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Delivery:
     return row
 
 
+def two_scans(between: Callable[[], object]) -> Reconciler:
+    """Reconcile to the end, with a change after the first scan."""
+    reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
+    steps = reconciler.steps()
+    next(steps)
+    between()
+    assert list(steps)[-1] == 1.0
+    return reconciler
+
+
 def nothing(waiting: Delivery) -> None:
     """Do nothing."""
 
@@ -173,33 +183,23 @@ def consumer_is_paused(waiting: Delivery) -> None:
 def test_a_row_that_changes_between_two_scans_is_not_stuck(
     waiting: Delivery, between: Callable[[Delivery], None], number: int
 ) -> None:
-    reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
-    steps = reconciler.steps()
-    next(steps)  # the first scan
-    between(waiting)
-    assert [share for share in steps][-1] == 1.0
+    reconciler = two_scans(lambda: between(waiting))
     assert reconciler.result.by_check()[Check.LATE] == reconciler.result.gap == number
 
 
 def test_a_row_that_becomes_due_between_scans_is_not_late(waiting: Delivery) -> None:
     rows = Delivery.objects.filter(id=waiting.id)
     rows.update(due_at=clock.now() + LONG)
-    reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
-    steps = reconciler.steps()
-    next(steps)
-    rows.update(due_at=waiting.due_at)
-    assert list(steps)
+    reconciler = two_scans(lambda: rows.update(due_at=waiting.due_at))
     assert reconciler.result.off == {}
 
 
 def test_a_lease_that_begins_during_a_reconciliation_is_not_too_long(
     waiting: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
-    steps = reconciler.steps()
-    next(steps)
-    later = clock.now() + timedelta(hours=1)
-    monkeypatch.setattr(clock, "now", lambda: later)
-    is_taken(waiting)
-    assert list(steps)
-    assert reconciler.result.off == {}
+    def an_hour_passes() -> None:
+        later = clock.now() + timedelta(hours=1)
+        monkeypatch.setattr(clock, "now", lambda: later)
+        is_taken(waiting)
+
+    assert two_scans(an_hour_passes).result.off == {}

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from tests.crash.counts import Counts
-from tests.crash.failpoint import TIMEOUT_S, retry_until_done
-from tests.crash.traffic import flowing
+from tests.crash.failpoint import Failpoint
+from tests.crash.place import Place
 from tests.support import broker as broker_module
-from tests.support.broker import Broker, wait_until
 from tests.support.receiver import Receiver
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
@@ -50,20 +48,18 @@ class Clock:
 
 
 @contextmanager
-def delayed(broker: Broker, receiver: Receiver, channel: str, seconds: float) -> Iterator[None]:
-    """Publish a message with a delay; it must arrive after the delay and not before."""
-    headers = {"Hookstation-Delay": f"{seconds * 1000:.0f}"}
-    path = f"/channels/{channel}/messages"
+def delayed(place: Place) -> Iterator[None]:
+    """Publish a message with a delay of a second; it must arrive after it and not before."""
     before = time.monotonic()
-    answer, _ = retry_until_done(broker, "POST", path, data="later", headers=headers)
+    message_id = place.publish(f"later-{before}", delay_ms=1000)
 
     def arrived() -> list[float]:
-        found = receiver.requests("/ok")
-        return [it.at for it in found if it.header("webhook-id") == answer["id"]]
+        found = place.receiver.requests()
+        return [it.at for it in found if it.header("webhook-id") == message_id]
 
     yield
-    wait_until(lambda: bool(arrived()), TIMEOUT_S, "what was delayed did not come", broker.log)
-    assert arrived()[0] - before >= seconds
+    place.wait_until(arrived, "what was delayed did not come")
+    assert arrived()[0] - before >= 1.0
 
 
 @pytest.mark.seed("S4-17", "S4-31")
@@ -72,23 +68,19 @@ def test_steps_of_the_clock_lose_nothing_and_send_nothing_early(
 ) -> None:
     clock = Clock(tmp_path)
     with broker_module.running(tmp_path, **clock.settings) as broker:
-        retry_until_done(broker, "PUT", "/channels/steps", json={})
-        values = {"url": receiver.url("/ok"), "timeout_ms": 2000}
-        retry_until_done(broker, "PUT", "/channels/steps/consumers/one", json=values)
+        place = Place(broker, Failpoint(broker), receiver)
+        place.register(timeout_ms=2000)
         # SQLite uses the processes' clock: after a step back, work in progress waits until the same
         # time comes again. So on SQLite the clock steps back before the traffic, then only forward.
         has_own_clock = connection.vendor == "mysql"
         clock.step(-HOUR_S)
-        with flowing("steps", broker, producers=2) as traffic:
+        with place.traffic(producers=2) as traffic:
             for seconds in (HOUR_S, -HOUR_S, 0) if has_own_clock else (0, HOUR_S):
-                traffic.wait_for_more(10)
+                traffic.flows()
                 clock.step(seconds)
-                traffic.wait_for_more(10)
+                traffic.flows()
                 if has_own_clock:
-                    with delayed(broker, receiver, "steps", 1.0):
-                        traffic.wait_for_more(10)
-        counts = Counts(broker)
-        wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
-        heard = {it.header("webhook-id") for it in receiver.requests("/ok")}
-        assert heard >= traffic.acknowledged
-        counts.check()
+                    with delayed(place):
+                        traffic.flows()
+        place.settle()
+        assert set(place.arrivals()) >= traffic.acknowledged

@@ -10,6 +10,8 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,7 @@ LAST = 1_000_000
 """More messages than any producer sends before its kill."""
 STEP = 10
 """Messages that are stored between two kills."""
+_numbers = count(1)
 PRODUCER = """
 import sys, time
 {begin}
@@ -78,52 +81,44 @@ while True:
 """
 NODE_PRODUCER = """
 import { setTimeout } from "node:timers/promises";
-import { Hookstation } from "hookstation-client";
-const [first, last, channel] = process.argv.slice(1);
-const hooks = new Hookstation();
-for (let id = Number(first); id < Number(last); id += 1) {
-  for (let isStored = false; !isStored; ) {
-    try {
-      await hooks.publish(channel, { id, article: "tea" }, { eventType: "order.created" });
-      isStored = true;
-    } catch (error) {
-      console.error(`${id} is sent again: ${error}`);
-      await setTimeout(200);
-    }
-  }
-  console.log(id);
-  await setTimeout(20);
-}
-"""
-
-
-JOBS_OF_BULL = """
-import Queue from "@hookstation/bull";
-const [options, kind] = [{}, []];
-"""
-JOBS_OF_BULLMQ = """
-import { Queue } from "@hookstation/bullmq";
-const [options, kind] = [{ connection: {} }, ["letter"]];
-"""
-JOBS_PRODUCER = """
-import { setTimeout } from "node:timers/promises";
 const [first, last, name] = process.argv.slice(1);
-const queue = new Queue(name, options);
-queue.on("error", (error) => console.error(`${error}`));
+BEGIN
 for (let number = Number(first); number < Number(last); number += 1) {
-  const opts = { jobId: `letter-${number}`, attempts: 3, backoff: { type: "fixed", delay: 200 } };
   for (let isStored = false; !isStored; ) {
     try {
-      await queue.add(...kind, { number, to: "Ana" }, opts);
+      await SEND;
       isStored = true;
     } catch (error) {
-      console.error(`${number} is added again: ${error}`);
+      console.error(`${number} is sent again: ${error}`);
       await setTimeout(200);
     }
   }
   console.log(number);
   await setTimeout(20);
 }
+"""
+NODE_CLIENT = """
+import { Hookstation } from "hookstation-client";
+const hooks = new Hookstation();
+"""
+NODE_PUBLISH = """
+hooks.publish(name, { id: number, article: "tea" }, { eventType: "order.created" })
+"""
+BULL = """
+import Queue from "@hookstation/bull";
+const [options, kind] = [{}, []];
+"""
+BULLMQ = """
+import { Queue } from "@hookstation/bullmq";
+const [options, kind] = [{ connection: {} }, ["letter"]];
+"""
+QUEUE = """
+const queue = new Queue(name, options);
+queue.on("error", (error) => console.error(`${error}`));
+const retried = { attempts: 3, backoff: { type: "fixed", delay: 200 } };
+"""
+ADD = """
+queue.add(...kind, { number, to: "Ana" }, { jobId: `letter-${number}`, ...retried })
 """
 
 
@@ -265,21 +260,22 @@ def sqs(stage: Stage) -> Application:
     return stage.application(producer, worker, stage.lines)
 
 
-def _calling_tasks(stage: Stage) -> Program:
+def _tasks(stage: Stage, worker: Program) -> Application:
+    """Calls of a task that writes a line."""
     send = "note.apply_async([sys.argv[3], str(number)], queue=sys.argv[4])"
     code = PRODUCER.format(begin="from after import note", send=send)
-    return stage.program("celery", "producer", "-c", code)
+    producer = stage.program("celery", "producer", "-c", code)
+    lines = str(stage.folder / "lines")
+    return stage.application(producer, worker, stage.lines, lines, stage.name)
 
 
 def celery(stage: Stage) -> Application:
     """Tasks of the Celery-compatible module, pulled by its worker."""
     command = ("-m", "hookstation_client.celery", "-A", "after", "-c", "2", "-Q", stage.name)
-    worker = stage.program("celery", "worker", *command)
-    lines = str(stage.folder / "lines")
-    return stage.application(_calling_tasks(stage), worker, stage.lines, lines, stage.name)
+    return _tasks(stage, stage.program("celery", "worker", *command))
 
 
-def _pushed_tasks(stage: Stage, framework: str) -> Application:
+def pushed_tasks(stage: Stage, framework: str) -> Application:
     """Tasks of the Celery-compatible module, pushed into a web application."""
     port = ports.claim()
     stage.hooks.create_channel(stage.name, kind="queue")
@@ -287,24 +283,8 @@ def _pushed_tasks(stage: Stage, framework: str) -> Application:
         stage.name, "web", url=f"http://127.0.0.1:{port}/tasks", max_attempts=100, retry=[1]
     )
     command = task_receiver(framework, port)
-    worker = stage.program("celery", "web", *command, HOOKSTATION_SECRET=made["secret"])
-    lines = str(stage.folder / "lines")
-    return stage.application(_calling_tasks(stage), worker, stage.lines, lines, stage.name)
-
-
-def celery_in_fastapi(stage: Stage) -> Application:
-    """Tasks as requests to FastAPI."""
-    return _pushed_tasks(stage, "fastapi")
-
-
-def celery_in_flask(stage: Stage) -> Application:
-    """Tasks as requests to Flask."""
-    return _pushed_tasks(stage, "flask")
-
-
-def celery_in_django(stage: Stage) -> Application:
-    """Tasks as requests to Django."""
-    return _pushed_tasks(stage, "django")
+    secret = {"HOOKSTATION_SECRET": made["secret"]}
+    return _tasks(stage, stage.program("celery", "web", *command, **secret))
 
 
 def web_shop(stage: Stage, framework: str) -> Application:
@@ -327,7 +307,7 @@ def web_shop(stage: Stage, framework: str) -> Application:
 
 def _order_producer(framework: str) -> tuple[str, ...]:
     if framework in ("express", "hono"):
-        return "--input-type=module", "-e", NODE_PRODUCER
+        return _node_producer(NODE_CLIENT, NODE_PUBLISH)
     send = (
         'hooks.publish(sys.argv[3], {"id": number, "article": "tea"}, event_type="order.created")'
     )
@@ -335,59 +315,18 @@ def _order_producer(framework: str) -> tuple[str, ...]:
     return "-c", PRODUCER.format(begin=begin, send=send)
 
 
-def fastapi(stage: Stage) -> Application:
-    """A shop on FastAPI."""
-    return web_shop(stage, "fastapi")
+def _node_producer(begin: str, send: str) -> tuple[str, ...]:
+    code = NODE_PRODUCER.replace("BEGIN", begin).replace("SEND", send.strip())
+    return "--input-type=module", "-e", code
 
 
-def flask(stage: Stage) -> Application:
-    """A shop on Flask."""
-    return web_shop(stage, "flask")
-
-
-def django_receiving(stage: Stage) -> Application:
-    """A shop on Django."""
-    return web_shop(stage, "django-receiving")
-
-
-def go_net_http(stage: Stage) -> Application:
-    """A shop on net/http, in Go."""
-    return web_shop(stage, "go-net-http")
-
-
-def java_httpserver(stage: Stage) -> Application:
-    """A shop on the JDK's HTTP server."""
-    return web_shop(stage, "java-httpserver")
-
-
-def express(stage: Stage) -> Application:
-    """A shop on Express, with a producer on Node.js."""
-    return web_shop(stage, "express")
-
-
-def hono(stage: Stage) -> Application:
-    """A shop on Hono, with a producer on Node.js."""
-    return web_shop(stage, "hono")
-
-
-def _jobs(stage: Stage, package: str, begin: str) -> Application:
+def jobs(stage: Stage, package: str, begin: str) -> Application:
     """Letters, sent by a worker of BullMQ or Bull with the broker as its backend."""
     lines = str(stage.folder / "lines")
     variables = {"SHOP_QUEUE": stage.name, "SHOP_LETTERS": lines}
     worker = stage.program(package, "worker", "after.mjs", "work", **variables)
-    code = begin + JOBS_PRODUCER
-    producer = stage.program(package, "producer", "--input-type=module", "-e", code)
+    producer = stage.program(package, "producer", *_node_producer(begin + QUEUE, ADD))
     return stage.application(producer, worker, stage.lines, stage.name)
-
-
-def bull(stage: Stage) -> Application:
-    """Jobs of Bull."""
-    return _jobs(stage, "bull", JOBS_OF_BULL)
-
-
-def bullmq(stage: Stage) -> Application:
-    """Jobs of BullMQ."""
-    return _jobs(stage, "bullmq", JOBS_OF_BULLMQ)
 
 
 def django(stage: Stage) -> Application:
@@ -434,16 +373,31 @@ def web_process(broker: Broker) -> int:
     return answering
 
 
-EXAMPLES = (
-    *(sqs, celery, celery_in_fastapi, fastapi, django),
-    *(express, bullmq, go_net_http, java_httpserver),
-)
-REPEATS = (celery_in_flask, celery_in_django, flask, django_receiving, hono, bull)
+EXAMPLES: dict[str, Callable[[Stage], Application]] = {
+    "sqs": sqs,
+    "celery": celery,
+    "celery_in_fastapi": partial(pushed_tasks, framework="fastapi"),
+    "fastapi": partial(web_shop, framework="fastapi"),
+    "django": django,
+    "express": partial(web_shop, framework="express"),
+    "bullmq": partial(jobs, package="bullmq", begin=BULLMQ),
+    "go_net_http": partial(web_shop, framework="go-net-http"),
+    "java_httpserver": partial(web_shop, framework="java-httpserver"),
+}
+REPEATS: dict[str, Callable[[Stage], Application]] = {
+    "celery_in_flask": partial(pushed_tasks, framework="flask"),
+    "celery_in_django": partial(pushed_tasks, framework="django"),
+    "flask": partial(web_shop, framework="flask"),
+    "django_receiving": partial(web_shop, framework="django-receiving"),
+    "hono": partial(web_shop, framework="hono"),
+    "bull": partial(jobs, package="bull", begin=BULL),
+}
 
 
 @pytest.mark.parametrize(
     "example",
-    [*EXAMPLES, *(pytest.param(example, marks=pytest.mark.repeats) for example in REPEATS)],
+    [pytest.param(example, id=name) for name, example in EXAMPLES.items()]
+    + [pytest.param(it, id=name, marks=pytest.mark.repeats) for name, it in REPEATS.items()],
 )
 def test_kills_lose_no_acknowledged_message(
     example: Callable[[Stage], Application],
@@ -452,8 +406,7 @@ def test_kills_lose_no_acknowledged_message(
     door: Door,
     tmp_path: Path,
 ) -> None:
-    name = f"kill-{example.__name__.replace('_', '-')}"
-    application = example(Stage(broker, hooks, door, tmp_path, name))
+    application = example(Stage(broker, hooks, door, tmp_path, f"kill-{next(_numbers)}"))
     with ExitStack() as stack:
         stack.callback(application.worker.kill)
         stack.callback(application.producer.kill)

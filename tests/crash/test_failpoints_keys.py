@@ -1,240 +1,214 @@
 """Kill a process where ordering keys advance, and where consumers acknowledge by callback."""
 
-from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from threading import Event
-from urllib.parse import urlsplit
+from typing import Any
 
 import pytest
-import requests
 
-from tests.crash.counts import Counts
-from tests.crash.failpoint import AWAY, TIMEOUT_S, at, retry_until_done
-from tests.crash.test_failpoints import Place, place, started
-from tests.support.broker import heard_ids, wait_until
+from tests.crash.failpoint import TIMEOUT_S
+from tests.crash.place import NEVER, ONCE, PERHAPS_TWICE, Crash, Place, rows
 from tests.support.receiver import Reply, Request
 
-__all__ = ["place", "started"]
 pytestmark = pytest.mark.e2e
+WAITING = "FROM delivery_delivery WHERE state = 'awaiting_ack'"
+LONG_WAIT = {"mode": "callback", "timeout_ms": 600_000}
 
 
 @pytest.mark.seed("S3-29", "S3-34")
-@pytest.mark.parametrize(
-    "name",
-    at("in_fanout", "after_fanout", "after_claim", "in_key_release", "in_settle", "after_settle"),
-)
-def test_an_ordering_key_keeps_its_order_after_a_crash(place: Place, name: str) -> None:
+def advance(place: Place) -> None:
     # The first stays in flight until all are published, however slow the machine is: an idle key's
     # message is fanned out by another path.
     answered = Event()
     place.receiver.script("/slow", [Reply(until=answered), Reply(delay_ms=300)])
-    place.register("/slow", ordering=True, timeout_ms=30_000)
-    first = [place.publish("first", ordering_key="A")]
+    place.register("/slow", ordering=True)
+    place.publish("first", ordering_key="A")
     place.receiver.wait_for(1)
-    with place.point.armed(place.broker, name):
-        ids = [*first, *(place.publish(f"{n}", ordering_key="A") for n in range(8))]
+    with place.dying():
+        for number in range(8):
+            place.publish(f"{number}", ordering_key="A")
         answered.set()
     place.settle()
-    heard = heard_ids(place.receiver, "/slow")
-    assert list(dict.fromkeys(heard)) == ids
-    assert heard == sorted(heard, key=ids.index), "one that came twice came before the next one"
-    assert len(heard) <= len(ids) + 1
-    assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_orderingkey") == 0
+    assert len(place.arrivals()) <= len(place.published) + 1
+    assert place.counts.number("SELECT COUNT(*) FROM delivery_orderingkey") == 0
 
 
-@pytest.mark.parametrize("name", at("in_key_release", "after_key_change"))
-def test_a_key_continues_after_a_crash_while_its_head_is_skipped(place: Place, name: str) -> None:
-    place.register("/ok", ordering=True)
-    first, second, third = [
-        place.publish(f"{n}", delay_ms=delay, ordering_key="A")
-        for n, delay in enumerate([600_000, 600_000, 0])
-    ]
-    path = f"{place.path}/consumers/one/ordering-keys"
-    wait_until(
-        lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
-        TIMEOUT_S,
-        "there is no key",
-    )
-    (key_row,) = retry_until_done(place.broker, "GET", path)[0]["items"]
-    with place.point.armed(place.broker, name), suppress(AssertionError):
+def skip_the_head(place: Place) -> list[str]:
+    key, path = _held_key(place, 600_000, 600_000, 0)
+    with place.dying(), suppress(AssertionError):
         # A repeated call after success gets 404 or 409.
-        retry_until_done(
-            place.broker, "POST", f"{path}/{key_row['id']}/skip", json={"head": key_row["head"]}
-        )
+        place.call("POST", f"{path}/skip", json={"head": key["head"]})
     # The repeated call must not skip the next message, which is still there.
-    retry_until_done(place.broker, "PATCH", f"/messages/{second}", json={"delay_ms": 0})
+    place.make_due(place.published[1])
     place.settle()
-    assert heard_ids(place.receiver, "/ok") == [second, third]
-    assert first not in place.heard()
-    done = Counts(place.broker).audited(f"consumer:{place.channel}/one")
-    assert [it for it in done if it.startswith("ordering_key.")] == ["ordering_key.skip"]
+    assert _key_actions(place) == ["ordering_key.skip"]
+    return place.published[:1]
 
 
-@pytest.mark.parametrize("name", at("in_pause_key", "after_key_change"))
-@pytest.mark.parametrize("what", ["pause", "resume"])
-def test_a_key_is_paused_or_resumed_despite_a_crash(place: Place, what: str, name: str) -> None:
-    place.register("/ok", ordering=True)
-    ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
-    path = f"{place.path}/consumers/one/ordering-keys"
-    wait_until(
-        lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
-        TIMEOUT_S,
-        "there is no key",
-    )
-    (key_row,) = retry_until_done(place.broker, "GET", path)[0]["items"]
-    if what == "resume":
-        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/pause")
-    with place.point.armed(place.broker, name):
-        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/{what}")
-    if what == "pause":
-        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/resume")
-    for message_id in ids:
-        retry_until_done(place.broker, "PATCH", f"/messages/{message_id}", json={"delay_ms": 0})
-    place.settle()
-    assert heard_ids(place.receiver, "/ok") == ids
-    done = Counts(place.broker).audited(f"consumer:{place.channel}/one")
-    assert [it for it in done if it.startswith("ordering_key.")] == [
-        "ordering_key.pause",
-        "ordering_key.resume",
-    ]
+def pause(place: Place) -> None:
+    _, path = _held_key(place, 600_000, 600_000)
+    with place.dying():
+        place.call("POST", f"{path}/pause")
+    place.call("POST", f"{path}/resume")
+    _check_resumed(place)
 
 
-@pytest.mark.parametrize("name", at("in_key_release", "after_key_change"))
-def test_a_paused_key_without_a_head_resumes_despite_a_crash(place: Place, name: str) -> None:
-    place.register("/ok", ordering=True)
-    ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
-    path = f"{place.path}/consumers/one/ordering-keys"
-    wait_until(
-        lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
-        TIMEOUT_S,
-        "there is no key",
-    )
-    (key_row,) = retry_until_done(place.broker, "GET", path)[0]["items"]
-    retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/pause")
-    retry_until_done(place.broker, "DELETE", f"/messages/{ids[0]}")
+def resume(place: Place) -> None:
+    _, path = _held_key(place, 600_000, 600_000)
+    place.call("POST", f"{path}/pause")
+    with place.dying():
+        place.call("POST", f"{path}/resume")
+    _check_resumed(place)
+
+
+def resume_without_a_head(place: Place) -> list[str]:
+    _, path = _held_key(place, 600_000, 600_000)
+    cancelled, other = place.published
+    place.call("POST", f"{path}/pause")
+    place.call("DELETE", f"/messages/{cancelled}")
     headless = "SELECT COUNT(*) FROM delivery_orderingkey WHERE head_id IS NULL"
-    assert Counts(place.broker).number(headless) == 1
-    with place.point.armed(place.broker, name):
-        retry_until_done(place.broker, "POST", f"{path}/{key_row['id']}/resume")
+    assert place.counts.number(headless) == 1
+    with place.dying():
+        place.call("POST", f"{path}/resume")
     # The response comes after the repair, without waiting for a sweep.
-    assert Counts(place.broker).number(headless) == 0
-    retry_until_done(place.broker, "PATCH", f"/messages/{ids[1]}", json={"delay_ms": 0})
+    assert place.counts.number(headless) == 0
+    place.make_due(other)
+    return [cancelled]
+
+
+def _held_key(place: Place, *delays_ms: int) -> tuple[dict[str, Any], str]:
+    """Publish a message of one key for each delay; return the key, and its path."""
+    place.register(ordering=True)
+    for number, delay_ms in enumerate(delays_ms):
+        place.publish(f"{number}", delay_ms=delay_ms, ordering_key="A")
+    path = f"{place.path}/consumers/one/ordering-keys"
+    place.wait_until(lambda: place.call("GET", path)["items"], "there is no key")
+    (key,) = place.call("GET", path)["items"]
+    return key, f"{path}/{key['id']}"
+
+
+def _key_actions(place: Place) -> list[str]:
+    """What operators did with ordering keys."""
+    done = place.counts.audited(f"consumer:{place.channel}/one")
+    return [action for action in done if action.startswith("ordering_key.")]
+
+
+def _check_resumed(place: Place) -> None:
+    """Check that the key was paused once and resumed once; then let its messages be sent."""
+    for message_id in place.published:
+        place.make_due(message_id)
     place.settle()
-    assert heard_ids(place.receiver, "/ok") == ids[1:]
+    assert _key_actions(place) == ["ordering_key.pause", "ordering_key.resume"]
 
 
 @pytest.mark.seed("S3-05", "S3-29")
-@pytest.mark.parametrize("name", at("in_claim", "after_claim", "in_key_release"))
-def test_an_acknowledgement_timeout_releases_the_next_delivery_once_after_a_crash(
-    place: Place, name: str
-) -> None:
+def time_out(place: Place) -> None:
+    """The wait for an acknowledgement ends, and the next delivery of the key is released."""
     mode = {"mode": "callback", "timeout_ms": 3000, "on_timeout": "proceed"}
-    place.register("/ok", ordering=True, ack=mode)
-    ids = [place.publish(f"{n}", ordering_key="A") for n in range(2)]
-    waiting = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'awaiting_ack'"
-    wait_until(lambda: Counts(place.broker).number(waiting) == 1, TIMEOUT_S, "it does not wait")
+    place.register(ordering=True, ack=mode)
+    for number in range(2):
+        place.publish(f"{number}", ordering_key="A")
+    _wait_for_wait(place)
     # While the consumer is paused no pump claims the delivery: its wait ends before the claim.
-    retry_until_done(place.broker, "POST", f"{place.path}/consumers/one/pause")
-    wait_until(
-        lambda: _end_of_wait(place) < datetime.now(UTC).replace(tzinfo=None),
-        TIMEOUT_S,
-        "the wait does not end",
-    )
-    with place.point.armed(place.broker, name):
-        retry_until_done(place.broker, "POST", f"{place.path}/consumers/one/resume")
+    place.call("POST", f"{place.path}/consumers/one/pause")
+
+    def is_over() -> bool:
+        return _end_of_wait(place) < datetime.now(UTC).replace(tzinfo=None)
+
+    place.wait_until(is_over, "the wait does not end")
+    with place.dying():
+        place.call("POST", f"{place.path}/consumers/one/resume")
         place.receiver.wait_for(2, timeout=TIMEOUT_S)
-    place.settle()
-    assert heard_ids(place.receiver, "/ok") == ids
 
 
 @pytest.mark.seed("S3-29")
-@pytest.mark.parametrize("name", at("in_ack", "after_ack"))
-def test_an_acknowledgement_can_be_repeated_after_a_crash(place: Place, name: str) -> None:
-    mode = {"mode": "callback", "timeout_ms": 600_000}
-    place.register("/ok", ordering=True, ack=mode)
-    ids = [place.publish("first", ordering_key="A"), place.publish("second", ordering_key="A")]
-    waiting = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'awaiting_ack'"
-    for number, message_id in enumerate(ids, 1):
-        request = place.receiver.wait_for(number)[-1]
-        assert request.header("webhook-id") == message_id
-        wait_until(lambda: Counts(place.broker).number(waiting) == 1, TIMEOUT_S, "it does not wait")
-        if number == 1:
-            with place.point.armed(place.broker, name):
-                _acknowledge(place, request)
-            # The response comes after the key has advanced, without waiting for a sweep.
-            assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_orderingwaiter") == 0
-        else:
-            _acknowledge(place, request)
-    place.settle()
-    assert place.heard() == Counter(ids)
+def acknowledge(place: Place) -> None:
+    place.register(ordering=True, ack=LONG_WAIT)
+    first, second = (place.publish(key, ordering_key="A") for key in ("first", "second"))
+    (request,) = place.receiver.wait_for(1)
+    assert request.header("webhook-id") == first
+    _wait_for_wait(place)
+    with place.dying():
+        _acknowledge(place, request)
+    # The response comes after the key has advanced, without waiting for a sweep.
+    assert place.counts.number("SELECT COUNT(*) FROM delivery_orderingwaiter") == 0
+    request = place.receiver.wait_for(2)[-1]
+    assert request.header("webhook-id") == second
+    _wait_for_wait(place)
+    _acknowledge(place, request)
 
 
 @pytest.mark.seed("S4-26")
-@pytest.mark.parametrize("name", at("in_ack", "after_ack"))
-def test_a_progress_report_extends_the_wait_despite_a_crash(place: Place, name: str) -> None:
-    place.register("/ok", ack={"mode": "callback", "timeout_ms": 600_000})
-    message_id = place.publish("first")
+def report_progress(place: Place) -> None:
+    place.register(ack=LONG_WAIT)
+    place.publish("first")
     (request,) = place.receiver.wait_for(1)
-    waiting = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'awaiting_ack'"
-    wait_until(lambda: Counts(place.broker).number(waiting) == 1, TIMEOUT_S, "it does not wait")
-    until = _end_of_wait(place)
-    with place.point.armed(place.broker, name):
-        _call(place, request.header("Hookstation-Ack-Url") or "", {"status": "working"})
-    assert Counts(place.broker).number(waiting) == 1
+    _wait_for_wait(place)
+    before = _end_of_wait(place)
+    with place.dying():
+        _acknowledge(place, request, {"status": "working"})
     # The wait started again once; the two waits were not added up.
-    assert timedelta() < _end_of_wait(place) - until < timedelta(minutes=5)
+    assert timedelta() < _end_of_wait(place) - before < timedelta(minutes=5)
     _acknowledge(place, request)
-    place.settle()
-    assert place.heard() == Counter([message_id])
 
 
 @pytest.mark.seed("S3-29", "S3-39")
-@pytest.mark.parametrize(
-    "name", at("in_early_callback", "after_early_callback", "in_settle", "after_settle")
-)
-def test_an_early_provider_callback_survives_a_crash(place: Place, name: str) -> None:
+def call_back_early(place: Place) -> None:
     # So slow that the callback comes before the response.
     answer = b'{"messages": [{"id": "wamid.1"}]}'
     place.receiver.script("/slow", [Reply(body=answer, delay_ms=4000)])
-    correlation = {"preset": "whatsapp-cloud"}
-    mode = {"mode": "callback", "timeout_ms": 600_000, "correlation": correlation}
+    mode = LONG_WAIT | {"correlation": {"preset": "whatsapp-cloud"}}
     place.register("/slow", ordering=True, timeout_ms=10_000, ack=mode)
-    consumer, _ = retry_until_done(place.broker, "GET", f"{place.path}/consumers/one")
+    consumer = place.call("GET", f"{place.path}/consumers/one")
     status = {"id": "wamid.1", "status": "delivered"}
     told = {"entry": [{"changes": [{"value": {"statuses": [status]}}]}]}
-    with place.point.armed(place.broker, name):
+    with place.dying():
         message_id = place.publish("first", ordering_key="A")
         place.receiver.wait_for(1)
-        _call(place, consumer["inbound_url"], told)
+        _call_openly(place, consumer["inbound_url"], told)
     place.settle()
-    assert set(place.heard()) == {message_id}
-    (delivery,) = retry_until_done(place.broker, "GET", f"/messages/{message_id}")[0]["deliveries"]
+    (delivery,) = place.call("GET", f"/messages/{message_id}")["deliveries"]
     assert delivery["reason"] == "acknowledged"
+
+
+def _wait_for_wait(place: Place) -> None:
+    """Wait until one delivery waits for its acknowledgement."""
+    waiting = f"SELECT COUNT(*) {WAITING}"
+    place.wait_until(lambda: place.counts.number(waiting) == 1, "it does not wait")
 
 
 def _end_of_wait(place: Place) -> datetime:
     """When the only wait for an acknowledgement ends."""
-    waiting = "SELECT due_at FROM delivery_delivery WHERE state = 'awaiting_ack'"
-    ((due_at,),) = Counts(place.broker).read(waiting)
+    ((due_at,),) = place.counts.read(f"SELECT due_at {WAITING}")
     return datetime.fromisoformat(str(due_at))
 
 
-def _acknowledge(place: Place, request: Request) -> None:
-    """Call until there is a response, as consumers should."""
-    _call(place, request.header("Hookstation-Ack-Url") or "")
+def _acknowledge(place: Place, request: Request, body: object = None) -> None:
+    """Acknowledge a request, or report about it."""
+    _call_openly(place, request.header("Hookstation-Ack-Url") or "", body)
 
 
-def _call(place: Place, address: str, body: object = None) -> None:
-    path = urlsplit(address).path
-    url = urlsplit(place.broker.base)._replace(path=path).geturl()
+def _call_openly(place: Place, url: str, body: object) -> None:
+    """Call without a key until there is a response; a repeated call is never refused."""
+    place.call("POST", url, json=body, headers={"Authorization": None})
 
-    def is_heard() -> bool:
-        with suppress(requests.ConnectionError):
-            answer = requests.post(url, json=body, timeout=60)
-            # A repeated acknowledgement is never refused.
-            assert answer.status_code in {200, *AWAY}, answer.text
-            return answer.ok
-        return False
 
-    wait_until(is_heard, TIMEOUT_S, "nobody hears it", place.broker.log)
+@pytest.mark.parametrize(
+    "crash",
+    [
+        *rows(advance, PERHAPS_TWICE, "in_fanout", "after_fanout", "after_claim"),
+        *rows(advance, PERHAPS_TWICE, "in_key_release", "in_settle", "after_settle"),
+        *rows(skip_the_head, NEVER, "in_key_release", "after_key_change"),
+        *rows(pause, ONCE, "in_pause_key", "after_key_change"),
+        *rows(resume, ONCE, "in_pause_key", "after_key_change"),
+        *rows(resume_without_a_head, NEVER, "in_key_release", "after_key_change"),
+        *rows(time_out, ONCE, "in_claim", "after_claim", "in_key_release"),
+        *rows(acknowledge, ONCE, "in_ack", "after_ack"),
+        *rows(report_progress, ONCE, "in_ack", "after_ack"),
+        *rows(call_back_early, PERHAPS_TWICE, "in_early_callback", "after_early_callback"),
+        *rows(call_back_early, PERHAPS_TWICE, "in_settle", "after_settle"),
+    ],
+)
+def test_a_crash_breaks_no_order_and_loses_no_acknowledgement(place: Place, crash: Crash) -> None:
+    place.survive(crash)

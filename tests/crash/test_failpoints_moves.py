@@ -4,27 +4,30 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
-import boto3
 import pytest
-from botocore.config import Config
 
-from tests.crash.failpoint import TIMEOUT_S, at
-from tests.crash.test_failpoints import Place, place, started
+from tests.crash.place import Place
 from tests.crash.test_kills import victim
-from tests.support.broker import lives, wait_until
-from tests.support.door import Door
+from tests.support.broker import Broker, lives
+from tests.support.door import Door, client
 
-__all__ = ["place", "started"]
 pytestmark = pytest.mark.e2e
 NUMBER = 30
 BODIES = [f"order {number}" for number in range(NUMBER)]
 RATE = 10
 """Messages per second, so slow that the kill hits the middle of the task."""
 _numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def sqs(started: Broker) -> Iterator[Any]:
+    """A boto3 client of the broker."""
+    with closing(client(Door.of(started).environment, attempts=5)) as made:
+        yield made
 
 
 class Queues(NamedTuple):
@@ -63,25 +66,12 @@ class Queues(NamedTuple):
         return bodies
 
 
-@pytest.fixture(scope="module")
-def sqs(started: Any) -> Iterator[Any]:
-    """A boto3 client of the broker."""
-    environment = Door.of(started[0]).environment
-    made = boto3.client(
-        "sqs",
-        endpoint_url=environment["AWS_ENDPOINT_URL_SQS"],
-        region_name=environment["AWS_DEFAULT_REGION"],
-        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-        config=Config(read_timeout=90),
-    )
-    with closing(made):
-        yield made
+@contextmanager
+def _dead_messages(sqs: Any, place: Place) -> Iterator[Queues]:
+    """A queue with maxReceiveCount 1, each of whose messages was received once and died.
 
-
-@pytest.fixture
-def queues(sqs: Any, place: Place) -> Queues:
-    """A queue with maxReceiveCount 1, each of whose messages was received once and died."""
+    After the block the task must end, and each message be back in its queue once.
+    """
     name = f"moves-{next(_numbers)}"
     dead_url = sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
     found = sqs.get_queue_attributes(QueueUrl=dead_url, AttributeNames=["QueueArn"])
@@ -95,7 +85,7 @@ def queues(sqs: Any, place: Place) -> Queues:
             for index, body in enumerate(BODIES[start : start + 10])
         ]
         sqs.send_message_batch(QueueUrl=url, Entries=entries)
-    made = Queues(sqs, url, dead_url, dead_arn)
+    queues = Queues(sqs, url, dead_url, dead_arn)
     died = 0
     while died < NUMBER:
         got = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5)
@@ -103,44 +93,32 @@ def queues(sqs: Any, place: Place) -> Queues:
         for handle in handles:
             sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=0)
         died += len(handles)
-    log = place.broker.log
-    wait_until(lambda: made.waiting(dead_url) == NUMBER, TIMEOUT_S, "they have not died", log)
-    return made
-
-
-def check(queues: Queues, place: Place) -> None:
-    """Check that the task ends and each message is back in its queue once."""
-    log = place.broker.log
-    wait_until(
-        lambda: queues.task()["Status"] == "COMPLETED", TIMEOUT_S, "the task does not end", log
-    )
-    wait_until(lambda: queues.waiting(queues.url) >= NUMBER, TIMEOUT_S, "some are missing", log)
+    place.wait_until(lambda: queues.waiting(dead_url) == NUMBER, "they have not died")
+    yield queues
+    place.wait_until(lambda: queues.task()["Status"] == "COMPLETED", "the task does not end")
+    place.wait_until(lambda: queues.waiting(url) >= NUMBER, "some are missing")
     assert queues.task()["ApproximateNumberOfMessagesMoved"] == NUMBER
-    assert sorted(queues.received(queues.url)) == sorted(BODIES)
-    assert queues.received(queues.dead_url) == []
+    assert sorted(queues.received(url)) == sorted(BODIES)
+    assert queues.received(dead_url) == []
 
 
-@pytest.mark.parametrize("name", at("in_message_move", "after_message_move"))
+@pytest.mark.parametrize(
+    "step", [pytest.param("in_message_move", marks=pytest.mark.mysql), "after_message_move"]
+)
 def test_a_message_move_task_moves_each_message_once_after_a_crash_at_commit(
-    queues: Queues, place: Place, name: str
+    sqs: Any, place: Place, step: str
 ) -> None:
-    with place.point.armed(place.broker, name):
+    place.step = step
+    with _dead_messages(sqs, place) as queues, place.dying():
         queues.move()
-    check(queues, place)
 
 
-def test_a_message_move_task_continues_after_its_cluster_is_killed(
-    queues: Queues, place: Place
-) -> None:
-    queues.move(MaxNumberOfMessagesPerSecond=RATE)
-    wait_until(
-        lambda: queues.task()["ApproximateNumberOfMessagesMoved"] > 0,
-        TIMEOUT_S,
-        "nothing is moved",
-        place.broker.log,
-    )
-    dead = victim(place.broker, "worker")
-    os.kill(dead, signal.SIGKILL)
-    wait_until(lambda: not lives(dead), TIMEOUT_S, "it lives on")
-    assert queues.task()["ApproximateNumberOfMessagesMoved"] < NUMBER
-    check(queues, place)
+def test_a_message_move_task_continues_after_its_cluster_is_killed(sqs: Any, place: Place) -> None:
+    with _dead_messages(sqs, place) as queues:
+        queues.move(MaxNumberOfMessagesPerSecond=RATE)
+        moved = "ApproximateNumberOfMessagesMoved"
+        place.wait_until(lambda: queues.task()[moved] > 0, "nothing is moved")
+        dead = victim(place.broker, "worker")
+        os.kill(dead, signal.SIGKILL)
+        place.wait_until(lambda: not lives(dead), "it lives on")
+        assert queues.task()[moved] < NUMBER

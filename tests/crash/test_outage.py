@@ -1,13 +1,12 @@
 """503 without the database: no write is acknowledged, and no process needs a restart."""
 
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import requests
 
+from tests.crash.traffic import Traffic, stored
 from tests.support.broker import database_with_key, wait_until
 from tests.support.outage import Lock, Proxy, between
 from tests.support.wire import Web
@@ -58,17 +57,12 @@ def ask(web: Web, method: str, path: str, value: Any = None) -> requests.Respons
     return web.http.request(method, f"{web.base}{path}", json=value, timeout=PATIENCE_S)
 
 
-def count(web: Web) -> int:
-    """How many messages are stored."""
-    return len(web.call("GET", f"{MESSAGES}?limit=200", 200)["items"])
-
-
 @pytest.mark.trap("acknowledged but not stored")
 def test_while_the_database_is_down_nothing_is_acknowledged(broker: Broker) -> None:
     web, database = broker
     everything = WRITES + ([] if database.can_read else READS)
     for wanted in (everything, WRITES[:1]):
-        before = count(web)
+        before = len(stored(web))
         with database.away():
             for method, path, value in wanted:
                 answer = ask(web, method, path, value)
@@ -78,9 +72,9 @@ def test_while_the_database_is_down_nothing_is_acknowledged(broker: Broker) -> N
                 assert "127.0.0.1" not in answer.text
                 assert "sqlite" not in answer.text.lower()
         # The first request afterwards succeeds, in the same process.
-        assert count(web) == before
+        assert len(stored(web)) == before
         assert ask(web, "POST", MESSAGES, "x").status_code == 202
-        assert count(web) == before + 1
+        assert len(stored(web)) == before + 1
     assert web.log().count("web started") == 1
     assert "Traceback" not in web.log()
 
@@ -104,49 +98,13 @@ def test_while_the_database_is_down_the_process_is_live_but_not_ready(broker: Br
 def test_a_producer_that_keeps_retrying_stores_each_message_once(broker: Broker) -> None:
     """Producers retry during outages: every 2xx is a stored row."""
     web, database = broker
-    known = {item["id"] for item in web.call("GET", f"{MESSAGES}?limit=200", 200)["items"]}
-    refusals: list[int] = []
-    answers: list[str] = []
-
-    def produce(name: int) -> None:
-        with requests.Session() as http:
-            http.headers.update(web.http.headers)
-            for number in range(6):
-                key = {"Idempotency-Key": f"{name}-{number}"}
-                while True:
-                    url = f"{web.base}{MESSAGES}"
-                    try:
-                        answer = http.post(
-                            url, data=f"{name}-{number}", headers=key, timeout=PATIENCE_S
-                        )
-                    except requests.ConnectionError:
-                        # A refusal before the end of the body closes the connection.
-                        continue
-                    if answer.status_code in {200, 202}:
-                        answers.append(answer.json()["id"])
-                        break
-                    refusals.append(answer.status_code)
-                time.sleep(0.05)
-
-    producers = [threading.Thread(target=produce, args=(name,), daemon=True) for name in range(4)]
-
-    def is_over() -> bool:
-        return not any(thread.is_alive() for thread in producers)
-
-    def come(of: list[Any], more: int) -> None:
-        """Wait until ``of`` has ``more`` further items, or all producers have ended."""
-        enough = len(of) + more
-        wait_until(lambda: len(of) >= enough or is_over(), PATIENCE_S, "nothing comes", web.log)
-
-    for thread in producers:
-        thread.start()
-    while not is_over():
-        with database.away():
-            come(refusals, 2)
-        come(answers, 4)
-    for thread in producers:
-        thread.join()
-    assert set(refusals) == {503}
-    assert len(answers) == 24
-    stored = {item["id"] for item in web.call("GET", f"{MESSAGES}?limit=200", 200)["items"]}
-    assert stored - known == set(answers)
+    known = set(stored(web))
+    # A refusal before the end of the body closes the connection.
+    with Traffic(web, name="retry", producers=4, may_die=True) as traffic:
+        for _ in range(3):
+            with database.away():
+                traffic.is_refused()
+            traffic.flows(4)
+    assert {answer.status for answer in traffic.answers} == {202, 503}
+    assert len(traffic.acknowledged) == traffic.keys
+    assert set(stored(web)) - known == traffic.acknowledged

@@ -5,16 +5,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.crash.counts import Counts
 from tests.crash.failpoint import TIMEOUT_S, retry_until_done
-from tests.crash.traffic import flowing
+from tests.crash.traffic import Traffic
 from tests.support import broker as broker_module
 from tests.support import node, streams, toolchains
 from tests.support.broker import ROOT, Broker, wait_until
@@ -62,15 +62,6 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture
-def channel(started: Broker, request: pytest.FixtureRequest) -> str:
-    """A channel with a pull consumer."""
-    name = request.node.name.replace("_", "-").replace("[", ".").rstrip("]")
-    retry_until_done(started, "PUT", f"/channels/{name}", json={})
-    retry_until_done(started, "PUT", f"/channels/{name}/consumers/all", json={"mode": "pull"})
-    return str(name)
-
-
 def _python() -> list[str]:
     return [sys.executable, "-c", PYTHON]
 
@@ -94,109 +85,107 @@ PYTHON_PROGRAM, *OTHERS = (
 )
 
 
-@pytest.fixture(scope="module", params=[PYTHON_PROGRAM, *OTHERS])
-def program(request: pytest.FixtureRequest) -> list[str]:
-    """The command of a client's worker, without its arguments."""
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A broker, and a client's worker that receives over a stream while messages flow."""
+
+    broker: Broker
+    program: list[str]
+    """The command of the worker, without its arguments."""
+    channel: str
+    handled: Path
+    """The file to which the worker writes the id of each delivery."""
+
+    def traffic(self) -> Traffic:
+        """Producers of the channel."""
+        return Traffic(self.broker, channel=self.channel, may_die=True)
+
+    @contextmanager
+    def worker(self, name: str = "one", resume: str = "") -> Iterator[subprocess.Popen[bytes]]:
+        """Run a worker; it is told to end at the end of the block."""
+        process = subprocess.Popen(
+            [*self.program, self.channel, str(self.handled), name, resume],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(ROOT / "clients/python/src"),
+                "HOOKSTATION_URL": f"http://127.0.0.1:{self.broker.port}",
+                "HOOKSTATION_GRPC_URL": "grpc://"
+                + self.broker.environment["HOOKSTATION_GRPC_ADDRESS"],
+                "HOOKSTATION_KEY": streams.key_of(self.broker),
+            },
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait(TIMEOUT_S)
+
+    def finish(self, traffic: Traffic) -> None:
+        """Publish no more; every message must be handled and settled."""
+        traffic.stop()
+        Counts(self.broker).settle()
+        assert traffic.acknowledged <= set(self.handled.read_text().split())
+
+
+@pytest.fixture(params=[PYTHON_PROGRAM, *OTHERS])
+def scene(started: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> Scene:
+    """A channel with a pull consumer."""
     try:
-        command: list[str] = request.param()
+        program: list[str] = request.param()
     except toolchains.Missing as missing:
         pytest.skip(str(missing))
-    return command
-
-
-@contextmanager
-def worker(
-    program: list[str], broker: Broker, channel: str, handled: Path, name: str, resume: str = ""
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker that receives over a stream; it is told to end at the end of the block."""
-    process = subprocess.Popen(
-        [*program, channel, str(handled), name, resume],
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT / "clients/python/src"),
-            "HOOKSTATION_URL": f"http://127.0.0.1:{broker.port}",
-            "HOOKSTATION_GRPC_URL": f"grpc://{broker.environment['HOOKSTATION_GRPC_ADDRESS']}",
-            "HOOKSTATION_KEY": streams.key_of(broker),
-        },
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-        process.wait(TIMEOUT_S)
-
-
-def check(broker: Broker, channel: str, handled: Path, acknowledged: set[str]) -> int:
-    """Check that every message was handled and settled; return how many were handled again."""
-    counts = Counts(broker)
-    wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
-    counts.check()
-    got = Counter(handled.read_text().split())
-    assert acknowledged <= got.keys()
-    return sum(number > 1 for number in got.values())
+    name = request.node.name.replace("_", "-").replace("[", ".").rstrip("]")
+    retry_until_done(started, "PUT", f"/channels/{name}", json={})
+    retry_until_done(started, "PUT", f"/channels/{name}/consumers/all", json={"mode": "pull"})
+    return Scene(started, program, name, tmp_path / "handled")
 
 
 # Only these kills meet transactions of the database.
 @pytest.mark.parametrize(
-    "program",
+    "scene",
     [pytest.param(_python, marks=pytest.mark.mysql, id="python"), *OTHERS],
     indirect=True,
 )
-def test_kill_9_of_the_server_loses_nothing(
-    started: Broker, program: list[str], channel: str, tmp_path: Path
-) -> None:
-    handled = tmp_path / "handled"
-    with worker(program, started, channel, handled, "one"), flowing(channel, started) as traffic:
-        traffic.wait_for_more(20)
+def test_kill_9_of_the_server_loses_nothing(scene: Scene) -> None:
+    broker = scene.broker
+    with scene.worker(), scene.traffic() as traffic:
+        traffic.flows(20)
         for _ in range(2):
-            wait_until(lambda: streams.server_of(started) is not None, TIMEOUT_S, "no gRPC server")
-            pid = streams.server_of(started)
+            wait_until(lambda: streams.server_of(broker) is not None, TIMEOUT_S, "no gRPC server")
+            pid = streams.server_of(broker)
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            traffic.wait_for_more(20)
-        traffic.stopped.set()
-        wait_until(lambda: not Counts(started).open_count(), TIMEOUT_S, "rows stay open")
-    check(started, channel, handled, traffic.acknowledged)
-    streams.wait_for_grpc(started)
+            traffic.flows(20)
+        scene.finish(traffic)
+    streams.wait_for_grpc(broker)
 
 
 # What holds the messages of a dead worker is the broker, whatever the worker was written in.
-@pytest.mark.parametrize("program", [PYTHON_PROGRAM], indirect=True)
-def test_kill_9_of_the_worker_loses_nothing(
-    started: Broker, program: list[str], channel: str, tmp_path: Path
-) -> None:
-    handled = tmp_path / "handled"
-    with flowing(channel, started) as traffic:
+@pytest.mark.parametrize("scene", [PYTHON_PROGRAM], indirect=True)
+def test_kill_9_of_the_worker_loses_nothing(scene: Scene) -> None:
+    handled = scene.handled
+    with scene.traffic() as traffic:
         for number in range(3):
-            with worker(
-                program, started, channel, handled, "one", "resume" if number else ""
-            ) as process:
-                traffic.wait_for_more(30)
+            with scene.worker(resume="resume" if number else "") as process:
+                traffic.flows(30)
                 wait_until(
                     lambda: handled.exists() and handled.stat().st_size > 500,
                     TIMEOUT_S,
                     "nothing is handled",
                 )
                 process.kill()
-        with worker(program, started, channel, handled, "two"):
-            traffic.wait_for_more(30)
-            traffic.stopped.set()
-            wait_until(lambda: not Counts(started).open_count(), TIMEOUT_S, "rows stay open")
-    check(started, channel, handled, traffic.acknowledged)
+        with scene.worker("two"):
+            traffic.flows(30)
+            scene.finish(traffic)
 
 
-def test_a_stop_and_a_start_of_the_broker_lose_nothing(
-    started: Broker, program: list[str], channel: str, tmp_path: Path
-) -> None:
-    handled = tmp_path / "handled"
-    with worker(program, started, channel, handled, "one"), flowing(channel, started) as traffic:
-        traffic.wait_for_more(20)
+def test_a_stop_and_a_start_of_the_broker_lose_nothing(scene: Scene) -> None:
+    with scene.worker(), scene.traffic() as traffic:
+        traffic.flows(20)
         began = time.monotonic()
-        assert started.stop() == 0
+        assert scene.broker.stop() == 0
         assert time.monotonic() - began < 30
-        started.start()
-        traffic.wait_for_more(20)
-        traffic.stopped.set()
-        wait_until(lambda: not Counts(started).open_count(), TIMEOUT_S, "rows stay open")
-    check(started, channel, handled, traffic.acknowledged)
+        scene.broker.start()
+        traffic.flows(20)
+        scene.finish(traffic)

@@ -13,7 +13,7 @@ from tests.support.broker import Broker
 REGION = "us-east-1"
 
 
-def client(environment: dict[str, str]) -> Any:
+def client(environment: dict[str, str], attempts: int = 1) -> Any:
     """Return a boto3 client with the endpoint and credentials of this environment."""
     return boto3.client(
         "sqs",
@@ -21,7 +21,7 @@ def client(environment: dict[str, str]) -> Any:
         region_name=environment["AWS_DEFAULT_REGION"],
         aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=90),
+        config=Config(retries={"total_max_attempts": attempts}, read_timeout=90),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.crash.faults.traffic import processes
+from tests.crash.faults.processes import processes
 from tests.support.broker import Broker
 
 SIZE_MB = 48

@@ -78,16 +78,15 @@ class Server:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Stop the server inside the block, as an administrator does for a restart."""
-        self.end()
-        try:
-            yield
-        finally:
-            self.start()
+        yield from self._away(signal.SIGTERM)
 
     @contextmanager
     def killed(self) -> Iterator[None]:
         """Kill the server inside the block; later it recovers committed data from its log."""
-        self.end(signal.SIGKILL)
+        yield from self._away(signal.SIGKILL)
+
+    def _away(self, number: int) -> Iterator[None]:
+        self.end(number)
         try:
             yield
         finally:

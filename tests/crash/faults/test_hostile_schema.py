@@ -11,13 +11,8 @@ import requests
 from django.db import connection
 
 from tests.crash.faults.conftest import PATH, installed
-from tests.crash.faults.traffic import (
-    RECOVERY_S,
-    Traffic,
-    all_arrived,
-    check_same_processes,
-    processes,
-)
+from tests.crash.faults.processes import check_same_processes, processes
+from tests.crash.traffic import RECOVERY_S, Traffic
 from tests.support.broker import Broker, database_with_key
 from tests.support.receiver import Receiver
 
@@ -96,14 +91,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
 def nobody_waits(broker: Broker, consumer: Receiver, name: str) -> Iterator[None]:
     """Inside the block others publish, get responses in time, and their messages arrive."""
     before = processes(broker)
-    with Traffic(broker, name) as traffic:
-        traffic.flows("nothing is acknowledged before", broker.log)
+    with Traffic(broker, name=name) as traffic:
+        traffic.flows()
         yield
-        traffic.flows("nothing is acknowledged meanwhile", broker.log)
-    traffic.check()
+        traffic.flows()
     assert {answer.status for answer in traffic.answers} == {202}
     assert max(answer.ended - answer.began for answer in traffic.answers) < MAX_S
-    all_arrived(consumer, PATH, traffic, broker)
+    traffic.all_arrived(consumer, PATH)
     check_same_processes(broker, before)
 
 

@@ -13,15 +13,8 @@ from django.db import connection
 
 from tests.crash.faults.conftest import PATH, installed
 from tests.crash.faults.disk import Disk
-from tests.crash.faults.traffic import (
-    RECOVERY_S,
-    Traffic,
-    all_arrived,
-    calm,
-    check_same_processes,
-    processes,
-    usual_cpu,
-)
+from tests.crash.faults.processes import check_same_processes, processes, stays_calm, usual_cpu
+from tests.crash.traffic import RECOVERY_S, Traffic
 from tests.support.broker import ROOT, Broker, database_with_key, wait_until
 from tests.support.receiver import Receiver, Reply
 
@@ -29,7 +22,6 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(connection.vendor == "mysql", reason="runs in the SQLite part"),
 ]
-OUTAGE_S = 3.0
 RESERVE = 8 * 1024**2
 """More than the write-ahead log grows by, so that work in progress has room. Bytes."""
 
@@ -70,16 +62,14 @@ def test_a_full_disk_stops_only_acknowledgements(
 ) -> None:
     broker, consumer, disk, _ = installation
     before = processes(broker)
-    with Traffic(broker, "disk") as traffic:
-        traffic.flows("nothing is acknowledged before", broker.log)
+    with Traffic(broker, name="disk") as traffic:
+        traffic.flows()
         with disk.full(broker):
             # Some messages still fit into the room that the write-ahead log already has.
-            traffic.is_refused(broker.log)
-            with calm(broker):
-                time.sleep(OUTAGE_S)
-        traffic.flows("nothing is acknowledged afterwards", broker.log)
-    traffic.check()
-    all_arrived(consumer, PATH, traffic, broker)
+            traffic.is_refused()
+            stays_calm(broker)
+        traffic.flows()
+    traffic.all_arrived(consumer, PATH)
     assert len(traffic.acknowledged) == traffic.keys
     check_same_processes(broker, before)
 
@@ -99,10 +89,10 @@ def test_low_disk_space_stops_publishing_but_not_replays(
     dead = "/channels/orders/consumers/reserve/dead-letters"
     wait_until(lambda: bool(broker.call("GET", dead, 200)["items"]), RECOVERY_S, "none is dead")
     ready = broker.base.replace("/api/v1", "/readyz?exclude=pumps&exclude=oldest_due")
-    with Traffic(broker, "reserve") as traffic:
-        traffic.flows("nothing is acknowledged before", broker.log)
+    with Traffic(broker, name="reserve") as traffic:
+        traffic.flows()
         with disk.nearly_full(RESERVE - 1024**2):
-            traffic.is_refused(broker.log)
+            traffic.is_refused()
             answer = requests.get(ready, timeout=RECOVERY_S)
             assert answer.status_code == 503
             checks = answer.json()["checks"]
@@ -113,8 +103,7 @@ def test_low_disk_space_stops_publishing_but_not_replays(
             wait_until(
                 lambda: len(consumer.requests("/reserve")) == 2, RECOVERY_S, "it does not arrive"
             )
-        traffic.flows("nothing is acknowledged afterwards", broker.log)
-    traffic.check()
+        traffic.flows()
     assert {it.status for it in traffic.answers} >= {202, 507}
     assert requests.get(ready, timeout=RECOVERY_S).status_code == 200
     broker.call("DELETE", "/channels/orders/consumers/reserve", 204)
@@ -129,20 +118,17 @@ def test_an_unresolvable_host_name_delays_only_its_consumer(
         "retry": [2.0],
         "max_attempts": 100,
     }
-    with Traffic(broker, "known") as traffic:
-        traffic.flows("nothing is acknowledged before", broker.log)
-        usual = usual_cpu(broker)
+    usual = usual_cpu(broker, "known")
     broker.call("PUT", "/channels/orders/consumers/named", 201, json=target)
-    with Traffic(broker, "names") as traffic:
-        traffic.flows("nothing is acknowledged", broker.log)
-        with calm(broker, usual):
-            time.sleep(OUTAGE_S)
-    all_arrived(consumer, PATH, traffic, broker)
+    with Traffic(broker, name="names") as traffic:
+        traffic.flows()
+        stays_calm(broker, usual)
+    traffic.all_arrived(consumer, PATH)
     assert not consumer.requests("/named")
     waiting = "/channels/orders/consumers/named/deliveries?state=Retry-Delivery"
     assert {row["outcome"] for row in broker.call("GET", waiting, 200)["items"]} == {"dns_error"}
     names.write_text("shop.test")
-    all_arrived(consumer, "/named", traffic, broker)
+    traffic.all_arrived(consumer, "/named")
     broker.call("DELETE", "/channels/orders/consumers/named", 204)
 
 
@@ -150,9 +136,7 @@ def test_without_wakeups_and_change_markers_polling_finds_everything(
     installation: Installation,
 ) -> None:
     broker, consumer, disk, _ = installation
-    with Traffic(broker, "woken") as traffic:
-        traffic.flows("nothing is acknowledged before", broker.log)
-        usual = usual_cpu(broker)
+    usual = usual_cpu(broker, "woken")
     file = disk.folder / "broker.sqlite3"
     with closing(sqlite3.connect(file, timeout=RECOVERY_S, isolation_level=None)) as database:
         database.execute("UPDATE delivery_pumpslot SET wake_address = '127.0.0.1 9'")
@@ -162,11 +146,9 @@ def test_without_wakeups_and_change_markers_polling_finds_everything(
     time.sleep(1.5)  # web processes cache the old address for a second
     target = {"url": consumer.url("/unannounced")}
     broker.call("PUT", "/channels/orders/consumers/unannounced", 201, json=target)
-    with Traffic(broker, "unwoken") as traffic:
-        traffic.flows("nothing is acknowledged", broker.log)
-        with calm(broker, usual):
-            time.sleep(OUTAGE_S)
-    traffic.check()
+    with Traffic(broker, name="unwoken") as traffic:
+        traffic.flows()
+        stays_calm(broker, usual)
     for path in (PATH, "/unannounced"):
-        all_arrived(consumer, path, traffic, broker)
+        traffic.all_arrived(consumer, path)
     assert broker.log().count("web started") == broker.log().count("worker started") == 1

@@ -13,7 +13,8 @@ import pytest
 import requests
 
 from tests.crash.counts import Counts
-from tests.support.broker import ANSWER_TIMEOUT_S, Broker, database_with_key, wait_until
+from tests.crash.hosts import two_hosts
+from tests.support.broker import ANSWER_TIMEOUT_S, Broker, wait_until
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.e2e
@@ -45,22 +46,8 @@ class Hosts(NamedTuple):
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    folder = tmp_path_factory.mktemp("hosts")
-    with database_with_key(folder) as (url, key), Receiver() as consumer:
-        brokers = []
-        for name in ("one", "other"):
-            (folder / name).mkdir()
-            brokers.append(Broker(folder / name, url))
-        one, other = brokers
-        one.use(key)
-        other.http.headers.update(one.http.headers)
-        try:
-            for broker in brokers:
-                broker.start()
-            yield Hosts(one, other, consumer)
-        finally:
-            for broker in brokers:
-                broker.end()
+    with two_hosts(tmp_path_factory.mktemp("hosts")) as pair, Receiver() as consumer:
+        yield Hosts(*pair, consumer)
 
 
 def register(hosts: Hosts, channel: str, **values: object) -> list[str]:
@@ -219,8 +206,8 @@ def test_a_frozen_pump_begins_no_request_when_it_continues(hosts: Hosts) -> None
     names = register(hosts, "frozen")
     with load(hosts.one, "frozen") as accepted:
         flows(accepted, hosts.one)
-        pumps = Counts(hosts.one).read("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
-        (pid,) = {pid for (pid,) in pumps}.intersection(hosts.other.workers())
+        pumps = Counts(hosts.one).living("pump")
+        (pid,) = set(pumps).intersection(hosts.other.workers())
         os.kill(pid, signal.SIGSTOP)
         try:
             for name in names:

@@ -10,7 +10,8 @@ import pytest
 from channels_app.core.encryption import Keyring, generate_key
 from tests.crash.counts import Counts
 from tests.crash.failpoint import TIMEOUT_S
-from tests.support.broker import ROOT, Broker, database_with_key, heard_ids, wait_until
+from tests.crash.hosts import two_hosts
+from tests.support.broker import ROOT, Broker, heard_ids, wait_until
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.e2e
@@ -26,23 +27,8 @@ ACTIVATE = (
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
     """Two hosts with the old key."""
-    with database_with_key(tmp_path) as (url, key):
-        pair = tuple(_host(tmp_path / name, url) for name in ("one", "other"))
-        one, other = pair
-        one.use(key)
-        other.http.headers.update(one.http.headers)
-        try:
-            one.start()
-            other.start()
-            yield one, other
-        finally:
-            one.end()
-            other.end()
-
-
-def _host(folder: Path, url: str) -> Broker:
-    folder.mkdir()
-    return Broker(folder, url, HOOKSTATION_ENCRYPTION_KEYS=OLD, **SETTINGS)
+    with two_hosts(tmp_path, HOOKSTATION_ENCRYPTION_KEYS=OLD, **SETTINGS) as pair:
+        yield pair
 
 
 def restart(broker: Broker, *keys: str) -> None:
@@ -126,9 +112,7 @@ def _knows(broker: Broker) -> bool:
 
 def _all_came(broker: Broker, receiver: Receiver, count: int) -> None:
     """Check that each message reached each consumer at its first attempt."""
-    counts = Counts(broker)
-    wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
-    counts.check()
+    Counts(broker).settle()
     for number in range(CONSUMERS):
         heard = heard_ids(receiver, f"/{number}")
         assert len(heard) == len(set(heard)) == count
