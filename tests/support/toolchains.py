@@ -124,24 +124,26 @@ def blocks(language: str, *pages: Path) -> list[str]:
     return [block for page in pages for block in found.findall(page.read_text(encoding="utf-8"))]
 
 
-def once(name: str, sources: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """Return the folder that ``build`` fills, called again only when a source has changed.
+def once(
+    name: str, sources: Iterable[Path], build: Callable[[Path], None], state: str = ""
+) -> Path:
+    """Return the folder that ``build`` fills, called again only when a source or state has changed.
 
     Processes of one test run take turns: the first one builds, the others use its result.
     """
-    state = hashlib.sha256()
+    digest = hashlib.sha256(state.encode())
     for path in sorted(sources):
-        state.update(f"{path}\n".encode() + path.read_bytes())
+        digest.update(f"{path}\n".encode() + path.read_bytes())
     BUILT.mkdir(exist_ok=True)
     folder, stamp = BUILT / name, BUILT / f"{name}.stamp"
     with (BUILT / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text() != state.hexdigest():
+        if not stamp.exists() or stamp.read_text() != digest.hexdigest():
             stamp.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             build(folder)
-            stamp.write_text(state.hexdigest())
+            stamp.write_text(digest.hexdigest())
     return folder
 
 
