@@ -56,7 +56,12 @@ def base(receiver: Receiver) -> str:
 
 
 @pytest.mark.parametrize(
-    "away", [Reply(reset=True), Reply(502), Reply(503), Reply(504)], ids=lambda it: str(it.status)
+    "away",
+    [
+        *(Reply(reset=True), Reply(502), Reply(503), Reply(504)),
+        Reply(503, PROBLEM, (("Retry-After", "60"),)),
+    ],
+    ids=["reset", "502", "503", "504", "busy-for-a-minute"],
 )
 def test_next_address_gets_the_same_request_without_a_wait(
     away: Reply, receiver: Receiver, other: Receiver, publish: Publish
@@ -93,17 +98,6 @@ def test_refused_connection_and_silence_lead_to_the_next_address() -> None:
     ):
         assert client.publish("orders", {}).id == "msg_1"
     assert asked == ["silent", "other"]
-
-
-def test_a_busy_address_is_left_before_its_retry_after(
-    receiver: Receiver, other: Receiver, publish: Publish
-) -> None:
-    receiver.script(PATH, [Reply(503, PROBLEM, (("Retry-After", "60"),))])
-    other.script(PATH, [Reply(202, STORED)])
-
-    publish([base(receiver), base(other)], retries=0)
-
-    assert len(receiver.requests(PATH)) == len(other.requests(PATH)) == 1
 
 
 def test_a_call_continues_when_its_host_name_loses_records() -> None:
