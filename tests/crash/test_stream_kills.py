@@ -116,7 +116,7 @@ def worker(
             "PYTHONPATH": str(ROOT / "clients/python/src"),
             "HOOKSTATION_URL": f"http://127.0.0.1:{broker.port}",
             "HOOKSTATION_GRPC_URL": f"grpc://{broker.environment['HOOKSTATION_GRPC_ADDRESS']}",
-            "HOOKSTATION_KEY": streams.key_of(broker),
+            "HOOKSTATION_KEY": broker.key,
         },
     )
     try:
