@@ -33,6 +33,12 @@ from tests.support.receiver import Receiver, Reply
 
 PROBLEM = b'{"code": "rate_limited", "detail": "Too fast."}'
 STORED = b'{"id":"msg_1","duplicate":false,"matched_consumers":0,"due_at":null,"url":""}'
+FIELDS = {
+    **dict.fromkeys(("delivery_id", "attempt", "max_attempts", "event_type", "priority")),
+    **dict.fromkeys(("ordering_key", "replay", "accepted_at", "content_type", "headers")),
+}
+MESSAGE = FIELDS | {"id": "msg_1", "lease": "a", "body": "x"}
+"""A received message, as the broker sends it."""
 
 
 def call(is_repeatable: bool = True) -> Call[None]:
@@ -185,13 +191,10 @@ def receive_awaiting(url: str) -> None:
 def test_a_batch_with_an_unfetchable_body_is_released(
     receiver: Receiver, receive: Callable[[str], None]
 ) -> None:
-    fields = dict.fromkeys(("delivery_id", "attempt", "max_attempts", "event_type", "priority"))
-    fields |= dict.fromkeys(("ordering_key", "replay", "accepted_at", "content_type", "headers"))
-    first = fields | {"id": "msg_1", "lease": "a", "body": "x"}
-    large = fields | {"id": "msg_2", "lease": "b", "body_url": "/api/v1/messages/msg_2/body"}
+    large = FIELDS | {"id": "msg_2", "lease": "b", "body_url": "/api/v1/messages/msg_2/body"}
     receiver.script(
         "/api/v1/channels/c/consumers/all/receive",
-        [Reply(200, json.dumps({"messages": [first, large]}).encode())],
+        [Reply(200, json.dumps({"messages": [MESSAGE, large]}).encode())],
     )
     receiver.script("/api/v1/messages/msg_2/body", [Reply(404)])
     receiver.script("/api/v1/leases/release", [Reply(200, b'{"done": [], "failed": []}')])
