@@ -22,11 +22,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield started
 
 
-@pytest.fixture(scope="package")
-def key(broker: Broker) -> str:
-    return broker.key
-
-
 @pytest.fixture
 def hooks(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Hookstation]:
     """A client; with the parameter "stream" its workers receive and settle over gRPC."""
