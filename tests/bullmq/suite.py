@@ -77,7 +77,7 @@ def main(checkout: Path, *names: str) -> int:
         print(missing, file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as broker:
-        key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
+        key = broker.key
         for name in names or runnable:
             run(name, HOOKSTATION_URL=f"http://127.0.0.1:{broker.port}", HOOKSTATION_KEY=key)
             print(f"{name}: {summary(name)}", flush=True)

@@ -244,7 +244,7 @@ def door(broker: Broker) -> Door:
 @pytest.fixture(scope="module")
 def hooks(broker: Broker) -> Iterator[Hookstation]:
     """A Python client of it."""
-    key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
+    key = broker.key
     with Hookstation(f"http://127.0.0.1:{broker.port}", key=key, timeout=60) as client:
         yield client
 

@@ -111,7 +111,7 @@ class Scene:
                 "HOOKSTATION_URL": f"http://127.0.0.1:{self.broker.port}",
                 "HOOKSTATION_GRPC_URL": "grpc://"
                 + self.broker.environment["HOOKSTATION_GRPC_ADDRESS"],
-                "HOOKSTATION_KEY": streams.key_of(self.broker),
+                "HOOKSTATION_KEY": self.broker.key,
             },
         )
         try:

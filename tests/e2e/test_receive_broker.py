@@ -265,7 +265,7 @@ def test_the_documented_worker_code_works(broker: Broker, path: str, tmp_path: P
     """Two processes run the snippet unchanged."""
     snippet = receiving(broker.base, "chores", path.rpartition("/")[2])[0]
     (tmp_path / snippet.file_name).write_text(snippet.code)
-    key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
+    key = broker.key
     environment = {"HOOKSTATION_KEY": key, "PATH": broker.environment["PATH"]}
     command = [sys.executable, str(tmp_path / snippet.file_name)]
     log = (tmp_path / "log").open("wb")
@@ -297,7 +297,7 @@ def test_the_listen_command_forwards_to_a_private_machine(
     broker: Broker, receiver: Receiver, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
-    key.write_text(str(broker.http.headers["Authorization"]).removeprefix("Bearer "))
+    key.write_text(broker.key)
     place, log = "/channels/chores/consumers/laptop", tmp_path / "log"
     command = [sys.executable, "manage.py", "listen", "chores", "--name", "laptop"]
     command += ["--key-file", str(key), "--url", broker.base.removesuffix("/api/v1")]
@@ -341,7 +341,7 @@ def test_the_listen_command_reports_errors(
     broker: Broker, path: str, tmp_path: Path, said: str
 ) -> None:
     key = tmp_path / "key"
-    right = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
+    right = broker.key
     key.write_text("hsk_no_key" if said == "wrong key" else right)
     options = {"key_file": str(key), "url": broker.base.removesuffix("/api/v1")}
     sentence = "already" if said == "taken" else "key"

@@ -81,6 +81,11 @@ class Broker:
         """Create a key with all scopes."""
         return self.manage("create_api_key", "e2e", "--scope", "admin", "--all-channels").strip()
 
+    @property
+    def key(self) -> str:
+        """The key that it is called with."""
+        return str(self.http.headers["Authorization"]).removeprefix("Bearer ")
+
     def use(self, key: str) -> None:
         """Call with this key."""
         self.http.headers["Authorization"] = f"Bearer {key}"

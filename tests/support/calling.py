@@ -79,20 +79,6 @@ def check_documented(method: str, path: str, answer: Any) -> None:
 
 
 @cache
-def _validator(operation_id: str, status: str, kind: str) -> Draft202012Validator:
-    operation = next(
-        operation
-        for operations in document()["paths"].values()
-        for operation in operations.values()
-        if operation["operationId"] == operation_id
-    )
-    schema = operation["responses"][status]["content"][kind]["schema"]
-    return Draft202012Validator(
-        schema | {"components": document()["components"]}, format_checker=FormatChecker()
-    )
-
-
-@cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI document of the whole site."""
     return SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-any-return, no-untyped-call]  # drf-spectacular has no types

@@ -226,7 +226,6 @@ class Suite:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.proxy = Proxy(broker.port)
-        self.key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
         self._idle: dict[str, Driver] = {}
         """Idle driver of each client, between two scenarios."""
         self._at_once: dict[str, dict[str, Result]] = {}
@@ -425,7 +424,7 @@ class Play:
     def _start(self, key: str = "", clock: int = 0) -> Driver:
         environment = {
             "HOOKSTATION_URL": self.suite.proxy.url,
-            "HOOKSTATION_KEY": key or self.suite.key,
+            "HOOKSTATION_KEY": key or self.suite.broker.key,
             **self._description.get("environment", {}),
         }
         if self._description.get("grpc"):

@@ -64,17 +64,23 @@ class Program:
     """A command in the folder of an example; its processes form one group.
 
     For a Node.js example the folder is a copy with its packages installed; the test is skipped
-    where that is impossible.
+    where that is impossible. With ``workplace`` it works in that folder.
     """
 
     def __init__(
-        self, example: str, log: Path, environment: Mapping[str, str], *command: str
+        self,
+        example: str,
+        log: Path,
+        environment: Mapping[str, str],
+        *command: str,
+        workplace: Path | None = None,
     ) -> None:
         interpreter: tuple[str, ...] = (sys.executable,)
         if (EXAMPLES / example / "package.json").exists():
             self._folder, interpreter = node.require(example), ("node",)
         else:
             self._folder = EXAMPLES / example
+        self._workplace = workplace or self._folder
         self._log, self._output = log, log.with_suffix(".out")
         self._environment = {
             "PATH": os.environ["PATH"],
@@ -92,7 +98,7 @@ class Program:
         with self._log.open("ab") as log, self._output.open("ab") as output:
             self.process = subprocess.Popen(
                 [*self._command, *arguments],
-                cwd=self._folder,
+                cwd=self._workplace,
                 env=self._environment | environment,
                 stdout=output,
                 stderr=log,
@@ -103,7 +109,7 @@ class Program:
         """Run it to its end; returns its output."""
         done = subprocess.run(
             [*self._command, *arguments],
-            cwd=self._folder,
+            cwd=self._workplace,
             env=self._environment,
             capture_output=True,
             text=True,

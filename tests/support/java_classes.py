@@ -3,8 +3,6 @@
 With the file, starting Spark and running a first query takes half of the CPU time.
 """
 
-import fcntl
-import hashlib
 import os
 import subprocess
 import sys
@@ -13,10 +11,9 @@ from pathlib import Path
 import pyspark
 
 from pipeline.execution import session
+from tests.support.toolchains import BUILD_S, QUICK_JVM, once
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / ".clients"
-"""Where `make` keeps what is built once for the tests."""
+ARCHIVE = "classes.jsa"
 PROGRAM = """
 import sys, tempfile
 from pathlib import Path
@@ -42,36 +39,22 @@ spark.stop()
 
 def options() -> str:
     """Return the options for Java that map the file, which is built if it is missing."""
-    return f"-XX:SharedArchiveFile={_archive()} -Xlog:disable"
+    state = f"{session.find_java()} {pyspark.__version__} {PROGRAM}"
+    archive = once("spark", [], _build, state) / ARCHIVE
+    return f"-XX:SharedArchiveFile={archive} -Xlog:disable"
 
 
-def _archive() -> Path:
-    java = session.find_java()
-    name = hashlib.sha256(f"{java} {pyspark.__version__} {PROGRAM}".encode()).hexdigest()[:12]
-    archive = FOLDER / f"spark-{name}.jsa"
-    FOLDER.mkdir(exist_ok=True)
-    with (FOLDER / "spark.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not archive.exists():
-            _build(archive)
-    return archive
-
-
-def _build(archive: Path) -> None:
+def _build(folder: Path) -> None:
     """Run Spark once, and let Java write the file when it exits."""
-    temporary = archive.with_suffix(".new")
     subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(temporary)],
+        [sys.executable, "-c", PROGRAM, str(folder / ARCHIVE)],
         env={
             **os.environ,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JDK_JAVA_OPTIONS": " ".join(QUICK_JVM),
         },
         check=True,
         capture_output=True,
-        timeout=600,
+        timeout=BUILD_S,
     )
-    for old in FOLDER.glob("spark-*.jsa"):
-        old.unlink()
-    temporary.replace(archive)

@@ -5,12 +5,9 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from tests.support.toolchains import BUILD_S, ROOT, Missing, need, once
+from tests.support.toolchains import BUILD_S, ROOT, Missing, built, need, once
 
 SOURCE = ROOT / "clients/node"
 BULLMQ = ROOT / "clients/node-bullmq"
@@ -89,14 +86,6 @@ def packed(client: Path) -> Path:
 def require(example: str = "") -> Path:
     """Return `build_client` or `build_example`; skips the test if it cannot be built."""
     return built(lambda: build_example(example)) if example else built(build_client)
-
-
-def built(build: Callable[[], Path]) -> Path:
-    """Return what a function of this module builds; skips the test if it cannot."""
-    try:
-        return build()
-    except Missing as missing:
-        pytest.skip(str(missing))
 
 
 def run_tests(client: Path, folder: str, name: str = "*", **environment: str) -> None:

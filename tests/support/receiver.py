@@ -88,17 +88,19 @@ class _Seen:
 
 
 class Receiver:
-    """Listens on an ephemeral port from construction on; `close()` ends every connection.
+    """Listens from construction on; `close()` ends every connection.
+
+    Without ``port`` it listens on an ephemeral one.
 
     ``tls`` serves HTTPS with a self-signed certificate for 127.0.0.1, ::1 and localhost; a client
     that trusts ``ca_file`` accepts it, any other refuses it.
     """
 
-    def __init__(self, *, host: str = "127.0.0.1", tls: bool = False) -> None:
+    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, tls: bool = False) -> None:
         self._seen, self._closing = _Seen(), threading.Event()
         self._tls = server_context() if tls else None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self._listener = socket.create_server((host, port), family=family, backlog=1024)
         self.port: int = self._listener.getsockname()[1]
         self._netloc = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         self._acceptor = threading.Thread(target=self._accept, daemon=True)

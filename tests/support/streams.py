@@ -42,11 +42,6 @@ def setting() -> dict[str, str]:
     return {"HOOKSTATION_GRPC_ADDRESS": f"127.0.0.1:{ports.claim()}"}
 
 
-def key_of(broker: Broker) -> str:
-    """The broker's key with all scopes."""
-    return str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
-
-
 class Client:
     """A connection to the gRPC server of a broker."""
 
@@ -58,7 +53,7 @@ class Client:
     def of(cls, broker: Broker, key: str | None = "") -> "Client":
         """A client with this key; "" is the broker's own, None is no key."""
         target = broker.environment["HOOKSTATION_GRPC_ADDRESS"]
-        return cls(target, key_of(broker) if key == "" else key)
+        return cls(target, broker.key if key == "" else key)
 
     def __enter__(self) -> "Client":
         return self

@@ -8,10 +8,12 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from django.conf import settings
@@ -23,6 +25,7 @@ GO_ENVIRONMENT = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local
 GO_GRPC = GO / "grpc"
 GO_GRPC_ENVIRONMENT = {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
 JAVA = ROOT / "clients/java"
+JAVA_MAIN = JAVA / "src/main/java"
 JAVA_GRPC = ROOT / "clients/java-grpc"
 PROTO = ROOT / "delivery/grpc/hookstation.proto"
 UNREACHED = ("Could not transfer", "Network is unreachable", "Unknown host", "offline mode")
@@ -49,6 +52,9 @@ MAVEN_PROJECT = """\
 """Builds the client and an example together: the client is not in a Maven repository."""
 
 
+Built = TypeVar("Built")
+
+
 class Missing(Exception):
     """This machine has no toolchain for the language, or cannot download what the program needs."""
 
@@ -62,8 +68,13 @@ def need(*programs: str) -> None:
 
 def need_or_skip(*programs: str) -> None:
     """Skip the calling test unless all of these programs are in PATH."""
+    built(lambda: need(*programs))
+
+
+def built(build: Callable[[], Built]) -> Built:
+    """Return what a function builds; skips the calling test if it raises `Missing`."""
     try:
-        need(*programs)
+        return build()
     except Missing as missing:
         pytest.skip(str(missing))
 
@@ -83,24 +94,56 @@ def run(command: Iterable[str], folder: Path, environment: Mapping[str, str] | N
     return done.stdout
 
 
-def once(name: str, sources: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """Return the folder that ``build`` fills, called again only when a source has changed.
+def go_environment(folder: Path) -> dict[str, str]:
+    """The settings of Go for a module of the client: only the one of streams needs libraries."""
+    return GO_GRPC_ENVIRONMENT if folder == GO_GRPC else GO_ENVIRONMENT
+
+
+def go_tests(folder: Path, *options: str, **environment: str) -> str:
+    """Run tests of a module of the client for Go; returns what Go said about each."""
+    command = ["go", "test", "-count=1", "-v", "-timeout", "500s", *options, "."]
+    return run(command, folder, go_environment(folder) | environment)
+
+
+def java_tests(path: str, name: str, **environment: str) -> str:
+    """Run a class of tests of the client for Java; returns what it said about each."""
+    command = [*JVM, "-cp", path, f"dev.hookstation.client.{name}"]
+    said = run(command, JAVA, environment)
+    assert "FAIL" not in said
+    return said
+
+
+def passed(said: str, pattern: str = "PASS") -> int:
+    """How many tests passed, by what their runner said."""
+    return len(re.findall(pattern, said, re.MULTILINE))
+
+
+def blocks(language: str, *pages: Path) -> list[str]:
+    """The blocks of code in this language in pages of the documentation."""
+    found = re.compile(rf"```{language}\n(.*?)```", re.DOTALL)
+    return [block for page in pages for block in found.findall(page.read_text(encoding="utf-8"))]
+
+
+def once(
+    name: str, sources: Iterable[Path], build: Callable[[Path], None], state: str = ""
+) -> Path:
+    """Return the folder that ``build`` fills, called again only when a source or state has changed.
 
     Processes of one test run take turns: the first one builds, the others use its result.
     """
-    state = hashlib.sha256()
+    digest = hashlib.sha256(state.encode())
     for path in sorted(sources):
-        state.update(f"{path}\n".encode() + path.read_bytes())
+        digest.update(f"{path}\n".encode() + path.read_bytes())
     BUILT.mkdir(exist_ok=True)
     folder, stamp = BUILT / name, BUILT / f"{name}.stamp"
     with (BUILT / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text() != state.hexdigest():
+        if not stamp.exists() or stamp.read_text() != digest.hexdigest():
             stamp.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             build(folder)
-            stamp.write_text(state.hexdigest())
+            stamp.write_text(digest.hexdigest())
     return folder
 
 
@@ -185,10 +228,9 @@ def maven(folder: Path, *goals: str) -> None:
         raise
 
 
-def java_path(*others: Path) -> str:
-    """The class path of the client for Java with its streams, its tests, and other folders."""
-    jars = build_java_grpc() / "jars"
-    return ":".join(map(str, [*others, BUILT / "java/classes", jars / "*"]))
+def java_path() -> str:
+    """The class path of the client for Java with its streams and its tests."""
+    return f"{BUILT / 'java/classes'}:{build_java_grpc() / 'jars'}/*"
 
 
 def build_go_example() -> Path:

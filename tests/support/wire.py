@@ -28,11 +28,6 @@ class Web(Broker):
         except requests.RequestException:
             return False
 
-    @property
-    def key(self) -> str:
-        """Return the text of the key with all scopes."""
-        return str(self.http.headers["Authorization"]).removeprefix("Bearer ")
-
     def send(
         self,
         target: str | bytes,

@@ -1,6 +1,6 @@
 """One broker for all tests of this folder, and a channel for each test."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hookstation_client import Hookstation
@@ -22,21 +22,27 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield started
 
 
-@pytest.fixture(scope="package")
-def key(broker: Broker) -> str:
-    return str(broker.http.headers["Authorization"]).partition(" ")[2]
+@pytest.fixture
+def hooks(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Hookstation]:
+    """A client; with the parameter "stream" its workers receive and settle over gRPC."""
+    is_streamed = getattr(request, "param", "rest") == "stream"
+    grpc = f"grpc://{broker.environment['HOOKSTATION_GRPC_ADDRESS']}" if is_streamed else ""
+    url = f"http://127.0.0.1:{broker.port}"
+    with Hookstation(url, key=broker.key, timeout=60, grpc=grpc) as client:
+        yield client
 
 
 @pytest.fixture
-def hooks(broker: Broker, key: str) -> Iterator[Hookstation]:
-    with Hookstation(f"http://127.0.0.1:{broker.port}", key=key, timeout=60) as client:
-        yield client
+def environment(hooks: Hookstation) -> Mapping[str, str]:
+    """The environment variables with which another client is like ``hooks``."""
+    found = {"HOOKSTATION_URL": hooks.url, "HOOKSTATION_KEY": hooks.key}
+    return found | {"HOOKSTATION_GRPC_URL": hooks.grpc} if hooks.grpc else found
 
 
 @pytest.fixture
 def channel(hooks: Hookstation, request: pytest.FixtureRequest) -> str:
     """A channel that no other test uses."""
-    # Modules that import a test of another one have one of the same name.
+    # Two modules may have a test of the same name.
     names = [request.path.stem, request.node.name]
     name = ".".join(one.removeprefix("test_") for one in names)
     name = name.replace("_", "-").replace("[", ".").rstrip("]")[:100]

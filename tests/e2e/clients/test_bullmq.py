@@ -1,63 +1,17 @@
-"""BullMQ and Bull on a real broker: tests of the packages, and examples before and after."""
+"""The examples for BullMQ and Bull, before and after, on Redis and on a real broker."""
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import redis
 from hookstation_client import Hookstation
 
-from tests.support import node, ports
-from tests.support.broker import wait_until
-from tests.support.examples import PATIENCE_S, Program
+from tests.support import redis_server
+from tests.support.examples import Program
 
 pytestmark = pytest.mark.e2e
-
-FILES = sorted(path.name for path in (node.BULLMQ / "test/broker").glob("*.test.mjs"))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_backend_does_with_a_broker_what_its_tests_say(hooks: Hookstation, name: str) -> None:
-    environment = {"HOOKSTATION_URL": hooks.url, "HOOKSTATION_KEY": hooks.key}
-
-    node.run_tests(node.built(node.build_bullmq), "broker", name.partition(".")[0], **environment)
-
-
-def test_programs_for_bull_run_on_a_broker(hooks: Hookstation) -> None:
-    environment = {"HOOKSTATION_URL": hooks.url, "HOOKSTATION_KEY": hooks.key}
-
-    node.run_tests(node.built(node.build_bull), "broker", **environment)
-
-
-@contextmanager
-def redis_server(folder: Path) -> Iterator[int]:
-    """Run Redis inside the block, on the port that is returned; skip the test without it."""
-    server = shutil.which("redis-server")
-    if server is None:
-        pytest.skip("there is no redis-server (Debian: redis-server)")
-    port = ports.claim()
-    with (folder / "redis.log").open("wb") as log:
-        command = [server, "--port", str(port), "--save", "", "--dir", str(folder)]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        with redis.Redis(port=port) as client:
-            wait_until(lambda: _answers(client), PATIENCE_S, "Redis does not answer")
-        yield port
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
-
-
-def _answers(client: "redis.Redis") -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
 
 
 @pytest.fixture(params=["before", "after"])
@@ -69,7 +23,7 @@ def environment(
     if request.param == "after":
         yield version | {"HOOKSTATION_URL": hooks.url, "HOOKSTATION_KEY": hooks.key}
         return
-    with redis_server(tmp_path) as port:
+    with redis_server.running(tmp_path) as port:
         yield version | {"REDIS_PORT": str(port)}
 
 

@@ -2,9 +2,6 @@
 
 import importlib.util
 import os
-import shutil
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,13 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import redis
 import requests
 from hookstation_client.celery import Celery
 from hookstation_client.celery.protocol import TaskMessage
 from hookstation_client.celery.worker import Worker
 
-from tests.support import ports
+from tests.support import ports, redis_server
 from tests.support.broker import ROOT, Broker, wait_until
 from tests.support.examples import Program, task_receiver
 from tests.support.outage import Proxy
@@ -30,7 +26,6 @@ from tests.support.outage import Proxy
 pytestmark = pytest.mark.e2e
 PATIENCE_S = 90
 EXAMPLES = ROOT / "clients/examples/celery"
-SOURCES = ROOT / "clients/python/src"
 
 
 class Shop:
@@ -39,31 +34,28 @@ class Shop:
     def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
         self.name = name
         self.module = _load(name)
-        self.environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), **environment}
+        self.environment = environment
         self._command = command
 
     def __getattr__(self, task: str) -> Any:
         return getattr(self.module, task)
 
-    def start_worker(self, folder: Path, *options: str) -> subprocess.Popen[bytes]:
-        """Start a worker of the application; its files are relative to ``folder``."""
-        log = (folder / "worker.log").open("ab")
-        command = [*self._command, *options]
-        environment = self.environment | {"PYTHONPATH": f"{SOURCES}:{EXAMPLES}"}
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-        log.close()
-        return process
+    def made_worker(self, folder: Path, *options: str) -> Program:
+        """A worker of the application that is not started; its files are in ``folder``."""
+        log, command = folder / "worker.log", (*self._command, *options)
+        return Program("celery", log, self.environment, *command, workplace=folder)
 
     @contextmanager
-    def worker(self, folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    def worker(self, folder: Path, *options: str) -> Iterator[Program]:
         """Run a worker inside the block; print its log at the end."""
-        process = self.start_worker(folder, *options)
+        program = self.made_worker(folder, *options)
+        program.start()
         try:
-            yield process
+            yield program
+            program.stop()
         finally:
-            process.terminate()
-            process.wait(PATIENCE_S)
-            print((folder / "worker.log").read_text())  # noqa: T201 - pytest shows it on failure
+            program.kill()
+            print(program.log())  # noqa: T201 - pytest shows it on failure
 
 
 def _load(name: str) -> ModuleType:
@@ -78,47 +70,31 @@ def _load(name: str) -> ModuleType:
 
 @contextmanager
 def _on_celery(folder: Path) -> Iterator[Shop]:
-    """Celery on its own Redis, which saves nothing to disk."""
-    server = shutil.which("redis-server")
-    if server is None:
-        pytest.skip("there is no redis-server (Debian: redis-server)")
-    port = ports.claim()
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    log = (folder / "redis.log").open("wb")
-    process = subprocess.Popen([server, *options], stdout=log)
-    log.close()
-    try:
-        with redis.Redis(port=port) as client:
-            wait_until(lambda: _answers(client), PATIENCE_S, "Redis does not answer")
+    """Celery on its own Redis."""
+    with redis_server.running(folder) as port:
         url = f"redis://127.0.0.1:{port}"
         environment = {"CELERY_BROKER_URL": f"{url}/0", "CELERY_RESULT_BACKEND": f"{url}/1"}
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            command = [sys.executable, "-m", "celery", "-A", "before", "worker", "-l", "INFO"]
-            shop = Shop("before", command, environment)
+        command = ["-m", "celery", "-A", "before", "worker", "-l", "INFO"]
+        with _shop("before", command, environment) as shop:
             yield shop
-            shop.app.close()
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_S)
-
-
-def _answers(client: "redis.Redis") -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
 
 
 @contextmanager
-def _on_hookstation(broker: Broker, key: str) -> Iterator[Shop]:
-    environment = {"HOOKSTATION_URL": f"http://127.0.0.1:{broker.port}", "HOOKSTATION_KEY": key}
+def _on_hookstation(broker: Broker) -> Iterator[Shop]:
+    url = f"http://127.0.0.1:{broker.port}"
+    environment = {"HOOKSTATION_URL": url, "HOOKSTATION_KEY": broker.key}
+    command = ["-m", "hookstation_client.celery", "-A", "after"]
+    with _shop("after", command, environment) as shop:
+        yield shop
+
+
+@contextmanager
+def _shop(name: str, command: list[str], environment: dict[str, str]) -> Iterator[Shop]:
+    """The application; it finds its task queue in the environment of this process, too."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        command = [sys.executable, "-m", "hookstation_client.celery", "-A", "after"]
-        shop = Shop("after", command, environment)
+        for variable, value in environment.items():
+            patch.setenv(variable, value)
+        shop = Shop(name, command, environment)
         yield shop
         shop.app.close()
 
@@ -127,14 +103,17 @@ def _on_hookstation(broker: Broker, key: str) -> Iterator[Shop]:
 def shop(
     request: pytest.FixtureRequest,
     broker: Broker,
-    key: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Shop]:
     is_ours = request.param == "hookstation"
     with (
-        _on_hookstation(broker, key) if is_ours else _on_celery(tmp_path_factory.mktemp("celery"))
+        _on_hookstation(broker) if is_ours else _on_celery(tmp_path_factory.mktemp("celery"))
     ) as made:
         yield made
+
+
+only_ours = pytest.mark.parametrize("shop", ["hookstation"], indirect=True)
+"""For tests of what Celery with Redis does not do, or does otherwise."""
 
 
 @pytest.fixture(scope="module")
@@ -250,12 +229,11 @@ def test_beat_sends_due_tasks(shop: Shop, working: Path) -> None:
     wait_until(lambda: len(lines(ticks)) >= 2, PATIENCE_S, "beat sent nothing")
 
 
+@only_ours
 @pytest.mark.parametrize("framework", ["fastapi", "flask", "django"])
 def test_tasks_are_pushed_into_a_web_application(
     shop: Shop, framework: str, tmp_path: Path
 ) -> None:
-    if shop.name == "before":
-        pytest.skip("Celery's tasks are pulled alone")
     port, queue = ports.claim(), f"pushed-{framework}"
     url = f"http://127.0.0.1:{port}/tasks"
     secret = shop.app.register_push(url, queue, retry=[1])["secret"]
@@ -276,10 +254,9 @@ def test_tasks_are_pushed_into_a_web_application(
         print(web.log())  # noqa: T201 - pytest shows it on failure
 
 
+@only_ours
 def test_a_task_that_runs_twice_sends_its_next_task_once(shop: Shop, working: Path) -> None:
     """A kill between sending the next task and the acknowledgement repeats a task."""
-    if shop.name == "before":
-        pytest.skip("a message of ours")
     follower, linked = (f"{name}-{os.getpid()}" for name in ("follower", "linked"))
     message = TaskMessage(
         task="shop.now",
@@ -297,10 +274,12 @@ def test_a_task_that_runs_twice_sends_its_next_task_once(shop: Shop, working: Pa
     assert [len(list(client.messages("celery", id=key))) for key in queued] == [1, 1]
 
 
+@only_ours
 def test_a_killed_worker_loses_nothing(shop: Shop, tmp_path: Path) -> None:
-    """Each task runs at least once, and the chains continue."""
-    if shop.name == "before":
-        pytest.skip("Celery gives a task of a killed worker to another one after an hour")
+    """Each task runs at least once, and the chains continue.
+
+    Celery gives a task of a killed worker to another one after an hour.
+    """
     file, queue = tmp_path / "notes", "killed"
     results = [
         shop.chain(
@@ -308,11 +287,11 @@ def test_a_killed_worker_loses_nothing(shop: Shop, tmp_path: Path) -> None:
         )()
         for number in range(6)
     ]
-    first = shop.start_worker(tmp_path, "-c", "3", "-Q", queue)
+    first = shop.made_worker(tmp_path, "-c", "3", "-Q", queue)
+    first.start()
     wait_until(lambda: any("done" in line for line in lines(file)), PATIENCE_S, "nothing was done")
     wait_until(lambda: _running_now(lines(file)) > 0, PATIENCE_S, "nothing runs")
     first.kill()
-    first.wait(PATIENCE_S)
     assert _running_now(lines(file)) > 0
     with shop.worker(tmp_path, "-c", "3", "-Q", queue):
         found = [result.get(timeout=PATIENCE_S) for result in results]
@@ -324,11 +303,10 @@ def _running_now(found: list[str]) -> int:
     return sum("begun" in line for line in found) - sum("done" in line for line in found)
 
 
+@only_ours
 def test_a_worker_that_starts_before_its_broker_waits_for_it(
     shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shop.name == "before":
-        pytest.skip("it is about hookstation-worker, not Celery's own")
     file, queue = tmp_path / "notes", "early"
     shop.note.apply_async([str(file), "done"], queue=queue)
     with Proxy(shop.environment["HOOKSTATION_URL"]) as way:
@@ -337,6 +315,7 @@ def test_a_worker_that_starts_before_its_broker_waits_for_it(
         app = Celery("shop", broker="redis://127.0.0.1", set_as_current=False)
         app.task(name="shop.note")(shop.note.run)
         app.client.retries = 0
+        monkeypatch.setattr("hookstation_client.celery.worker.WAIT_S", 1)  # `stop` waits for it
         worker = Worker(app, [queue], 1)
         thread = threading.Thread(target=worker.run)
         with way.away():
@@ -364,14 +343,13 @@ def test_a_worker_skips_expired_tasks_runs_urgent_ones_first_and_ends_running_on
     for priority in (9, 3, 0, 6):
         shop.note.apply_async([str(file), str(priority)], queue=queue, priority=priority)
     wait_until(lambda: datetime.now(UTC) > expired, PATIENCE_S, "the clock stands")
-    with shop.worker(tmp_path, "-c", "1", "-Q", queue) as process:
+    with shop.worker(tmp_path, "-c", "1", "-Q", queue) as worker:
         wait_until(lambda: len(lines(file)) == 4, PATIENCE_S, "they were not run")
         # One receive in ten takes the oldest task, which is the least urgent one here.
         assert [line for line in lines(file) if line != "9"] == ["0", "3", "6"]
         for number in range(2):
             shop.slow.apply_async([str(file), number, 1.5], queue=queue)
         wait_until(lambda: len(lines(file)) == 5, PATIENCE_S, "nothing was begun")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
+        assert worker.stop() == os.EX_OK
     first = lines(file)[4].split()[1]
     assert lines(file)[4:] == [f"begun {first}", f"done {first}"]

@@ -1,51 +1,22 @@
-"""The Python client against a real broker, blocking and with asyncio."""
+"""The Python client against a real broker, blocking and with asyncio.
+
+Here is what the conformance scenarios, which play every client, do not say of it.
+"""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-import httpx
 import pytest
 from hookstation_client import (
     AsyncHookstation,
-    BadRequest,
     Conflict,
     Hookstation,
     LeaseLost,
     NotFound,
     Outgoing,
-    Unauthorized,
 )
 
 pytestmark = pytest.mark.e2e
-
-
-def test_message_is_received_as_it_was_published(hooks: Hookstation, channel: str) -> None:
-    hooks.register(channel, "billing", events=["order.*"])
-    sent = hooks.publish(
-        channel,
-        {"id": 7, "name": "Zoë"},
-        event_type="order.created",
-        id="order-7",
-        ordering_key="room-7",
-        priority=5,
-        headers={"X-Town": "Malmö"},
-    )
-    again = hooks.publish(
-        channel, {"id": 7, "name": "Zoë"}, event_type="order.created", id="order-7"
-    )
-
-    (received,) = hooks.receive_batch(channel, "billing", wait=20)
-
-    assert (again.id, again.is_duplicate, sent.is_duplicate) == (sent.id, True, False)
-    assert received.id == sent.id
-    assert received.json() == {"id": 7, "name": "Zoë"}
-    assert received.content_type == "application/json"
-    assert (received.event_type, received.ordering_key) == ("order.created", "room-7")
-    assert (received.priority, received.attempt) == (5, 1)
-    assert received.headers == {"X-Town": "Malmö"}
-    received.ack()
-    received.ack()
 
 
 def test_bodies_keep_their_bytes(hooks: Hookstation, channel: str) -> None:
@@ -65,21 +36,9 @@ def test_bodies_keep_their_bytes(hooks: Hookstation, channel: str) -> None:
     }
 
 
-def test_bodies_too_large_for_one_response_are_fetched(hooks: Hookstation, channel: str) -> None:
-    hooks.register(channel, "all")
-    bodies = [bytes([65 + n]) * 1_000_000 for n in range(10)]
-    for body in bodies:
-        hooks.publish(channel, body)
-
-    received = hooks.receive_batch(channel, "all", max=10, wait=20)
-
-    assert sorted(m.body for m in received) == bodies
-    assert any(m.body_url for m in received)
-
-
 def test_receiver_can_reject_release_and_extend(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
-    hooks.publish(channel, "x")
+    hooks.publish(channel, {"name": "Zoë"})
 
     (first,) = hooks.receive_batch(channel, "all", wait=20)
     first.extend(60)
@@ -88,45 +47,26 @@ def test_receiver_can_reject_release_and_extend(hooks: Hookstation, channel: str
     second.release()
     (third,) = hooks.receive_batch(channel, "all", wait=20)
     third.ack()
+    third.ack()
 
+    assert first.json() == {"name": "Zoë"}
     assert [first.attempt, second.attempt, third.attempt] == [1, 2, 3]
     with pytest.raises(LeaseLost) as lost:
         first.ack()
     assert lost.value.code == "expired"
 
 
-def test_batch_result_has_the_errors_of_refused_messages(hooks: Hookstation, channel: str) -> None:
-    good, bad = hooks.publish_batch(channel, [Outgoing("a"), Outgoing("b", priority=12)])
-
-    assert good.message is not None
-    assert good.error is None
-    assert bad.message is None
-    assert isinstance(bad.error, BadRequest)
-    assert (bad.error.code, list(bad.error.fields)) == ("invalid_fields", ["priority"])
-
-
-def test_errors_are_classes_with_the_code(hooks: Hookstation, channel: str) -> None:
-    with pytest.raises(NotFound) as missing:
-        hooks.publish("nowhere", "x")
-    with pytest.raises(BadRequest) as wrong:
-        hooks.create_channel(channel, colour="red", retention_days=0)
-    with Hookstation(hooks.url, key="hsk_wrong_key") as stranger, pytest.raises(Unauthorized):
-        stranger.channel(channel)
-    hooks.publish(channel, "x", id="one")
-    with pytest.raises(Conflict) as conflict:
-        hooks.publish(channel, "y", id="one")
-
-    assert (missing.value.code, missing.value.status) == ("unknown_channel", 404)
-    assert set(wrong.value.fields) == {"colour", "retention_days"}
-    assert conflict.value.code == "idempotency_conflict"
-
-
 def test_lists_are_iterators_over_all_pages(hooks: Hookstation, channel: str) -> None:
     hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(120)])
 
-    listed = list(hooks.messages(channel))
+    async def listed_in_asyncio() -> list[str]:
+        async with AsyncHookstation(hooks.url, key=hooks.key, timeout=60) as client:
+            return [m["id"] async for m in client.messages(channel)]
 
-    assert len({m["id"] for m in listed}) == 120
+    listed = [m["id"] for m in hooks.messages(channel)]
+
+    assert len(listed) == len(set(listed)) == 120
+    assert asyncio.run(listed_in_asyncio()) == listed
 
 
 def test_scheduled_message_is_listed_moved_and_cancelled(hooks: Hookstation, channel: str) -> None:
@@ -170,55 +110,13 @@ def test_same_names_work_with_asyncio(hooks: Hookstation, channel: str) -> None:
     async def talk() -> list[object]:
         async with AsyncHookstation(hooks.url, key=hooks.key, timeout=60) as client:
             await client.register(channel, "all")
-            sent = await client.publish(channel, {"n": 1}, id="one")
-            await client.publish_batch(channel, [Outgoing({"n": n}) for n in range(2, 5)])
-            listed = [m["id"] async for m in client.messages(channel)]
+            await client.publish_batch(channel, [Outgoing({"n": n}) for n in range(1, 5)])
             received = []
             async for message in client.receive(channel, "all", wait=0):
                 received.append(message.json()["n"])
                 await message.ack()
             await client.schedules(channel).put("daily", "x", cron="0 9 * * *")
             names = [s["name"] async for s in client.schedules(channel).list()]
-            return [sent.id in listed, len(listed), sorted(received), names]
+            return [sorted(received), names]
 
-    assert asyncio.run(talk()) == [True, 4, [1, 2, 3, 4], ["daily"]]
-
-
-class LosesResponses(httpx.BaseTransport):
-    """The real transport, which loses its first responses."""
-
-    def __init__(self, losses: int) -> None:
-        self.losses = losses
-        self.sent: list[httpx.Request] = []
-        self._real = httpx.HTTPTransport()
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response = self._real.handle_request(request)
-        self.sent.append(request)
-        if len(self.sent) <= self.losses:
-            response.read()
-            raise httpx.ReadError("the connection broke", request=request)
-        return response
-
-    def close(self) -> None:
-        self._real.close()
-
-
-@pytest.fixture
-def losing(hooks: Hookstation) -> Iterator[tuple[Hookstation, LosesResponses]]:
-    transport = LosesResponses(2)
-    with httpx.Client(transport=transport) as http:
-        yield Hookstation(hooks.url, key=hooks.key, timeout=60, http=http), transport
-
-
-def test_publish_whose_response_is_lost_stores_one_message(
-    hooks: Hookstation, channel: str, losing: tuple[Hookstation, LosesResponses]
-) -> None:
-    client, transport = losing
-
-    sent = client.publish(channel, "x")
-
-    assert len({request.headers["Idempotency-Key"] for request in transport.sent}) == 1
-    assert len(transport.sent) == 3
-    assert sent.is_duplicate
-    assert [m["id"] for m in hooks.messages(channel)] == [sent.id]
+    assert asyncio.run(talk()) == [[1, 2, 3, 4], ["daily"]]

@@ -1,21 +1,18 @@
 """The Django outbox, in processes of the example project."""
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from django.db import connection
 from hookstation_client import Delivery, Hookstation
 
 from tests.support import postgresql
-from tests.support.broker import ROOT, Broker, empty_database
+from tests.support.broker import Broker, empty_database
+from tests.support.examples import Program
 
 pytestmark = pytest.mark.e2e
-PATIENCE_S = 90
-EXAMPLE = ROOT / "clients/examples/django"
 SETUP = "import django; django.setup()\n"
 ROOMS, ORDERS = 3, 400
 
@@ -23,41 +20,26 @@ ROOMS, ORDERS = 3, 400
 class Project:
     """The example project with its own database."""
 
-    def __init__(self, broker: Broker, key: str, database: str) -> None:
-        self.environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{EXAMPLE}:{ROOT / 'clients/python/src'}",
+    def __init__(self, broker: Broker, database: str, folder: Path) -> None:
+        self._log = folder / "project.log"
+        self._environment = {
             "DJANGO_SETTINGS_MODULE": "shop.settings",
             "DATABASE_URL": database,
             "HOOKSTATION_URL": f"http://127.0.0.1:{broker.port}",
-            "HOOKSTATION_KEY": key,
+            "HOOKSTATION_KEY": broker.key,
         }
+
+    def program(self, *command: str, **environment: str) -> Program:
+        """A program of the project that is not started."""
+        return Program("django", self._log, self._environment | environment, *command)
 
     def run(self, code: str, expect: int = 0, **environment: str) -> str:
         """Run code in the project; return its output."""
-        command = [sys.executable, "-c", SETUP + code]
-        return self._finished(command, expect, environment)
+        return self.program("-c", SETUP + code, **environment).run(expect=expect)
 
     def manage(self, *arguments: str, expect: int = 0, **environment: str) -> str:
         """Run a management command; return its output."""
-        return self._finished([sys.executable, "manage.py", *arguments], expect, environment)
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a management command that keeps running."""
-        command = [sys.executable, "manage.py", *arguments]
-        return subprocess.Popen(command, cwd=EXAMPLE, env=self.environment)
-
-    def _finished(self, command: list[str], expect: int, environment: dict[str, str]) -> str:
-        done = subprocess.run(
-            command,
-            cwd=EXAMPLE,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        assert done.returncode == expect, done.stdout + done.stderr
-        return done.stdout
+        return self.program("manage.py", *arguments, **environment).run(expect=expect)
 
     def waiting(self) -> int:
         """How many messages are in the outbox."""
@@ -72,21 +54,20 @@ on_postgresql_too = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def own_project(
-    broker: Broker, key: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Project]:
+def own_project(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """The project on the broker's kind of database."""
-    with empty_database(tmp_path_factory.mktemp("shop")) as database:
-        yield migrated(Project(broker, key, database))
+    folder = tmp_path_factory.mktemp("shop")
+    with empty_database(folder) as database:
+        yield migrated(Project(broker, database, folder))
 
 
 @pytest.fixture(scope="module")
-def on_postgresql(broker: Broker, key: str) -> Iterator[Project]:
+def on_postgresql(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """The project on PostgreSQL."""
     if connection.vendor == "mysql":
         pytest.skip("PostgreSQL is tried once, in the run on SQLite")
     with postgresql.server() as database:
-        yield migrated(Project(broker, key, database))
+        yield migrated(Project(broker, database, tmp_path_factory.mktemp("shop")))
 
 
 def migrated(project: Project) -> Project:
@@ -176,14 +157,16 @@ def test_a_killed_relay_loses_nothing_and_keeps_the_order(
         f"    for n in range({ORDERS}): place_order(str(n % {ROOMS}), n)\n",
         RELAY_ON_COMMIT="false",
     )
-    relay = project.start("relay_outbox")
+    relay = project.program("manage.py", "relay_outbox")
+    relay.start()
     first: list[Delivery] = []
     try:
+        # At once after the first messages: the relay is to be killed before the last ones.
         while not first:
-            first = received(hooks, "bookings", orders, wait=20)
+            first = hooks.receive_batch("bookings", orders, max=10, wait=20)
     finally:
         relay.kill()
-        relay.wait(PATIENCE_S)
+    hooks.ack(first)
     project.manage("relay_outbox", "--once")
     rest = received(hooks, "bookings", orders, wait=20)
 

@@ -63,7 +63,7 @@ class Generated:
         self.types = importlib.import_module(f"{PACKAGE}.types")
         self.client = importlib.import_module(f"{PACKAGE}.client").AuthenticatedClient(
             base_url=broker.base.removesuffix("/api/v1"),
-            token=str(broker.http.headers["Authorization"]).removeprefix("Bearer "),
+            token=broker.key,
             raise_on_unexpected_status=True,
         )
 

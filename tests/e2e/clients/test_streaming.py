@@ -1,4 +1,4 @@
-"""Workers of the client over a gRPC stream: what they do over REST, and what differs."""
+"""Workers of the client over a gRPC stream: where they differ from those over REST."""
 
 import asyncio
 import sys
@@ -19,29 +19,11 @@ from hookstation_client import (
     Worker,
 )
 
-from tests.e2e.clients import test_working as working
-from tests.e2e.clients.test_working import PATIENCE_S, run_until, states
+from tests.e2e.clients.test_working import PATIENCE_S, run_until, running, states
 from tests.support import ports
-from tests.support.broker import Broker, wait_until
+from tests.support.broker import wait_until
 
-pytestmark = pytest.mark.e2e
-
-# The same tests: a worker over a stream does what a worker over REST does.
-test_worker_acknowledges_retries_and_rejects = working.test_worker_acknowledges_retries_and_rejects
-test_a_refused_settlement = working.test_a_refused_settlement_does_not_end_the_worker
-test_worker_extends_leases = working.test_worker_extends_leases_and_runs_several_at_once
-test_asyncio_worker_runs_tasks = working.test_asyncio_worker_runs_tasks
-test_stopped_worker = working.test_a_stopped_worker_finishes_running_handlers
-test_no_message_after_a_signal = working.test_no_message_is_received_after_a_signal
-
-
-@pytest.fixture
-def hooks(broker: Broker, key: str) -> Iterator[Hookstation]:
-    """A client with the address of the broker's gRPC server."""
-    url = f"grpc://{broker.environment['HOOKSTATION_GRPC_ADDRESS']}"
-    with Hookstation(f"http://127.0.0.1:{broker.port}", key=key, timeout=60, grpc=url) as client:
-        yield client
-
+pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("hooks", ["stream"], indirect=True)]
 
 SETTLING = ("receive_batch", "ack", "nack", "release", "extend")
 
@@ -68,30 +50,15 @@ def refused_rest() -> Iterator[list[str]]:
         yield used
 
 
-def test_a_worker_does_nothing_over_rest(hooks: Hookstation, channel: str) -> None:
-    hooks.register(channel, "all")
-    hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(200)])
-    handled: list[bytes] = []
-
-    def handle(delivery: Delivery) -> None:
-        handled.append(delivery.body)
-
-    with refused_rest() as used:
-        run_until(
-            Worker(hooks, channel, "all", handle, concurrency=16),
-            lambda: len(handled) == 200,
-            "the worker has not handled everything",
-        )
-    assert used == []
-    assert sorted(handled) == sorted(b"%d" % n for n in range(200))
-    assert states(hooks, channel) == ["Delivered"] * 200
+def run_blocking(hooks: Hookstation, channel: str, handled: list[bytes]) -> None:
+    run_until(
+        Worker(hooks, channel, "all", lambda one: handled.append(one.body), concurrency=16),
+        lambda: len(handled) == 200,
+        "the worker has not handled everything",
+    )
 
 
-def test_an_asyncio_worker_does_nothing_over_rest(hooks: Hookstation, channel: str) -> None:
-    hooks.register(channel, "all")
-    hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(200)])
-    handled: list[bytes] = []
-
+def run_in_asyncio(hooks: Hookstation, channel: str, handled: list[bytes]) -> None:
     async def work() -> None:
         async with AsyncHookstation(hooks.url, key=hooks.key, grpc=hooks.grpc) as client:
 
@@ -103,10 +70,22 @@ def test_an_asyncio_worker_does_nothing_over_rest(hooks: Hookstation, channel: s
             worker = AsyncWorker(client, channel, "all", handle, concurrency=16)
             await asyncio.wait_for(worker.run(), PATIENCE_S)
 
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("run", [run_blocking, run_in_asyncio])
+def test_a_worker_does_nothing_over_rest(
+    hooks: Hookstation, channel: str, run: Callable[[Hookstation, str, list[bytes]], None]
+) -> None:
+    hooks.register(channel, "all")
+    hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(200)])
+    handled: list[bytes] = []
+
     with refused_rest() as used:
-        asyncio.run(work())
+        run(hooks, channel, handled)
+
     assert used == []
-    assert len(handled) == 200
+    assert sorted(handled) == sorted(b"%d" % n for n in range(200))
     assert states(hooks, channel) == ["Delivered"] * 200
 
 
@@ -119,18 +98,13 @@ def test_a_worker_holds_no_more_messages_than_it_handles(hooks: Hookstation, cha
         begun.release()
         assert may_end.wait(PATIENCE_S)
 
-    worker = Worker(hooks, channel, "all", handle, concurrency=3)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    for _ in range(3):
-        assert begun.acquire(timeout=PATIENCE_S)
-    assert not begun.acquire(timeout=1.0)
-    # Another worker gets all the others.
-    found = hooks.receive_batch(channel, "all", max=100)
-    may_end.set()
-    worker.stop()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
+    with running(Worker(hooks, channel, "all", handle, concurrency=3)):
+        for _ in range(3):
+            assert begun.acquire(timeout=PATIENCE_S)
+        assert not begun.acquire(timeout=1.0)
+        # Another worker gets all the others.
+        found = hooks.receive_batch(channel, "all", max=100)
+        may_end.set()
     assert len(found) == 17
     hooks.release(found)
 

@@ -1,31 +1,17 @@
 """The example shops of each web framework, before and after, as consumers of a real broker."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hookstation_client import Hookstation, sign
+from hookstation_client import Hookstation
 
 from tests.support.broker import wait_until
 from tests.support.examples import COMPILED, PATIENCE_S, WebShop
+from tests.support.signed import headers_of
 
 pytestmark = pytest.mark.e2e
-
-
-def signed(secret: str, id: str, body: bytes, channel: str) -> tuple[bytes, dict[str, str]]:
-    """A delivery as the broker sends it: body and headers."""
-    at = int(time.time())
-    headers = {
-        "webhook-id": id,
-        "webhook-timestamp": str(at),
-        "webhook-signature": sign(secret, id, at, body),
-        "hookstation-channel": channel,
-        "hookstation-event-type": "order.created",
-        "hookstation-attempt": "2",
-    }
-    return body, headers
 
 
 @contextmanager
@@ -70,9 +56,10 @@ def test_shop_stores_orders_once_and_rejects_invalid_ones(
         assert {(d["reason"], d["attempt_count"]) for d in dead} == {("permanent_failure", 1)}
 
         # A repeat is acknowledged and changes nothing, although its body holds another order here.
-        repeat = signed(made["secret"], sent[0].id, b'{"id": 99, "article": "tea"}', channel)
-        found = shop.post(*repeat)
-        forged = shop.post(repeat[0], repeat[1] | {"webhook-id": "msg_forged"})
+        body = b'{"id": 99, "article": "tea"}'
+        headers = headers_of(body, made["secret"], id=sent[0].id, channel=channel)
+        found = shop.post(body, headers)
+        forged = shop.post(body, headers | {"webhook-id": "msg_forged"})
 
         assert found.status_code == 204
         assert forged.status_code == 401

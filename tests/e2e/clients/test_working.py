@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,29 +25,41 @@ from hookstation_client import (
     Worker,
 )
 
-from tests.support.broker import ROOT, Broker, wait_until
+from tests.support.broker import ROOT, wait_until
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.e2e
 PATIENCE_S = 120.0
 
 
+over_both = pytest.mark.parametrize("hooks", ["rest", "stream"], indirect=True)
+"""A worker over a stream does what a worker over REST does."""
+
+
 def states(hooks: Hookstation, channel: str, consumer: str = "all") -> list[str]:
     return sorted(d["state"] for d in hooks.deliveries(channel, consumer))
 
 
-def run_until(worker: Worker, done: Callable[[], bool], otherwise: str) -> None:
-    """Run the worker in a thread until the condition holds."""
+@contextmanager
+def running(worker: Worker) -> Iterator[None]:
+    """Run the worker in a thread inside the block."""
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        wait_until(done, PATIENCE_S, otherwise)
+        yield
     finally:
         worker.stop()
         thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
+def run_until(worker: Worker, done: Callable[[], bool], otherwise: str) -> None:
+    """Run the worker in a thread until the condition holds."""
+    with running(worker):
+        wait_until(done, PATIENCE_S, otherwise)
+
+
+@over_both
 def test_worker_acknowledges_retries_and_rejects(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all", max_attempts=2, retry=[1])
     hooks.publish_batch(channel, [Outgoing(text) for text in ("good", "later", "bad", "no")])
@@ -78,6 +90,7 @@ def test_worker_acknowledges_retries_and_rejects(hooks: Hookstation, channel: st
     }
 
 
+@over_both
 def test_a_refused_settlement_does_not_end_the_worker(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing("bad"), Outgoing("good")])
@@ -95,6 +108,7 @@ def test_a_refused_settlement_does_not_end_the_worker(hooks: Hookstation, channe
     )
 
 
+@over_both
 def test_worker_extends_leases_and_runs_several_at_once(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(4)])
@@ -105,21 +119,18 @@ def test_worker_extends_leases_and_runs_several_at_once(hooks: Hookstation, chan
         together.wait(PATIENCE_S)
         assert may_end.wait(PATIENCE_S)
 
-    worker = Worker(hooks, channel, "all", handle, concurrency=4, lease=2, wait=1)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    together.wait(PATIENCE_S)
-    # The workers extend their leases: another receiver waits 6 s, longer than a lease, for nothing.
-    found = hooks.receive_batch(channel, "all", wait=6)
-    may_end.set()
-    worker.stop()
-    thread.join(PATIENCE_S)
+    with running(Worker(hooks, channel, "all", handle, concurrency=4, lease=2, wait=1)):
+        together.wait(PATIENCE_S)
+        # The worker extends its leases: another receiver waits longer than a lease, for nothing.
+        found = hooks.receive_batch(channel, "all", wait=4)
+        may_end.set()
 
     assert found == []
     assert states(hooks, channel) == ["Delivered"] * 4
     assert {d["attempt_count"] for d in hooks.deliveries(channel, "all")} == {1}
 
 
+@over_both
 def test_asyncio_worker_runs_tasks(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all", retry=[1])
     hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(4)])
@@ -151,12 +162,15 @@ def test_asyncio_worker_runs_tasks(hooks: Hookstation, channel: str) -> None:
 
 
 WORKER = """
-import sys, time
+import os, signal, sys
 from hookstation_client import Hookstation, Worker
 
 def handle(delivery):
     print("begun", flush=True)
-    sys.stdin.readline()
+    if sys.argv[2] == "itself":
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        sys.stdin.readline()
     print("done", flush=True)
 
 Worker(Hookstation(timeout=60), sys.argv[1], "all", handle, concurrency=1, lease=5, wait=1).run()
@@ -166,7 +180,7 @@ print("ended", flush=True)
 
 @contextmanager
 def client_process(
-    hooks: Hookstation, code: str, *arguments: str
+    environment: Mapping[str, str], code: str, *arguments: str
 ) -> Iterator[subprocess.Popen[str]]:
     """Run another client process against the same broker; kill it at the end."""
     process = subprocess.Popen(
@@ -174,9 +188,7 @@ def client_process(
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT / "clients/python/src"),
-            "HOOKSTATION_URL": hooks.url,
-            "HOOKSTATION_KEY": hooks.key,
-            "HOOKSTATION_GRPC_URL": hooks.grpc,
+            **environment,
         },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -194,60 +206,27 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_a_stopped_worker_finishes_running_handlers(hooks: Hookstation, channel: str) -> None:
+@over_both
+@pytest.mark.parametrize("sender", ["another", "itself"])
+def test_a_stopped_worker_finishes_running_handlers_and_receives_nothing(
+    hooks: Hookstation, environment: Mapping[str, str], channel: str, sender: str
+) -> None:
+    """Not even if the handler ends before the main thread has handled the signal."""
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing("one"), Outgoing("two")])
 
-    with client_process(hooks, WORKER, channel) as worker:
+    with client_process(environment, WORKER, channel, sender) as worker:
         assert line_of(worker) == "begun"
-        worker.send_signal(signal.SIGTERM)
-        assert worker.stdin is not None
-        worker.stdin.write("\n")
-        worker.stdin.flush()
+        if sender == "another":
+            worker.send_signal(signal.SIGTERM)
+            assert worker.stdin is not None
+            worker.stdin.write("\n")
+            worker.stdin.flush()
         said = [line_of(worker), line_of(worker)]
         ended = worker.wait(PATIENCE_S)
 
     assert (ended, said) == (0, ["done", "ended"])
     assert states(hooks, channel) == ["Delivered", "Queued"]
-
-
-STOPPED_BY_ITS_HANDLER = """
-import os, signal, sys
-from hookstation_client import Hookstation, Worker
-
-def handle(delivery):
-    print("begun", flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-Worker(Hookstation(timeout=60), sys.argv[1], "all", handle, concurrency=1, wait=1).run()
-print("ended", flush=True)
-"""
-
-
-def test_no_message_is_received_after_a_signal(hooks: Hookstation, channel: str) -> None:
-    """Not even if the handler ends before the main thread has handled the signal."""
-    hooks.register(channel, "all")
-    hooks.publish_batch(channel, [Outgoing("one"), Outgoing("two")])
-
-    with client_process(hooks, STOPPED_BY_ITS_HANDLER, channel) as worker:
-        said = [line_of(worker), line_of(worker)]
-        ended = worker.wait(PATIENCE_S)
-
-    assert (ended, said) == (0, ["begun", "ended"])
-    assert states(hooks, channel) == ["Delivered", "Queued"]
-
-
-def test_message_of_a_killed_worker_is_received_again(hooks: Hookstation, channel: str) -> None:
-    hooks.register(channel, "all")
-    sent = hooks.publish(channel, "x")
-    with client_process(hooks, WORKER, channel) as worker:
-        assert line_of(worker) == "begun"
-        worker.kill()
-
-    again = next(iter(hooks.receive(channel, "all", wait=20)))
-
-    assert (again.id, again.attempt) == (sent.id, 2)
-    again.ack()
 
 
 BUFFER = """
@@ -265,13 +244,13 @@ while True:
 
 
 def test_killed_process_leaves_its_messages_in_the_spool(
-    hooks: Hookstation, channel: str, tmp_path: Path, broker: Broker
+    hooks: Hookstation, environment: Mapping[str, str], channel: str, tmp_path: Path
 ) -> None:
     """Kill it while it sends, and while the broker is unreachable: each message is stored once."""
     spool = tmp_path / "spool.db"
     promised = 0
     for url, least in ((hooks.url, 300), ("http://127.0.0.1:9", 50)):
-        with client_process(hooks, BUFFER, channel, str(spool), url) as writer:
+        with client_process(environment, BUFFER, channel, str(spool), url) as writer:
             said = 0
             while said < least:
                 said = int(line_of(writer))

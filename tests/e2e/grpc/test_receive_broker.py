@@ -12,7 +12,7 @@ import pytest
 from delivery.grpc.hookstation_pb2 import Delivery, Settlement
 from tests.crash.counts import Counts
 from tests.support.broker import Broker, receivers_resumed, wait_until
-from tests.support.streams import PATIENCE_S, Client, Receiving, key_of, problem_of
+from tests.support.streams import PATIENCE_S, Client, Receiving, problem_of
 
 pytestmark = pytest.mark.e2e
 
@@ -192,7 +192,7 @@ def test_an_idle_stream_stays_open_while_the_client_sends_pings(
     options = (("grpc.keepalive_time_ms", 10_000), ("grpc.http2.max_pings_without_data", 0))
     target = broker.environment["HOOKSTATION_GRPC_ADDRESS"]
     with (
-        Client(target, key_of(broker), grpc.insecure_channel(target, options)) as client,
+        Client(target, broker.key, grpc.insecure_channel(target, options)) as client,
         client.receive(channel, credits=1) as stream,
     ):
         time.sleep(45)

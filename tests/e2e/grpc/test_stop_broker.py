@@ -16,7 +16,7 @@ from tests.crash.counts import Counts
 from tests.support import ports, streams
 from tests.support.broker import Broker, running, wait_until
 from tests.support.certificates import certificate
-from tests.support.streams import PATIENCE_S, Client, key_of
+from tests.support.streams import PATIENCE_S, Client
 
 pytestmark = pytest.mark.e2e
 
@@ -82,8 +82,8 @@ def test_tls_by_certificate_files(broker: Broker, channel: str) -> None:
     trusted = grpc.ssl_channel_credentials(chain.read_bytes())
     with (
         serving(broker, "--bind", target, **files),
-        Client(target, key_of(broker), grpc.secure_channel(target, trusted)) as secure,
-        Client(target, key_of(broker)) as plain,
+        Client(target, broker.key, grpc.secure_channel(target, trusted)) as secure,
+        Client(target, broker.key) as plain,
     ):
         wait_until(secure.is_served, PATIENCE_S, "TLS is not served")
         assert secure.publish(channel).id

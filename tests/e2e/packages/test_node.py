@@ -1,20 +1,16 @@
-"""The Node.js client: its own tests, the contents of its package, and the names in its guide."""
+"""The packages for Node.js: what they hold, and that programs in TypeScript compile with them."""
 
 import json
 import re
 import shutil
-import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support import node
+from tests.support import node, toolchains
 from tests.support.toolchains import ROOT
-
-GUIDE = ROOT / "docs/clients/node.md"
-KINDS = ("client.ts", "schedules.ts")
-
 
 ADAPTERS = """
 import { createServer } from "node:http";
@@ -38,6 +34,22 @@ import client = require("hookstation-client");
 const hooks: client.Hookstation = new client.Hookstation();
 void hooks.publish("orders", {}).then((message: client.Message) => message.isDuplicate);
 """
+BULLMQ = """
+import { type Job, NotSupported, Queue, Worker, createBrokerBackend } from "@hookstation/bullmq";
+
+const connection = { url: "http://127.0.0.1:8000", key: "hsk_1" } as object;
+const queue = new Queue<{ to: string }>("letters", { connection });
+const work = async (job: Job<{ to: string }>): Promise<string> => job.data.to;
+new Worker("letters", work, { connection }, createBrokerBackend({ url: "http://127.0.0.1:8000" }));
+queue.add("letter", { to: "Ana" }).catch((error) => error instanceof NotSupported && error.feature);
+"""
+BULL = """
+import Queue = require("@hookstation/bull");
+
+const letters = new Queue("letters", { redis: { url: "http://127.0.0.1:8000", key: "hsk_1" } });
+void letters.process("letter", 2, async (job) => job.progress(42));
+void letters.add({ to: "Ana" }, { attempts: 3 }).then((job) => job.finished());
+"""
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +61,32 @@ def test_unit_tests_of_the_client_pass(client: Path) -> None:
     node.run_tests(client, "unit")
 
 
-def test_package_holds_both_kinds_of_modules_their_types_and_the_licence(client: Path) -> None:
-    with tarfile.open(node.packed(client)) as archive:
+@pytest.mark.parametrize(
+    ("build", "source", "more"),
+    [
+        (node.build_client, node.SOURCE, {"dist/hookstation.proto"}),
+        (node.build_bullmq, node.BULLMQ, set()),
+        (node.build_bull, node.BULL, set()),
+    ],
+    ids=["client", "bullmq", "bull"],
+)
+def test_package_holds_both_kinds_of_modules_their_types_and_the_licence(
+    build: Callable[[], Path], source: Path, more: set[str]
+) -> None:
+    with tarfile.open(node.packed(toolchains.built(build))) as archive:
         names = {name.removeprefix("package/") for name in archive.getnames()}
-        proto = archive.extractfile("package/dist/hookstation.proto")
-        assert proto is not None
-        assert proto.read() == node.PROTO.read_bytes()
+        for name in more:
+            copied = archive.extractfile(f"package/{name}")
+            assert copied is not None
+            assert copied.read() == node.PROTO.read_bytes()
 
-    modules = {path.stem for path in (node.SOURCE / "src").glob("*.ts")}
+    modules = {path.stem for path in (source / "src").glob("*.ts")}
     assert names == {
         *(f"dist/cjs/{name}.{end}" for name in modules for end in ("js", "d.ts")),
         *("dist/esm/index.js", "dist/esm/index.d.ts"),
         *("dist/cjs/package.json", "package.json", "README.md", "CHANGELOG.md", "LICENSE"),
-        "dist/hookstation.proto",
-    }  # fmt: skip
+        *more,
+    }
 
 
 def test_an_application_in_typescript_compiles_with_the_package(
@@ -70,17 +94,27 @@ def test_an_application_in_typescript_compiles_with_the_package(
 ) -> None:
     """Compile each block of the guide and README, each framework, and CommonJS, with ``strict``."""
     node.install(client, tmp_path)
-    blocks = [
-        block
-        for page in (GUIDE, node.SOURCE / "README.md")
-        for block in re.findall(r"```ts\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    ]
+    blocks = toolchains.blocks("ts", ROOT / "docs/clients/node.md", node.SOURCE / "README.md")
     for number, block in enumerate(blocks):
         (tmp_path / f"block{number}.ts").write_text(block)
     (tmp_path / "adapters.ts").write_text(ADAPTERS)
     (tmp_path / "commonjs.cts").write_text(COMMONJS)
 
     assert len(blocks) > 5
+    node.compile_all(client, tmp_path)
+
+
+def test_programs_in_typescript_compile_with_bullmq_and_bull(client: Path, tmp_path: Path) -> None:
+    bullmq = toolchains.built(node.build_bullmq)
+    modules = tmp_path / "node_modules"
+    (modules / "@hookstation").mkdir(parents=True)
+    (modules / "hookstation-client").symlink_to(client)
+    (modules / "@hookstation/bullmq").symlink_to(bullmq)
+    (modules / "@hookstation/bull").symlink_to(toolchains.built(node.build_bull))
+    (modules / "@types").symlink_to(bullmq / "node_modules/@types")
+    (tmp_path / "program.ts").write_text(BULLMQ)
+    (tmp_path / "bull.cts").write_text(BULL)
+
     node.compile_all(client, tmp_path)
 
 
@@ -94,21 +128,25 @@ def test_package_has_no_dependencies() -> None:
     assert package["engines"] == {"node": f">={node.OLDEST}"}
 
 
-def test_npm_packages_are_left_out_where_there_is_no_npm(tmp_path: Path) -> None:
-    for tool in ("sh", "dirname"):
-        found = shutil.which(tool)
-        assert found is not None
-        (tmp_path / tool).symlink_to(found)
+@pytest.mark.parametrize(
+    ("tool", "others", "sentence"),
+    [
+        ("npm", [], "npm: not here, the npm packages are not built."),
+        ("jars", ["javac"], "mvn: not here, the Java client is not built."),
+    ],
+)
+def test_packages_are_left_out_where_there_is_no_tool(
+    tool: str, others: list[str], sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools" / tool, tmp_path / "tools")
+    for program in ("dirname", *others):
+        (tmp_path / program).symlink_to(shutil.which(program) or "/bin/true")
 
-    done = subprocess.run(
-        [str(tmp_path / "sh"), str(ROOT / "tools/npm")],
-        env={"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    said = toolchains.run(["/bin/sh", f"tools/{tool}"], tmp_path, {"PATH": str(tmp_path)})
 
-    assert "the npm packages are not built" in done.stdout
+    assert said.startswith(sentence)
+    assert not (tmp_path / "dist").exists()
 
 
 def test_every_public_name_has_a_doc_comment(client: Path) -> None:
@@ -129,17 +167,3 @@ def test_every_public_name_has_a_doc_comment(client: Path) -> None:
 
     assert {"Hookstation", "publish", "sign", "run", "fastify"} <= {*seen}
     assert silent == []
-
-
-def test_guide_names_every_method() -> None:
-    public = {
-        name
-        for kind in KINDS
-        for name in re.findall(
-            r"^  (?:async )?\*?(\w+)(?:<.*>)?\(", (node.SOURCE / "src" / kind).read_text(), re.M
-        )
-    } - {"constructor", "schedules"}
-    named = set(re.findall(r"`(\w+)`", GUIDE.read_text(encoding="utf-8")))
-
-    assert "publish" in public
-    assert public - named == set()

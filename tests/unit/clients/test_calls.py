@@ -10,14 +10,20 @@ from typing import Any
 import httpx
 import pytest
 from hookstation_client import (
+    AsyncBuffer,
+    AsyncDelivery,
     AsyncHookstation,
+    AsyncWorker,
     BadRequest,
+    Buffer,
     Conflict,
     ConnectionFailed,
+    Delivery,
     Hookstation,
     NotFound,
     RateLimited,
     Unavailable,
+    Worker,
 )
 from hookstation_client.calls import MAX_BACKOFF_S, Call, instant, wait_before_retry
 from hookstation_client.client import AsyncSchedules, Schedules
@@ -27,6 +33,12 @@ from tests.support.receiver import Receiver, Reply
 
 PROBLEM = b'{"code": "rate_limited", "detail": "Too fast."}'
 STORED = b'{"id":"msg_1","duplicate":false,"matched_consumers":0,"due_at":null,"url":""}'
+FIELDS = {
+    **dict.fromkeys(("delivery_id", "attempt", "max_attempts", "event_type", "priority")),
+    **dict.fromkeys(("ordering_key", "replay", "accepted_at", "content_type", "headers")),
+}
+MESSAGE = FIELDS | {"id": "msg_1", "lease": "a", "body": "x"}
+"""A received message, as the broker sends it."""
 
 
 def call(is_repeatable: bool = True) -> Call[None]:
@@ -34,33 +46,24 @@ def call(is_repeatable: bool = True) -> Call[None]:
 
 
 @pytest.mark.parametrize(
-    ("status", "repeatable", "always"),
+    ("status", "problem", "repeatable", "always"),
     [
-        (400, False, False),
-        (404, False, False),
-        (409, False, False),
-        (429, True, False),
-        (500, True, False),
-        (502, True, False),
-        (503, True, False),
-        (507, True, False),
+        *((status, b"", False, False) for status in (400, 404, 409)),
+        *((status, b"", True, False) for status in (429, 500, 502, 503, 507)),
+        *((status, PROBLEM, True, True) for status in (429, 503, 507)),
     ],
 )
 def test_only_idempotent_calls_are_retried_after_ambiguous_failures(
-    status: int, repeatable: bool, always: bool
+    status: int, problem: bytes, repeatable: bool, always: bool
 ) -> None:
-    """Proxies send no error code, so their 429, 503 and 507 may concern a forwarded request."""
-    error = error_of(status, {}, b"")
+    """Proxies send no error code, so their 429, 503 and 507 may concern a forwarded request.
+
+    A refusal of the broker had no effect.
+    """
+    error = error_of(status, {}, problem)
 
     assert (wait_before_retry(call(), error, 0, 6) is not None) is repeatable
     assert (wait_before_retry(call(is_repeatable=False), error, 0, 6) is not None) is always
-
-
-@pytest.mark.parametrize("status", [429, 503, 507])
-def test_refusals_without_effect_are_always_retried(status: int) -> None:
-    error = error_of(status, {}, PROBLEM)
-
-    assert wait_before_retry(call(is_repeatable=False), error, 0, 6) is not None
 
 
 def test_waits_double_and_honour_retry_after() -> None:
@@ -112,7 +115,14 @@ def public(kind: type) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(Hookstation, AsyncHookstation), (Schedules, AsyncSchedules)]
+    ("one", "other"),
+    [
+        (Hookstation, AsyncHookstation),
+        (Schedules, AsyncSchedules),
+        (Delivery, AsyncDelivery),
+        (Buffer, AsyncBuffer),
+        (Worker, AsyncWorker),
+    ],
 )
 def test_both_clients_have_the_same_names_and_parameters(one: type, other: type) -> None:
     assert public(one).keys() == public(other).keys()
@@ -181,13 +191,10 @@ def receive_awaiting(url: str) -> None:
 def test_a_batch_with_an_unfetchable_body_is_released(
     receiver: Receiver, receive: Callable[[str], None]
 ) -> None:
-    fields = dict.fromkeys(("delivery_id", "attempt", "max_attempts", "event_type", "priority"))
-    fields |= dict.fromkeys(("ordering_key", "replay", "accepted_at", "content_type", "headers"))
-    first = fields | {"id": "msg_1", "lease": "a", "body": "x"}
-    large = fields | {"id": "msg_2", "lease": "b", "body_url": "/api/v1/messages/msg_2/body"}
+    large = FIELDS | {"id": "msg_2", "lease": "b", "body_url": "/api/v1/messages/msg_2/body"}
     receiver.script(
         "/api/v1/channels/c/consumers/all/receive",
-        [Reply(200, json.dumps({"messages": [first, large]}).encode())],
+        [Reply(200, json.dumps({"messages": [MESSAGE, large]}).encode())],
     )
     receiver.script("/api/v1/messages/msg_2/body", [Reply(404)])
     receiver.script("/api/v1/leases/release", [Reply(200, b'{"done": [], "failed": []}')])

@@ -1,7 +1,6 @@
 """The Python distribution: the contents of its wheel, its imports, and the Python it needs."""
 
 import ast
-import re
 import subprocess
 import sys
 import zipfile
@@ -9,7 +8,8 @@ from pathlib import Path
 
 import hookstation_client
 import pytest
-from hookstation_client.client import Schedules
+
+from tests.support import toolchains
 
 CLIENT = Path(__file__).resolve().parents[3] / "clients" / "python"
 SOURCES = sorted((CLIENT / "src").rglob("*.py"))
@@ -48,21 +48,9 @@ def test_annotations_are_never_evaluated() -> None:
     assert [name for name in lacking if name not in {"__init__.py", "hookstation_pb2.py"}] == []
 
 
-def test_guide_names_every_method() -> None:
-    public = {
-        name
-        for kind in (hookstation_client.Hookstation, Schedules)
-        for name in vars(kind)
-        if not name.startswith("_") and name != "close"
-    }
-    named = set(re.findall(r"`([a-z_]+)`", GUIDE.read_text(encoding="utf-8")))
-
-    assert public - named - {"schedules"} == set()
-
-
 def test_blocks_of_the_guide_can_be_run_up_to_their_first_call() -> None:
     """The blocks compile, and everything that they import exists."""
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
+    blocks = toolchains.blocks("python", GUIDE)
     for block in blocks:
         compile(block, GUIDE.name, "exec")
         imports = [line for line in block.splitlines() if line.startswith(("import ", "from "))]

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +14,11 @@ import pydantic
 import pytest
 from django.test import override_settings
 from fastapi import FastAPI
-from hookstation_client import Reject, Retry, sign
+from hookstation_client import Reject, Retry
 from hookstation_client.receiving import Event, Hooks, MemoryStore, once
 from starlette.applications import Starlette
+
+from tests.support.signed import headers_of
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -42,23 +43,11 @@ Answer = tuple[int, Mapping[str, str], bytes]
 Post = Callable[..., Answer]
 
 
-def request_of(
-    body: bytes = b"{}", event_type: str = "order.created", id: str = "msg_1", **more: str
-) -> dict[str, str]:
-    """Return the headers of a delivery, as the broker sends them."""
-    at = int(time.time())
-    said = {
-        "webhook-id": id,
-        "webhook-timestamp": str(at),
-        "webhook-signature": sign(SECRET, id, at, body),
-        "Content-Type": "application/json",
-        "Hookstation-Channel": "orders",
-        "Hookstation-Consumer": "shop",
-        "Hookstation-Event-Type": event_type,
-        "Hookstation-Attempt": "2",
-        "Hookstation-Accepted-At": "2026-11-25T17:00:00.000Z",
-    }
-    return said | {name.replace("_", "-"): value for name, value in more.items()}
+def request_of(body: bytes = b"{}", **said: str) -> dict[str, str]:
+    """Return the headers of a delivery; ``said`` changes what is signed, or a header."""
+    signed = {name: said.pop(name) for name in ("event_type", "id") if name in said}
+    more = {name.replace("_", "-"): value for name, value in said.items()}
+    return headers_of(body, SECRET, **signed) | more
 
 
 def asgi(app: Any, body: bytes, headers: dict[str, str]) -> httpx.Response:

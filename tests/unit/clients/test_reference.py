@@ -35,17 +35,6 @@ def test_reference_is_up_to_date(file_regression: Any) -> None:
     file_regression.check(page(), fullpath=PAGE)
 
 
-def test_asyncio_has_the_same_names() -> None:
-    for name in TWINS:
-        twin = getattr(hookstation_client, name)
-        kind = getattr(hookstation_client, name.removeprefix("Async"))
-
-        assert {n for n, _ in members(kind)} - {"close"} == {n for n, _ in members(twin)} - {
-            "aclose",
-            "close",
-        }
-
-
 def page() -> str:
     """Return the whole page as Markdown."""
     parts = [HEAD]

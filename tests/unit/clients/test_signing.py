@@ -1,12 +1,11 @@
 """Signatures of the client agree with the reference library's and the broker's."""
 
 import base64
-import time
 from datetime import UTC, datetime
 
 import pytest
 from hookstation_client import SignatureError, sign, verify
-from standardwebhooks import Webhook, WebhookVerificationError
+from standardwebhooks import Webhook
 
 from delivery.core import signing
 
@@ -16,11 +15,11 @@ ID, AT = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330
 BODIES = ['{"test": 2432232314}', "", "Zoë \U0001f40d"]
 
 
-def headers_of(body: str | bytes, at: int = AT, secret: str = SECRET) -> dict[str, str]:
+def headers_of(body: str | bytes) -> dict[str, str]:
     return {
         "Webhook-Id": ID,
-        "Webhook-Timestamp": str(at),
-        "Webhook-Signature": sign(secret, ID, at, body),
+        "Webhook-Timestamp": str(AT),
+        "Webhook-Signature": sign(SECRET, ID, AT, body),
     }
 
 
@@ -34,16 +33,6 @@ def test_signature_is_the_one_of_the_reference_library(body: str) -> None:
     at = datetime.fromtimestamp(AT, tz=UTC)
 
     assert sign(SECRET, ID, AT, body) == Webhook(SECRET).sign(ID, at, body)
-
-
-@pytest.mark.parametrize("body", BODIES)
-def test_reference_library_verifies_what_we_sign(body: str) -> None:
-    now = int(time.time())
-    given = {name.lower(): value for name, value in headers_of(body, now).items()}
-
-    Webhook(SECRET).verify(body, given, json_parse=False)
-    with pytest.raises(WebhookVerificationError):
-        Webhook(OTHER).verify(body, given, json_parse=False)
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -98,10 +87,3 @@ def test_missing_header_is_named() -> None:
 def test_an_invalid_secret_is_an_error(secret: str) -> None:
     with pytest.raises(ValueError, match="The secret is"):
         verify(secret, headers_of("x"), "x", now=AT)
-
-
-def test_other_body_and_other_secret_are_refused() -> None:
-    with pytest.raises(SignatureError):
-        verify(SECRET, headers_of("x"), "y", now=AT)
-    with pytest.raises(SignatureError):
-        verify(OTHER, headers_of("x"), "x", now=AT)

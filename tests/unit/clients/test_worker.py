@@ -9,13 +9,9 @@ import pytest
 from hookstation_client import AsyncHookstation, AsyncWorker, Hookstation, Worker
 
 from tests.support.receiver import Receiver, Reply
+from tests.unit.clients.test_calls import MESSAGE
 
 RECEIVE = "/api/v1/channels/orders/consumers/billing/receive"
-MESSAGE = {
-    **dict.fromkeys(("delivery_id", "attempt", "max_attempts", "event_type", "priority")),
-    **dict.fromkeys(("ordering_key", "replay", "accepted_at", "content_type", "headers")),
-    **{"id": "msg_1", "lease": "a", "body": "x"},
-}
 OPTIONS: dict[str, Any] = {"concurrency": 1, "worker_id": "packer-1", "resume": True}
 
 
