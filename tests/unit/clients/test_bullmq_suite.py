@@ -65,7 +65,9 @@ def test_failed_test_is_counted_by_its_cause(record: Record, error: str, cause: 
     assert record(("failed", error)).causes == {cause: 1}
 
 
-def test_page_has_each_file_with_its_results_or_the_reason(record: Record) -> None:
+def test_page_has_each_file_with_its_results_or_the_reason(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     share = record(("passed", ""), ("failed", "Error: NEEDS REDIS: lpush"))
 
     page = suite.page("6.2.0", ["bulk", "clean.redis", "pause"], {"pause": share})
@@ -75,6 +77,9 @@ def test_page_has_each_file_with_its_results_or_the_reason(record: Record) -> No
     assert "| `bulk` |  |  | not run |" in page
     assert "| `clean.redis` |  |  | all: BullMQ's name for tests of its Redis backend |" in page
     assert "| `pause` | 1 | 0 | 1 that send commands to Redis |" in page
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    monkeypatch.setattr(suite, "PAGE", tmp_path / "page.md")
+    assert suite.recorded() == {"pause": 1}
 
 
 @pytest.mark.parametrize(
