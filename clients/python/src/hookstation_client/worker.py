@@ -28,6 +28,7 @@ from hookstation_client.errors import (
 )
 from hookstation_client.models import ReceivedMessage, Settled
 from hookstation_client.operations import MAX_LEASES
+from hookstation_client.stopping import wait_until_set
 from hookstation_client.streaming import STREAM_RETRY_S, streams_of
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class Worker(_Common):
             received = self.client.receive_batch(self.channel, self.consumer, **self._options(free))
         except _PASSING as error:
             logger.warning("cannot receive: %s", error)
-            self._stopping.wait(AFTER_FAILURE_S)
+            wait_until_set(self._stopping, AFTER_FAILURE_S)
             return
         self.resume = False
         if self._stopping.is_set():

@@ -29,6 +29,7 @@ from hookstation_client.errors import (
     RateLimited,
     Unavailable,
 )
+from hookstation_client.stopping import wait_until_set
 
 logger = logging.getLogger("hookstation_client.celery")
 
@@ -77,8 +78,7 @@ class Worker:
         beating = threading.Thread(target=self._extend, name="leases", daemon=True)
         beating.start()
         logger.info("%s is ready: %s", self.hostname, ", ".join(self.queues))
-        while not self._is_stopping.wait(3600):
-            pass
+        wait_until_set(self._is_stopping)
         for thread in fetching:
             thread.join()
         with self._free:
@@ -104,7 +104,7 @@ class Worker:
                 return True
             except (ConnectionFailed, RateLimited, Unavailable) as error:
                 logger.warning("The broker is unavailable, retrying: %s", error)
-                self._is_stopping.wait(error.retry_after or PAUSE_S)
+                wait_until_set(self._is_stopping, error.retry_after or PAUSE_S)
         return False
 
     def _fetch(self, queue: str) -> None:

@@ -11,6 +11,7 @@ from django.db import DatabaseError, close_old_connections
 
 from hookstation_client.django.outbox import MAX_PAUSE_S, Relay
 from hookstation_client.errors import HookstationError
+from hookstation_client.stopping import wait_until_set
 
 
 class Command(BaseCommand):
@@ -48,4 +49,4 @@ class Command(BaseCommand):
             except (HookstationError, DatabaseError) as error:
                 self.stderr.write(f"Cannot relay the outbox: {error}")
                 pause = min(MAX_PAUSE_S, pause * 2)
-            ending.wait(pause)
+            wait_until_set(ending, pause)
