@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from channels_app.core.http import ALWAYS
 from channels_app.database import clock, transactions
-from channels_app.models import AuditEntry, Message
+from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.registry import channels, consumers
 from channels_app.registry.cache import config_cache
 from delivery.core.leases import Lease
@@ -47,16 +47,27 @@ def create(context: Context, parameters: Parameters) -> Result:
         if error.name != "QueueDoesNotExist":
             raise
         queue = _create(context, name, given, tags)
-    else:
-        shown = queues.shown(queue, context.region)
-        for attribute, value in given.items():
-            if shown.get(attribute, "") != value:
-                detail = (
-                    "A queue already exists with the same name and a different value for attribute "
-                    f"{attribute}"
-                )
-                raise SqsError("QueueNameExists", detail)
+    if _is_unfinished(queue):
+        queue = _create(context, name, given, tags)
+    shown = queues.shown(queue, context.region)
+    for attribute, value in given.items():
+        if shown.get(attribute, "") != value:
+            detail = (
+                "A queue already exists with the same name and a different value for attribute "
+                f"{attribute}"
+            )
+            raise SqsError("QueueNameExists", detail)
     return {"QueueUrl": context.url_of(queue.name)}
+
+
+def _is_unfinished(queue: QueueView) -> bool:
+    """Whether another call has registered the consumer, but not yet stored the attributes.
+
+    It may still do so, or have broken off.
+    """
+    consumer = queue.consumer
+    charges = consumer.lapsed_leases == Consumer.LapsedLeases.CHARGED
+    return queue.row is None and consumer.client_id == CLIENT_ID and charges
 
 
 def delete(context: Context, parameters: Parameters) -> Result:
@@ -209,9 +220,16 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
         reason="CreateQueue",
     )
     kept = {key: value for key, value in given.items() if key not in _CHANNELS}
-    # A deleted queue left its retired consumer, and perhaps its row.
-    Queue.objects.filter(Q(consumer_id=done.row.id) | Q(name=name)).delete()
-    Queue(name=name, consumer=done.row, attributes=kept, tags=tags).save()
+
+    def store() -> None:
+        rows = Queue.objects.filter(Q(consumer_id=done.row.id) | Q(name=name))
+        if done.created:
+            rows.delete()  # a deleted queue left its retired consumer, and perhaps its row
+        elif rows.exists():
+            return  # stored by a call at the same time
+        Queue(name=name, consumer=done.row, attributes=kept, tags=tags).save()
+
+    transactions.run(store, on_collision=lambda: None)
     return context.named(name, "register")
 
 

@@ -15,7 +15,12 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from django.db import OperationalError
 
+from channels_app.models import Consumer
+from channels_app.registry import consumers
+from channels_app.registry.resource import WriteResult
+from delivery.models import Queue
 from delivery.pull import backlog
 from delivery.queue import dead_letters, fanout
 from tests.support.api import Api
@@ -592,6 +597,39 @@ def test_a_recreated_queue_is_empty(sqs: Any, name: str) -> None:
     assert found["Attributes"] == {"VisibilityTimeout": "30"}
     sqs.send_message(QueueUrl=url, MessageBody="new")
     assert bodies(receive(sqs, url)) == ["new"]
+
+
+def test_a_creation_that_broke_off_is_completed(
+    boto: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = name.lower()  # the name of its channel, too
+
+    def break_off(row: Queue, **options: Any) -> None:
+        raise OperationalError("Lost connection.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Queue, "save", break_off)
+        assert refusal(lambda: made(boto, name, VisibilityTimeout="5")) == "ServiceUnavailable"
+    url = made(boto, name, VisibilityTimeout="5")
+    found = boto.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
+    assert found["Attributes"] == {"VisibilityTimeout": "5"}
+
+
+def test_equal_calls_may_create_a_queue_at_the_same_time(
+    boto: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, name, urls = consumers.put, name.lower(), []
+
+    def overtaken_once(*arguments: Any, **options: Any) -> WriteResult[Consumer]:
+        monkeypatch.setattr(consumers, "put", put)
+        done = put(*arguments, **options)
+        urls.append(made(boto, name, VisibilityTimeout="5"))
+        return done
+
+    monkeypatch.setattr(consumers, "put", overtaken_once)
+    urls.append(made(boto, name, VisibilityTimeout="5"))
+    assert len(urls) == 2
+    assert urls[0] == urls[1]
 
 
 # FIFO and groups
