@@ -64,6 +64,8 @@ def test_one_of_several_secrets_and_signatures_is_enough() -> None:
     [
         ({"Webhook-Signature": "v1,AAAA"}, "No signature matches."),
         ({"Webhook-Signature": "v1,Ω"}, "No signature matches."),
+        ({"Webhook-Signature": sign(OTHER, ID, AT, "x")}, "No signature matches."),
+        ({"Webhook-Signature": sign(SECRET, ID, AT, "y")}, "No signature matches."),
         ({"Webhook-Id": "msg_other"}, "No signature matches."),
         ({"Webhook-Timestamp": str(AT + 1)}, "No signature matches."),
         ({"Webhook-Timestamp": "soon"}, "webhook-timestamp is not a whole number of seconds."),
