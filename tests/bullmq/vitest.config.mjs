@@ -17,9 +17,9 @@ export default defineConfig({
   test: {
     include: ["tests/*.test.ts"],
     setupFiles: ["./setup.ts"],
-    // Twice BullMQ's own: a job takes several requests.
-    testTimeout: 20_000,
-    hookTimeout: 20_000,
+    // More than BullMQ's own 10 s: a job takes several requests.
+    testTimeout: 15_000,
+    hookTimeout: 15_000,
     maxWorkers: 1,
     fileParallelism: false,
     reporters: ["default", new Lines()],
