@@ -80,6 +80,11 @@ def test_page_has_each_file_with_its_results_or_the_reason(
     (tmp_path / "page.md").write_text(page, encoding="utf-8")
     monkeypatch.setattr(suite, "PAGE", tmp_path / "page.md")
     assert suite.recorded() == {"pause": 1}
+    assert [suite.is_worse("pause", {"pause": before}) for before in (0, 1, 2)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
