@@ -7,11 +7,12 @@ from typing import Any
 
 from django.db.models import Q
 
-from channels_app.core.http import ALWAYS
+from channels_app.core.errors import PreconditionFailed
+from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock, transactions
 from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.registry import channels, consumers
-from channels_app.registry.cache import config_cache
+from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.core.leases import Lease
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.outcome import Outcome
@@ -46,28 +47,22 @@ def create(context: Context, parameters: Parameters) -> Result:
     except SqsError as error:
         if error.name != "QueueDoesNotExist":
             raise
-        queue = _create(context, name, given, tags)
-    if _is_unfinished(queue):
-        queue = _create(context, name, given, tags)
+        queue = None
+    if queue is None or (queue.row is None and _is_as_created(queue.consumer, name, given)):
+        _create(context, name, given, tags)
+        return {"QueueUrl": context.url_of(name)}
     shown = queues.shown(queue, context.region)
     for attribute, value in given.items():
-        if shown.get(attribute, "") != value:
-            detail = (
-                "A queue already exists with the same name and a different value for attribute "
-                f"{attribute}"
-            )
-            raise SqsError("QueueNameExists", detail)
+        if shown.get(attribute, "false" if attribute == "FifoQueue" else "") != value:
+            raise _exists(attribute)
     return {"QueueUrl": context.url_of(queue.name)}
 
 
-def _is_unfinished(queue: QueueView) -> bool:
-    """Whether another call has registered the consumer, but not yet stored the attributes.
-
-    It may still do so, or have broken off.
-    """
-    consumer = queue.consumer
-    charges = consumer.lapsed_leases == Consumer.LapsedLeases.CHARGED
-    return queue.row is None and consumer.client_id == CLIENT_ID and charges
+def _exists(attribute: str) -> SqsError:
+    detail = (
+        f"A queue already exists with the same name and a different value for attribute {attribute}"
+    )
+    return SqsError("QueueNameExists", detail)
 
 
 def delete(context: Context, parameters: Parameters) -> Result:
@@ -196,9 +191,42 @@ def refuse_permission(context: Context, parameters: Parameters) -> Result:
     )
 
 
-def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, str]) -> QueueView:
+def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, str]) -> None:
+    """Register channel and consumer, then store the row; go on where another call broke off.
+
+    Of calls at the same time one registers the consumer and one stores the row. The others compare.
+    """
+    _check_redrive(context, name, given, name.endswith(queues.FIFO))
+    slug = queues.slug_of(name)
+    consumer = config_cache.consumer(slug, CLIENT_ID)
+    if consumer is None:
+        try:
+            consumer_id = _register(context, name, given)
+        except PreconditionFailed:  # registered by a call at the same time
+            config_cache.refresh(now=True)
+            consumer = config_cache.consumer(slug, CLIENT_ID)
+    if consumer is not None:
+        if not _is_as_created(consumer, name, given):
+            raise _exists("RedrivePolicy")
+        consumer_id = consumer.id
+    kept = {key: value for key, value in given.items() if key not in _CHANNELS}
+
+    def store() -> None:
+        row = Queue.objects.filter(Q(consumer_id=consumer_id) | Q(name=name)).first()
+        if row is None:
+            Queue(name=name, consumer_id=consumer_id, attributes=kept, tags=tags).save()
+        elif differing := row.attributes.items() ^ kept.items():
+            raise _exists(min(differing)[0])
+
+    transactions.run(store, on_collision=lambda: None)
+
+
+def _register(context: Context, name: str, given: dict[str, str]) -> int:
+    """Register the channel, if there is none, and the consumer; return the consumer's id.
+
+    Raises PreconditionFailed if the consumer exists.
+    """
     is_fifo, slug = name.endswith(queues.FIFO), queues.slug_of(name)
-    _check_redrive(context, name, given, is_fifo)
     actor, tenant = context.caller.actor, context.caller.tenant
     if config_cache.channel(slug) is None:
         context.authorize("admin")
@@ -210,6 +238,9 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
     elif _of_channel(given):
         context.authorize("admin")
         channels.patch(slug, _of_channel(given), actor=actor, reason="CreateQueue")
+    # A deleted queue left its retired consumer, and perhaps its row.
+    of_former = Q(consumer__channel__slug=slug, consumer__client_id=CLIENT_ID) | Q(name=name)
+    Queue.objects.filter(of_former, consumer__state=Consumer.State.RETIRED).delete()
     done = consumers.put(
         slug,
         CLIENT_ID,
@@ -217,20 +248,24 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
         actor=actor,
         tenant=tenant,
         may_publish=context.caller.may_publish,
+        condition=Precondition(must_be_new=True),
         reason="CreateQueue",
     )
-    kept = {key: value for key, value in given.items() if key not in _CHANNELS}
+    return done.row.id
 
-    def store() -> None:
-        rows = Queue.objects.filter(Q(consumer_id=done.row.id) | Q(name=name))
-        if done.created:
-            rows.delete()  # a deleted queue left its retired consumer, and perhaps its row
-        elif rows.exists():
-            return  # stored by a call at the same time
-        Queue(name=name, consumer=done.row, attributes=kept, tags=tags).save()
 
-    transactions.run(store, on_collision=lambda: None)
-    return context.named(name, "register")
+def _is_as_created(consumer: ConsumerConfig, name: str, given: dict[str, str]) -> bool:
+    """Whether the consumer is what CreateQueue registers for a queue with these attributes."""
+    wanted = _of_consumer(given)
+    letters = wanted["dead_letter_channel"] and config_cache.channel(wanted["dead_letter_channel"])
+    return (
+        consumer.client_id == CLIENT_ID
+        and consumer.mode == Consumer.Mode.PULL
+        and consumer.ordering == name.endswith(queues.FIFO)
+        and consumer.lapsed_leases == wanted["lapsed_leases"]
+        and consumer.retry.max_attempts == wanted["max_attempts"]
+        and consumer.dead_letter_channel_id == (letters.id if letters else None)
+    )
 
 
 _CHANNELS = frozenset({"FifoQueue", "MaximumMessageSize", "SqsManagedSseEnabled"})

@@ -17,12 +17,10 @@ import pytest
 from botocore.exceptions import ClientError
 from django.db import OperationalError
 
-from channels_app.models import Consumer
-from channels_app.registry import consumers
-from channels_app.registry.resource import WriteResult
 from delivery.models import Queue
 from delivery.pull import backlog
 from delivery.queue import dead_letters, fanout
+from delivery.sqs import management
 from tests.support.api import Api
 
 pytestmark = pytest.mark.django_db
@@ -615,21 +613,55 @@ def test_a_creation_that_broke_off_is_completed(
     assert found["Attributes"] == {"VisibilityTimeout": "5"}
 
 
+@pytest.mark.parametrize("step", ["_register", "_create"])
+@pytest.mark.parametrize("capital", [False, True])
 def test_equal_calls_may_create_a_queue_at_the_same_time(
-    boto: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    boto: Any, name: str, monkeypatch: pytest.MonkeyPatch, step: str, capital: bool
 ) -> None:
-    put, name, urls = consumers.put, name.lower(), []
+    """The second one overtakes the first before this step."""
+    name = name if capital else name.lower()
+    whole, urls = getattr(management, step), []
 
-    def overtaken_once(*arguments: Any, **options: Any) -> WriteResult[Consumer]:
-        monkeypatch.setattr(consumers, "put", put)
-        done = put(*arguments, **options)
+    def overtaken_once(*arguments: Any) -> Any:
+        monkeypatch.setattr(management, step, whole)
         urls.append(made(boto, name, VisibilityTimeout="5"))
-        return done
+        return whole(*arguments)
 
-    monkeypatch.setattr(consumers, "put", overtaken_once)
+    monkeypatch.setattr(management, step, overtaken_once)
     urls.append(made(boto, name, VisibilityTimeout="5"))
     assert len(urls) == 2
     assert urls[0] == urls[1]
+    found = boto.get_queue_attributes(QueueUrl=urls[0], AttributeNames=["VisibilityTimeout"])
+    assert found["Attributes"] == {"VisibilityTimeout": "5"}
+
+
+def test_of_different_calls_at_the_same_time_one_is_refused(
+    boto: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register, url = management._register, ""
+
+    def overtaken_once(*arguments: Any) -> int:
+        nonlocal url
+        monkeypatch.setattr(management, "_register", register)
+        url = made(boto, name, VisibilityTimeout="5")
+        return register(*arguments)
+
+    monkeypatch.setattr(management, "_register", overtaken_once)
+    assert refusal(lambda: made(boto, name, VisibilityTimeout="6")) == "QueueAlreadyExists"
+    found = boto.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
+    assert found["Attributes"] == {"VisibilityTimeout": "5"}
+
+
+def test_a_consumer_of_the_rest_api_is_not_changed(boto: Any, admin: Api, name: str) -> None:
+    name = name.lower()
+    consumer = f"channels/{name}/consumers/sqs"
+    admin.put(f"channels/{name}", {})
+    admin.put(consumer, {"mode": "pull", "lapsed_leases": "charged", "max_attempts": 5})
+    before = admin.get(consumer).json
+    made(boto, name)
+    assert admin.get(consumer).json == before
+    assert before["max_attempts"] == 5
+    assert refusal(lambda: made(boto, name, VisibilityTimeout="5")) == "QueueAlreadyExists"
 
 
 # FIFO and groups
