@@ -131,14 +131,14 @@ class Place:
         their order, and a repeat before the next one.
         """
         self.step = crash.step
-        met = crash.operation(self)
+        affected = crash.operation(self)
         self.settle()
         assert self.counts.message_count(self.channel) == len(self.published)
         arrivals = self.arrivals()
         came = Counter(arrivals)
         assert came.keys() <= set(self.published)
         for one in self.published:
-            allowed = crash.times if met is None or one in met else ONCE
+            allowed = crash.times if affected is None or one in affected else ONCE
             assert came[one] in allowed, f"{one} came {came[one]} times"
         if self.is_ordered:
             assert arrivals == sorted(arrivals, key=self.published.index)

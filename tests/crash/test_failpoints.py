@@ -127,6 +127,8 @@ def _is_quiet(place: Place) -> bool:
     ((beat,),) = place.counts.read(
         "SELECT MAX(heartbeat_at) FROM delivery_pumpslot WHERE kind = 'pump'"
     )
+    if beat is None:
+        return True  # reaped already
     age = datetime.now(UTC).replace(tzinfo=None) - datetime.fromisoformat(str(beat))
     return age > timedelta(seconds=registration.QUIET_S)
 

@@ -105,6 +105,7 @@ def test_a_producer_that_keeps_retrying_stores_each_message_once(broker: Broker)
             with database.away():
                 traffic.is_refused()
             traffic.flows(4)
-    assert {answer.status for answer in traffic.answers} == {202, 503}
+    # 200 if a message was stored whose response was lost.
+    assert {202, 503} <= {answer.status for answer in traffic.answers} <= {200, 202, 503}
     assert len(traffic.acknowledged) == traffic.keys
     assert set(stored(web)) - known == traffic.acknowledged

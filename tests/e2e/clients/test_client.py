@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hookstation_client import (
     AsyncHookstation,
+    BadRequest,
     Conflict,
     Hookstation,
     LeaseLost,
@@ -17,6 +18,13 @@ from hookstation_client import (
 )
 
 pytestmark = pytest.mark.e2e
+
+
+def test_the_error_of_a_batch_item_is_that_of_a_request(hooks: Hookstation, channel: str) -> None:
+    _, refused = hooks.publish_batch(channel, [Outgoing("a"), Outgoing("b", priority=12)])
+
+    assert isinstance(refused.error, BadRequest)
+    assert list(refused.error.fields) == ["priority"]
 
 
 def test_bodies_keep_their_bytes(hooks: Hookstation, channel: str) -> None:

@@ -87,6 +87,10 @@ def test_client_for_java_passes_its_tests_with_a_broker(
     assert passed(toolchains.java_tests(built(path), name, **addresses)) >= least
 
 
+def test_every_package_for_node_has_tests_with_a_broker() -> None:
+    assert all([*source.glob("test/broker/*.test.mjs")] for _, source in PACKAGES)
+
+
 @pytest.mark.parametrize(("build", "name", "hooks"), FILES, indirect=["hooks"])
 def test_package_for_node_passes_its_tests_with_a_broker(
     build: Callable[[], Path], name: str, environment: Environment
