@@ -41,10 +41,8 @@ AT_A_TIME = 6
 """Files of tests that run side by side. They mostly wait; each uses queues of its own."""
 AGAIN_AT_A_TIME = 3
 """The same for files of which fewer tests passed than before."""
-ENOUGH = 0.9
-"""A file runs once more if less than this part of the tests passes that passed before."""
 KEPT = 0.6
-"""The run fails if it is less than this then. Many tests depend on time, in some files most."""
+"""This part of a file's tests that passed before must pass. In some files most depend on time."""
 NEEDS_REDIS = "NEEDS REDIS"
 _NOT_SUPPORTED = re.compile(r'([^:"\n]+?)(?: \d+)? is not supported by @hookstation/bullmq')
 _TIMED_OUT = re.compile(r"timed out in \d+")
@@ -98,13 +96,13 @@ def main(checkout: Path, *names: str) -> int:
         largest_first = sorted(names or runnable, key=lambda name: -size(checkout, name))
         run_all(largest_first, AT_A_TIME, place)
         before = recorded()
-        if worse := [name for name in largest_first if is_worse(name, before, ENOUGH)]:
+        if worse := [name for name in largest_first if is_worse(name, before)]:
             print(f"Once more, since more tests passed before: {', '.join(worse)}", flush=True)
             run_all(worse, AGAIN_AT_A_TIME, place)
     shares = {name: read_results(name) for name in runnable if results_of(name).exists()}
     print("\n".join(table(files, shares)))
     print(total(shares))
-    if worse := [name for name in largest_first if is_worse(name, before, KEPT)]:
+    if worse := [name for name in largest_first if is_worse(name, before)]:
         for name in worse:
             passed = read_results(name).passed
             print(f"{name}: {before[name]} tests passed before, now {passed}", file=sys.stderr)
@@ -120,9 +118,9 @@ def recorded() -> Mapping[str, int]:
     return {name: int(number) for name, number in rows}
 
 
-def is_worse(name: str, before: Mapping[str, int], part: float) -> bool:
-    """Whether less than this part of a file's tests passes that passed before."""
-    return read_results(name).passed < part * before.get(name, 0)
+def is_worse(name: str, before: Mapping[str, int]) -> bool:
+    """Whether a file has lost more tests than `KEPT` allows, by the numbers that passed before."""
+    return read_results(name).passed < KEPT * before.get(name, 0)
 
 
 def size(checkout: Path, name: str) -> int:

@@ -80,9 +80,9 @@ def test_page_has_each_file_with_its_results_or_the_reason(
     (tmp_path / "page.md").write_text(page, encoding="utf-8")
     monkeypatch.setattr(suite, "PAGE", tmp_path / "page.md")
     assert suite.recorded() == {"pause": 1}
-    assert suite.is_worse("pause", {"pause": 2}, 0.6)
-    assert not suite.is_worse("pause", {"pause": 2}, 0.5)
-    assert not suite.is_worse("pause", {}, 0.6)
+    assert suite.is_worse("pause", {"pause": 2})
+    assert not suite.is_worse("pause", {"pause": 1})
+    assert not suite.is_worse("pause", {})
 
 
 @pytest.mark.parametrize(
