@@ -195,11 +195,12 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
     """Register channel and consumer, then store the row; go on where another call broke off.
 
     Of calls at the same time one registers the consumer and one stores the row. The others compare.
+    Registering refuses the consumer of another team.
     """
     _check_redrive(context, name, given, name.endswith(queues.FIFO))
     slug = queues.slug_of(name)
     consumer = config_cache.consumer(slug, CLIENT_ID)
-    if consumer is None:
+    if consumer is None or not context.caller.tenant.owns(consumer.team_id):
         try:
             consumer_id = _register(context, name, given)
         except PreconditionFailed:  # registered by a call at the same time

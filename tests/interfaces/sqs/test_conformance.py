@@ -17,11 +17,13 @@ import pytest
 from botocore.exceptions import ClientError
 from django.db import OperationalError
 
+from channels_app.models import ApiKey, ConfigVersion, Consumer
 from delivery.models import Queue
 from delivery.pull import backlog
 from delivery.queue import dead_letters, fanout
 from delivery.sqs import management
 from tests.support.api import Api
+from tests.support.factories import TeamFactory
 
 pytestmark = pytest.mark.django_db
 PREFIX = "AWS.SimpleQueueService."
@@ -662,6 +664,17 @@ def test_a_consumer_of_the_rest_api_is_not_changed(boto: Any, admin: Api, name: 
     assert admin.get(consumer).json == before
     assert before["max_attempts"] == 5
     assert refusal(lambda: made(boto, name, VisibilityTimeout="5")) == "QueueAlreadyExists"
+
+
+def test_a_queue_of_another_team_is_neither_taken_nor_completed(boto: Any, name: str) -> None:
+    name = name.lower()
+    made(boto, name, VisibilityTimeout="5")
+    ApiKey.objects.update(scopes=["register"], channels=[name])  # a key without a team
+    Consumer.objects.update(team=TeamFactory.create())
+    Queue.objects.all().delete()  # as if its creation had broken off
+    ConfigVersion.bump()
+    assert refusal(lambda: made(boto, name, VisibilityTimeout="5")) == "NonExistentQueue"
+    assert not Queue.objects.exists()
 
 
 # FIFO and groups
