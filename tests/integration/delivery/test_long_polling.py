@@ -1,5 +1,6 @@
 """Long polls: served in turn, without queries, and woken by datagrams between processes."""
 
+import math
 import threading
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
@@ -91,6 +92,9 @@ def test_waiting_receivers_cause_no_queries(monkeypatch: pytest.MonkeyPatch) -> 
         lambda: wakeup_sender._read_at > 0 and not wakeup_sender._lock.locked(),
         PATIENCE_S,
         "no addresses are read",
+    )
+    wait_until(
+        lambda: math.isfinite(long_polls._asleep_until), PATIENCE_S, "the thread does not wait"
     )
     asked.clear()
     for seconds in (1.5, 1.5, PATIENCE_S):  # pumps are told every second who waits
