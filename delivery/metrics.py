@@ -18,7 +18,11 @@ _LATENCY = (
 
 
 class Histogram(prometheus_client.Histogram):
-    """A histogram that records many amounts at once."""
+    """A histogram of times. A negative one counts as 0: the clocks of two processes differ."""
+
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        """Record a time in seconds."""
+        super().observe(max(0.0, amount), exemplar)
 
     def observe_all(self, amounts: Sequence[float]) -> None:
         """`observe` each amount, with one write per bucket that changes.
@@ -28,7 +32,7 @@ class Histogram(prometheus_client.Histogram):
         """
         if not amounts:
             return
-        self._sum.inc(sum(amounts))
+        self._sum.inc(sum(max(0.0, it) for it in amounts))
         # A bucket includes its upper bound.
         for place, count in Tally(bisect_left(self._upper_bounds, it) for it in amounts).items():
             self._buckets[place].inc(count)

@@ -3,6 +3,7 @@
 Between two queries the process advances that time by its own monotonic clock.
 """
 
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -44,6 +45,7 @@ class DatabaseClock:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._known: Estimate | None = None
         self._ask_at = float("-inf")
         self._took_s = 0.0
@@ -66,10 +68,11 @@ class DatabaseClock:
 
         Its time was read before the response arrived, so the estimate may be late, but never early.
         """
-        before, former = time.monotonic(), self._known
+        before = time.monotonic()
         base, ticks = _ask(), time.monotonic()
-        least = former.at(ticks) if former else base
-        self._known = Estimate(base, ticks, least if least - base < STEP else base)
+        with self._lock:  # another thread may have asked meanwhile
+            least = self._known.at(ticks) if self._known else base
+            self._known = Estimate(base, ticks, least if least - base < STEP else base)
         self._took_s = ticks - before
         self._ask_at = time.monotonic() + RESYNC_S
 
@@ -97,6 +100,15 @@ class DatabaseClock:
                 raise
         assert self._known is not None
         return self._known
+
+
+def elapsed(since: datetime, until: datetime) -> timedelta:
+    """Return the time between two readings of the clock, never negative.
+
+    ``until`` can be the earlier one: each process estimates the time by itself, and a clock can be
+    set back.
+    """
+    return max(until - since, timedelta(0))
 
 
 class Offset(NamedTuple):

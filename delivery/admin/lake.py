@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from channels_app.admin import base
 from channels_app.admin.base import WithPageContext, display
 from channels_app.core import ids
+from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Message
 from delivery.core.reconciliation import LAKE_EXPLANATIONS, remedy
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding
@@ -111,7 +112,7 @@ class LakeAuditAdmin(WithPageContext, base.ReadOnly):
     @display(description="Took")
     def took(self, row: LakeAudit) -> str:
         """Its duration."""
-        return f"{(row.finished_at - row.started_at).total_seconds():,.1f} s"
+        return f"{clock.elapsed(row.started_at, row.finished_at).total_seconds():,.1f} s"
 
     @display(description="Messages")
     def messages(self, row: LakeAudit) -> str:

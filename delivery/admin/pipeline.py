@@ -223,7 +223,7 @@ def duration(run: PipelineRun, now: datetime) -> str:
     """Return the time from beginning to end, or until now."""
     if run.started_at is None:
         return base.NONE
-    span = max((run.finished_at or now) - run.started_at, timedelta(0))
+    span = clock.elapsed(run.started_at, run.finished_at or now)
     if span < timedelta(minutes=1):
         return f"{span.total_seconds():.1f} s"
     return str(timedelta(seconds=int(span.total_seconds())))

@@ -12,6 +12,7 @@ from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.admin.filters import ChoicesDropdownFilter
 from channels_app.core import ids
+from channels_app.database import clock
 from delivery.core.reconciliation import STATES, Check, remedy
 from delivery.models import ReconciliationReport
 
@@ -84,7 +85,7 @@ class ReconciliationReportAdmin(base.ReadOnly):
     @display(description="Took")
     def took(self, report: ReconciliationReport) -> str:
         """Its duration, pauses included."""
-        return f"{(report.finished_at - report.started_at).total_seconds():,.1f} s"
+        return f"{clock.elapsed(report.started_at, report.finished_at).total_seconds():,.1f} s"
 
     @display(description="Messages")
     def messages(self, report: ReconciliationReport) -> str:

@@ -331,7 +331,7 @@ def _count(rounds: Sequence[_Round]) -> None:
             metrics.OCCURRENCES.labels(one.result).inc()
         if one.message_id is not None and one.turn.occurrence is not None:
             late = clock.now() - one.turn.occurrence
-            metrics.OCCURRENCE_LATENESS.observe(max(0.0, late.total_seconds()))
+            metrics.OCCURRENCE_LATENESS.observe(late.total_seconds())
 
 
 POLL_S = 1.0

@@ -359,7 +359,7 @@ def advance(key_rows: Sequence[Locked], now: datetime) -> dict[int, datetime]:
     raw.execute_all([*releasing(dues), _heads(following, instant)])
     failpoints.reach("in_key_release")
     metrics.ORDERING_WAIT.observe_all(
-        [max(0.0, (now - raw.instant(due_at)).total_seconds()) for *_, due_at in following]
+        [(now - raw.instant(due_at)).total_seconds() for *_, due_at in following]
     )
     due: dict[int, datetime] = {}
     for key, delivery_id, *_ in following:

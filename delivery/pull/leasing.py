@@ -1,11 +1,14 @@
 """Process what lease holders report: delivered, failed, given back, or still working."""
 
 import itertools
+import logging
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
+
+from django.db import DataError, IntegrityError
 
 from channels_app import failpoints, randomness
 from channels_app.database import clock
@@ -21,6 +24,8 @@ from delivery.pump.wakeups import notify_pumps
 from delivery.queue import lease_rows, settle
 from delivery.queue.settle import Result
 
+logger = logging.getLogger(__name__)
+
 PURPOSE = b"leases"
 """Purpose of the key that signs tokens."""
 MAX_SHARED = 200
@@ -28,6 +33,8 @@ MAX_SHARED = 200
 SOON_S = 1.0
 MAX_LEASE = timedelta(hours=12)
 """Maximum time from claim to the end of a lease, however often it is extended."""
+MAX_DURATION_MS = 2**31 - 1
+"""Longest duration that is stored, 24 days: a lease that no other worker takes is never too old."""
 
 
 def token(lease: Lease) -> str:
@@ -54,7 +61,8 @@ def end(
     The transition is the same as for a push consumer (`core.lifecycle`), including attempts and
     backoff; ``delay_s`` replaces the backoff. With ``is_final`` a failed delivery is dead at once.
     An expired lease is still valid while no other worker has claimed the delivery. Repeating the
-    call is harmless. Threads that end leases at the same time share a transaction.
+    call is harmless. Threads that end leases at the same time share a transaction. A lease that
+    the database refuses to write is not ended, and does not stop the others.
     """
     now = clock.now()
     views = config_cache.consumers({lease.consumer_id for lease in leases})
@@ -79,10 +87,10 @@ def end(
                     worker=lease.worker,
                     error=error,
                     seals=view.encrypt_bodies,
-                    total_ms=int((now - lease.taken_at) / timedelta(milliseconds=1)),
+                    total_ms=_duration_ms(lease, now),
                 )
             )
-    closed = _group_commit.run(results, len(results)) if results else set()
+    closed = _closed(results)
     ended = {lease for lease in leases if _End(lease.delivery_id, lease.attempt, outcome) in closed}
     failpoints.reach("after_pull_settle")
     return ended | lease_rows.ended_so(set(leases) - ended, outcome)
@@ -97,12 +105,38 @@ def extend(leases: Iterable[Lease], lease_ms: int) -> tuple[set[Lease], set[Leas
     return done, {lease for lease, at in ends.items() if at <= now}
 
 
+def _duration_ms(lease: Lease, now: datetime) -> int:
+    milliseconds = clock.elapsed(lease.taken_at, now) // timedelta(milliseconds=1)
+    return min(milliseconds, MAX_DURATION_MS)
+
+
 class _End(NamedTuple):
     """The end of an attempt."""
 
     delivery_id: int
     attempt: int
     outcome: Outcome
+
+
+def _closed(results: Sequence[Result]) -> set[_End]:
+    """Write the results; return the ends that were written.
+
+    Raises what the database raises if it refuses a single result.
+    """
+    if not results:
+        return set()
+    try:
+        return _group_commit.run(results, len(results))
+    except (DataError, IntegrityError):
+        if len(results) == 1:
+            raise
+    closed: set[_End] = set()
+    for result in results:
+        try:
+            closed |= _closed([result])
+        except (DataError, IntegrityError):
+            logger.exception("the lease of delivery %d cannot be written", result.claimed.id)
+    return closed
 
 
 def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:

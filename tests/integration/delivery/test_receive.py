@@ -1,10 +1,12 @@
 """Pull consumers over the API: receive, acknowledge, reject, extend and release leases."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from django.db import DataError, IntegrityError
 
 from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.core import times
@@ -15,8 +17,8 @@ from delivery.models import Attempt, Counter, Delivery, PullWorker
 from delivery.pull import leasing, receiving
 from delivery.pull.long_polling import long_polls
 from delivery.queue import fanout as fan_out
-from delivery.queue import lease_rows, release
-from tests.support import calling, doors
+from delivery.queue import lease_rows, release, settle
+from tests.support import calling, clocks, doors
 from tests.support.api import LeanClient
 from tests.support.broker import wait_until
 from tests.support.calling import Api, problem
@@ -279,6 +281,44 @@ def test_an_acknowledged_message_is_delivered_and_not_received_again() -> None:
     assert attempt.started_at <= clock.now()
     lapse(consumer)
     assert worker.receive() == []
+    assert_counters_are_true()
+
+
+@pytest.mark.trap("two clocks compared as if one")
+@pytest.mark.parametrize("what", ["ack", "nack", "release"])
+@pytest.mark.parametrize("passed_s", [-5, 60 * 24 * 3600], ids=["negative", "60 days"])
+@over_grpc
+def test_a_lease_is_settled_whatever_the_time_since_it_began(
+    monkeypatch: pytest.MonkeyPatch, what: str, passed_s: int
+) -> None:
+    """The process that settles estimates an earlier time than the one that received."""
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    clocks.forward(monkeypatch)(passed_s)
+    assert worker.say(what, one["lease"]) == ([one["lease"]], {})
+    assert Attempt.objects.get().total_ms == min(max(0, passed_s * 1000), leasing.MAX_DURATION_MS)
+
+
+@pytest.mark.trap("one bad row fails a whole group")
+@pytest.mark.parametrize("error", [DataError, IntegrityError])
+def test_a_lease_that_cannot_be_written_does_not_fail_the_others(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = waiting(b"x", b"y", b"z")
+    worker = Worker(consumer)
+    first, second, third = (one["lease"] for one in worker.receive())
+    bad = Delivery.objects.order_by("id")[1]
+
+    def close(results: Sequence[settle.Result], **more: Any) -> Sequence[settle.Result]:
+        if any(result.claimed.id == bad.id for result in results):
+            raise error("Out of range")
+        return write(results, **more)
+
+    write = settle.close
+    monkeypatch.setattr(settle, "close", close)
+    assert worker.say("ack", first, second, third) == ([first, third], {second: "expired"})
+    assert "cannot be written" in caplog.text
     assert_counters_are_true()
 
 

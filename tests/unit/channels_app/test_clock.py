@@ -35,3 +35,29 @@ def test_a_late_response_does_not_set_the_time_back(
         ticks = RESYNC_S + 1 + later_s
         times.append(estimate.now() - START - timedelta(seconds=RESYNC_S + 1))
     assert times == [timedelta(milliseconds=ms) for ms in then_ms]
+
+
+def test_an_answer_that_another_thread_overtook_does_not_set_the_time_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One thread's query takes half a second; meanwhile another thread's is answered at once."""
+    ticks = 0.0
+
+    def ask() -> datetime:
+        nonlocal ticks
+        read_at = START + timedelta(seconds=ticks)
+        if ticks == 0.0:
+            ticks = 0.5
+            estimate.sync()
+        return read_at
+
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: ticks))
+    monkeypatch.setattr(clock, "_ask", ask)
+    estimate = DatabaseClock()
+    estimate.sync()
+    assert estimate.now() == START + timedelta(seconds=0.5)
+
+
+def test_elapsed_time_is_never_negative() -> None:
+    assert clock.elapsed(START, START + timedelta(seconds=2)) == timedelta(seconds=2)
+    assert clock.elapsed(START, START - timedelta(seconds=2)) == timedelta(0)

@@ -28,7 +28,7 @@ def numbers(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
 
 
 # Multiples of 1/8 add up exactly in any order.
-AMOUNTS = st.sampled_from([*BOUNDS[1:], 0.0, 0.125, 0.625, 2.625, 1e9])
+AMOUNTS = st.sampled_from([*BOUNDS[1:], -0.5, 0.0, 0.125, 0.625, 2.625, 1e9])
 
 
 @quick
@@ -41,6 +41,8 @@ def test_bulk_increments_equal_single_ones(rounds: list[list[float]]) -> None:
             one_by_one[0].observe(amount)
 
     assert numbers(at_once[1]) == numbers(one_by_one[1])
+    total = sum(max(0.0, amount) for amounts in rounds for amount in amounts)
+    assert numbers(at_once[1])["h_sum", ""] == total
 
 
 def value(name: str, **labels: str) -> float:
