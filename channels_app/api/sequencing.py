@@ -18,7 +18,7 @@ from channels_app.database import clock, transactions
 from channels_app.ingest import accept, sequence
 from channels_app.ingest.accept import Accepted, Publication
 from channels_app.ingest.sequence import SequenceNumbers
-from channels_app.models import new_id
+from channels_app.models import reseed_ids
 from channels_app.registry.cache import ChannelConfig
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.002, 0.05
@@ -112,7 +112,7 @@ class _Waiter:
 
     def round(self) -> None:
         """Store the messages that are next, in one transaction; reject those that are too late."""
-        found, epochs, skipped = transactions.run(self._round, on_collision=new_id.reseed)
+        found, epochs, skipped = transactions.run(self._round, on_collision=reseed_ids)
         failpoints.reach("after_sequence")
         self.found |= found
         self.epochs = epochs

@@ -41,7 +41,8 @@ _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 """All pairs of digits: encoding two at a time takes a third of the time."""
 
 
-def _unix_ms() -> int:
+def unix_ms() -> int:
+    """Return this host's time in Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 
@@ -53,7 +54,7 @@ class IdMaker:
     Thread-safe.
     """
 
-    def __init__(self, slot: int | None = None, now_ms: Callable[[], int] = _unix_ms) -> None:
+    def __init__(self, slot: int | None = None, now_ms: Callable[[], int] = unix_ms) -> None:
         self._slot = secrets.randbelow(_SLOTS) if slot is None else slot % _SLOTS
         self._now_ms = now_ms
         self._ms = 0
@@ -63,8 +64,8 @@ class IdMaker:
 
     def __call__(self) -> int:
         """The next id. If one millisecond needs more than 4,096, the next one's are used."""
+        now = self._now_ms() - EPOCH_MS  # before the lock, because it may query the database
         with self._lock:
-            now = self._now_ms() - EPOCH_MS
             # If the clock steps back, continue from the last time.
             if now > self._ms:
                 self._ms, self._sequence = now, 0
@@ -93,6 +94,12 @@ _makers: weakref.WeakSet[IdMaker] = weakref.WeakSet()
 def _reseed_all() -> None:
     for maker in _makers:
         maker._after_fork()
+
+
+def reseed_all() -> None:
+    """`reseed` every maker of this process."""
+    for maker in _makers:
+        maker.reseed()
 
 
 os.register_at_fork(after_in_child=_reseed_all)

@@ -16,7 +16,7 @@ from channels_app.database.raw import dialect
 
 RESYNC_S = 10.0
 RETRY_S = 1.0
-"""Seconds before the next query after the database did not answer."""
+"""Seconds before the next query after the database did not answer, or slowly."""
 STEP = timedelta(seconds=1)
 """A clock that is set back by this or more is followed. Less is usually a late response."""
 
@@ -63,18 +63,27 @@ class DatabaseClock:
             known = self._asked(known)
         return known.at(time.monotonic())
 
+    def unix_ms(self) -> int:
+        """`now` in whole Unix milliseconds."""
+        return int(self.now().timestamp() * 1000)
+
     def sync(self) -> None:
         """Query the database.
 
         Its time was read before the response arrived, so the estimate may be late, but never early.
+        A response that took `STEP` or longer and does not contradict the estimate says less than
+        that, and is ignored.
         """
         before = time.monotonic()
         base, ticks = _ask(), time.monotonic()
+        took = timedelta(seconds=ticks - before)
         with self._lock:  # another thread may have asked meanwhile
             least = self._known.at(ticks) if self._known else base
-            self._known = Estimate(base, ticks, least if least - base < STEP else base)
-        self._took_s = ticks - before
-        self._ask_at = time.monotonic() + RESYNC_S
+            is_slow = took >= STEP
+            if not (is_slow and self._known and base <= least <= base + took):
+                self._known = Estimate(base, ticks, least if least - base < STEP else base)
+                self._took_s = took.total_seconds()
+        self._ask_at = ticks + (RETRY_S if is_slow else RESYNC_S)
 
     def drift_s(self) -> float:
         """Seconds by which this host's clock is ahead of the database's.
@@ -146,5 +155,6 @@ def _ask() -> datetime:
 
 _clock = DatabaseClock()
 now = _clock.now
+unix_ms = _clock.unix_ms
 sync = _clock.sync
 drift_s = _clock.drift_s

@@ -16,7 +16,7 @@ from channels_app.core.ordering_key import Keying
 from channels_app.database import clock, raw, transactions
 from channels_app.database.transactions import GroupCommit
 from channels_app.ingest import limits
-from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id
+from channels_app.models import IdempotencyRecord, Message, MessageBody, new_message_id, reseed_ids
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import ChannelConfig
 from channels_app.signals import message_accepted
@@ -132,7 +132,7 @@ def _accept(order: _Order) -> list[Accepted]:
     size = sum([_weight(publication) for publication in publications])
     is_large = len(publications) > SHARED_MESSAGES or size > SHARED_BYTES
     if is_large or connection.in_atomic_block:
-        (results,) = transactions.run(lambda: _store([order]), on_collision=new_id.reseed)
+        (results,) = transactions.run(lambda: _store([order]), on_collision=reseed_ids)
         _announce([order], [results])
         return results
     if len(publications) > FEW_MESSAGES:
@@ -180,7 +180,7 @@ def _weight(publication: Publication) -> int:
 
 
 def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
-    results = transactions.retry(lambda: _store(orders), on_collision=new_id.reseed)
+    results = transactions.retry(lambda: _store(orders), on_collision=reseed_ids)
     failpoints.reach("after_shared_accept" if len(orders) > 1 else "after_accept")
     _announce(orders, results)
     return results
@@ -284,7 +284,7 @@ def _one(
     body_digest = hashlib.sha256(publication.body).hexdigest() if digest else ""
     if digest and (record := taken.get(digest)):
         return _repeated(record, body_digest, now)
-    message_id, due_at = new_id(), _due_at(publication, now)
+    message_id, due_at = new_message_id(), _due_at(publication, now)
     encrypt = order.channel.encrypt_bodies
     data, key_id = data_encryption.encrypt_body(message_id, publication.body, encrypt=encrypt)
     written.messages.append(_message(order, publication, message_id, now, due_at))

@@ -1,7 +1,7 @@
 """Define the tables of configuration and of accepted messages."""
 
 from channels_app.models.audit import AuditEntry
-from channels_app.models.base import ConfigVersion, Versioned, new_id
+from channels_app.models.base import ConfigVersion, Versioned, new_id, new_message_id, reseed_ids
 from channels_app.models.channel import Channel, EventType
 from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.models.message import (
@@ -40,4 +40,6 @@ __all__ = [
     "Versioned",
     "WriteProbe",
     "new_id",
+    "new_message_id",
+    "reseed_ids",
 ]

@@ -10,9 +10,10 @@ from django.db.models import F
 from django.utils import timezone
 
 from channels_app.change_marker import change_marker
+from channels_app.core import ids
 from channels_app.core.ids import IdMaker
 from channels_app.core.rate_limits import Quota
-from channels_app.database import dialects, raw
+from channels_app.database import clock, dialects, raw
 from channels_app.signals import delivery_changed
 
 if TYPE_CHECKING:
@@ -25,8 +26,20 @@ else:
 BATCH_SIZE = 50
 """Rows of configuration in one INSERT: each may have 200 KB, and servers reject statements above
 ``max_allowed_packet`` (16 MiB on MariaDB)."""
-new_id = IdMaker()
-"""Id generator of this process; a random slot tells processes apart, and changes on a collision."""
+new_id = IdMaker(now_ms=lambda: max(ids.unix_ms(), clock.unix_ms()))
+"""Generates this process's ids, except those of messages. A random slot tells processes apart.
+
+Their time is not before the database's, even if this host's clock is: whoever reads rows up to the
+newest ones would skip a row that appears with an old id (delivery/queue/high_watermark.py).
+"""
+new_message_id = IdMaker()
+"""Generates ids of messages, which tell their order, by the host's clock alone.
+
+All processes of a host agree on it. Their estimates of the database's time differ by milliseconds,
+so that a message could get a lower id than one that was accepted before.
+"""
+reseed_ids = ids.reseed_all
+"""Changes the slots of both, after a collision on a primary key."""
 
 
 class TimeOrderedKey(_BigInteger):

@@ -55,7 +55,7 @@ class RestoreAdmin(LivePage):
         *("requested_by", "reason", "rate_per_second"),
     )
 
-    open_states = restore.OPEN
+    open_states = Restore.OPEN
 
     def audit_target(self, obj: Restore) -> str:
         """Its name in the audit log: that of its replay, once it has one."""
@@ -140,7 +140,7 @@ def _hint(row: Restore) -> str:
     """Return a hint or an instruction."""
     if row.state == State.STAGING and not pipeline_runs.unended().filter(pk=row.run_id).exists():
         return "Its run ended before it copied everything. Start it again with the same options."
-    if row.state in restore.OPEN and row.rate_per_second:
+    if row.state in Restore.OPEN and row.rate_per_second:
         return f"At most {row.rate_per_second:g} per second are queued."
     if row.skipped_count:
         return "The skipped ones were already queued or in flight, or had changed or expired."

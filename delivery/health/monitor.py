@@ -22,8 +22,9 @@ from delivery.models import ConsumerHealth, Delivery, HealthStatus, Notification
 SCAN_ROWS = 1000
 """Dead letters that one check reads, newest first. A delivery created before all of these that dies
 after them is not reported on its own."""
-OVERLAP = timedelta(seconds=30)
-"""Covers differences between the processes' clocks and the time for a commit."""
+OVERLAP = timedelta(minutes=2)
+"""Covers differences between the processes' clocks and the time for a commit, which fails after a
+minute (database.transactions)."""
 PAUSE = timedelta(minutes=1)
 """Interval of checks for a consumer whose owners know of its dead letters."""
 

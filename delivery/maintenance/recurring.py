@@ -34,7 +34,7 @@ from channels_app.database.raw import dialect
 from channels_app.ingest import accept, limits
 from channels_app.ingest.accept import Accepted, Publication
 from channels_app.ingest.limits import Held
-from channels_app.models import Message, Schedule, new_id
+from channels_app.models import Message, Schedule, new_id, reseed_ids
 from channels_app.registry import schedules
 from channels_app.registry.cache import ChannelConfig, config_cache
 from channels_app.registry.schedules import Order
@@ -153,7 +153,7 @@ def fire_due(*, due_before: datetime | None = None, most: int = MAX_OCCURRENCES)
     Raises database errors; then nothing was stored.
     """
     try:
-        rounds = transactions.run(lambda: _fire(due_before, most), on_collision=new_id.reseed)
+        rounds = transactions.run(lambda: _fire(due_before, most), on_collision=reseed_ids)
     except Lost:
         # A schedule was paused or changed before it was locked; due ones are found again.
         logger.warning("due schedules changed while they were locked; retrying", exc_info=True)
@@ -175,7 +175,7 @@ def run_now(order: Order) -> dict[str, Any]:
 
     Raises NotFound, PreconditionFailed, KeyUnavailable, and Conflict if the channel rejects it.
     """
-    return transactions.run(lambda: _run_now(order), on_collision=new_id.reseed)
+    return transactions.run(lambda: _run_now(order), on_collision=reseed_ids)
 
 
 def _fire(due_before: datetime | None, most: int) -> list[_Round]:

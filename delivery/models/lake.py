@@ -67,6 +67,7 @@ class Restore(models.Model):
         REFUSED = "refused"
         """The broker cannot send the messages; ``error`` says why."""
 
+    OPEN = (State.STAGING, State.STAGED)
     run_id = models.BigIntegerField()
     """The run that works on it, or did last."""
     consumer_id = models.BigIntegerField()

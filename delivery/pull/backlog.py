@@ -11,7 +11,7 @@ from channels_app.database import clock, transactions
 from channels_app.database.raw import by_index
 from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
-from channels_app.models import AuditEntry, Channel, Consumer, Message, new_id
+from channels_app.models import AuditEntry, Channel, Consumer, Message, new_id, reseed_ids
 from channels_app.registry.cache import ChannelConfig, config_cache
 from delivery.core.dead_letters import PREFIX
 from delivery.core.lifecycle import DeliveryState
@@ -104,7 +104,7 @@ def start_move(
         after = {"to": _where(task), "waiting": to_move, "rate": max_per_second}
         _note("queue.move", task, principal, after)
 
-    transactions.run(write, on_collision=new_id.reseed)
+    transactions.run(write, on_collision=reseed_ids)
     return task
 
 
@@ -195,7 +195,7 @@ def has_work() -> bool:
 
 def run() -> int:
     """Move a batch of one task; return 1, or 0 when none is due."""
-    moved = transactions.run(_run, on_collision=new_id.reseed)
+    moved = transactions.run(_run, on_collision=reseed_ids)
     if moved:
         failpoints.reach("after_message_move")
     return moved

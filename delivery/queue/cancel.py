@@ -15,7 +15,7 @@ from channels_app.core import ids, times
 from channels_app.core.errors import BrokerError, Conflict, NotFound
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import transactions
-from channels_app.models import AuditEntry, Consumer, Message, new_id
+from channels_app.models import AuditEntry, Consumer, Message, new_id, reseed_ids
 from channels_app.registry import configuration
 from delivery import metrics
 from delivery.core.lifecycle import DeliveryState, Reason
@@ -241,7 +241,7 @@ def cancel_retired(now: datetime, slot: int, batch: int) -> int:
     if not retired:
         return 0
     count = transactions.run(
-        lambda: _cancel_retired(retired, now, slot, batch), on_collision=new_id.reseed
+        lambda: _cancel_retired(retired, now, slot, batch), on_collision=reseed_ids
     )
     metrics.SWEEP_ROWS.labels("retired").inc(count)
     return count

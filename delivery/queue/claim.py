@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from channels_app import failpoints
 from channels_app.database import raw, transactions
 from channels_app.database.raw import dialect
-from channels_app.models import new_id
+from channels_app.models import new_id, reseed_ids
 from channels_app.registry.cache import config_cache
 from delivery import dead_letters
 from delivery.acks import callbacks
@@ -523,7 +523,7 @@ def _claim_group(
 
 
 def _take(candidates: Candidates, context: ClaimContext) -> Claim:
-    part = transactions.run(lambda: take(candidates, context), on_collision=new_id.reseed)
+    part = transactions.run(lambda: take(candidates, context), on_collision=reseed_ids)
     failpoints.reach("after_claim")
     return part
 

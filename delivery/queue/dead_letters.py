@@ -11,7 +11,7 @@ from channels_app.database import clock, raw, transactions
 from channels_app.database.raw import dialect
 from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
-from channels_app.models import MessageBody, new_id
+from channels_app.models import MessageBody, reseed_ids
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import config_cache
 from delivery.core.dead_letters import MAX_HOPS, headers, hops
@@ -35,7 +35,7 @@ def has_work() -> bool:
 
 def forward() -> int:
     """Publish a batch; return how many rows were processed, 0 when none is due."""
-    return transactions.run(_forward, on_collision=new_id.reseed)
+    return transactions.run(_forward, on_collision=reseed_ids)
 
 
 def _forward() -> int:

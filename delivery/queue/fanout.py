@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from channels_app import failpoints
 from channels_app.database import raw, transactions
 from channels_app.database.raw import dialect
-from channels_app.models import ConfigVersion, Consumer, Message, new_id
+from channels_app.models import ConfigVersion, Consumer, Message, new_id, reseed_ids
 from channels_app.registry.cache import config_cache
 from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, DirectClaim, Reason
 from delivery.core.ordering import BEHIND
@@ -413,7 +413,7 @@ def _run_oldest(
 
 
 def _make(work: Callable[[], FanoutResult]) -> FanoutResult:
-    made = transactions.run(work, on_collision=new_id.reseed)
+    made = transactions.run(work, on_collision=reseed_ids)
     failpoints.reach("after_claimed_fanout" if made.claimed else "after_fanout")
     return made
 

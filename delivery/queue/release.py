@@ -11,7 +11,7 @@ from channels_app import failpoints
 from channels_app.core import ids
 from channels_app.core.errors import NotFound, Refused
 from channels_app.database import transactions
-from channels_app.models import AuditEntry, Consumer, Message, new_id
+from channels_app.models import AuditEntry, Consumer, Message, new_id, reseed_ids
 from channels_app.registry.cache import config_cache
 from delivery import dead_letters, metrics
 from delivery.acks import callbacks
@@ -75,7 +75,7 @@ def release_lease(
         )
         return Delivery.objects.get(id=row.id)
 
-    return transactions.run(write, on_collision=new_id.reseed)
+    return transactions.run(write, on_collision=reseed_ids)
 
 
 def give_back(
@@ -155,7 +155,7 @@ def _held(consumer_ids: Iterable[int]) -> QuerySet[Delivery]:
 def _release_all(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int) -> int:
     total = 0
     while released := transactions.run(
-        lambda: _release(held, ending, now, slot), on_collision=new_id.reseed
+        lambda: _release(held, ending, now, slot), on_collision=reseed_ids
     ):
         total += released
     return total

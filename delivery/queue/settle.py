@@ -11,7 +11,7 @@ from channels_app import failpoints
 from channels_app.core.encryption import KeyMissing
 from channels_app.database import raw, transactions
 from channels_app.database.raw import dialect
-from channels_app.models import new_id
+from channels_app.models import new_id, reseed_ids
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import config_cache
 from delivery import dead_letters, metrics
@@ -120,7 +120,7 @@ def close(
         ours, due = transactions.run(lambda: _write(results, now, slot))
     except (_LostRace, IntegrityError):
         ours, due = transactions.run(
-            lambda: _write(_held(results), now, slot), on_collision=new_id.reseed
+            lambda: _write(_held(results), now, slot), on_collision=reseed_ids
         )
     for consumer_id, due_at in due.items():
         expect(consumer_id, due_at)

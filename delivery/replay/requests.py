@@ -11,7 +11,7 @@ from channels_app.core import ids, times
 from channels_app.core.access import OPERATOR, Tenant
 from channels_app.core.errors import Conflict, FieldError, Invalid, NotFound
 from channels_app.database import transactions
-from channels_app.models import AuditEntry, Channel, Consumer, Message, new_id
+from channels_app.models import AuditEntry, Channel, Consumer, Message, new_id, reseed_ids
 from channels_app.registry import teams
 from delivery.core.lifecycle import FINISHED, DeliveryState
 from delivery.core.principal import Principal
@@ -230,7 +230,7 @@ def create(
         )
         return replay
 
-    return transactions.run(write, on_collision=new_id.reseed)
+    return transactions.run(write, on_collision=reseed_ids)
 
 
 def cancel(replay_id: int, principal: Principal, *, now: datetime) -> Replay:
@@ -319,7 +319,7 @@ def replay_one(delivery_id: int, principal: Principal, *, now: datetime, slot: i
         )
         return Delivery.objects.get(id=row.id)
 
-    return transactions.run(write, on_collision=new_id.reseed)
+    return transactions.run(write, on_collision=reseed_ids)
 
 
 def _team_of(replay: Replay) -> int | None:

@@ -17,7 +17,15 @@ from channels_app import failpoints
 from channels_app.core import ids
 from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import transactions
-from channels_app.models import AuditEntry, Channel, Consumer, Message, MessageBody, new_id
+from channels_app.models import (
+    AuditEntry,
+    Channel,
+    Consumer,
+    Message,
+    MessageBody,
+    new_id,
+    reseed_ids,
+)
 from channels_app.registry import data_encryption
 from delivery.core.lifecycle import FINISHED, DeliveryState, Reason
 from delivery.core.principal import Principal
@@ -149,14 +157,13 @@ BATCH = 200
 """Rows in one transaction; each may have a body."""
 HORIZON_S = 5.0
 """With a rate, rows are queued only this far ahead, so that cancelling takes effect soon."""
-OPEN = (Restore.State.STAGING, Restore.State.STAGED)
 GONE = "The consumer is retired: the broker sends it nothing."
 SEALED = "Bodies are encrypted with keys that are no longer installed: {}."
 
 
 def is_any_open() -> bool:
     """Whether any restore is unfinished."""
-    return Restore.objects.filter(state__in=OPEN).exists()
+    return Restore.objects.filter(state__in=Restore.OPEN).exists()
 
 
 def run_each(now: datetime, slot: int) -> Iterator[int]:
@@ -164,10 +171,10 @@ def run_each(now: datetime, slot: int) -> Iterator[int]:
     moved = 1
     while moved:
         moved = 0
-        open_ = Restore.objects.filter(state__in=OPEN).order_by("id")
+        open_ = Restore.objects.filter(state__in=Restore.OPEN).order_by("id")
         for restore_id in open_.values_list("id", flat=True):
             work = partial(_admit, restore_id, now, slot)
-            count = transactions.run(work, on_collision=new_id.reseed)
+            count = transactions.run(work, on_collision=reseed_ids)
             failpoints.reach("after_restore")
             moved += count
             yield count
@@ -183,7 +190,7 @@ def cancel(restore_id: int, principal: Principal, *, now: datetime) -> Restore:
         row = Restore.objects.select_for_update().filter(id=restore_id).first()
         if row is None:
             raise NotFound("unknown_replay", "There is no such restore.")
-        if row.state not in OPEN:
+        if row.state not in Restore.OPEN:
             raise Conflict("replay_ended", f"The restore is {row.state} already.")
         _end(row, Restore.State.CANCELLED, now, actor=principal.actor, reason=principal.reason)
         return row
@@ -197,7 +204,7 @@ def forget() -> Iterator[int]:
     These are restored messages without deliveries, which the lake has, and copied rows that will
     not be queued.
     """
-    ended = Restore.objects.exclude(state__in=OPEN).filter(id=OuterRef("restore_id"))
+    ended = Restore.objects.exclude(state__in=Restore.OPEN).filter(id=OuterRef("restore_id"))
     while brought := list(
         Restored.objects.filter(Exists(ended)).values_list("id", flat=True)[:BATCH]
     ):
@@ -230,7 +237,7 @@ def _forget(page: list[int]) -> int:
 
 def _admit(restore_id: int, now: datetime, slot: int) -> int:
     rows = Restore.objects.select_for_update(skip_locked=True)
-    restore = rows.filter(id=restore_id, state__in=OPEN).first()
+    restore = rows.filter(id=restore_id, state__in=Restore.OPEN).first()
     if restore is None:
         return 0
     consumer = Consumer.objects.filter(id=restore.consumer_id).exclude(state="retired").first()

@@ -19,7 +19,7 @@ from channels_app.core import ids
 from channels_app.core.errors import Invalid
 from channels_app.database import transactions
 from channels_app.database.raw import by_index
-from channels_app.models import Channel, Consumer, Message, new_id
+from channels_app.models import Channel, Consumer, Message, new_id, reseed_ids
 from delivery.core.lifecycle import DeliveryState, Reason
 from delivery.models import Counter, Delivery, Replay
 from delivery.models.counter import MADE
@@ -270,7 +270,7 @@ def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
     Has no effect on a replay that is finished, cancelled, or locked by another process.
     """
     work = partial(_run, replay.id, now, budget, slot)
-    count = transactions.run(work, on_collision=new_id.reseed)
+    count = transactions.run(work, on_collision=reseed_ids)
     failpoints.reach("after_replay")
     return count
 

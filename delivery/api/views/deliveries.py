@@ -1,7 +1,6 @@
 """List, read, replay and cancel deliveries of a consumer, and send a test delivery."""
 
 import os
-from datetime import timedelta
 from typing import Any, ClassVar
 
 from rest_framework.request import Request
@@ -20,7 +19,7 @@ from delivery import replay
 from delivery.api import bodies, documents, policy
 from delivery.models import Attempt, Delivery
 from delivery.pump import wakeups
-from delivery.queue import cancel
+from delivery.queue import cancel, high_watermark
 from delivery.serializers.deliveries import (
     AttemptSerializer,
     DeliverySerializer,
@@ -67,8 +66,6 @@ class ConsumerTestView(ApiView):
 
 MAX_ATTEMPTS = 200
 """Maximum attempts shown with one delivery, the newest ones."""
-SETTLED_S = 2.0
-"""Newer rows may still be followed by lower ids, because a longer transaction commits later."""
 
 
 class DeliveryView(ApiView):
@@ -178,13 +175,15 @@ class ConsumerMessagesView(ApiView):
         """List the messages sent to the consumer, oldest first, up to two seconds ago.
 
         Compare them with what arrived, and replay missing ones. Keep the last `message_id` and send
-        it as `after` the next time.
+        it as `after` the next time: no message is skipped. So the list ends before messages that
+        wait for their fan-out, and before a backfill or a restore for the consumer that is not
+        complete.
         """
         consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
         place = page.place if page.place is not None else _place(page, consumer)
-        settled = ids.id_at(clock.now() - timedelta(seconds=SETTLED_S))
-        ranges = [part.filter(id__lt=settled) for part in DeliveryFilter().ranges(consumer.id)]
+        bound = high_watermark.of(consumer)
+        ranges = [part.filter(id__lt=bound) for part in DeliveryFilter().ranges(consumer.id)]
         forward = Page(page.list_name, page.filters, page.limit, "gt", place)
         found = forward.answer(ranges, NoteSerializer.show)
         # Page returns backward pages newest first; this list is oldest first.

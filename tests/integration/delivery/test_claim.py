@@ -151,13 +151,7 @@ def test_a_delivery_id_collision_is_replaced(
     fanout.fan_out(1, slot=0)
     made = iter([Delivery.objects.get().id])  # exists already; then new ones
 
-    class Colliding:
-        reseed = new_id.reseed
-
-        def __call__(self) -> int:
-            return next(made, 0) or new_id()
-
-    monkeypatch.setattr(fanout, "new_id", Colliding())
+    monkeypatch.setattr(fanout, "new_id", lambda: next(made, 0) or new_id())
     fanout.fan_out(10, slot=0)
     assert Delivery.objects.count() == 2
 

@@ -1,8 +1,9 @@
 """The fan-out, and what a pump claims of it directly."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,14 +16,19 @@ from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
 from channels_app.models import ConfigVersion, Consumer, Message
 from channels_app.registry.cache import config_cache
+from delivery import replay
 from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
+from delivery.core.principal import Principal
 from delivery.models import Attempt, Counter, Delivery
 from delivery.pump.pump import Pump
-from delivery.queue import claim, fanout, release
+from delivery.queue import claim, fanout, high_watermark, release
 from delivery.queue.claim import ClaimRequest
 from delivery.queue.fanout import FEW
+from delivery.replay import restore
+from delivery.serializers.filters import BackfillFilterSerializer
 from delivery.transport import payloads
-from tests.support import pumping
+from tests.support import clocks, pumping, restoring
+from tests.support.factories import MessageFactory
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -32,6 +38,7 @@ from tests.support.pumping import (
     view_of,
 )
 from tests.support.receiver import Receiver
+from tests.support.threads import in_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
@@ -207,6 +214,46 @@ def test_fan_outs_side_by_side_do_not_wait_for_each_other(consumer: Consumer) ->
     assert counts == [10, 10, 5, 0]
     assert Delivery.objects.count() == 30
     assert Counter.totals() == pumping.recounted()
+
+
+@pytest.mark.trap("rows that commit late are skipped")
+@pytest.mark.parametrize("made_by", ["in_fanout", "in_replay", "in_restore"])
+def test_the_high_watermark_waits_for_transactions_that_create_deliveries(
+    made_by: str, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that takes ten seconds, seen by a reader of what is committed."""
+    ids, now = publish(consumer.channel, b"x"), clock.now()
+    work: Callable[[], object] = partial(fanout.fan_out, 10, slot=0)
+    if made_by != "in_fanout":
+        work()
+        rows = restoring.take_away(ids)
+    if made_by == "in_restore":
+        restoring.bring(consumer, rows)
+        work = partial(list, restore.run_each(now, slot=0))
+    elif made_by == "in_replay":
+        MessageFactory.create(channel=consumer.channel, dispatched=True, accepted_at=now)
+        wanted = replay.backfill(BackfillFilterSerializer().read({}), consumer, now=now)
+        replay.create(wanted, [consumer], Principal("user:alice"), now=now)
+        work = partial(replay.run_due, now, slot=0)
+    begun, committing = threading.Event(), threading.Event()
+
+    def reach(point: str) -> None:
+        if point == made_by:
+            begun.set()
+            assert committing.wait(60)
+
+    monkeypatch.setattr(failpoints, "reach", reach)
+    thread = in_thread(work)
+    try:
+        assert begun.wait(60)
+        clocks.forward(monkeypatch)(10)
+        bound = high_watermark.of(consumer)
+    finally:
+        committing.set()
+        thread.join()
+    delivery = Delivery.objects.get(consumer=consumer)
+    assert delivery.id >= bound
+    assert delivery.id < high_watermark.of(consumer)
 
 
 class Killed(BaseException):

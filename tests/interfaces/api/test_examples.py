@@ -7,14 +7,14 @@ When a response changes on purpose, ``make golden`` records it anew.
 
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from channels_app.api import openapi
-from delivery.api.views import deliveries
+from delivery.queue import high_watermark
 from tests.interfaces.api.test_statuses import (
     OPERATIONS,
     RECIPES,
@@ -108,7 +108,7 @@ def test_examples_equal_real_responses(
     file_regression: Any, monkeypatch: pytest.MonkeyPatch, receiver: Receiver
 ) -> None:
     # Include deliveries from a moment ago.
-    monkeypatch.setattr(deliveries, "SETTLED_S", -60.0)
+    monkeypatch.setattr(high_watermark, "MARGIN", timedelta(minutes=-1))
     made, key = world.make(TeamFactory.create(name="Acme")), ApiKeyFactory.create(admin=True)
     DeliveryFactory.create(consumer=made.pull)
     MessageFactory.create(

@@ -58,6 +58,37 @@ def test_an_answer_that_another_thread_overtook_does_not_set_the_time_back(
     assert estimate.now() == START + timedelta(seconds=0.5)
 
 
+@pytest.mark.parametrize(
+    ("set_back_s", "then_s"),
+    [
+        (0, 0),
+        (30, -35),  # the clock was set back: the time is late by the round trip
+    ],
+)
+def test_a_slow_response_changes_the_time_only_if_it_contradicts_it(
+    monkeypatch: pytest.MonkeyPatch, set_back_s: int, then_s: int
+) -> None:
+    """The second query's response takes five seconds."""
+    ticks, takes_s, off = 0.0, 0.0, timedelta()
+
+    def ask() -> datetime:
+        nonlocal ticks
+        read_at = START + timedelta(seconds=ticks) - off
+        ticks += takes_s
+        return read_at
+
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: ticks))
+    monkeypatch.setattr(clock, "_ask", ask)
+    estimate = DatabaseClock()
+    estimate.sync()
+    ticks, takes_s, off = RESYNC_S + 1, 5.0, timedelta(seconds=set_back_s)
+    estimate.sync()
+    assert estimate.now() == START + timedelta(seconds=ticks + then_s)
+    takes_s = 0.0
+    ticks += clock.RETRY_S + 0.1
+    assert estimate.now() == START + timedelta(seconds=ticks) - off  # asked again soon
+
+
 def test_elapsed_time_is_never_negative() -> None:
     assert clock.elapsed(START, START + timedelta(seconds=2)) == timedelta(seconds=2)
     assert clock.elapsed(START, START - timedelta(seconds=2)) == timedelta(0)

@@ -1,11 +1,12 @@
 """Primary keys increase, never repeat, and have one public spelling."""
 
+import math
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from uuid import RFC_4122, UUID
 
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from channels_app.core import ids
 from channels_app.core.ids import EPOCH_MS, IdMaker, created_ms, first_id_at, from_public, to_public
+from channels_app.database import clock as database_clock
+from channels_app.models import new_id, new_message_id
 from tests.support.properties import quick
 
 NOW_MS = EPOCH_MS + 10_000
@@ -118,6 +121,22 @@ def test_the_clock_is_real_by_default() -> None:
     before = int(time.time() * 1000)
     key = IdMaker()()
     assert before <= created_ms(key) <= time.time() * 1000
+
+
+@pytest.mark.trap("rows that commit late are skipped")
+@pytest.mark.parametrize("behind", [timedelta(hours=1), timedelta(hours=-1)])
+def test_ids_of_rows_are_not_older_than_the_databases_time(
+    monkeypatch: pytest.MonkeyPatch, behind: timedelta
+) -> None:
+    """This host's clock is an hour behind the database's, or ahead of it."""
+    here = datetime.now(UTC)
+    there = here + behind
+    estimate = database_clock.Estimate(there, time.monotonic(), there)
+    monkeypatch.setattr(database_clock._clock, "_known", estimate)
+    monkeypatch.setattr(database_clock._clock, "_ask_at", math.inf)
+    for maker, expected in ((new_id, max(here, there)), (new_message_id, here)):
+        monkeypatch.setattr(maker, "_ms", 0)  # restored afterwards: ids never go back
+        assert created_ms(maker()) == pytest.approx(expected.timestamp() * 1000, abs=60_000)
 
 
 def test_an_id_contains_its_time() -> None:
