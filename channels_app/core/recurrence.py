@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from channels_app.core import times
+from channels_app.core import times, zones
 
 MIN_INTERVAL_MS = 100
 MAX_MS = 366 * 86_400_000
@@ -27,6 +27,8 @@ MAX_ZONE_LENGTH = 64
 _DAY = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
 _TICK = timedelta(microseconds=1)
+MAX_SHIFT = timedelta(hours=26)
+"""Most that new rules of a zone move a wall time: across the date line."""
 _FIRST = datetime(2000, 1, 1)
 _LAST = datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -60,6 +62,31 @@ class Timetable:
         if found is None or (self.end_at is not None and found > self.end_at):
             return None
         return found
+
+    def nearest(self, instant: datetime) -> datetime | None:
+        """The occurrence nearest to a stored one, usually itself; the later of two.
+
+        It differs if the rules of the zone have changed since ``instant`` was computed. None if
+        there is no occurrence near or after it. Raises ValueError as `after` does.
+        """
+        if self.every_ms is not None or self.zone == "UTC":
+            return instant  # independent of any rules
+        following = self.after(instant - _TICK)
+        if following == instant:
+            return instant
+        gap = MAX_SHIFT if following is None else min(MAX_SHIFT, following - instant)
+        low, high = instant - gap, instant
+        if not self._is_before(low, instant):
+            return following
+        while high - low > _SECOND / 2:
+            middle = low + (high - low) / 2
+            low, high = (middle, high) if self._is_before(middle, instant) else (low, middle)
+        return self.after(low)
+
+    def _is_before(self, instant: datetime, end: datetime) -> bool:
+        """Whether an occurrence lies between the two."""
+        following = self.after(instant)
+        return following is not None and following < end
 
     def upcoming(self, instant: datetime, count: int) -> list[datetime]:
         """The next occurrences later than ``instant``, ``count`` at most."""
@@ -119,7 +146,7 @@ def check_zone(name: str) -> tzinfo:
     # Lower-case names are other files: the machine's local time, zones with leap seconds.
     if len(name) <= MAX_ZONE_LENGTH and name.isascii() and name[:1].isupper():
         try:
-            return ZoneInfo(name)
+            return zones.zone(name)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             pass
     raise ValueError("A time zone is an IANA name like Europe/Paris or UTC.")

@@ -12,7 +12,8 @@ on a schedule's row decides which runner fires it.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,7 +26,7 @@ from channels_app import failpoints
 from channels_app.api import publishing, recurring
 from channels_app.api.problems import ApiProblem
 from channels_app.change_marker import change_marker
-from channels_app.core import ids, recurrence
+from channels_app.core import ids, recurrence, zones
 from channels_app.core.encryption import KeyMissing, Unreadable
 from channels_app.core.errors import Conflict, OverQuota, StorageFull
 from channels_app.core.recurrence import SKIP_IF_UNDELIVERED, Turn
@@ -116,6 +117,8 @@ def note_run(schedule: Schedule, line: dict[str, Any], message_id: int) -> None:
 
 logger = logging.getLogger(__name__)
 
+BATCH_SIZE = 500
+"""Schedules that are in memory while their next occurrences are computed anew."""
 MAX_OCCURRENCES = 100
 """Schedules in one transaction: at nine o'clock many are due at once."""
 _missing: set[str] = set()
@@ -168,6 +171,46 @@ def fire_overdue() -> int:
     """Fire occurrences so late that no schedule runner handles them; checks without locks."""
     limit, next_at = clock.now() - LATE, next_due_at()
     return fire_due(due_before=limit) if next_at is not None and next_at <= limit else 0
+
+
+_realigned: dict[str, zones.RulesVersion] = {}
+"""Zones whose schedules this process has realigned, and by which rules."""
+
+
+def realign() -> Iterator[int]:
+    """Move next occurrences that the rules of their time zones no longer have.
+
+    Those rules change with a release of the zones: after a start, or while the process runs. Yields
+    how many schedules moved, for each zone with other rules than at the last call.
+    """
+    active = Schedule.objects.filter(next_at__isnull=False, every_ms=None)
+    for name in active.exclude(timezone="UTC").values_list("timezone", flat=True).distinct():
+        version = zones.version_of(name)
+        if name in _realigned and _realigned[name] == version:
+            continue
+        count, after = 0, 0
+        while page := list(active.filter(timezone=name, id__gt=after).order_by("id")[:BATCH_SIZE]):
+            count, after = count + sum(map(_realign, page)), page[-1].id
+        _realigned[name] = version
+        yield count
+
+
+def _realign(schedule: Schedule) -> bool:
+    assert schedule.next_at is not None
+    try:
+        next_at = schedule.timetable.nearest(schedule.next_at)
+    except ValueError:
+        return False  # the zone is gone: its next occurrence ends the schedule with the reason
+    if next_at == schedule.next_at:
+        return False
+    with suppress(Lost):  # it fired or was changed at the same moment, by the new rules
+        move(schedule, [], next_at=next_at, message_id=None, skipped=0)
+        logger.warning(
+            "schedule %s: new rules of %s move its next occurrence from %s to %s",
+            *(schedule.name, schedule.timezone, schedule.next_at, next_at),
+        )
+        return True
+    return False
 
 
 def run_now(order: Order) -> dict[str, Any]:
@@ -229,6 +272,9 @@ def _judge(schedule: Schedule, now: datetime) -> _Round | None:
     """Decide about a schedule's occurrence; None if this process lacks its body's key."""
     assert schedule.next_at is not None
     try:
+        at = schedule.timetable.nearest(schedule.next_at)
+        if at != schedule.next_at:
+            return _Round(schedule, Turn(None, 0, at))  # the zone's rules have changed
         turn = recurrence.turn(schedule.next_at, now, schedule.misfire, schedule.timetable.after)
     except ValueError as error:
         # Its time zone no longer exists in a new release of the zones: end it with the reason.

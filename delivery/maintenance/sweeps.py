@@ -335,6 +335,7 @@ SWEEPS = (
     Sweep("replays", 0.5, _replays, idle_s=1.0, has_work=replay.is_any_open),
     Sweep("restores", 0.5, _restores, idle_s=1.0, has_work=restore.is_any_open),
     Sweep("schedules", 1.0, _until_none(overdue), idle_s=5.0),
+    Sweep("time zones", 60.0, recurring.realign),
     Sweep("undispatched", 5.0, _until_none(not_fanned_out)),
     Sweep("lapsed", 5.0, _once(lapsed)),
     Sweep("reassigned", 2.0, reassigned, idle_s=5.0, has_work=reassign.is_needed),

@@ -1,9 +1,12 @@
 """Recurring messages: each occurrence is fired exactly once, even when processes die."""
 
 import threading
-from collections.abc import Callable
+import zoneinfo
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from prometheus_client import REGISTRY
 
 from channels_app.core import ids
 from channels_app.core.errors import Conflict, OverQuota, StorageFull
+from channels_app.core.recurrence import Timetable
 from channels_app.database import clock
 from channels_app.ingest import accept, limits
 from channels_app.ingest.accept import Publication
@@ -33,6 +37,7 @@ from delivery.maintenance import quota_usage as counting
 from delivery.maintenance.recurring import ScheduleRunner
 from delivery.models import Delivery
 from delivery.queue import reschedule
+from tests.support import clocks
 from tests.support.broker import wait_until
 from tests.support.factories import (
     ConsumerFactory,
@@ -331,6 +336,52 @@ def test_a_removed_time_zone_ends_a_schedule() -> None:
     moved = fresh(schedule)
     assert (moved.state, moved.recent[0]["result"]) == ("ended", "refused")
     assert recurring.fire_due() == 0
+
+
+@pytest.fixture
+def shift(tmp_path: Path) -> Iterator[Callable[[int], None]]:
+    """Return a function that installs the rules of a zone, an offset from UTC in hours."""
+    folder = tmp_path / "Test"
+    folder.mkdir()
+
+    def install(hours: int) -> None:
+        rules = resources.files("tzdata") / "zoneinfo" / "Etc" / f"GMT{-hours:+d}"
+        (folder / "new").write_bytes(rules.read_bytes())
+        (folder / "new").rename(folder / "City")
+
+    zoneinfo.reset_tzpath([tmp_path])
+    yield install
+    zoneinfo.reset_tzpath()
+
+
+@pytest.mark.trap("rules of a time zone that change")
+@pytest.mark.parametrize("by_sweep", [True, False], ids=["sweep", "runner"])
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_schedule_follows_new_rules_of_its_time_zone(
+    shift: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, hours: int, by_sweep: bool
+) -> None:
+    shift(5)
+    table = Timetable(cron="0 12 * * *", zone="Test/City")
+    stored = table.after(clock.now())
+    assert stored is not None
+    schedule = ScheduleFactory.create(
+        every_ms=None, cron=table.cron, timezone=table.zone, next_at=stored
+    )
+    assert list(recurring.realign()) == [0]
+    shift(5 + hours)
+    at = stored - timedelta(hours=hours)
+    if by_sweep:
+        assert list(recurring.realign()) == [1]
+        assert list(recurring.realign()) == []
+        assert fresh(schedule).next_at == at
+    # What the pages show is when it fires.
+    assert schedule.timetable.after(at - SECOND) == at
+    move = clocks.forward(monkeypatch)
+    for instant, fired in ((min(at, stored), at < stored and by_sweep), (max(at, stored), True)):
+        move((instant - clock.now()).total_seconds() + 0.5)
+        all_fired()
+        assert fresh(schedule).fired_count == fired
+    assert fresh(schedule).next_at == at + timedelta(days=1)
 
 
 def test_a_paused_channel_takes_messages_and_a_paused_schedule_makes_none() -> None:

@@ -175,6 +175,29 @@ def test_intervals_count_from_the_start_time(every: int, at: datetime) -> None:
     assert found == first or found - timedelta(milliseconds=every) <= instant
 
 
+@pytest.mark.parametrize(
+    ("cron", "stored", "nearest"),
+    [
+        ("34 21 * * *", "06-10 21:34", "06-10 21:34"),
+        ("34 21 * * *", "06-10 20:34", "06-10 21:34"),
+        ("34 21 * * *", "06-10 22:34", "06-10 21:34"),
+        ("34 21 24 12 *", "12-24 22:34", "12-24 21:34"),
+        ("* 9-17 * * *", "06-10 08:00", "06-10 09:00"),
+        ("* 9-17 * * *", "06-10 18:00", "06-10 17:59"),
+        ("0 */2 * * *", "06-10 21:00", "06-10 22:00"),  # both are as near: not too early
+        ("0 0 29 2 *", "03-05 00:00", None),
+    ],
+)
+def test_the_occurrence_nearest_to_a_stored_one(
+    cron: str, stored: str, nearest: str | None
+) -> None:
+    def instant(text: str) -> datetime:
+        return datetime.fromisoformat(f"2027-{text}+01:00")
+
+    table = Timetable(cron=cron, zone="Africa/Lagos", end_at=instant("12-31 00:00"))
+    assert table.nearest(instant(stored)) == (nearest and instant(nearest))
+
+
 def test_start_and_end_are_inclusive() -> None:
     nine = datetime(2027, 1, 4, 9, tzinfo=UTC)
     table = Timetable(cron="0 9 * * *", start_at=nine, end_at=nine + timedelta(days=2))
