@@ -7,6 +7,21 @@ from django.db.backends.mysql import base
 from django.db.utils import IntegrityError
 from MySQLdb import OperationalError
 
+UNKNOWN_VARIABLE = 1193
+
+
+def read_committed_only(connection: Any) -> None:
+    """Turn off MariaDB's ``innodb_snapshot_isolation`` for the session, if the server has it.
+
+    From 11.6.2 on it is on. Then an UPDATE that scans waits for locks on rows that it does not
+    match, in READ COMMITTED too (docs/decisions/0039). Takes a connection of MySQLdb.
+    """
+    try:
+        connection.query("SET SESSION innodb_snapshot_isolation = OFF")
+    except OperationalError as error:
+        if error.args[0] != UNKNOWN_VARIABLE:
+            raise
+
 
 class CursorWrapper(base.CursorWrapper):
     """Sends BEGIN together with a transaction's first statement.
@@ -64,7 +79,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         self.begins = self.ended = False
-        return super().get_new_connection(conn_params)
+        connection = super().get_new_connection(conn_params)
+        read_committed_only(connection)
+        return connection
 
     def _start_transaction_under_autocommit(self) -> None:
         # Django calls this hook instead of turning autocommit off.

@@ -7,7 +7,7 @@ differs between databases is here, one class for each; no other module asks whic
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -177,6 +177,8 @@ class MySQL(Dialect):
         )
         # A separate statement, since ``init_command`` accepts only one.
         connection.query("SET time_zone = '+00:00'")
+        with suppress(MySQLdb.OperationalError):  # MySQL, and MariaDB before 10.6.18
+            connection.query("SET SESSION innodb_snapshot_isolation = OFF")
         return connection
 
     def reader_url(self, address: Address) -> str:

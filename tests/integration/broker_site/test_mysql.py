@@ -171,6 +171,24 @@ def test_a_failed_transaction_rolls_back_and_the_connection_stays_usable() -> No
     assert [team.name for team in Team.objects.all()] == ["There"]
 
 
+@pytest.mark.trap("a stricter isolation by default")
+def test_sessions_turn_snapshot_isolation_off() -> None:
+    """From MariaDB 11.6.2 on it is on: updates wait for rows that they do not match."""
+    option = "innodb_snapshot_isolation"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SHOW GLOBAL VARIABLES LIKE '{option}'")
+        if (row := cursor.fetchone()) is None:
+            pytest.skip("this server has no such option")
+        cursor.execute(f"SET GLOBAL {option} = ON")
+        try:
+            connection.close()
+            cursor = connection.cursor()
+            cursor.execute(f"SELECT @@SESSION.{option}")
+            assert cursor.fetchone() == (0,)
+        finally:
+            connection.cursor().execute(f"SET GLOBAL {option} = {row[1]}")
+
+
 def test_savepoints_work() -> None:
     with transaction.atomic():
         store()
