@@ -89,6 +89,12 @@ def broken_off(request: HttpRequest) -> HttpResponse:
     return _page(request, 400, "Please send it again", advice)
 
 
+def too_large(request: HttpRequest) -> HttpResponse:
+    """413: the form is larger than Django takes."""
+    advice = "The form is larger than the broker takes. Nothing was changed."
+    return _page(request, 413, "The form is too large", advice)
+
+
 def too_slow(request: HttpRequest) -> HttpResponse:
     """503: too many forms are being received."""
     advice = "Many forms are being sent at this moment. Go back and send yours once more."

@@ -15,6 +15,7 @@ from django.urls import ResolverMatch, get_resolver
 from django.utils.log import log_response
 
 from broker_site import security
+from broker_site.lingering import lingering
 from channels_app.api import fast_path, publishing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import NOW, now_text
@@ -157,6 +158,7 @@ def _give(
         headers.append(("Content-Length", str(len(content))))
     if _leaves_body(request):
         headers.append(("Connection", "close"))
+        lingering.keep(request.META)
     _keep_connections_usable()
     start_response(f"{response.status_code} {response.reason_phrase}", headers)
     return [content]

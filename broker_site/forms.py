@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, UnreadablePostError
 from django.http.response import HttpResponseBase
 
 from broker_site import errors
+from broker_site.lingering import lingering
 from channels_app.api.concurrency import ConcurrencyLimit
 from delivery.cluster import children
 
@@ -28,16 +30,20 @@ class Forms:
         self._places = ConcurrencyLimit(max(1, children.web_threads() // SHARE))
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """The response; 503 if no slot is free, 400 if the form is incomplete."""
+        """The response; 503 if no slot is free, 413 if the form is too large, 400 if incomplete."""
         if _has_none(request) or request.path_info.startswith(PROGRAMS):
             return self._get_response(request)
         address = request.META.get("REMOTE_ADDR")
         if not self._places.take(address):
+            lingering.keep(request.META)
             return errors.too_slow(request)
         try:
             is_whole = len(request.body) == int(request.META["CONTENT_LENGTH"])
         except UnreadablePostError:
             is_whole = False
+        except RequestDataTooBig:
+            lingering.keep(request.META)
+            return errors.too_large(request)
         finally:
             self._places.give_back(address)
         # A truncated form can look like a complete one with empty fields.

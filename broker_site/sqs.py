@@ -5,6 +5,7 @@ from http import HTTPStatus
 from typing import Any
 
 from broker_site import security
+from broker_site.lingering import lingering
 from channels_app.api import fast_path
 from delivery.sqs import handler
 from delivery.sqs.handler import HandlerResponse
@@ -14,6 +15,8 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
     """Handle one request; the response has one part."""
     path = environ["PATH_INFO"]
     done = handler.answer(environ, _deferring(environ.get(fast_path.DEFER_RESPONSE), path))
+    if not done.is_read:
+        lingering.keep(environ)
     start_response(f"{done.status} {HTTPStatus(done.status).phrase}", _headers(done, path))
     return [done.body]
 

@@ -131,6 +131,31 @@ def test_a_refusal_that_closes_the_connection_announces_it(
             assert wire.is_closed()
 
 
+@pytest.mark.trap("a refusal that its client never reads")
+@pytest.mark.parametrize(
+    ("path", "authorized", "size", "status"),
+    [
+        ("/messages", True, 8_000_000, 413),
+        ("/messages", False, 900_000, 401),
+        ("/messages/batch", True, 30_000_000, 413),
+        ("sqs", False, 9_000_000, 403),
+        ("form", False, 9_000_000, 413),
+    ],
+    ids=["publish", "no key", "batch", "SQS", "form"],
+)
+def test_a_client_that_sends_its_whole_body_first_reads_the_refusal(
+    door: Door, path: str, authorized: bool, size: int, status: int
+) -> None:
+    target = {"sqs": "/", "form": "/accounts/login/"}.get(path, door.path + path)
+    answer = door.web.send(
+        *(target, f"Content-Length: {size}", "Content-Type: application/json"),
+        method="POST",
+        body=bytes(size),
+        authorized=authorized,
+    )
+    assert answer.status == status
+
+
 @pytest.mark.trap("senders that never end")
 def test_endless_headers_do_not_delay_other_callers(door: Door) -> None:
     """The server closes such connections after a time, and serves others meanwhile."""
