@@ -123,6 +123,14 @@ class Dialect(ABC):
     def folder(self) -> Path | None:
         """The folder of the database's files, if this host can see it."""
 
+    @abstractmethod
+    def reusable_bytes(self) -> int:
+        """The free space within the database's files, which new bodies can take."""
+
+    @abstractmethod
+    def checkpoint(self) -> None:
+        """Write the log to the database, if the broker's processes do that and not a server."""
+
 
 class SQLite(Dialect):
     """A file with one writer at a time, whose reads never wait."""
@@ -204,6 +212,20 @@ class SQLite(Dialect):
     def folder(self) -> Path | None:
         name = str(connection.settings_dict["NAME"])
         return None if "memory" in name else Path(name).parent
+
+    def reusable_bytes(self) -> int:
+        """The pages of deleted rows: the file never shrinks."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
+            )
+            (size,) = cursor.fetchone()
+        return int(size)
+
+    def checkpoint(self) -> None:
+        """As far as no reader needs it; waits for nobody."""
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 class MySQL(Dialect):
@@ -374,6 +396,22 @@ class MySQL(Dialect):
         # A server in a container has another host name, and its path means another folder.
         is_here = host == socket.gethostname() and Path(folder).is_dir()
         return Path(folder) if is_here else None
+
+    def reusable_bytes(self) -> int:
+        """Of the bodies' table alone: in a shared tablespace each table reports the same space."""
+        with connection.cursor() as cursor:
+            if not getattr(connection, "mysql_is_mariadb", False):
+                # MySQL would report what was free up to a day ago.
+                cursor.execute("SET SESSION information_schema_stats_expiry = 0")
+            cursor.execute(
+                "SELECT data_free FROM information_schema.tables "
+                "WHERE table_schema = DATABASE() AND table_name = 'channels_app_messagebody'"
+            )
+            row = cursor.fetchone()
+        return int(row[0] or 0) if row else 0
+
+    def checkpoint(self) -> None:
+        """The server does that."""
 
 
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SQLite(), MySQL())}

@@ -32,7 +32,8 @@ class Room(NamedTuple):
 
     folder: Path
     free: int
-    """Bytes that this process may still write."""
+    """Bytes that this process may still write. When few are left, these include the free space
+    within the database's files."""
     total: int
 
     @property
@@ -70,6 +71,7 @@ class Disks:
         self._looked_at = float("-inf")
         self._short: Room | None = None
         self._folders: list[Path] | None = None
+        self._database: Path | None = None
 
     def rooms(self) -> list[Room]:
         """The current free space of each.
@@ -77,11 +79,20 @@ class Disks:
         Raises what the database raises if it has to be queried.
         """
         if self._folders is None:
-            places = [raw.dialect.folder(), Path(settings.DATA_DIR)]
-            folders = [_existing(it) for it in places if it]
+            folder = raw.dialect.folder()
+            self._database = folder and _existing(folder)
+            places = [self._database, _existing(Path(settings.DATA_DIR))]
+            folders = [it for it in places if it]
             self._folders = list({it.stat().st_dev: it for it in reversed(folders)}.values())
-        usages = [(folder, shutil.disk_usage(folder)) for folder in self._folders]
-        return [Room(folder, usage.free, usage.total) for folder, usage in usages]
+        return [self._room(folder) for folder in self._folders]
+
+    def _room(self, folder: Path) -> Room:
+        usage = shutil.disk_usage(folder)
+        room = Room(folder, usage.free, usage.total)
+        if folder == self._database and room.is_nearly_low:
+            # Asked for only when it matters: while there is room, checks need no query.
+            room = room._replace(free=room.free + raw.dialect.reusable_bytes())
+        return room
 
     def check(self) -> None:
         """Raise StorageFull while less than the reserve is free; checks once a second."""

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import ProtectedError
 
-from channels_app.database import clock
+from channels_app.database import clock, slices
 from channels_app.models import (
     AuditEntry,
     Channel,
@@ -22,6 +22,7 @@ from delivery.models.counter import MADE, OPEN
 from delivery.models.reconciliation import ALL
 
 BATCH = 500
+"""Rows read at once, and at most deleted in one transaction (database/slices.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,41 +106,42 @@ def left_over_rows(channel_id: int, consumer_ids: list[int]) -> int:
 
 
 def _deliveries(consumer_id: int) -> Iterator[int]:
-    while True:
-        with transaction.atomic():
-            ids = list(
-                Delivery.objects.filter(consumer_id=consumer_id).values_list("id", flat=True)[
-                    :BATCH
-                ]
-            )
-            Attempt.objects.filter(delivery_id__in=ids).delete()
-            OrderingWaiter.objects.filter(delivery_id__in=ids).delete()
-            Delivery.objects.filter(id__in=ids).delete()
-        if not ids:
-            OrderingKey.objects.filter(consumer_id=consumer_id).delete()
-            return
-        yield len(ids)
+    rows = Delivery.objects.filter(consumer_id=consumer_id)
+    while page := list(rows.values_list("id", flat=True)[:BATCH]):
+        responses = Attempt.stored_bytes(page)
+        for ids in slices.cut((key, responses.get(key, 0)) for key in page):
+            with transaction.atomic():
+                Attempt.objects.filter(delivery_id__in=ids).delete()
+                OrderingWaiter.objects.filter(delivery_id__in=ids).delete()
+                Delivery.objects.filter(id__in=ids).delete()
+            yield len(ids)
+    OrderingKey.objects.filter(consumer_id=consumer_id).delete()
 
 
 def _messages(channel_id: int) -> Iterator[int]:
-    while True:
-        with transaction.atomic():
-            rows = Message.objects.filter(channel_id=channel_id).order_by("id")
-            page = list(rows.values_list("id", "producer_id", "idempotency_key")[:BATCH])
-            ids = [message_id for message_id, _, _ in page]
-            # A record must not outlive its message: reconciliation would count that as lost.
-            digests = [
-                IdempotencyRecord.digest_of(channel_id, owner, key)
-                for _, producer_id, key in page
-                if key
-                # The channel may have had another deduplication scope when the message was stored.
-                for owner in (producer_id, IdempotencyRecord.SHARED)
-            ]
-            IdempotencyRecord.objects.filter(digest__in=sorted(digests)).delete()
-            Message.objects.filter(id__in=ids).delete()  # and their bodies
-        if not ids:
-            return
-        yield len(ids)
+    rows = Message.objects.filter(channel_id=channel_id).order_by("id")
+    columns = "id", "body_bytes", "producer_id", "idempotency_key"
+    while page := list(rows.values_list(*columns)[:BATCH]):
+        keys = {message_id: (owner, key) for message_id, _, owner, key in page if key}
+        for ids in slices.cut((message_id, size) for message_id, size, _, _ in page):
+            with transaction.atomic():
+                _idempotency_records(channel_id, [keys[one] for one in ids if one in keys])
+                Message.objects.filter(id__in=ids).delete()  # and their bodies
+            yield len(ids)
+
+
+def _idempotency_records(channel_id: int, keys: list[tuple[int | None, str]]) -> None:
+    """Delete the records, which must not outlive their messages.
+
+    Reconciliation would count that as lost.
+    """
+    digests = [
+        IdempotencyRecord.digest_of(channel_id, owner, key)
+        for producer_id, key in keys
+        # The channel may have had another deduplication scope when the message was stored.
+        for owner in (producer_id, IdempotencyRecord.SHARED)
+    ]
+    IdempotencyRecord.objects.filter(digest__in=sorted(digests)).delete()
 
 
 def _audit(

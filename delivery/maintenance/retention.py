@@ -18,7 +18,7 @@ from django.db.models import Exists, OuterRef, QuerySet, Subquery
 
 from channels_app.conf import conf
 from channels_app.core import ids
-from channels_app.database import transactions
+from channels_app.database import slices, transactions
 from channels_app.database.raw import by_index
 from channels_app.models import Channel, Consumer, IdempotencyRecord, Message, MessageBody
 from delivery.core.lifecycle import DeliveryState
@@ -27,7 +27,7 @@ from delivery.models.counter import MADE
 from delivery.models.reconciliation import EVERY_CHANNEL
 
 BATCH = 500
-"""Rows deleted in one transaction."""
+"""Rows read at once, and at most deleted in one transaction (database/slices.py)."""
 NOTIFICATION_RETENTION = timedelta(days=400)
 """Keeps last year's notifications."""
 CONSUMERS = 500
@@ -148,16 +148,28 @@ def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> 
         more = len(page) == BATCH
         after = page[-1][0] if page else after
         eligible = {row[0]: row[1] for row in page if row[2] and row[2] < cutoff}
-        old = [key for key in eligible.values() if key < ids.id_at(cutoffs.finished)]
+        old = {key for key in eligible.values() if key < ids.id_at(cutoffs.finished)}
         if not eligible:
             yield 0
             continue
         RetentionMark.note(cutoffs.channel_id, max(eligible.values()))
-        yield transactions.run(partial(_delete, consumer_id, state, eligible, old, slot))
+        for part in slices.cut(_sizes(eligible, old)):
+            messages = [key for key in map(eligible.__getitem__, part) if key in old]
+            yield transactions.run(partial(_delete, consumer_id, state, part, messages, slot))
+
+
+def _sizes(eligible: dict[int, int], old: set[int]) -> list[tuple[int, int]]:
+    """The bytes that may be deleted with each delivery: responses, and the message's body."""
+    responses = Attempt.stored_bytes(eligible)
+    bodies = dict(Message.objects.filter(id__in=old).values_list("id", "body_bytes"))
+    return [
+        (key, responses.get(key, 0) + bodies.get(message_id, 0))
+        for key, message_id in eligible.items()
+    ]
 
 
 def _delete(
-    consumer_id: int, state: str, eligible: dict[int, int], old_messages: list[int], slot: int
+    consumer_id: int, state: str, eligible: list[int], old_messages: list[int], slot: int
 ) -> int:
     """Delete deliveries and messages that have none left; return how many rows.
 
@@ -190,10 +202,11 @@ def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
     while True:
         rows = Message.objects.filter(channel_id=channel.id, id__gt=channel.pruned_to, id__lt=end)
         rows = by_index(rows, "message_channel").order_by("id")
-        page = list(rows.values_list("id", flat=True)[:BATCH])
+        page = list(rows.values_list("id", "body_bytes")[:BATCH])
         if not page:
             return
-        yield transactions.run(partial(_scan, channel, page))
+        for part in slices.cut(page):
+            yield transactions.run(partial(_scan, channel, part))
 
 
 def _scan(channel: Channel, page: list[int]) -> int:

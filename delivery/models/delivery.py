@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
+from django.db.models.functions import Length
 
 from channels_app.core import ids
 from channels_app.core.encryption import Unreadable
@@ -226,6 +227,13 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return ids.to_public(ids.ATTEMPT, self.id)
+
+    @classmethod
+    def stored_bytes(cls, delivery_ids: Iterable[int]) -> dict[int, int]:
+        """The bytes of the stored responses of each of these deliveries that has attempts."""
+        size = models.Sum(Length("answer_excerpt") + Length("answer_headers"))
+        attempts = cls.objects.filter(delivery_id__in=list(delivery_ids)).values("delivery_id")
+        return dict(attempts.annotate(size=size).values_list("delivery_id", "size"))
 
     @property
     def answer(self) -> StoredResponse:

@@ -16,7 +16,7 @@ from django.db.models import Exists, F, OuterRef
 from channels_app import failpoints
 from channels_app.core import ids
 from channels_app.core.errors import Conflict, NotFound
-from channels_app.database import transactions
+from channels_app.database import slices, transactions
 from channels_app.models import (
     AuditEntry,
     Channel,
@@ -206,9 +206,10 @@ def forget() -> Iterator[int]:
     """
     ended = Restore.objects.exclude(state__in=Restore.OPEN).filter(id=OuterRef("restore_id"))
     while brought := list(
-        Restored.objects.filter(Exists(ended)).values_list("id", flat=True)[:BATCH]
+        Restored.objects.filter(Exists(ended)).values_list("id", "body_bytes")[:BATCH]
     ):
-        yield Restored.objects.filter(id__in=brought).delete()[0]
+        for part in slices.cut(brought):
+            yield Restored.objects.filter(id__in=part).delete()[0]
     after = -1
     while page := list(
         RestoredMessage.objects.filter(message_id__gt=after)
@@ -216,7 +217,9 @@ def forget() -> Iterator[int]:
         .values_list("message_id", flat=True)[:BATCH]
     ):
         after = page[-1]
-        yield transactions.run(partial(_forget, page))
+        sizes = dict(Message.objects.filter(id__in=page).values_list("id", "body_bytes"))
+        for part in slices.cut((key, sizes.get(key, 0)) for key in page):
+            yield transactions.run(partial(_forget, part))
 
 
 def _forget(page: list[int]) -> int:
