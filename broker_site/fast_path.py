@@ -73,6 +73,8 @@ class FastPathHandler:
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> list[bytes]:
         """Handle one request; the response has one part."""
+        if "HTTP_TRANSFER_ENCODING" in environ:
+            environ["wsgi.input"] = _ChunkedBody(environ["wsgi.input"])
         if environ["REQUEST_METHOD"] == "POST":
             for matches, answer in SHORT:
                 if found := matches(environ["PATH_INFO"]):
@@ -81,6 +83,23 @@ class FastPathHandler:
                     return _give_short(environ, start_response, answer, found.groups())
         with short_turns:  # a batch of messages, or another long request
             return _give(self._answer, FastPathRequest(environ), start_response)
+
+
+class _ChunkedBody:
+    """A body without Content-Length, which knows whether it was read to its end."""
+
+    __slots__ = ("_stream", "is_ended", "readline")
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.readline = stream.readline  # Django refers to it
+        self.is_ended = False
+
+    def read(self, size: int) -> bytes:
+        """Up to ``size`` bytes; fewer only at the end."""
+        data: bytes = self._stream.read(size)
+        self.is_ended = len(data) < size
+        return data
 
 
 class _Body:
@@ -201,7 +220,7 @@ def _leaves_body(request: FastPathRequest) -> bool:
         return False
     announced = meta.get("CONTENT_LENGTH") or "0"
     if announced == "0":
-        return "HTTP_TRANSFER_ENCODING" in meta
+        return "HTTP_TRANSFER_ENCODING" in meta and not meta["wsgi.input"].is_ended
     if not (announced.isdecimal() and int(announced) <= MAX_DROPPED):
         return True
     # Waiting for a body occupies a thread: only callers with a key may do that.

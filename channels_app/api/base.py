@@ -180,7 +180,7 @@ def read_object(
     sender: Sender, meta: Mapping[str, Any], read: Callable[[int], bytes], *, optional: bool = False
 ) -> dict[str, Any]:
     """As `json_object`, for a function ``read`` and the WSGI environment ``meta``."""
-    body = read_body(sender, meta, read, MAX_BYTES)
+    body = read_body(sender, meta, read, MAX_BYTES, check=whole_json)
     if optional and not body:
         return {}
     kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
@@ -208,31 +208,39 @@ def parse_json(body: bytes) -> Any:
     raise ApiProblem(400, "malformed_body", detail[:300])
 
 
-def read_body(
-    caller: Sender, meta: Mapping[str, Any], read: Callable[[int], bytes], most: int
-) -> bytes:
-    """The exact bytes of the body, which must have a Content-Length of at most ``most``.
+def whole_json(body: bytes) -> None:
+    """Raise ApiProblem (400) unless the body is one complete JSON object or array.
 
-    Raises ApiProblem: 411 without a Content-Length, because a broken connection could not be told
-    from the end of the body, and a partial message must not be stored; 413 from the Content-Length
-    alone; 429, without reading, for a caller with too many slow bodies in flight; 400 for a body
-    that ends early.
+    No proper beginning of one is complete, apart from white space.
+    """
+    if not isinstance(parse_json(body), dict | list):
+        raise ApiProblem(400, "malformed_body", "The body must be a JSON object or array.")
+
+
+def read_body(
+    caller: Sender,
+    meta: Mapping[str, Any],
+    read: Callable[[int], bytes],
+    most: int,
+    *,
+    check: Callable[[bytes], object] | None = None,
+) -> bytes:
+    """The exact bytes of the body, at most ``most``.
+
+    ``check`` raises for an incomplete body. Only with it may a body come without a Content-Length:
+    the server reports a broken connection or a malformed chunk as the end of such a body, and a
+    partial message must not be stored.
+    Raises ApiProblem: 411 without ``check`` and Content-Length; 413 from the Content-Length alone,
+    or once more was read; 429, without reading, for a caller with too many slow bodies in flight;
+    400 for a body that ends early; what ``check`` raises.
     """
     announced = meta.get("CONTENT_LENGTH") or ""
     if not announced:
-        if _has_body(caller, meta):
-            raise ApiProblem(
-                411,
-                "length_required",
-                "Send the body with a Content-Length.",
-                field="Content-Length",
-            )
-        return b""
+        return _read_unannounced(caller, meta, most, check)
     if not (announced.isascii() and announced.isdecimal()):
         raise ApiProblem(400, "malformed_header", "A number is needed.", field="Content-Length")
     if len(announced) > 15 or int(announced) > most:
-        detail = f"The body is larger than {most} bytes."
-        raise ApiProblem(413, "body_too_large", detail, field="Content-Length")
+        raise _too_large(most)
     size = int(announced)
     body = _await(caller, read, size) if size else b""
     if len(body) < size:
@@ -240,14 +248,35 @@ def read_body(
     return body
 
 
-def _has_body(caller: Sender, meta: Mapping[str, Any]) -> bool:
-    if "HTTP_TRANSFER_ENCODING" in meta:
-        return True
-    # HTTP/2 needs no length. Read only if the server marks the end of the body; otherwise the
-    # read would wait for the next request.
-    return bool(meta.get("wsgi.input_terminated")) and bool(
-        _await(caller, meta["wsgi.input"].read, 1)
-    )
+def _read_unannounced(
+    caller: Sender,
+    meta: Mapping[str, Any],
+    most: int,
+    check: Callable[[bytes], object] | None,
+) -> bytes:
+    """The body of a request with chunks, or of HTTP/2, which needs no length."""
+    is_chunked = "HTTP_TRANSFER_ENCODING" in meta
+    body = b""
+    # Read only if the server marks the end of the body; otherwise the read would wait for the next
+    # request. Not by Django's stream, which ends at the Content-Length.
+    if meta.get("wsgi.input_terminated") and (check or not is_chunked):
+        body = _await(caller, meta["wsgi.input"].read, most + 1 if check else 1)
+    elif is_chunked:
+        check = None
+    if not body and not is_chunked:
+        return b""
+    if check is None:
+        detail = "Send the body with a Content-Length, or as a JSON object or array."
+        raise ApiProblem(411, "length_required", detail, field="Content-Length")
+    if len(body) > most:
+        raise _too_large(most)
+    check(body)
+    return body
+
+
+def _too_large(most: int) -> ApiProblem:
+    detail = f"The body is larger than {most} bytes."
+    return ApiProblem(413, "body_too_large", detail, field="Content-Length")
 
 
 def _await(caller: Sender, read: Callable[[int], bytes], size: int) -> bytes:

@@ -192,7 +192,7 @@ REASONS = {
     403: "The key lacks the required scope or access to the channel.",
     404: "There is no such object, or it belongs to another tenant.",
     409: "The object's state does not allow this operation.",
-    411: "The body came without a Content-Length.",
+    411: "The body came without a Content-Length, and is no JSON object or array.",
     412: "If-Match names a version that is no longer the current one.",
     413: "The body is larger than the limit.",
     415: "The content type or encoding is not accepted.",

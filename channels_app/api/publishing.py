@@ -9,7 +9,7 @@ from typing import Any
 
 from channels_app.api import fast_path, publication, sequencing
 from channels_app.api.authentication import Caller
-from channels_app.api.base import read_body
+from channels_app.api.base import read_body, whole_json
 from channels_app.api.fast_path import Response
 from channels_app.api.problems import ApiProblem
 from channels_app.conf import conf
@@ -50,7 +50,8 @@ def publish(
     producer_id = producer.id if producer else None
     if not _is_small(meta):
         limits.check(view, producer_id)
-    body = read_body(caller, meta, read, view.max_body_bytes)
+    check = None if meta.get("CONTENT_LENGTH") else _check_of(meta)
+    body = read_body(caller, meta, read, view.max_body_bytes, check=check)
     message = publication.with_body(message, body, view)
     if message.producer_seq is None:
         (result,) = accept.accept(view, producer_id, [message])
@@ -61,6 +62,12 @@ def publish(
     shown = show(view, message, result)
     status = 200 if result.duplicate else 202
     return Response(status, fast_path.to_json(shown), [("Location", shown["url"])])
+
+
+def _check_of(meta: Mapping[str, Any]) -> Callable[[bytes], None] | None:
+    """What notices that a body is incomplete; None if nothing does."""
+    kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    return whole_json if kind == "application/json" or kind.endswith("+json") else None
 
 
 def _is_small(meta: Mapping[str, Any]) -> bool:

@@ -114,9 +114,15 @@ def _call(
         detail = "The security token included in the request is invalid."
         raise SqsError("InvalidClientTokenId", detail)
     caller, secret = known
-    body = read_body(_Signer(signed.key_id), meta, meta["wsgi.input"].read, MAX_REQUEST_BYTES)
+
+    def check(body: bytes) -> None:
+        # The signature includes the hash of the whole body.
+        signature.verify(signed, secret, meta, body, clock.now())
+
+    sender, reader = _Signer(signed.key_id), meta["wsgi.input"].read
+    body = read_body(sender, meta, reader, MAX_REQUEST_BYTES, check=check)
     read.append(body)
-    signature.verify(signed, secret, meta, body, clock.now())
+    check(body)
     authentication.note_use(caller.key)
     call = protocol.read(meta, body)
     operation = OPERATIONS.get(call.operation)

@@ -8,7 +8,7 @@ from rest_framework.response import Response
 
 from channels_app.api import openapi, problems, publication, publishing, sequencing
 from channels_app.api.authentication import caller_of
-from channels_app.api.base import ApiView, parse_json, read_body
+from channels_app.api.base import ApiView, parse_json, read_body, whole_json
 from channels_app.api.problems import ApiProblem
 from channels_app.api.sequencing import Result
 from channels_app.api.views.publish import RECORD
@@ -132,7 +132,8 @@ def _items(request: Request) -> Iterable[Any]:
         detail = "Send application/json (an array) or application/x-ndjson (one object per line)."
         raise ApiProblem(415, "unsupported_media_type", detail, field="Content-Type")
     most = conf().max_batch_bytes
-    body = read_body(caller_of(request), request.META, request._request.read, most)
+    check = None if kind in LINES else whole_json
+    body = read_body(caller_of(request), request.META, request._request.read, most, check=check)
     items = _lines(body) if kind in LINES else parse_json(body)
     if not isinstance(items, list):
         raise ApiProblem(400, "malformed_body", "The body must be a JSON array of messages.")

@@ -15,7 +15,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api.base import AuthenticatedRequest, OpenView, parse_json, read_body
+from channels_app.api.base import AuthenticatedRequest, OpenView, parse_json, read_body, whole_json
 from channels_app.api.problems import ApiProblem
 from channels_app.core import provider_ids as settings
 from channels_app.core.errors import Invalid, NotFound
@@ -92,7 +92,9 @@ class InboundView(OpenView):
 
     def _statuses(self, request: Request, consumer: Consumer) -> list[ProviderStatus]:
         meta, read = request.META, request._request.read
-        body = read_body(AuthenticatedRequest(consumer.id), meta, read, MAX_BYTES)
+        body = read_body(
+            *(AuthenticatedRequest(consumer.id), meta, read, MAX_BYTES), check=whole_json
+        )
         setting: Any = settings.of(consumer.ack)
         if setting["signature"]:
             known = consumers.opened(consumer)

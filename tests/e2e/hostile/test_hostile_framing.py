@@ -10,6 +10,7 @@ from tests.support.wire import HEADERS_MS, Wire, request
 
 pytestmark = pytest.mark.e2e
 CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(SECRET), SECRET)
+CHUNKED_JSON = ("Content-Type: application/json", "Transfer-Encoding: chunked")
 ALIVE = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
@@ -64,7 +65,7 @@ def test_a_body_that_ends_early(door: Door) -> None:
     [CHUNKED, CHUNKED[:-5], b"200000\r\n" + b"x" * 0x200000 + b"\r\n0\r\n\r\n", b"zz\r\n", b""],
     ids=["whole", "unfinished", "too large", "garbage", "nothing"],
 )
-def test_a_chunked_body_gets_411(door: Door, body: bytes) -> None:
+def test_an_opaque_chunked_body_gets_411(door: Door, body: bytes) -> None:
     """The server cannot tell us whether the last chunk came; half a message is never stored."""
     with Wire(door.web.port) as wire:
         wire.send(head(door, "Transfer-Encoding: chunked"))
@@ -73,6 +74,47 @@ def test_a_chunked_body_gets_411(door: Door, body: bytes) -> None:
             wire.send(body)
         answer = wire.read()
     assert (answer.status, answer.code) == (411, "length_required")
+
+
+@pytest.mark.trap("half a message in chunks")
+@pytest.mark.parametrize("end", [b"0\r\n\r\n", b"0\r\nX-Sum: 1\r\n\r\n"], ids=["plain", "trailers"])
+def test_a_chunked_json_body_is_stored_and_the_connection_reused(door: Door, end: bytes) -> None:
+    with Wire(door.web.port) as wire:
+        wire.send(head(door, *CHUNKED_JSON) + chunks(b'{"id"', b": 1}") + end + ALIVE)
+        assert wire.read().status == 202
+        assert wire.read().status == 200
+    door.stored.append(b'{"id": 1}')
+
+
+@pytest.mark.trap("half a message in chunks")
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'5\r\n{"id"\r\nzz\r\n', 400),
+        (b'9\r\n{"id"\r\n', 400),
+        (b"", 400),
+        (b"400000\r\n[" + b"1," * 0x200000, 413),
+    ],
+    ids=["malformed", "broken off", "nothing", "too large"],
+)
+def test_an_incomplete_chunked_json_body_is_refused(door: Door, body: bytes, status: int) -> None:
+    with Wire(door.web.port) as wire:
+        wire.send(head(door, *CHUNKED_JSON) + body, end=True)
+        assert wire.read().status == status
+        assert wire.is_closed()
+
+
+def test_chunks_are_accepted_wherever_the_end_of_a_body_is_certain(door: Door) -> None:
+    for method, path, body, status in (
+        ("PUT", "", b'{"description": "x"}', 200),
+        ("POST", "/messages/batch", b"[" + b" " * 100_000 + b"]", 207),
+        ("PUT", "/consumers/puller", b'{"mode": "pull"}', 201),
+        ("POST", "/consumers/puller/receive", b'{"max": 1}', 200),
+    ):
+        lines = ("Host: x", f"Authorization: Bearer {door.web.key}", *CHUNKED_JSON)
+        with Wire(door.web.port) as wire:
+            wire.send(request(method, door.path + path, *lines) + chunks(body) + b"0\r\n\r\n")
+            assert wire.read().status == status, path
 
 
 @pytest.mark.parametrize("coding", ["gzip", "identity", "xchunked", "chunked, gzip", "\x0bchunked"])
@@ -89,6 +131,19 @@ def test_two_framings_do_not_smuggle_a_request(door: Door, body: bytes) -> None:
         wire.send(head(door, length, "Transfer-Encoding: chunked") + body + ALIVE)
         assert wire.read().status == 411
         assert wire.is_closed()
+
+
+@pytest.mark.trap("request smuggling")
+def test_of_two_framings_only_the_chunks_count_and_the_connection_ends(door: Door) -> None:
+    """As RFC 9112 (6.3) wants it: the server drops the Content-Length before we see it."""
+    body = chunks(b"{}") + b"0\r\n\r\n"
+    with Wire(door.web.port) as wire:
+        length = f"Content-Length: {len(body) + len(ALIVE)}"
+        wire.send(head(door, length, *CHUNKED_JSON) + body + ALIVE)
+        answer = wire.read()
+        assert (answer.status, answer.headers["connection"]) == (202, "close")
+        assert wire.is_closed()
+    door.stored.append(b"{}")
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.3])
@@ -197,3 +252,8 @@ def head(door: Door, *lines: str) -> bytes:
     """The head of a publish request."""
     key = f"Authorization: Bearer {door.web.key}"
     return request("POST", f"{door.path}/messages", "Host: 127.0.0.1", key, *lines)
+
+
+def chunks(*data: bytes) -> bytes:
+    """Chunks with this data, without the last, empty one."""
+    return b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in data)

@@ -367,12 +367,47 @@ def test_a_body_that_ends_early_is_never_stored(key: ApiKey, way: None) -> None:
     refused(_raw(key, b"half", CONTENT_LENGTH="8"), 400)
 
 
-def test_a_body_without_a_length_is_411(key: ApiKey, way: None) -> None:
-    chunked = {"CONTENT_LENGTH": "", "HTTP_TRANSFER_ENCODING": "chunked"}
-    refused(_raw(key, b"x", **chunked), 411, "Content-Length")
-    over_http2 = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True}
-    refused(_raw(key, b"x", **over_http2), 411, "Content-Length")
-    assert _raw(key, b"", **over_http2).status == 202
+CHUNKED = {
+    "CONTENT_LENGTH": "",
+    "CONTENT_TYPE": "application/json",
+    "HTTP_TRANSFER_ENCODING": "chunked",
+    "wsgi.input_terminated": True,
+}
+OVER_HTTP2 = {name: CHUNKED[name] for name in ("CONTENT_LENGTH", "CONTENT_TYPE")} | {
+    "wsgi.input_terminated": True
+}
+framings = pytest.mark.parametrize("framing", [CHUNKED, OVER_HTTP2], ids=["chunks", "HTTP/2"])
+
+
+@pytest.mark.trap("half a message in chunks")
+@framings
+def test_only_a_body_whose_end_is_certain_may_come_without_a_length(
+    key: ApiKey, way: None, framing: dict[str, Any]
+) -> None:
+    """The server reports a broken connection as the end of the body."""
+    refused(_raw(key, b"x", **framing | {"CONTENT_TYPE": "text/plain"}), 411, "Content-Length")
+    for incomplete in (b'{"id": 1', b'[{"id": 1}', b'"text"', b"12"):
+        refused(_raw(key, incomplete, **framing), 400)
+    for kind, body in (("application/json; charset=utf-8", b'{"id": 1}\n'), ("a/b+json", b"[1]")):
+        message = stored(_raw(key, body, **framing | {"CONTENT_TYPE": kind}).json)
+        assert body_of(message) == body
+
+
+@pytest.mark.trap("bodies without a limit")
+@framings
+def test_a_body_without_a_length_is_413_once_too_much_was_read(
+    key: ApiKey, way: None, framing: dict[str, Any]
+) -> None:
+    source = io.BytesIO(b"[" + b"1," * 2_000_000)
+    refused(_raw(key, b"", **framing | {"wsgi.input": source}), 413, "Content-Length")
+    assert source.tell() == 1024 * 1024 + 1
+
+
+def test_a_request_without_chunks(key: ApiKey, way: None) -> None:
+    """The last chunk may be missing, so an empty body is not taken for a complete one."""
+    refused(_raw(key, b"", **CHUNKED), 400)
+    refused(_raw(key, b"{}", **CHUNKED | {"wsgi.input_terminated": False}), 411, "Content-Length")
+    assert _raw(key, b"", **OVER_HTTP2).status == 202
 
 
 def _raw(key: ApiKey, body: bytes, **environ: Any) -> Answer:

@@ -42,8 +42,13 @@ def moto_client() -> Any:
     return _client(Door("testing", "testing", f"https://sqs.{REGION}.amazonaws.com"), stubber)
 
 
-def answer(request: AWSPreparedRequest, **_: Any) -> AWSResponse:
-    """Return the broker's response. Also a handler of botocore's ``before-send``."""
+def answer(
+    request: AWSPreparedRequest, environment: dict[str, Any] | None = None, **_: Any
+) -> AWSResponse:
+    """Return the broker's response. Also a handler of botocore's ``before-send``.
+
+    ``environment`` has WSGI variables that replace those of the request.
+    """
     address = urlsplit(request.url)
     headers = {
         name: value.decode() if isinstance(value, bytes) else str(value)
@@ -59,7 +64,7 @@ def answer(request: AWSPreparedRequest, **_: Any) -> AWSResponse:
             headers=headers | {"Host": address.netloc, "Content-Length": str(len(body))},
         )
         .environ
-    )
+    ) | (environment or {})
     started: list[tuple[str, list[tuple[str, str]]]] = []
     content = wsgi.application(environ, lambda *given: started.append(given))
     ((status, sent),) = started

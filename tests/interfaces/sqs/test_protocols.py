@@ -1,6 +1,7 @@
 """The SQS API without an SDK: Query protocol, signatures, API keys, and the REST API beside it."""
 
 import base64
+import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -218,6 +219,23 @@ def test_a_body_that_differs_from_the_signed_one_is_refused(door: Door) -> None:
     made = request.prepare()
     made.body = b"{ }"
     assert refused(answer(made)) == (403, "SignatureDoesNotMatch")
+
+
+@pytest.mark.trap("half a message in chunks")
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_body_in_chunks_is_verified_by_its_signature(door: Door, missing: int) -> None:
+    made = signed(door, json_request(door, "ListQueues", {})).prepare()
+    environment = {
+        "CONTENT_LENGTH": "",
+        "HTTP_TRANSFER_ENCODING": "chunked",
+        "wsgi.input_terminated": True,
+        "wsgi.input": io.BytesIO(str(made.body).encode()[: -missing or None]),
+    }
+    response = answer(made, environment)
+    if missing:
+        assert refused(response) == (403, "SignatureDoesNotMatch")
+    else:
+        assert response.status_code == 200
 
 
 def test_a_presigned_url_needs_no_other_credentials(door: Door, url: str) -> None:
