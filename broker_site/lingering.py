@@ -14,6 +14,7 @@ import os
 import select
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -80,10 +81,10 @@ class Lingering:
     def keep(self, meta: Mapping[str, Any]) -> None:
         """Keep the request's connection open for a moment after the server has closed it.
 
-        Call it before the response is given to the server. Without a body, or on a server that
-        closes connections otherwise, it does nothing.
+        Call it before the response is given to the server. Without a body, on a server that closes
+        connections otherwise, or where the kernel is not Linux, it does nothing.
         """
-        if not _is_cut_short(meta):
+        if sys.platform != "linux" or not _is_cut_short(meta):
             return
         with self._changed:
             now = time.monotonic()
