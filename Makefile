@@ -79,7 +79,7 @@ CHROMIUM := command -v chromium-headless-shell >/dev/null || tools/apt chromium-
 	command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo dist check test test-fast test-full test-sqlite test-mariadb \
-	test-mariadb-all test-smoke test-e2e test-crash test-clients test-processes-mariadb test-pipeline \
+	test-mariadb-all test-databases test-smoke test-e2e test-crash test-clients test-processes-mariadb test-pipeline \
 	test-pipeline-mariadb test-browser test-pythons test-sdks test-bullmq debian golden conformance \
 	coverage mutation screenshots bench bench-pipeline soak lint format clean
 
@@ -137,6 +137,15 @@ test-mariadb: $(VENV)/.mysql ## Tests of statements and locks, on a private Mari
 test-mariadb-all: $(VENV)/.mysql ## All fast tests that depend on the database, on a private MariaDB
 	@$(SERVER)
 	$(ON_MARIADB) $(PYTEST) $(FAST) $(MARIADB_ALL) --ignore=tests/integration/transport
+
+# The others' packages are downloaded once, into the user's cache.
+test-databases: $(VENV)/.mysql ## Integration tests and a broker on MariaDB 10.11, 11.8 and MySQL 9
+	@$(SERVER)
+	$(ON_MARIADB) $(PYTEST) $(FAST) $(DATABASES)
+	$(BIN)/python tools/servers mariadb-11.8 --memory $(PYTEST) $(FAST) $(DATABASES)
+	$(BIN)/python tools/servers mysql --memory $(PYTEST) $(FAST) $(DATABASES)
+
+DATABASES := tests/integration tests/e2e/test_whole_broker.py --ignore=tests/integration/transport
 
 test-smoke: $(VENV)/.pipeline ## A few tests of each slow tier
 	@$(CHROMIUM)

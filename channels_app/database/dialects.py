@@ -242,6 +242,9 @@ class MySQL(Dialect):
     MIN_MYSQL = (8, 0, 17)
     """The first version with a collation that compares bytes and keeps trailing blanks."""
     MIN_MARIADB = (10, 6)
+    TESTED_MYSQL = ((9, 7), (9, 7))
+    TESTED_MARIADB = ((10, 11), (11, 8))
+    """The oldest and the newest series that `make test-databases` runs on."""
     UNDONE = 1205, 1213, 3101
     """Lock wait timeout, deadlock, group replication rolled back at certification."""
     FULL = 1021, 1114
@@ -280,20 +283,32 @@ class MySQL(Dialect):
         return self.check_version(version) + self.check_charset(of_database, of_connection)
 
     def check_version(self, text: str) -> list[CheckMessage]:
-        """Whether the version that the server reports is new enough."""
+        """Whether the version that the server reports is new enough, and tested."""
         is_mariadb = "MariaDB" in text
         # Some proxies announce MariaDB 10.6.12 as 5.5.5-10.6.12-MariaDB.
         numbers = text.removeprefix("5.5.5-").split("-")[0].split(".")
         version = tuple(int(number) for number in numbers if number.isdecimal())
+        name = "MariaDB" if is_mariadb else "MySQL"
         # TiDB reports the version of the MySQL protocol it implements; its features are newer.
-        if version >= (self.MIN_MARIADB if is_mariadb else self.MIN_MYSQL) or "TiDB" in text:
+        if version < (self.MIN_MARIADB if is_mariadb else self.MIN_MYSQL) and "TiDB" not in text:
+            return [
+                Error(
+                    f"{name} {text} does not support FOR UPDATE SKIP LOCKED: workers would block "
+                    "each other.",
+                    hint="Use MySQL 8.0.17, MariaDB 10.6, or newer.",
+                    id="hookstation.E010",
+                )
+            ]
+        oldest, newest = self.TESTED_MARIADB if is_mariadb else self.TESTED_MYSQL
+        if oldest <= version[:2] <= newest:
             return []
+        span = " to ".join(".".join(map(str, one)) for one in dict.fromkeys((oldest, newest)))
         return [
-            Error(
-                f"{'MariaDB' if is_mariadb else 'MySQL'} {text} does not support FOR UPDATE SKIP "
-                "LOCKED: workers would block each other.",
-                hint="Use MySQL 8.0.17, MariaDB 10.6, or newer.",
-                id="hookstation.E010",
+            Warning(
+                f"{name} {text} is {'older' if version < oldest else 'newer'} than what was tested "
+                f"({span}).",
+                hint="It probably works. Try it with your load before you rely on it.",
+                id="hookstation.W006",
             )
         ]
 

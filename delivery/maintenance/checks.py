@@ -220,7 +220,8 @@ SENT = f"""
 """
 MADE = f"""
     SELECT consumer_id, event_type, state, COUNT(*) FROM (
-        SELECT consumer_id, event_type, state FROM {DELIVERIES} AS d
+        SELECT consumer_id, event_type, state
+        FROM {DELIVERIES} AS d{dialect.hint("one_delivery_each")}
         WHERE message_id BETWEEN %s AND %s{{narrowed}} ORDER BY message_id LIMIT %s
     ) AS slice GROUP BY consumer_id, event_type, state
 """

@@ -126,9 +126,10 @@ def _deliveries(channel_id: int, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:
 
 
 def _oldest(state: str) -> Subquery:
-    # MIN would make MariaDB read the whole range of each consumer.
+    # MIN would make MariaDB read the whole range of each consumer. MySQL would read it, to sort, if
+    # the order did not name all columns of the index: an outer row's value is no constant for it.
     rows = Delivery.objects.filter(consumer_id=OuterRef("id"), state=state)
-    return Subquery(rows.order_by("id").values("id")[:1])
+    return Subquery(rows.order_by("consumer_id", "state", "id").values("id")[:1])
 
 
 def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:

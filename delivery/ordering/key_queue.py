@@ -242,10 +242,11 @@ NEXT = f"""
     SELECT (
         SELECT delivery_id FROM {WAITERS} AS waiter
         WHERE waiter.key_number = key_row.id AND waiter.place > key_row.head_place
-        ORDER BY waiter.place LIMIT 1
+        ORDER BY waiter.key_number, waiter.place LIMIT 1
     ) FROM {KEYS} AS key_row WHERE key_row.id IN ({{key_rows}})
 """
-"""Reads one index entry per key, however many deliveries wait."""
+"""Reads one index entry per key, however many deliveries wait. The order names all of the index's
+columns, because MySQL takes an outer row's value for no constant, and would sort."""
 
 
 class ClosingEntry(NamedTuple):

@@ -21,6 +21,7 @@ from delivery.models import Attempt, Counter, Delivery
 from delivery.queue import claim, fanout, settle
 from delivery.queue.claim import ClaimRequest
 from delivery.queue.settle import Result
+from tests.integration.indexes.judge import explained
 from tests.support import pumping
 from tests.support.pumping import make_channel, make_consumer, publish
 from tests.support.threads import at_once
@@ -186,9 +187,7 @@ def test_the_database_serves_each_claim_in_index_order(consumer: Consumer) -> No
         sql, values = claim.candidates_sql(
             [ClaimRequest(consumer.id, 10, 1000, owner=1)], clock.now()
         )
-        cursor.execute("EXPLAIN " + sql, values)
-        names = [column[0] for column in cursor.description]
-        plan = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    plan = explained("EXPLAIN " + sql, values)
     reads = [row for row in plan if row["table"] == claim.TABLE]
     assert len(reads) == len(LEVELS)
     assert {row["key"] for row in reads} == {"delivery_claim"}

@@ -267,10 +267,10 @@ def test_an_unavailable_mail_server_is_retried(consumer: Consumer, settings: Any
 def due(consumer: Consumer, count: int) -> list[Notification]:
     """Create notifications whose e-mail is due."""
     at = clock.now() - MINUTE
-    rows = [
-        Notification(consumer=consumer, kind="failing", at=at, mail_due_at=at) for _ in range(count)
+    return [
+        Notification.objects.create(consumer=consumer, kind="failing", at=at, mail_due_at=at)
+        for _ in range(count)
     ]
-    return Notification.objects.bulk_create(rows)
 
 
 def test_a_mail_server_that_hangs_costs_one_wait_a_task(
