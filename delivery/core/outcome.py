@@ -15,7 +15,7 @@ class Outcome(StrEnum):
     """How one attempt ended. The names are stored, shown and used as a metric label."""
 
     DELIVERED = "delivered"
-    """Any 2xx."""
+    """Any 2xx, whether or not its body was complete."""
     DELIVERED_OVERSIZED = "delivered_oversized"
     """A 2xx whose response was longer than the broker reads; the rest was discarded."""
     REDIRECT = "redirect"
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
     CONNECTION_REFUSED = "connection_refused"
     """No process listens at the address."""
     CONNECTION_RESET = "connection_reset"
-    """The connection broke before the response was complete."""
+    """The connection broke before the headers of a response were complete."""
     CONNECTION_ERROR = "connection_error"
     """Any other failure of the connection (no route, network down)."""
     DNS_ERROR = "dns_error"
@@ -112,7 +112,7 @@ _STATUS_CLASSES = {
 
 
 def from_status(code: int, oversized: bool) -> Outcome:
-    """Return the outcome of a complete HTTP response.
+    """Return the outcome of an HTTP response with complete headers.
 
     ``oversized`` says that the response was cut at the limit; it matters for a 2xx only. A code
     outside 200 to 599 is no final response (RFC 9110 15) and counts as a protocol error.

@@ -28,6 +28,7 @@ from delivery.models import Attempt, Delivery
 from delivery.serializers.base import Address, PublicId
 
 OUTCOMES = [outcome.value for outcome in Outcome]
+ERROR = "One sentence; empty on success, unless the response broke off after its headers."
 
 
 def message_id(**options: Any) -> PublicId:
@@ -132,7 +133,7 @@ class AttemptSerializer(ResponseSerializer):
     started_at = Instant()
     outcome = OneOf(OUTCOMES)
     status_code = Whole(allow_null=True)
-    error = Text(from_context=True, help_text="One sentence; empty on success.")
+    error = Text(from_context=True, help_text=ERROR)
     connect_ms = Whole(allow_null=True, help_text="Null on a reused connection.")
     first_byte_ms = Whole(allow_null=True)
     total_ms = Whole()
@@ -235,7 +236,7 @@ class ProbeSerializer(ResponseSerializer):
     )
     outcome = OneOf(OUTCOMES, source="answer.outcome.value")
     status_code = Whole(source="answer.status", allow_null=True)
-    error = Text(source="answer.error", help_text="One sentence; empty on success.")
+    error = Text(source="answer.error", help_text=ERROR)
     connect_ms = Whole(
         source="answer.connect_ms", allow_null=True, help_text="Null on a reused connection."
     )

@@ -40,7 +40,7 @@ _CONNECT_ERRORS = {
 }
 _SENTENCES = {
     Outcome.CONNECTION_REFUSED: "No server listens at the address",
-    Outcome.CONNECTION_RESET: "The connection broke before the response was complete",
+    Outcome.CONNECTION_RESET: "The connection broke before the response headers were complete",
     Outcome.CONNECTION_ERROR: "The connection failed",
     Outcome.DNS_ERROR: "The host name could not be resolved",
     Outcome.TLS_ERROR: "The TLS connection failed",
@@ -57,6 +57,8 @@ class Failure:
     """libcurl's error text."""
     status: int | None
     """The final status, if one was received."""
+    has_headers: bool
+    """Whether the headers of that response are complete."""
     oversized: bool
     """Whether the sender cut the response at the limit."""
     os_errno: int
@@ -73,11 +75,17 @@ class Failure:
 def judge(failure: Failure) -> tuple[Outcome, str]:
     """Return the outcome of a transfer that did not end well, and one sentence about it.
 
-    A response cut at the limit is judged by its status: the rest of a 2xx does not matter, so the
-    sentence is then empty.
+    Complete headers are judged by their status, whatever becomes of the body: the receiver has
+    decided, and after a 2xx another attempt would repeat its work. Only the time limit includes the
+    body. A response cut at the size limit is judged by its status, too; a 2xx then has no sentence.
     """
     if failure.status is not None and _cut_short(failure):
         return answered(failure.status, oversized=True)
+    is_late = failure.code == pycurl.E_OPERATION_TIMEDOUT
+    if failure.status is not None and failure.has_headers and not is_late:
+        by_status, sentence = answered(failure.status, oversized=False)
+        note = f"The exchange broke off after the response headers: {_detail(failure)}."
+        return by_status, f"{sentence} {note}".lstrip()
     if failure.blocked_ip:
         return Outcome.BLOCKED_ADDRESS, f"The address {failure.blocked_ip} is not allowed."
     found = _outcome(failure)

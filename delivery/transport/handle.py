@@ -50,7 +50,7 @@ class Response(NamedTuple):
     excerpt: bytes
     """The first bytes of the response body."""
     error: str
-    """One sentence; empty on success."""
+    """Up to two sentences; empty on success, unless the response broke off after its headers."""
     retry_after: float | None
     """Seconds that an unsuccessful response asked to wait."""
     connect_ms: int | None
@@ -121,6 +121,7 @@ def _names_fault(names: tuple[str, ...]) -> str:
 
 
 _KEPT_HEADER_BYTES = 2048
+_END_OF_HEADERS = re.compile(rb"\n\r?\n")
 _RETRY_NEVER = re.compile(
     rb"^hookstation-retry:[ \t]*never[ \t]*\r?$", re.IGNORECASE | re.MULTILINE
 )
@@ -291,13 +292,14 @@ class Handle:
         """Return the response, given libcurl's code (0 when it has read a complete response)."""
         curl, call = self.curl, self.call
         status = curl.getinfo(pycurl.RESPONSE_CODE)
+        headers = _final(self._headers.getvalue())
         if code == 0:
             found, error = errors.answered(status, oversized=False)
         else:
             # An interim response does not count.
             status = status if status >= 200 else None
-            found, error = errors.judge(self._failure(code, detail, status))
-        headers = _final(self._headers.getvalue())
+            has_headers = _END_OF_HEADERS.search(headers) is not None
+            found, error = errors.judge(self._failure(code, detail, status, has_headers))
         return Response(
             key=call.key,
             outcome=found,
@@ -313,11 +315,12 @@ class Handle:
             remote_address=curl.getinfo(pycurl.PRIMARY_IP) or self._blocked_ip,
         )
 
-    def _failure(self, code: int, detail: str, status: int | None) -> Failure:
+    def _failure(self, code: int, detail: str, status: int | None, has_headers: bool) -> Failure:
         return Failure(
             code=code,
             detail=detail,
             status=status,
+            has_headers=has_headers,
             oversized=self._oversized,
             os_errno=self.curl.getinfo(pycurl.OS_ERRNO),
             sent=self.has_sent,

@@ -1,15 +1,17 @@
-"""Provide an HTTP/2 endpoint over TLS, served by granian in a thread of this process."""
+"""Provide HTTP/2 endpoints over TLS: one served by granian, and one that breaks a stream off."""
 
 import asyncio
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from granian.constants import HTTPModes, Interfaces
 from granian.server.embed import Server
 
-from tests.support.certificates import certificate
+from tests.support.certificates import certificate, server_context
 
 _PATIENCE_S = 120.0
 
@@ -68,3 +70,42 @@ class Http2Receiver:
 async def _answer(scope: Any, protocol: Any) -> None:
     body = await protocol()
     protocol.response_bytes(200, [], b"x" * 200_000 if scope.path == "/big" else body[::-1])
+
+
+def _frame(kind: int, stream: int, payload: bytes = b"", flags: int = 0) -> bytes:
+    length = len(payload).to_bytes(3, "big")
+    return length + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+_SETTINGS = _frame(0x4, 0)
+# END_HEADERS without END_STREAM; ":status: 200" is entry 8 of HPACK's static table.
+_HEADERS_200 = _frame(0x1, 1, b"\x88", 0x4)
+_INTERNAL_ERROR = (2).to_bytes(4, "big")
+RST_STREAM = _frame(0x3, 1, _INTERNAL_ERROR)
+GOAWAY = _frame(0x7, 0, (0).to_bytes(4, "big") + _INTERNAL_ERROR)
+
+
+@contextmanager
+def stream_that_ends_with(ending: bytes) -> Iterator[str]:
+    """Yield the URL of an endpoint that sends the headers of a 200, ``ending``, and closes."""
+    context = server_context()
+    context.set_alpn_protocols(["h2"])
+
+    def serve() -> None:
+        # Listening ends, or the client closes first.
+        with suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True) as peer:
+            peer.settimeout(_PATIENCE_S)
+            peer.sendall(_SETTINGS)
+            received = b""
+            while b'{"n": 1}' not in received:  # the body of `a_call`
+                received += peer.recv(65536)
+            peer.sendall(_HEADERS_200 + ending)
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(65536):  # closing with data unread would send a reset
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}/"
+        thread.join(_PATIENCE_S)

@@ -13,6 +13,7 @@ from delivery.core.breaker import Circuit
 from delivery.health import consumer_health
 from delivery.health.consumer_health import Finding
 from delivery.models import Attempt, ConsumerHealth, Delivery
+from delivery.portal import presenters
 from delivery.pump import assignment as roster_module
 from delivery.transport import payloads
 from tests.support import pumping
@@ -106,6 +107,22 @@ def test_a_failing_delivery_is_dead_after_exactly_max_attempts(receiver: Receive
             # curl repeats a request if a kept connection breaks before a response begins.
             numbers = list(dict.fromkeys(numbers))
         assert numbers == ["1", "2"], outcome
+
+
+@pytest.mark.trap("a success lost with its response body")
+def test_a_success_with_a_broken_body_is_delivered_once_with_a_note(receiver: Receiver) -> None:
+    receiver.script("/x", [Reply(raw=b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"id": "7"')])
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/x"), client_id="x", max_attempts=3)
+    row = deliver(channel)["x"]
+    (attempt,) = attempts_of(row)
+    assert (row.state, attempt.outcome, row.failure_count) == ("delivered", "delivered", 0)
+    (answered,) = [
+        event for event in presenters.timeline(row, [attempt], hidden=False) if event.answer
+    ]
+    assert (answered.tone, answered.note) == ("good", attempt.error)
+    assert attempt.error.startswith("The exchange broke off after the response headers: ")
+    assert len(receiver.requests()) == 1
 
 
 def test_410_and_retry_never_are_dead_at_once_and_410_disables(receiver: Receiver) -> None:

@@ -8,7 +8,8 @@ from contextlib import closing
 import pytest
 
 from delivery.core.outcome import Outcome
-from tests.support.http2 import Http2Receiver
+from tests.support.certificates import certificate
+from tests.support.http2 import GOAWAY, RST_STREAM, Http2Receiver, stream_that_ends_with
 from tests.support.receiver import Receiver, Reply
 from tests.support.sending import Loop, a_call
 
@@ -94,16 +95,10 @@ BROKEN: list[tuple[Reply, Outcome, int | None]] = [
     (Reply(reset=True), Outcome.CONNECTION_RESET, None),
     (Reply(raw=b""), Outcome.CONNECTION_RESET, None),
     (Reply(raw=b"HTTP/1.1 200 O"), Outcome.CONNECTION_RESET, None),
-    (Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"), Outcome.CONNECTION_RESET, 200),
     (Reply(raw=b"\x00\x01\x02 nonsense\r\n\r\n"), Outcome.PROTOCOL_ERROR, None),
     (Reply(raw=b"220 mail.example ESMTP\r\n"), Outcome.PROTOCOL_ERROR, None),
     (Reply(raw=b"HTTP/9.9 200 OK\r\n\r\n"), Outcome.PROTOCOL_ERROR, None),
     (Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: few\r\n\r\n"), Outcome.PROTOCOL_ERROR, 200),
-    (
-        Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
-        Outcome.PROTOCOL_ERROR,
-        200,
-    ),
 ]
 
 
@@ -116,6 +111,59 @@ def test_a_broken_or_non_http_response_is_an_outcome(tls: bool) -> None:
 
             assert (answer.outcome, answer.status) == (outcome, status), reply
             assert answer.error.endswith(".")
+
+
+BAD_ENDS = {
+    "a short body": b"Content-Length: 9\r\n\r\nabc",
+    "no last chunk": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    "a bad chunk": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n",
+    "a bad trailer": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 1\r\n",
+    "no end of the stream": b"\r\nabc",
+}
+
+
+@pytest.mark.trap("a success lost with its response body")
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("end", BAD_ENDS.values(), ids=BAD_ENDS)
+def test_complete_headers_decide_whatever_becomes_of_the_body(tls: bool, end: bytes) -> None:
+    # The receiver closes without TLS's close_notify. Over plain HTTP that is how a stream ends.
+    is_bad = tls or b"\r\n\r\n" in end
+    with Receiver(tls=tls) as consumer, closing(Loop(ca_file=consumer.ca_file)) as loop:
+        for status, outcome, sentence in (
+            (200, Outcome.DELIVERED, ""),
+            (410, Outcome.GONE, "The endpoint answered 410. "),
+            (429, Outcome.THROTTLED, "The endpoint answered 429. "),
+            (500, Outcome.SERVER_ERROR, "The endpoint answered 500. "),
+        ):
+            head = b"HTTP/1.1 %d X\r\nRetry-After: 7\r\n" % status
+            consumer.script("/x", [Reply(raw=head + end)])
+            answer = loop.post(consumer.url("/x"))
+
+            assert (answer.outcome, answer.status) == (outcome, status)
+            assert answer.excerpt == b"abc"
+            assert answer.retry_after == (None if outcome.is_success else 7)
+            if is_bad:
+                note = f"{sentence}The exchange broke off after the response headers: "
+                assert answer.error.startswith(note)
+
+
+def test_incomplete_headers_decide_nothing() -> None:
+    with Receiver(tls=True) as consumer, closing(Loop(ca_file=consumer.ca_file)) as loop:
+        consumer.script("/x", [Reply(raw=b"HTTP/1.1 200 OK\r\nX-Trace: 7\r\n")])
+        answer = loop.post(consumer.url("/x"))
+
+    assert (answer.outcome, answer.status) == (Outcome.CONNECTION_RESET, 200)
+
+
+@pytest.mark.trap("a success lost with its response body")
+@pytest.mark.parametrize("ending", [RST_STREAM, GOAWAY, b""], ids=["reset", "goaway", "closed"])
+def test_complete_http2_headers_decide_whatever_follows(ending: bytes) -> None:
+    with stream_that_ends_with(ending) as url, closing(Loop(ca_file=str(certificate()[0]))) as loop:
+        answer = loop.post(url)
+
+    assert answer.headers.startswith("HTTP/2 200")
+    assert (answer.outcome, answer.status) == (Outcome.DELIVERED, 200)
+    assert answer.error.startswith("The exchange broke off after the response headers: ")
 
 
 # -- TLS and HTTP/2 --------------------------------------------------------------------------------
