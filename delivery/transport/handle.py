@@ -88,15 +88,19 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 # A header without a value makes libcurl omit its own: no wait for "100 Continue", and no default
 # Content-Type if the call has none.
 _TAKEN_AWAY = ["Expect:", "Content-Type:"]
+_EXPECTING = ["Expect: 100-continue", "Content-Type:"]
 
 
-def header_lines(headers: Sequence[tuple[str, str]]) -> list[bytes]:
-    """Return the headers in libcurl's form. Raises CallRefused for forbidden ones."""
+def header_lines(headers: Sequence[tuple[str, str]], *, expects: bool) -> list[bytes]:
+    """Return the headers in libcurl's form. Raises CallRefused for forbidden ones.
+
+    With ``expects`` the body waits until the receiver asks for it, or for one second.
+    """
     fault = _names_fault(tuple([name for name, _ in headers]))
     if fault:
         raise CallRefused(fault)
     # "Name:" would make libcurl omit the header; a semicolon sends it without a value.
-    lines = _TAKEN_AWAY + [
+    lines = (_EXPECTING if expects else _TAKEN_AWAY) + [
         f"{name}: {value}" if value.strip(" \t") else f"{name};" for name, value in headers
     ]
     text = "\n".join(lines)
@@ -172,6 +176,7 @@ class Handle:
         "_waited_ms",
         "call",
         "curl",
+        "expects",
     )
 
     def __init__(self, limits: Limits, on_connection: Callable[[], None]) -> None:
@@ -186,6 +191,7 @@ class Handle:
         self._has_addresses = False
         self._timeout_ms = self._connect_timeout_ms = -1
         self.call: Call
+        self.expects = False
         self._forget()
         self.curl = self._set_up()
 
@@ -218,10 +224,13 @@ class Handle:
         curl.unsetopt(pycurl.CAPATH)
         return curl
 
-    def load(self, call: Call) -> None:
-        """Load a call into the handle. Raises CallRefused if it cannot be sent."""
+    def load(self, call: Call, *, expects: bool) -> None:
+        """Load a call into the handle. Raises CallRefused if it cannot be sent.
+
+        With ``expects`` its body waits for an early answer (`header_lines`).
+        """
         curl = self.curl
-        lines = header_lines(call.headers)
+        lines = header_lines(call.headers, expects=expects)
         try:
             if call.url != self._url:
                 curl.setopt(pycurl.URL, call.url)
@@ -237,6 +246,7 @@ class Handle:
         except (pycurl.error, ValueError, TypeError) as error:
             raise CallRefused(f"The request cannot be sent: {error}.") from error
         self.call = call
+        self.expects = expects
 
     def set_addresses(self, place: Place, ips: list[str]) -> None:
         """Give libcurl a name's addresses, which it remembers for the sender's handles."""
@@ -287,6 +297,11 @@ class Handle:
     def has_sent(self) -> bool:
         """Whether any of the current request was sent."""
         return bool(self.curl.getinfo(pycurl.REQUEST_SIZE) > 0)
+
+    @property
+    def has_sent_all(self) -> bool:
+        """Whether this host took the whole body; the receiver may have read less."""
+        return bool(self.curl.getinfo(pycurl.SIZE_UPLOAD_T) >= len(self.call.body))
 
     def answer(self, code: int, detail: str) -> Response:
         """Return the response, given libcurl's code (0 when it has read a complete response)."""

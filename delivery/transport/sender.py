@@ -14,6 +14,7 @@ from channels_app.core.networks import Networks
 from delivery.core.outcome import Outcome
 from delivery.transport import dns
 from delivery.transport.dns import CachedAddresses, Names, Place
+from delivery.transport.early import LARGE_BODY, EarlyAnswers
 from delivery.transport.handle import Call, CallRefused, Handle, Limits, Response
 
 _EVENTS = {
@@ -57,6 +58,7 @@ class Sender:
         self._busy: dict[Any, Handle] = {}
         self._done: list[Response] = []
         self._names: Names[Handle] = Names()
+        self._early = EarlyAnswers()
         self._epoll.register(self._names.fd, select.EPOLLIN)
         self._not_in_libcurl: list[CachedAddresses] = []
         self._max_idle_handles = max_connections
@@ -81,7 +83,7 @@ class Sender:
         """
         handle = self._idle.pop() if self._idle else self._new_handle()
         try:
-            handle.load(call)
+            handle.load(call, expects=self._early.awaits(call))
         except CallRefused as refusal:
             self._done.append(_unsent(call, Outcome.PROTOCOL_ERROR, str(refusal), 0))
             self._idle.append(handle)
@@ -229,6 +231,8 @@ class Sender:
     def _finish(self, curl: Any, code: int, detail: str) -> Response:
         handle = self._busy[curl]
         answer = handle.answer(code, detail)
+        if len(handle.call.body) > LARGE_BODY:
+            self._early.learn(handle, answer)
         self._release(handle)
         return answer
 

@@ -207,7 +207,7 @@ class Receiver:
 
     def _exchange(self, connection: socket.socket, stream: BufferedReader, number: int) -> bool:
         """Serve one request; returns whether the connection stays open."""
-        request = _read(stream, number)
+        request = _read(connection, stream, number)
         if request is None:
             return False
         with self._seen.changed:
@@ -287,7 +287,7 @@ def _head(reply: Reply) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def _read(stream: BufferedReader, connection: int) -> Request | None:
+def _read(connection: socket.socket, stream: BufferedReader, number: int) -> Request | None:
     first = stream.readline(65536).decode("latin-1").split()
     if len(first) != 3:
         return None
@@ -298,9 +298,11 @@ def _read(stream: BufferedReader, connection: int) -> Request | None:
         headers.append((name, value.strip()))
         if name.lower() == "content-length":
             length = int(value)
+        elif name.lower() == "expect":
+            connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
     body = stream.read(length)
     if len(body) < length:
         return None
     method, target, _version = first
     path = target.partition("?")[0]
-    return Request(method, target, path, headers, body, time.monotonic(), connection)
+    return Request(method, target, path, headers, body, time.monotonic(), number)
