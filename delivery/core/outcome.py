@@ -1,5 +1,7 @@
 """Outcomes of an attempt, and what a consumer's response asks for the next one."""
 
+import math
+import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -9,6 +11,7 @@ RETRY_AFTER_CAP_S = 86_400.0
 """A consumer may ask for a pause of up to one day; a longer request is cut to this."""
 
 _MAX_HTTP_DATE_LENGTH = 64
+_SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 class Outcome(StrEnum):
@@ -129,13 +132,15 @@ def from_status(code: int, oversized: bool) -> Outcome:
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
     """Return the seconds from ``now`` that a ``Retry-After`` header asks for, or None.
 
-    Reads both forms of RFC 9110 10.2.3: delta-seconds and HTTP-date. Returns 0 for a date in the
-    past, None for an unreadable value, and at most ``RETRY_AFTER_CAP_S``. ``now`` must be aware.
+    Reads both forms of RFC 9110 10.2.3: delta-seconds and HTTP-date. Many servers write fractions
+    of seconds, which it rounds up. Returns 0 for a date in the past, None for an unreadable value,
+    and at most ``RETRY_AFTER_CAP_S``. ``now`` must be aware.
     """
     text = (value or "").strip()
     if not text or len(text) > _MAX_HTTP_DATE_LENGTH or not text.isascii():
         return None
-    seconds = float(text) if text.isdecimal() else _seconds_until(text, now)
+    is_number = _SECONDS.fullmatch(text) is not None
+    seconds = float(math.ceil(float(text))) if is_number else _seconds_until(text, now)
     return None if seconds is None else min(max(seconds, 0.0), RETRY_AFTER_CAP_S)
 
 

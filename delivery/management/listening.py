@@ -4,9 +4,12 @@ import base64
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import requests
+
+from delivery.core.outcome import parse_retry_after
 
 TIMEOUT_S = 60.0
 WAIT_S = 20
@@ -65,7 +68,8 @@ class Listener:
             time.sleep(PAUSE_S)  # the broker is unavailable or restarting
             return
         if answer.status_code in AWAY:
-            time.sleep(float(answer.headers.get("Retry-After", PAUSE_S)))
+            wait_s = parse_retry_after(answer.headers.get("Retry-After"), datetime.now(UTC))
+            time.sleep(PAUSE_S if wait_s is None else wait_s)
             return
         _check(answer)
         for message in answer.json()["messages"]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import requests
@@ -15,6 +16,7 @@ from channels_app.database import clock
 from channels_app.ingest.accept import Publication
 from channels_app.models import Producer
 from channels_app.registry.cache import config_cache
+from delivery.core.outcome import parse_retry_after
 
 TIMEOUT_S = 120.0
 RETRY_TIMEOUT_S = 120.0
@@ -177,8 +179,8 @@ def _detail(answer: requests.Response) -> str:
 
 
 def _retry_after(answer: requests.Response) -> float:
-    text = answer.headers.get("Retry-After", "")
-    return min(float(text), MAX_PAUSE_S) if text.isascii() and text.isdecimal() else 0.0
+    wait_s = parse_retry_after(answer.headers.get("Retry-After"), datetime.now(UTC))
+    return min(wait_s or 0.0, MAX_PAUSE_S)
 
 
 def _cause(error: requests.RequestException) -> str:

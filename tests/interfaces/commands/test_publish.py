@@ -214,6 +214,19 @@ def test_a_busy_broker_is_retried(file: Path, broker: Receiver, status: int) -> 
     assert said.err.count("Trying again for up to 120 s.") == 1
 
 
+def test_a_wait_in_fractions_of_a_second_is_obeyed(
+    file: Path, broker: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = list[float]()
+    monkeypatch.setattr("time.sleep", pauses.append)
+    waits = [Reply(503, headers=(("Retry-After", wait),)) for wait in ("7.5", "1000.0")]
+    broker.script(ADDRESS, [*waits, answer(202)])
+    write(file, {"body": "x"})
+
+    assert publish(file, broker).status == 0
+    assert pauses == [8, outlets.MAX_PAUSE_S]
+
+
 def test_retries_are_bounded(file: Path, broker: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlets.Api, "__init__", _impatient(outlets.Api.__init__))
     broker.script(ADDRESS, [Reply(503, body=b'{"detail": "No database."}')])
