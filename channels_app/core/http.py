@@ -106,7 +106,7 @@ def line(url: str, headers: Iterable[tuple[str, str]], body: bytes) -> str:
     """``curl`` with these headers and exactly this body; '' if the body is too long."""
     if len(body) > MAX_BODY_LENGTH:
         return ""
-    parts = [f"curl -isSg -X POST {shlex.quote(url)}"]
+    parts = [f"curl -isSg --path-as-is -X POST {shlex.quote(url)}"]
     parts += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers]
     text = body.decode("utf-8", errors="replace")
     is_plain = text.replace("\n", "").isprintable() and "\ufffd" not in text

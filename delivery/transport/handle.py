@@ -124,6 +124,7 @@ def _names_fault(names: tuple[str, ...]) -> str:
     return ""
 
 
+_ORIGIN = re.compile(r"[^/?#]*//[^/?#]*")
 _KEPT_HEADER_BYTES = 2048
 _END_OF_HEADERS = re.compile(rb"\n\r?\n")
 _RETRY_NEVER = re.compile(
@@ -165,6 +166,7 @@ class Handle:
         "_connect_timeout_ms",
         "_excerpt",
         "_has_addresses",
+        "_has_target",
         "_headers",
         "_limits",
         "_no_socket",
@@ -188,7 +190,7 @@ class Handle:
         self._headers = io.BytesIO()
         self._excerpt = bytearray()
         self._url = ""
-        self._has_addresses = False
+        self._has_addresses = self._has_target = False
         self._timeout_ms = self._connect_timeout_ms = -1
         self.call: Call
         self.expects = False
@@ -239,6 +241,7 @@ class Handle:
                 curl.setopt(pycurl.PIPEWAIT, tls)
                 if tls:
                     curl.setopt(pycurl.PREREQFUNCTION, self._on_request)
+                self._target(call.url)
                 self._url = call.url
             self._limit(call.timeout_ms, call.connect_timeout_ms)
             curl.setopt(pycurl.HTTPHEADER, lines)
@@ -247,6 +250,17 @@ class Handle:
             raise CallRefused(f"The request cannot be sent: {error}.") from error
         self.call = call
         self.expects = expects
+
+    def _target(self, url: str) -> None:
+        """Make libcurl request exactly what the URL says.
+
+        By itself it resolves dot segments, and writes percent-encodings in upper case.
+        """
+        # pycurl cannot unset the option, so it follows every later URL of the handle.
+        if self._has_target or "%" in url or "/." in url:
+            target = _ORIGIN.sub("", url, count=1)
+            self.curl.setopt(pycurl.REQUEST_TARGET, target if target[:1] == "/" else f"/{target}")
+            self._has_target = True
 
     def set_addresses(self, place: Place, ips: list[str]) -> None:
         """Give libcurl a name's addresses, which it remembers for the sender's handles."""

@@ -349,6 +349,15 @@ def test_only_a_valid_change_of_the_current_version_is_stored_and_audited(
     assert len(entries(resource)) == 2
 
 
+@pytest.mark.trap("another path than the registered one")
+@pytest.mark.parametrize("kind", [ApiWriter, FileWriter, ConsoleWriter, PortalWriter])
+def test_a_url_is_stored_as_it_is_written(kind: type[Writer], tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/x/../%2e%2e/hook//.?a=/../b"
+
+    assert kind(CONSUMER, tmp_path).write({"url": url}, {}) == set()
+    assert row_of(CONSUMER)["url"] == url
+
+
 # -- The API ---------------------------------------------------------------------------------------
 
 

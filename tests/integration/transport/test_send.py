@@ -48,6 +48,26 @@ def test_the_exact_body_and_headers_arrive(loop: Loop, receiver: Receiver) -> No
     ]
 
 
+@pytest.mark.trap("another path than the registered one")
+@pytest.mark.parametrize(
+    ("written", "target"),
+    [
+        *((path, path) for path in ("/x/../hook", "/x/%2e%2e/hook", "/./hook/.", "/..", "/%c3%A9")),
+        *((path, path) for path in ("/%2E/hook//..?a=/../b", "/?to=http://a/../b", "/{a}/../[1]")),
+        ("?a=%2e/../b", "/?a=%2e/../b"),
+    ],
+)
+def test_the_exact_path_is_called(
+    loop: Loop, receiver: Receiver, written: str, target: str
+) -> None:
+    url = receiver.url(written)
+    for each in (url, url.upper(), receiver.url("/plain"), receiver.url("")):
+        assert loop.post(each).outcome is Outcome.DELIVERED
+
+    targets = [request.target for request in receiver.requests()]
+    assert targets == [target, target.upper(), "/plain", "/"]
+
+
 def test_an_empty_body_has_content_length_zero_and_no_extra_headers(
     loop: Loop, receiver: Receiver
 ) -> None:

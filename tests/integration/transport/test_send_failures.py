@@ -200,6 +200,7 @@ def test_http2_carries_many_calls_on_one_connection() -> None:
         calls = [a_call(consumer.url("/x"), body=body) for body in bodies]
         answers = loop.run(*calls[:30], a_call(consumer.url("/big")), *calls[30:])
         empty = loop.post(consumer.url("/x"), body=b"")
+        exact = loop.post(consumer.url("/x/../big"))
 
     by_key = {answer.key: answer for answer in answers}
     assert all(answer.headers.startswith("HTTP/2 200 ") for answer in answers)
@@ -208,6 +209,7 @@ def test_http2_carries_many_calls_on_one_connection() -> None:
     assert [answer.outcome for answer in answers].count(Outcome.DELIVERED_OVERSIZED) == 1
     assert sum(answer.connect_ms is not None for answer in [*answers, empty]) == 1
     assert (empty.outcome, empty.excerpt) == (Outcome.DELIVERED, b"")
+    assert exact.outcome is Outcome.DELIVERED
 
 
 def test_a_tls_consumer_without_http2_gets_as_many_connections_as_calls(

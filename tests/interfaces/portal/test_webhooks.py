@@ -106,7 +106,7 @@ def test_from_the_catalogue_to_the_first_delivery(
     detail = text(owner.get(f"{ROOT}/orders/billing/deliveries/{row}/"))
     assert "Attempt 1: delivered" in detail
     assert "webhook-id" in detail
-    assert "curl -isSg" in detail
+    assert "curl -isSg --path-as-is" in detail
     assert SECRET.search(detail) is None
 
 
