@@ -64,8 +64,12 @@ class DatabaseClock:
         return known.at(time.monotonic())
 
     def unix_ms(self) -> int:
-        """`now` in whole Unix milliseconds."""
-        return int(self.now().timestamp() * 1000)
+        """`now` in whole Unix milliseconds, without a datetime: each id contains it."""
+        known, ticks = self._known, time.monotonic()
+        if known is None or ticks > self._ask_at:
+            known = self._asked(known)
+        seconds = known.base.timestamp() + ticks - known.ticks
+        return int(max(seconds, known.least.timestamp()) * 1000)
 
     def sync(self) -> None:
         """Query the database.

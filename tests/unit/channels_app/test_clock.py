@@ -34,6 +34,7 @@ def test_a_late_response_does_not_set_the_time_back(
     for later_s in (0.0, 0.02, 1.0):
         ticks = RESYNC_S + 1 + later_s
         times.append(estimate.now() - START - timedelta(seconds=RESYNC_S + 1))
+        assert estimate.unix_ms() == pytest.approx(estimate.now().timestamp() * 1000, abs=1)
     assert times == [timedelta(milliseconds=ms) for ms in then_ms]
 
 
