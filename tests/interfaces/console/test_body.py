@@ -37,7 +37,7 @@ def test_the_command_publishes_the_same_text(data: str) -> None:
     words = shlex.split(body.publishing(message, body.view(message).data).replace("\\\n", " "))
 
     assert words[0] == "curl"
-    assert words[4].endswith(f"/api/v1/channels/{message.channel.slug}/messages")
+    assert words[5].endswith(f"/api/v1/channels/{message.channel.slug}/messages")
     assert "Authorization: Bearer $KEY" in words
     assert "Hookstation-Event-Type: order.paid" in words
     assert words[-2:] == ["--data-binary", data]
