@@ -8,6 +8,9 @@ FAILING_AFTER = timedelta(minutes=10)
 FAILING_COUNT = 3
 """This many failures without a success, for long enough, are failing even if the circuit is
 closed."""
+DISABLE_FAILURES = 20
+"""Failures without a success that disabling takes, besides the days: two requests in a week show
+little. A message with the default retries has ten attempts."""
 CALM = timedelta(minutes=1)
 """Time without a failure after which it has recovered; prevents repeated notifications."""
 DEAD_QUIET = timedelta(days=1)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connection
+from django.db.models import F
 
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Consumer
@@ -15,7 +16,12 @@ from delivery.models import ConsumerHealth
 
 
 def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
-    """Return the circuits as last saved; a consumer without a row is absent."""
+    """Return the circuits as last saved; a consumer without a row is absent.
+
+    So is one that a person has resumed, or otherwise changed the state of, since its last failure.
+    """
+    rows = ConsumerHealth.objects.filter(consumer_id__in=list(consumer_ids))
+    rows = rows.annotate(changed_at=F("consumer__state_changed_at"))
     return {
         row.consumer_id: Circuit(
             state=row.circuit,
@@ -25,7 +31,10 @@ def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
             failing_since=_seconds(row.failing_since),
             slow_until=_seconds(row.slow_until),
         )
-        for row in ConsumerHealth.objects.filter(consumer_id__in=list(consumer_ids))
+        for row in rows
+        if row.last_failure_at is None
+        or row.changed_at is None
+        or row.changed_at <= row.last_failure_at
     }
 
 

@@ -16,6 +16,7 @@ from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.conf import conf
 from delivery.core import breaker, recipients
 from delivery.core.breaker import Circuit
+from delivery.core.health_status import DISABLE_FAILURES
 from delivery.core.outcome import Outcome
 from delivery.core.recipients import LEVELS, KeyHolder, Share
 from delivery.health import consumer_health
@@ -451,12 +452,13 @@ class Assignment:
     def _give_up(self, queue: ConsumerQueue, gone: bool, now: datetime) -> None:
         days = conf().disable_after_days
         failing_before = now - timedelta(days=days)
-        since = queue.circuit.failing_since
+        since, failures = queue.circuit.failing_since, queue.circuit.consecutive_failures
+        lasting = since is not None and since < failing_before.timestamp()
         with confirmation.unconfirmed():
             if gone:
                 consumer_health.disable(queue.view.id, reason="It answered 410 Gone.", now=now)
-            elif since is not None and since < failing_before.timestamp():
-                reason = f"Every attempt failed for {days} days."
+            elif lasting and failures >= DISABLE_FAILURES:
+                reason = f"Its last {failures} attempts failed, over more than {days} days."
                 consumer_health.disable(
                     queue.view.id, reason=reason, now=now, active_since=failing_before
                 )

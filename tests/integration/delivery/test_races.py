@@ -17,6 +17,7 @@ from channels_app.database import clock
 from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
 from channels_app.models import Consumer, IdempotencyRecord, Message
+from delivery.core.health_status import DISABLE_FAILURES
 from delivery.maintenance import counters, retention, sweeps
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot, SweepRun
 from delivery.processes import registration
@@ -482,7 +483,9 @@ def test_failures_before_a_consumer_was_resumed_do_not_count(receiver: Receiver)
         channel, receiver.url("/status/500"), state_changed_at=clock.now() - timedelta(hours=1)
     )
     long_ago = clock.now() - timedelta(days=30)
-    ConsumerHealth.objects.create(consumer=consumer, failing_since=long_ago)
+    ConsumerHealth.objects.create(
+        consumer=consumer, failing_since=long_ago, consecutive_failures=DISABLE_FAILURES
+    )
     publish(channel, b"x")
     with pumping.pumping() as pump:
         pump_until(pump, all_finished)
@@ -492,6 +495,35 @@ def test_failures_before_a_consumer_was_resumed_do_not_count(receiver: Receiver)
         pump.assignment._saved.clear()
         publish(channel, b"x")
         pump_until(pump, lambda: Consumer.objects.get().state == "disabled")
+
+
+@pytest.mark.trap("two lone failures disable a webhook")
+def test_a_new_pump_forgets_failures_before_a_consumer_was_resumed(receiver: Receiver) -> None:
+    channel = make_channel()
+    now = clock.now()
+    consumer = make_consumer(
+        channel,
+        receiver.url("/status/500"),
+        max_attempts=1,
+        state_changed_at=now - timedelta(days=10),
+    )
+    ConsumerHealth.objects.create(
+        consumer=consumer,
+        circuit="open",
+        consecutive_failures=DISABLE_FAILURES,
+        failing_since=now - timedelta(days=30),
+        last_failure_at=now - timedelta(days=20),
+    )
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(
+            pump,
+            lambda: ConsumerHealth.objects.get().consecutive_failures != DISABLE_FAILURES,
+        )
+        pump.round()
+    assert Consumer.objects.get().state == "active"
+    health = ConsumerHealth.objects.get()
+    assert (health.circuit, health.consecutive_failures) == ("closed", 1)
 
 
 def test_a_pump_past_its_lifetime_ends_when_no_request_is_open(receiver: Receiver) -> None:

@@ -10,6 +10,7 @@ from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message
 from delivery.conf import conf
 from delivery.core import recipients
+from delivery.core.health_status import DISABLE_FAILURES
 from delivery.models import ConsumerHealth, PumpSlot
 from delivery.processes import registration
 from delivery.pump.wakeups import Listener, wakeup_sender
@@ -87,7 +88,9 @@ def test_days_of_failure_disable_a_consumer_and_keep_its_backlog(receiver: Recei
         channel, receiver.url("/status/500"), retry=[60], max_attempts=9, max_in_flight=1
     )
     long_ago = clock.now() - timedelta(days=conf().disable_after_days, hours=1)
-    ConsumerHealth.objects.create(consumer=consumer, failing_since=long_ago)
+    ConsumerHealth.objects.create(
+        consumer=consumer, failing_since=long_ago, consecutive_failures=DISABLE_FAILURES
+    )
     publish(channel, b"1", b"2", b"3")
     with pumping.pumping() as pump:
         pump_until(pump, lambda: Consumer.objects.get().state == "disabled")
@@ -95,3 +98,33 @@ def test_days_of_failure_disable_a_consumer_and_keep_its_backlog(receiver: Recei
     assert "5 days" in consumer.state_reason
     assert AuditEntry.objects.get(action="consumer.disable").actor == "broker"
     assert consumer.deliveries.filter(state="queued").count() == 3
+
+
+@pytest.mark.trap("two lone failures disable a webhook")
+@pytest.mark.parametrize(
+    ("earlier", "state", "reason"),
+    [
+        pytest.param(1, "active", "", id="two lone failures"),
+        pytest.param(DISABLE_FAILURES - 2, "active", "", id="one too few"),
+        pytest.param(
+            *(DISABLE_FAILURES - 1, "disabled"),
+            f"Its last {DISABLE_FAILURES} attempts failed, over more than 5 days.",
+            id="enough",
+        ),
+    ],
+)
+def test_few_failures_disable_nobody_however_far_apart(
+    receiver: Receiver, earlier: int, state: str, reason: str
+) -> None:
+    channel = make_channel()
+    consumer = make_consumer(channel, receiver.url("/status/500"), max_attempts=1)
+    long_ago = clock.now() - timedelta(days=conf().disable_after_days, hours=1)
+    ConsumerHealth.objects.create(
+        consumer=consumer, failing_since=long_ago, consecutive_failures=earlier
+    )
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: ConsumerHealth.objects.get().consecutive_failures == earlier + 1)
+        pump.round()
+    consumer.refresh_from_db()
+    assert (consumer.state, consumer.state_reason) == (state, reason)
