@@ -91,6 +91,10 @@ SWEEP_ROWS = Counter(
 LATE_RESULTS = Counter(
     "hookstation_late_results_total", "Results that came after another worker claimed the delivery."
 )
+LOCAL_FAILURES = Counter(
+    "hookstation_local_failures_total",
+    "Attempts that this side could not make: no resolver, network or file descriptor.",
+)
 UNOPENED = Counter(
     "hookstation_deliveries_unopened_total",
     "Deliveries released, unsent and uncharged, by a process without their encryption key.",

@@ -14,6 +14,11 @@ FREE_ATTEMPTS = 20
 """Attempts per delivery that the broker may interrupt without counting them as failures. After
 these they count, so that a message that crashes every worker becomes a dead letter."""
 
+MIN_LOCAL_WAIT_S = 1.0
+MAX_LOCAL_WAIT_S = 300.0
+"""Limits of the wait after an attempt that the broker's host could not make. A long wait would
+spare the consumer, which has no part in it."""
+
 
 class DeliveryState(StrEnum):
     """The stored state (S0-17). A retry is a queued row with attempts; see ``shown_state``."""
@@ -51,7 +56,8 @@ class Reason(StrEnum):
     LEASE_EXPIRED = "lease_expired"
     """The worker or pull consumer did not report a result before its lease ended."""
     INTERRUPTED = "interrupted"
-    """The broker stopped, or a pull consumer gave the delivery back."""
+    """The broker stopped, its host could not make the request, or a pull consumer gave the delivery
+    back."""
     REPLAYED = "replayed"
     """A person queued it again, with its failures counted from zero."""
     CANCELLED = "cancelled"
@@ -134,6 +140,8 @@ class Transition:
     """Seconds until it may be claimed again; None when it is finished."""
     charged: bool
     """Whether ``failure_count`` increases by one."""
+    is_local: bool = False
+    """Whether the broker's host could not make the request: neither count increases."""
 
 
 _FINAL = {
@@ -160,6 +168,7 @@ def after_attempt(
     jitter: float,
     charges_leases: bool = False,
     is_final: bool = False,
+    is_local: bool = False,
 ) -> Transition:
     """Return the transition out of ``in_flight`` after an attempt (S0-33, S0-35).
 
@@ -168,8 +177,13 @@ def after_attempt(
     can lengthen the wait and never shortens it. ``jitter`` is in [0, 1). With ``charges_leases``
     each receive of a pull consumer counts as a failure; a delivery that was given back may be
     received again at once. ``is_final`` is set when the consumer reports that another attempt would
-    fail as well.
+    fail as well, ``is_local`` when the broker's host could not make the request: such attempts have
+    no limit but the message's expiry.
     """
+    if is_local:
+        wait = backoff.delay(policy, failure_count + 1, jitter)
+        wait = min(max(wait, MIN_LOCAL_WAIT_S), MAX_LOCAL_WAIT_S)
+        return Transition(_S.QUEUED, _R.INTERRUPTED, due_in=wait, charged=False, is_local=True)
     if outcome in _FINAL:
         return _FINAL[outcome]
     if is_final:

@@ -44,7 +44,7 @@ class Outcome(StrEnum):
     CONNECTION_RESET = "connection_reset"
     """The connection broke before the headers of a response were complete."""
     CONNECTION_ERROR = "connection_error"
-    """Any other failure of the connection (no route, network down)."""
+    """Any other failure of the connection (no route to the host)."""
     DNS_ERROR = "dns_error"
     """The host name has no address."""
     TLS_ERROR = "tls_error"
@@ -54,7 +54,8 @@ class Outcome(StrEnum):
     BLOCKED_ADDRESS = "blocked_address"
     """The host name resolved to an address that may not be called; nothing was sent."""
     INTERRUPTED = "interrupted"
-    """The broker stopped during the attempt; not the consumer's fault."""
+    """The broker stopped during the attempt, or its host could not make it; not the consumer's
+    fault."""
     LEASE_EXPIRED = "lease_expired"
     """The worker disappeared during the attempt; not the consumer's fault."""
     EXPIRED = "expired"

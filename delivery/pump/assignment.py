@@ -413,6 +413,9 @@ class Assignment:
         now = clock.now()
         if due_in is not None:
             queue.expect(now + timedelta(seconds=due_in), priority)
+        if answer.is_local:
+            # Not a failure, but its other deliveries would meet the same.
+            queue.circuit = breaker.slowed(queue.circuit, now.timestamp(), None)
         if answer.outcome in _NEVER_SENT:
             return
         queue.answered(answer.total_ms / 1000, time.monotonic())

@@ -11,6 +11,7 @@ from django.db import Error as DatabaseFailure
 
 from channels_app import failpoints, randomness
 from channels_app.database import clock
+from delivery import metrics
 from delivery.acks.timeouts import Waits
 from delivery.conf import conf
 from delivery.core import acks, lifecycle
@@ -30,6 +31,8 @@ LINGER_S = 0.01
 """Seconds a result waits to be written in a batch."""
 BATCH = 100
 """Results in a batch that is written at once."""
+WARN_S = 60.0
+"""Seconds between two warnings that attempts fail on this side."""
 
 
 class Recorder:
@@ -39,6 +42,7 @@ class Recorder:
         self._slot, self._worker = held.ordinal, held.worker
         self._assignment = assignment
         self._waits = Waits()
+        self._warned_at = float("-inf")
         self.results: list[Result] = []
         self.due_at = 0.0
         """When (`time.monotonic`) to write them at the latest, if requests are still open."""
@@ -47,6 +51,8 @@ class Recorder:
         self, row: ClaimedDelivery, queue: ConsumerQueue, started_at: datetime, answer: Response
     ) -> None:
         """Decide the transition after a response, and keep it for the next flush."""
+        if answer.is_local:
+            self._report(answer.error)
         if not self.results:
             self.due_at = time.monotonic() + LINGER_S
         elif len(self.results) >= BATCH:
@@ -67,6 +73,7 @@ class Recorder:
                 retry_after=answer.retry_after,
                 jitter=randomness.jitter(),
                 is_final=answer.is_final,
+                is_local=answer.is_local,
             )
         )
         if transition.due_in is not None:
@@ -93,6 +100,13 @@ class Recorder:
             )
         )
         self._assignment.learn(queue, answer, transition.due_in, row.priority)
+
+    def _report(self, error: str) -> None:
+        """Tell operators that this host cannot call consumers."""
+        metrics.LOCAL_FAILURES.inc()
+        if time.monotonic() - self._warned_at >= WARN_S:
+            self._warned_at = time.monotonic()
+            logger.warning("an attempt failed on this side and is not charged: %s", error)
 
     def flush(self) -> None:
         """Write all results; on a database error, which is raised, they are kept."""

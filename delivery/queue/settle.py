@@ -244,7 +244,7 @@ def _alike(results: Sequence[Result]) -> list[list[Result]]:
     for result in results:
         move = result.transition
         end = (
-            *(move.state, move.reason, move.charged, move.due_in is None),
+            *(move.state, move.reason, move.charged, move.is_local, move.due_in is None),
             *(result.outcome, result.status, result.claimed.attempt),
         )
         alike.setdefault(end, []).append(result)
@@ -257,7 +257,8 @@ def _moving(group: Sequence[Result], now: datetime) -> raw.Statement:
     due, instants = _due(group, now) if waits else ("NULL", [])
     counted = "failure_count" if move.charged else "interruption_count"
     is_queued_again = waits and move.state is not DeliveryState.AWAITING_ACK
-    more = f"{counted} = {counted} + 1, " if move.charged or is_queued_again else ""
+    counts = move.charged or (is_queued_again and not move.is_local)
+    more = f"{counted} = {counted} + 1, " if counts else ""
     sql = (
         f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, status_code = %s, "
         f"due_at = {due}, finished_at = %s, lease_owner = NULL, {more}version = version + 1 "

@@ -14,18 +14,22 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 FRESH_S = 60.0
 """Seconds after which a name in use is resolved again."""
 MAX_THREADS = 256
+GRACE_S = 600.0
+"""Seconds without an answer about one name, while the resolver answers about others, after which
+the name servers of that name are to blame and no longer this host's resolver."""
 
 Waiter = TypeVar("Waiter")
 Place: TypeAlias = tuple[str, int]
 """Host name and port."""
 
 _PORTS = {"http": 80, "https": 443}
+_NO_ANSWER = {socket.EAI_AGAIN, socket.EAI_MEMORY}
 
 
 @dataclass(slots=True)
@@ -39,14 +43,21 @@ class CachedAddresses:
     """Whether libcurl has the addresses."""
 
 
+class LookupFailure(NamedTuple):
+    """Why a name has no addresses."""
+
+    text: str
+    is_local: bool
+    """Whether the resolver of this host gave no answer. An unknown name is an answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class LookupResult(Generic[Waiter]):
     """A waiter whose lookup has ended."""
 
     waiter: Waiter
     place: Place
-    result: CachedAddresses | str
-    """The addresses, or an error text."""
+    result: CachedAddresses | LookupFailure
     waited_ms: int
 
 
@@ -77,10 +88,14 @@ class Names(Generic[Waiter]):
         self._signal_receiver.setblocking(False)
         self.fd = self._signal_receiver.fileno()
         self._cache: dict[Place, CachedAddresses] = {}
-        self._in_progress: set[Place] = set()
+        self._in_progress: dict[Place, bool] = {}
+        """Whether only this name has had no answer for long, as known when its lookup began."""
+        self._answered_at = float("-inf")
+        """When the resolver last answered about any name."""
+        self._unanswered_since: dict[Place, float] = {}
         self._queued: deque[Place] = deque()
         self._threads = 0
-        self._found: deque[tuple[Place, list[str] | str]] = deque()
+        self._found: deque[tuple[Place, list[str] | LookupFailure]] = deque()
         self._waiting: dict[int, tuple[Waiter, Place, float]] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._ticket = 0
@@ -125,7 +140,9 @@ class Names(Generic[Waiter]):
             results += [self._end_wait(ticket, outcome) for ticket in tickets]
         now = time.monotonic()
         while (deadline := self.next_deadline()) is not None and deadline <= now:
-            results.append(self._end_wait(self._deadlines[0][1], "no answer in time"))
+            ticket = self._deadlines[0][1]
+            failure = self._unanswered(self._waiting[ticket][1], "no answer in time")
+            results.append(self._end_wait(ticket, failure))
         return results
 
     def remove(self, wanted: Callable[[Waiter], bool] = lambda _: True) -> list[Waiter]:
@@ -138,25 +155,42 @@ class Names(Generic[Waiter]):
         self._signal_receiver.close()
         self._signal_sender.close()
 
-    def _end_wait(self, ticket: int, result: CachedAddresses | str) -> LookupResult[Waiter]:
+    def _end_wait(
+        self, ticket: int, result: CachedAddresses | LookupFailure
+    ) -> LookupResult[Waiter]:
         waiter, place, since = self._waiting.pop(ticket)
         return LookupResult(waiter, place, result, round((time.monotonic() - since) * 1000))
 
-    def _store(self, place: Place, result: list[str] | str) -> CachedAddresses | str:
+    def _store(
+        self, place: Place, result: list[str] | LookupFailure
+    ) -> CachedAddresses | LookupFailure:
         self._threads -= 1
-        self._in_progress.discard(place)
+        if isinstance(result, LookupFailure) and result.is_local:
+            result = self._unanswered(place, result.text)
+        else:
+            self._answered_at = time.monotonic()
+            self._unanswered_since.pop(place, None)
+        del self._in_progress[place]
         if self._queued:
             self._start(self._queued.popleft())
-        if isinstance(result, str):
+        if isinstance(result, LookupFailure):
             self._cache.pop(place, None)
             return result
         cached = self._cache[place] = CachedAddresses(result, time.monotonic() + FRESH_S)
         return cached
 
+    def _unanswered(self, place: Place, text: str) -> LookupFailure:
+        self._unanswered_since.setdefault(place, time.monotonic())
+        return LookupFailure(text, is_local=not self._in_progress[place])
+
     def _request_lookup(self, place: Place) -> None:
         if place in self._in_progress:
             return
-        self._in_progress.add(place)
+        since = self._unanswered_since.get(place)
+        # Judged before the lookup: at the end of an outage other names may be answered first.
+        self._in_progress[place] = (
+            since is not None and time.monotonic() - since >= GRACE_S and self._answered_at > since
+        )
         if self._threads < MAX_THREADS:
             self._start(place)
         else:
@@ -168,16 +202,18 @@ class Names(Generic[Waiter]):
 
     def _look_up(self, place: Place) -> None:
         """Look up a name in a thread; store a result and signal it in every case."""
-        result: list[str] | str
+        result: list[str] | LookupFailure
         try:
             entries = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
             # Without the zone of a link-local address, which names a network interface.
             ips = [str(entry[4][0]).partition("%")[0] for entry in entries]
             result = list(dict.fromkeys(ips))
         except OSError as error:
-            result = error.strerror or "the lookup failed"
+            # Any error but the resolver's own codes comes from this host: no file descriptor left.
+            is_local = not isinstance(error, socket.gaierror) or error.errno in _NO_ANSWER
+            result = LookupFailure(error.strerror or "the lookup failed", is_local)
         except UnicodeError:
-            result = "it is not a host name"
+            result = LookupFailure("it is not a host name", is_local=False)
         self._found.append((place, result))
         # A full socket has been signalled already, a closed one has no listener any more.
         with suppress(OSError):

@@ -38,7 +38,12 @@ _CONNECT_ERRORS = {
     errno.ECONNRESET: Outcome.CONNECTION_RESET,
     errno.ETIMEDOUT: Outcome.CONNECT_TIMEOUT,
 }
-_SENTENCES = {
+LOCAL_ERRORS = frozenset(
+    {errno.ENETUNREACH, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+)
+"""Reasons of this host, not of the consumer's, why there is no connection."""
+RESOLVER = "The resolver did not answer"
+SENTENCES = {
     Outcome.CONNECTION_REFUSED: "No server listens at the address",
     Outcome.CONNECTION_RESET: "The connection broke before the response headers were complete",
     Outcome.CONNECTION_ERROR: "The connection failed",
@@ -68,6 +73,8 @@ class Failure:
     """The address that the guard refused, if no other could be tried."""
     no_socket: str
     """Why no socket could be opened on this host, if that happened."""
+    local_errno: int
+    """One of `LOCAL_ERRORS` if that is why there is no connection, else 0."""
     timeout_ms: int
     connect_timeout_ms: int
 
@@ -86,6 +93,9 @@ def judge(failure: Failure) -> tuple[Outcome, str]:
         by_status, sentence = answered(failure.status, oversized=False)
         note = f"The exchange broke off after the response headers: {_detail(failure)}."
         return by_status, f"{sentence} {note}".lstrip()
+    if failure.local_errno:
+        reason = os.strerror(failure.local_errno)
+        return Outcome.INTERRUPTED, f"The broker's host could not connect: {reason}."
     if failure.blocked_ip:
         return Outcome.BLOCKED_ADDRESS, f"The address {failure.blocked_ip} is not allowed."
     found = _outcome(failure)
@@ -95,7 +105,7 @@ def judge(failure: Failure) -> tuple[Outcome, str]:
         return found, f"No complete response within {failure.timeout_ms} ms."
     if found is Outcome.CONNECT_TIMEOUT:
         return found, f"No connection within {failure.connect_timeout_ms} ms."
-    return found, f"{_SENTENCES[found]}: {_detail(failure)}."
+    return found, f"{SENTENCES[found]}: {_detail(failure)}."
 
 
 def answered(status: int, *, oversized: bool) -> tuple[Outcome, str]:

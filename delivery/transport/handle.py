@@ -1,5 +1,6 @@
 """One libcurl transfer handle, the call that it sends, and the response that it returns."""
 
+import errno
 import functools
 import io
 import re
@@ -62,6 +63,8 @@ class Response(NamedTuple):
     """The numeric address that was called or refused; empty if none was tried."""
     is_final: bool = False
     """Whether an unsuccessful response has ``Hookstation-Retry: never``: no retry is wanted."""
+    is_local: bool = False
+    """Whether this host could not make the request: no resolver, network or file descriptor."""
 
 
 class CallRefused(Exception):
@@ -171,8 +174,9 @@ class Handle:
         "_limits",
         "_no_socket",
         "_on_connection",
-        "_opened",
         "_oversized",
+        "_peers",
+        "_socket_errno",
         "_timeout_ms",
         "_url",
         "_waited_ms",
@@ -302,7 +306,9 @@ class Handle:
         self._excerpt.clear()
         self._answer_bytes = 0
         self._oversized = False
-        self._opened = 0
+        self._peers: list[tuple[int, Any]] = []
+        """Address family and address of each socket that was opened."""
+        self._socket_errno = 0
         self._blocked_ip = ""
         self._no_socket = ""
         self._waited_ms = 0
@@ -337,8 +343,9 @@ class Handle:
             excerpt=bytes(self._excerpt),
             error=error,
             retry_after=None if found.is_success else _retry_after(headers),
+            is_local=found is Outcome.INTERRUPTED,
             is_final=not found.is_success and _RETRY_NEVER.search(headers) is not None,
-            connect_ms=self._connect_ms() if self._opened else None,
+            connect_ms=self._connect_ms() if self._peers else None,
             first_byte_ms=self._ms(curl.getinfo(pycurl.STARTTRANSFER_TIME)) if headers else None,
             total_ms=self._ms(curl.getinfo(pycurl.TOTAL_TIME)),
             remote_address=curl.getinfo(pycurl.PRIMARY_IP) or self._blocked_ip,
@@ -353,11 +360,21 @@ class Handle:
             oversized=self._oversized,
             os_errno=self.curl.getinfo(pycurl.OS_ERRNO),
             sent=self.has_sent,
-            blocked_ip="" if self._opened else self._blocked_ip,
+            blocked_ip="" if self._peers else self._blocked_ip,
             no_socket=self._no_socket,
+            local_errno=self._local_errno() if code == pycurl.E_COULDNT_CONNECT else 0,
             timeout_ms=self.call.timeout_ms,
             connect_timeout_ms=min(self.call.connect_timeout_ms, self.call.timeout_ms),
         )
+
+    def _local_errno(self) -> int:
+        """Return why this host could not connect to any address, 0 if that is not the reason."""
+        if not self._peers:
+            return self._socket_errno if self._socket_errno in errors.LOCAL_ERRORS else 0
+        number: int = self.curl.getinfo(pycurl.OS_ERRNO)
+        if number == errno.ENETUNREACH and any(_has_route(*peer) for peer in self._peers):
+            return 0  # it is the error of the address that was tried last
+        return number if number in errors.LOCAL_ERRORS else 0
 
     def _connect_ms(self) -> int | None:
         curl = self.curl
@@ -378,13 +395,14 @@ class Handle:
         try:
             opened = _BorrowedHandle(family, kind, protocol)
         except OSError as error:
+            self._socket_errno = error.errno or 0
             self._no_socket = f"no socket on this machine, {error.strerror}"
             return pycurl.SOCKET_BAD
-        self._opened += 1
+        self._peers.append((family, peer))
         return opened
 
     def _on_request(self, *ends: object) -> int:
-        if self._opened:
+        if self._peers:
             self._on_connection()
         return pycurl.PREREQFUNC_OK
 
@@ -397,6 +415,16 @@ class Handle:
             self._oversized = True
             return _ABORT
         return None
+
+
+def _has_route(family: int, peer: Any) -> bool:
+    """Whether this host can reach the address's network; sends nothing."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as unused:
+            unused.connect(peer)
+    except OSError as error:
+        return error.errno != errno.ENETUNREACH
+    return True
 
 
 def _final(headers: bytes) -> bytes:

@@ -12,7 +12,7 @@ import pycurl
 
 from channels_app.core.networks import Networks
 from delivery.core.outcome import Outcome
-from delivery.transport import dns
+from delivery.transport import dns, errors
 from delivery.transport.dns import CachedAddresses, Names, Place
 from delivery.transport.early import LARGE_BODY, EarlyAnswers
 from delivery.transport.handle import Call, CallRefused, Handle, Limits, Response
@@ -224,8 +224,12 @@ class Sender:
                 handle.spend(lookup.waited_ms)
                 self._add_resolved(handle, lookup.place, lookup.result)
                 continue
-            sentence = f"The host name could not be resolved: {lookup.result}."
-            self._done.append(_unsent(handle.call, Outcome.DNS_ERROR, sentence, lookup.waited_ms))
+            text, is_local = lookup.result
+            sentence = errors.RESOLVER if is_local else errors.SENTENCES[Outcome.DNS_ERROR]
+            outcome = Outcome.INTERRUPTED if is_local else Outcome.DNS_ERROR
+            self._done.append(
+                _unsent(handle.call, outcome, f"{sentence}: {text}.", lookup.waited_ms)
+            )
             self._put_back(handle)
 
     def _finish(self, curl: Any, code: int, detail: str) -> Response:
@@ -298,4 +302,5 @@ def _unsent(call: Call, outcome: Outcome, sentence: str, total_ms: int) -> Respo
         first_byte_ms=None,
         total_ms=total_ms,
         remote_address="",
+        is_local=outcome is Outcome.INTERRUPTED,
     )

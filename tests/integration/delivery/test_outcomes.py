@@ -1,7 +1,9 @@
 """Every response of a consumer to an attempt, and how the delivery ends (S0-13)."""
 
 import dataclasses
+import socket
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -9,12 +11,15 @@ from channels_app.core.networks import parse_networks
 from channels_app.database import clock
 from channels_app.models import Channel, Consumer
 from delivery import conf as conf_module
+from delivery import metrics
+from delivery.core import breaker, lifecycle
 from delivery.core.breaker import Circuit
 from delivery.health import consumer_health
 from delivery.health.consumer_health import Finding
 from delivery.models import Attempt, ConsumerHealth, Delivery
 from delivery.portal import presenters
 from delivery.pump import assignment as roster_module
+from delivery.queue import claim
 from delivery.transport import payloads
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
@@ -187,6 +192,48 @@ def test_a_private_address_is_not_called_through_any_host_name(receiver: Receive
     is_dead_of(deliver(channel)["rebound"], "blocked_address")
     assert receiver.requests() == []
     assert receiver.connections == 0
+
+
+@pytest.mark.trap("an outage of this side is charged to the consumers")
+def test_an_outage_of_the_resolver_is_not_charged_to_consumers(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    resolve, is_away = socket.getaddrinfo, True
+
+    def look_up(host: str, port: int, **options: Any) -> Any:
+        if is_away:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return resolve("127.0.0.1", port, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(lifecycle, "FREE_ATTEMPTS", 2)
+    monkeypatch.setattr(claim, "FREE_ATTEMPTS", 2)
+    monkeypatch.setattr(lifecycle, "MIN_LOCAL_WAIT_S", 0.0)
+    monkeypatch.setattr(breaker, "SLOW_CAP_S", 0.0)
+    counted = metrics.LOCAL_FAILURES._value.get()
+    channel = make_channel()
+    url = receiver.url("/ok", host="hook.test")
+    make_consumer(channel, url, retry=[0], max_attempts=2)
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: Attempt.objects.count() >= 5)
+        waiting = Delivery.objects.get()
+        health = pump.assignment.queues[waiting.consumer_id].circuit
+        is_away = False
+        pump_until(pump, all_finished)
+    assert (waiting.state, waiting.failure_count, waiting.interruption_count) == ("queued", 0, 0)
+    assert waiting.reason == "interrupted"
+    assert (health.state, health.consecutive_failures, health.failing_since) == ("closed", 0, None)
+    assert health.slow_count >= 4, "the consumer's other deliveries are not held back"
+    *failed, last = attempts_of(waiting)
+    assert {attempt.outcome for attempt in failed} == {"interrupted"}
+    assert failed[0].error.startswith("The resolver did not answer: ")
+    assert (last.outcome, Delivery.objects.get().state) == ("delivered", "delivered")
+    assert ConsumerHealth.objects.get().last_failure_at is None
+    assert metrics.LOCAL_FAILURES._value.get() - counted == len(failed)
+    assert [it.levelname for it in caplog.records if "did not answer" in it.getMessage()] == [
+        "WARNING"
+    ]
 
 
 def test_a_circuit_opens_probes_and_closes(

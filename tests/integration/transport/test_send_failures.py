@@ -7,7 +7,9 @@ from contextlib import closing
 
 import pytest
 
+from channels_app.core.networks import parse_networks
 from delivery.core.outcome import Outcome
+from delivery.transport import handle
 from tests.support.certificates import certificate
 from tests.support.http2 import GOAWAY, RST_STREAM, Http2Receiver, stream_that_ends_with
 from tests.support.receiver import Receiver, Reply
@@ -84,11 +86,24 @@ def test_a_refused_connection_is_an_outcome(loop: Loop) -> None:
     assert answer.error == "No server listens at the address: Connection refused."
 
 
-def test_an_unresolvable_host_name_is_an_outcome(loop: Loop) -> None:
-    answer = loop.post("http://no-such-host.invalid/")
+@pytest.mark.trap("an outage of this side is charged to the consumers")
+@pytest.mark.parametrize(
+    ("has_route", "outcome", "sentence"),
+    [
+        (False, Outcome.INTERRUPTED, "The broker's host could not connect"),
+        (True, Outcome.CONNECTION_ERROR, "The connection failed"),
+    ],
+)
+def test_only_without_any_route_is_the_network_this_hosts(
+    monkeypatch: pytest.MonkeyPatch, has_route: bool, outcome: Outcome, sentence: str
+) -> None:
+    """TCP to the broadcast address fails as it does on a host that has no network."""
+    monkeypatch.setattr(handle, "_has_route", lambda *_: has_route)
+    with closing(Loop(allowed=parse_networks("255.255.255.255"))) as loop:
+        answer = loop.post("http://255.255.255.255/")
 
-    assert answer.outcome is Outcome.DNS_ERROR
-    assert answer.error.startswith("The host name could not be resolved: ")
+    assert (answer.outcome, answer.is_local) == (outcome, not has_route)
+    assert answer.error == f"{sentence}: Network is unreachable."
 
 
 BROKEN: list[tuple[Reply, Outcome, int | None]] = [

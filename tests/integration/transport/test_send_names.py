@@ -4,6 +4,7 @@ The machine's resolver cannot be made to hang at will, so the lookup itself is s
 calls, their sockets and the receiver are real.
 """
 
+import errno
 import socket
 import threading
 import time
@@ -30,6 +31,7 @@ class Resolver:
 
     def __init__(self) -> None:
         self.answers: Answers = {}
+        self.errors: dict[str, OSError] = {}
         self.asked: list[str] = []
         self.delay_s = 0.0
         self.closing = threading.Event()
@@ -37,6 +39,8 @@ class Resolver:
     def __call__(self, host: str, port: int, **options: Any) -> list[Any]:
         self.asked.append(host)
         self.closing.wait(self.delay_s)
+        if host in self.errors:
+            raise self.errors[host]
         if host not in self.answers:
             self.closing.wait()
         if not self.answers.get(host):
@@ -205,13 +209,73 @@ def test_unresolvable_host_names_do_not_block_others(
     assert resolver.asked.count("dead-0.test") == 1
 
 
+AGAIN = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+
+@pytest.mark.trap("an outage of this side is charged to the consumers")
+@pytest.mark.parametrize(
+    ("error", "outcome", "sentence"),
+    [
+        (AGAIN, Outcome.INTERRUPTED, f"The resolver did not answer: {AGAIN.strerror}."),
+        (
+            OSError(errno.EMFILE, "Too many open files"),
+            Outcome.INTERRUPTED,
+            "The resolver did not answer: Too many open files.",
+        ),
+        (
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            Outcome.DNS_ERROR,
+            "The host name could not be resolved: Name or service not known.",
+        ),
+    ],
+)
+def test_a_silent_resolver_differs_from_an_unknown_name(
+    loop: Loop, resolver: Resolver, error: OSError, outcome: Outcome, sentence: str
+) -> None:
+    resolver.errors["hook.test"] = error
+
+    answer = loop.post("http://hook.test/")
+
+    assert (answer.outcome, answer.error) == (outcome, sentence)
+    assert answer.is_local == (outcome is Outcome.INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    ("answered", "grace_s", "outcome"),
+    [
+        pytest.param(True, 0.0, Outcome.DNS_ERROR, id="only this name fails, for long"),
+        pytest.param(True, 600.0, Outcome.INTERRUPTED, id="only this name fails, for now"),
+        pytest.param(False, 0.0, Outcome.INTERRUPTED, id="no name is resolved"),
+    ],
+)
+def test_a_name_that_alone_has_no_answer_is_the_consumers_failure_in_time(
+    loop: Loop,
+    resolver: Resolver,
+    monkeypatch: pytest.MonkeyPatch,
+    answered: bool,
+    grace_s: float,
+    outcome: Outcome,
+) -> None:
+    monkeypatch.setattr(dns, "GRACE_S", grace_s)
+    resolver.errors = {"hook.test": AGAIN}
+    resolver.answers["other.test"] = []
+    first = loop.post("http://hook.test/")
+    if answered:
+        assert loop.post("http://other.test/").outcome is Outcome.DNS_ERROR
+
+    again = loop.post("http://hook.test/")
+
+    assert (first.outcome, again.outcome) == (Outcome.INTERRUPTED, outcome)
+
+
 def test_a_lookup_without_an_answer_ends_at_the_earlier_timeout(loop: Loop) -> None:
     by_connect, by_total = loop.run(
         a_call("http://dead.test/", connect_timeout_ms=60),
         a_call("http://dead.test/", timeout_ms=50),
     )
 
-    assert {by_connect.outcome, by_total.outcome} == {Outcome.DNS_ERROR}
+    assert {by_connect.outcome, by_total.outcome} == {Outcome.INTERRUPTED}
+    assert by_connect.error == "The resolver did not answer: no answer in time."
     assert by_connect.total_ms >= 60
     assert by_total.total_ms >= 50
 

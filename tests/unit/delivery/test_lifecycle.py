@@ -11,6 +11,8 @@ from delivery.core.lifecycle import (
     FINISHED,
     FREE_ATTEMPTS,
     LABELS,
+    MAX_LOCAL_WAIT_S,
+    MIN_LOCAL_WAIT_S,
     DeliveryState,
     Reason,
     Transition,
@@ -165,6 +167,29 @@ def test_broker_failures_are_uncharged_up_to_a_limit(outcome: Outcome, reason: R
     assert charged == Transition(S.QUEUED, reason, due_in=60.0, charged=True)
     last = step(outcome, failure_count=1, attempt_count=FREE_ATTEMPTS + 2, max_attempts=2)
     assert last == Transition(S.DEAD, R.EXHAUSTED, due_in=None, charged=True)
+
+
+@pytest.mark.trap("an outage of this side is charged to the consumers")
+@pytest.mark.parametrize(
+    ("policy", "wait_s"),
+    [
+        (EVERY_MINUTE, 60.0),
+        (PRESETS["once"], MIN_LOCAL_WAIT_S),
+        (Steps((86_400.0,)), MAX_LOCAL_WAIT_S),
+    ],
+)
+def test_what_this_side_could_not_send_is_never_charged(policy: Policy, wait_s: float) -> None:
+    move = after_attempt(
+        Outcome.INTERRUPTED,
+        failure_count=9,
+        attempt_count=9 + 10 * FREE_ATTEMPTS,
+        max_attempts=10,
+        policy=policy,
+        retry_after=None,
+        jitter=0.5,
+        is_local=True,
+    )
+    assert move == Transition(S.QUEUED, R.INTERRUPTED, wait_s, charged=False, is_local=True)
 
 
 def test_charged_failures_do_not_use_up_the_free_attempts() -> None:
