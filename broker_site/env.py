@@ -242,7 +242,7 @@ class Environment:
         "MAX_RESPONSE_BYTES", 262144, _positive, "Bytes of a response that are read."
     )
     breaker_failures: int = _hook(
-        "BREAKER_FAILURES", 20, _positive, "Failures in a row that open a consumer's circuit."
+        "BREAKER_FAILURES", 20, _positive, "Outages in a row that open a consumer's circuit."
     )
     breaker_base_ms: int = _hook(
         "BREAKER_BASE_MS", 5000, _positive, "First wait of an open circuit."

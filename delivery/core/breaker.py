@@ -1,4 +1,4 @@
-"""A consumer's circuit breaker: stop calling after failures, probe, close after one success."""
+"""A consumer's circuit breaker: stop calling after outages, probe, close after one response."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,8 +21,11 @@ class Circuit:
     state: str = CLOSED
     """``open`` includes what is often called half-open: ``may_send`` then returns ``probe``."""
     consecutive_failures: int = 0
+    """Failures since the last success, refusals included."""
+    outage_count: int = 0
+    """Failures in a row that say that the endpoint is ill. Not stored: a new pump counts anew."""
     opened_count: int = 0
-    """Times that it opened or a probe failed since the last success."""
+    """Times that it opened or a probe failed since it was last closed."""
     next_probe_at: float | None = None
     failing_since: float | None = None
     """First failure since the last success."""
@@ -51,19 +54,25 @@ def after_success(circuit: Circuit, now: float) -> Circuit:
     return _SOUND
 
 
+def after_refusal(circuit: Circuit, now: float) -> Circuit:
+    """Close the circuit: the endpoint works, although it refused one message.
+
+    The failure still counts for the consumer's health, and a requested pause holds.
+    """
+    return replace(
+        _failed(circuit, now), state=CLOSED, outage_count=0, opened_count=0, next_probe_at=None
+    )
+
+
 def after_failure(
     circuit: Circuit, now: float, *, threshold: int, base_s: float, cap_s: float
 ) -> Circuit:
-    """Count a failure. ``threshold`` in a row open the circuit; each failed probe doubles the wait.
+    """Count an outage. ``threshold`` in a row open the circuit; each failed probe doubles the wait.
 
     Failures of requests that were in flight when it opened do not delay the probe.
     """
-    failed = replace(
-        circuit,
-        consecutive_failures=circuit.consecutive_failures + 1,
-        failing_since=now if circuit.failing_since is None else circuit.failing_since,
-    )
-    if failed.consecutive_failures < threshold:
+    failed = replace(_failed(circuit, now), outage_count=circuit.outage_count + 1)
+    if circuit.state == CLOSED and failed.outage_count < threshold:
         return failed
     waiting = circuit.next_probe_at is not None and now < circuit.next_probe_at
     if circuit.state == OPEN and waiting:
@@ -71,6 +80,14 @@ def after_failure(
     wait = min(cap_s, base_s * 2.0 ** min(circuit.opened_count, 30))
     return replace(
         failed, state=OPEN, opened_count=circuit.opened_count + 1, next_probe_at=now + wait
+    )
+
+
+def _failed(circuit: Circuit, now: float) -> Circuit:
+    return replace(
+        circuit,
+        consecutive_failures=circuit.consecutive_failures + 1,
+        failing_since=now if circuit.failing_since is None else circuit.failing_since,
     )
 
 

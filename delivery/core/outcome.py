@@ -5,6 +5,7 @@ import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Literal
 
 RETRY_AFTER_CAP_S = 86_400.0
@@ -97,6 +98,7 @@ class Outcome(StrEnum):
 
 _SUCCESSES = frozenset({Outcome.DELIVERED, Outcome.DELIVERED_OVERSIZED})
 _BROKERS_OWN = frozenset({Outcome.INTERRUPTED, Outcome.LEASE_EXPIRED, Outcome.INTEGRITY_ERROR})
+_REFUSALS = frozenset({Outcome.CLIENT_ERROR, Outcome.NOT_FOUND})
 _SLOWING = frozenset({Outcome.THROTTLED, Outcome.UNAVAILABLE})
 
 _NAMED_STATUSES = {
@@ -128,6 +130,14 @@ def from_status(code: int, oversized: bool) -> Outcome:
     if oversized and outcome is Outcome.DELIVERED:
         return Outcome.DELIVERED_OVERSIZED
     return outcome
+
+
+def is_refusal(outcome: Outcome, status: int | None) -> bool:
+    """Whether the endpoint works but refused this one message: a 4xx other than 408, 410 and 429.
+
+    408 says that it did not receive the request in time, 410 that it wants no more messages.
+    """
+    return outcome in _REFUSALS and status != HTTPStatus.REQUEST_TIMEOUT
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:

@@ -14,7 +14,7 @@ from channels_app.models import ConfigVersion
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.conf import conf
-from delivery.core import breaker, recipients
+from delivery.core import breaker, outcome, recipients
 from delivery.core.breaker import Circuit
 from delivery.core.health_status import DISABLE_FAILURES
 from delivery.core.outcome import Outcome
@@ -518,6 +518,8 @@ def _differs(circuit: Circuit, saved: Circuit) -> bool:
 def _next_circuit(circuit: Circuit, answer: Response, instant: float) -> Circuit:
     if answer.outcome.is_success:
         return breaker.after_success(circuit, instant)
+    if outcome.is_refusal(answer.outcome, answer.status):
+        return breaker.after_refusal(circuit, instant)
     # A consumer that answers 429 works: it is slowed down, but not a failure.
     if answer.outcome is not Outcome.THROTTLED:
         circuit = breaker.after_failure(

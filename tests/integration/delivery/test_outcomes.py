@@ -2,7 +2,9 @@
 
 import dataclasses
 import socket
+import tomllib
 from itertools import pairwise
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,9 +18,12 @@ from delivery.core import breaker, lifecycle
 from delivery.core.breaker import Circuit
 from delivery.health import consumer_health
 from delivery.health.consumer_health import Finding
+from delivery.management import receiver as demo_receiver
+from delivery.management.demo.stage import SHOP
 from delivery.models import Attempt, ConsumerHealth, Delivery
 from delivery.portal import presenters
 from delivery.pump import assignment as roster_module
+from delivery.pump.pump import Pump
 from delivery.queue import claim
 from delivery.transport import payloads
 from tests.support import pumping
@@ -258,3 +263,62 @@ def test_a_circuit_opens_probes_and_closes(
     health = ConsumerHealth.objects.get()
     assert (health.circuit, health.consecutive_failures) == ("closed", 0)
     assert Delivery.objects.filter(state="delivered").count() == 12
+
+
+@pytest.mark.trap("refused messages hold up a working consumer")
+@pytest.mark.parametrize(
+    ("statuses", "circuit"),
+    [
+        ((422, 401, 404, 413), "closed"),
+        ((500, 500, 500, 422), "closed"),
+        ((500, 500, 422, 500), "closed"),
+        ((422, 422, 422, 500), "closed"),
+        ((408, 408, 408, 408), "open"),
+        ((500, 500, 500, 500), "open"),
+    ],
+)
+def test_a_refusal_closes_the_circuit_although_the_consumer_fails(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...], circuit: str
+) -> None:
+    eager = dataclasses.replace(conf_module.conf(), breaker_failures=3, breaker_base_s=0.05)
+    monkeypatch.setattr(roster_module, "conf", lambda: eager)
+    receiver.script("/x", [Reply(status) for status in statuses])
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/x"), max_in_flight=1, max_attempts=1)
+    publish(channel, *[b"x"] * len(statuses))
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+        (queue,) = pump.assignment.queues.values()
+    health = queue.circuit
+    assert (health.state, health.consecutive_failures) == (circuit, len(statuses))
+    assert health.failing_since is not None
+
+
+def test_a_burst_does_not_open_the_circuit_of_the_demos_recovering_consumer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    eager = dataclasses.replace(conf_module.conf(), breaker_failures=20)
+    monkeypatch.setattr(roster_module, "conf", lambda: eager)
+    consumers = tomllib.loads(SHOP.read_text(encoding="utf-8"))["consumers"]
+    (url,) = [each["url"] for each in consumers if each["client_id"] == "recovering"]
+    channel = make_channel()
+    with (
+        demo_receiver.Server(("127.0.0.1", 0), demo_receiver.Consumer()) as server,
+        pumping.pumping() as pump,
+    ):
+        serving = Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        make_consumer(channel, url.replace("$receiver", address))
+        publish(channel, *[b"x"] * 30)
+        try:
+            pump_until(pump, lambda: all_finished() or _is_open(pump))
+        finally:
+            server.shutdown()
+            serving.join()
+        assert not _is_open(pump)
+    assert set(Delivery.objects.values_list("state", "attempt_count")) == {("delivered", 3)}
+
+
+def _is_open(pump: Pump) -> bool:
+    return any(queue.circuit.state == "open" for queue in pump.assignment.queues.values())

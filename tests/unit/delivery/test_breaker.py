@@ -1,5 +1,7 @@
 """The circuit breaker: opens for a failing consumer, probes less and less often, then closes."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from delivery.core.breaker import (
     SLOW_CAP_S,
     Circuit,
     after_failure,
+    after_refusal,
     after_success,
     may_send,
     slowed,
@@ -50,6 +53,28 @@ def test_a_success_between_failures_starts_the_count_again() -> None:
     circuit = fail(after_success(failed(THRESHOLD - 1), NOW))
     assert circuit.consecutive_failures == 1
     assert circuit.state == CLOSED
+
+
+@pytest.mark.trap("refused messages hold up a working consumer")
+@pytest.mark.parametrize("times", [1, THRESHOLD, THRESHOLD + 3])
+def test_a_refusal_closes_the_circuit_but_is_a_failure(times: int) -> None:
+    circuit = after_refusal(failed(times), NOW + 1)
+    assert circuit == Circuit(consecutive_failures=times + 1, failing_since=NOW)
+    assert may_send(circuit, NOW + 1) == "yes"
+    again = fail(fail(circuit))
+    assert (again.state, fail(again).next_probe_at) == (CLOSED, NOW + BASE_S)
+
+
+def test_a_refusal_does_not_end_a_requested_pause() -> None:
+    circuit = after_refusal(slowed(failed(THRESHOLD), NOW, 30.0), NOW)
+    assert may_send(circuit, NOW + 29) == "no"
+    assert may_send(circuit, NOW + 30) == "yes"
+
+
+def test_a_stored_open_circuit_is_reopened_by_the_first_failed_probe() -> None:
+    stored = replace(failed(THRESHOLD), outage_count=0)
+    circuit = fail(stored, NOW + BASE_S)
+    assert (circuit.state, circuit.next_probe_at) == (OPEN, NOW + 3 * BASE_S)
 
 
 def test_requests_in_flight_do_not_delay_the_probe() -> None:
@@ -116,7 +141,8 @@ def test_a_pause_also_delays_the_probe() -> None:
 
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["success", "failure", "slow"]), st.floats(0, 400)), max_size=60
+    st.tuples(st.sampled_from(["success", "failure", "refusal", "slow"]), st.floats(0, 400)),
+    max_size=60,
 )
 
 
@@ -133,7 +159,9 @@ def test_an_open_circuit_is_probed_within_the_cap(
             assert may_send(circuit, now) == "yes"
         elif event == "failure":
             circuit = fail(circuit, now)
+        elif event == "refusal":
+            circuit = after_refusal(circuit, now)
         else:
             circuit = slowed(circuit, now, wish)
         assert may_send(circuit, now + max(CAP_S, SLOW_CAP_S) + 0.001) != "no"
-        assert (circuit.state == CLOSED) == (circuit.consecutive_failures < THRESHOLD)
+        assert (circuit.state == CLOSED) == (circuit.outage_count < THRESHOLD)

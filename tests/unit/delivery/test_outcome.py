@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.core.outcome import RETRY_AFTER_CAP_S, Outcome, from_status, parse_retry_after
+from delivery.core.outcome import (
+    RETRY_AFTER_CAP_S,
+    Outcome,
+    from_status,
+    is_refusal,
+    parse_retry_after,
+)
 from tests.support.properties import quick
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -50,6 +56,13 @@ def test_status_has_its_outcome(code: int, outcome: Outcome) -> None:
 @given(st.integers(-1, 1000), st.booleans())
 def test_success_is_exactly_2xx_whatever_the_size(code: int, oversized: bool) -> None:
     assert from_status(code, oversized).is_success == (200 <= code <= 299)
+
+
+@quick
+@given(st.integers(-1, 1000))
+def test_a_refusal_is_a_4xx_that_is_about_one_message(code: int) -> None:
+    is_about_it = 400 <= code <= 499 and code not in {408, 410, 429}
+    assert is_refusal(from_status(code, oversized=False), code) == is_about_it
 
 
 def test_a_cut_answer_matters_only_for_success() -> None:
