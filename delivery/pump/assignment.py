@@ -17,6 +17,7 @@ from delivery.conf import conf
 from delivery.core import breaker, outcome, recipients
 from delivery.core.breaker import Circuit
 from delivery.core.health_status import DISABLE_FAILURES
+from delivery.core.lifecycle import ClaimedDelivery
 from delivery.core.outcome import Outcome
 from delivery.core.recipients import LEVELS, KeyHolder, Share
 from delivery.health import consumer_health
@@ -407,18 +408,24 @@ class Assignment:
         queue.ready_at = clock.now().timestamp() + SUSPEND_S
 
     def learn(
-        self, queue: ConsumerQueue, answer: Response, due_in: float | None, priority: int
+        self,
+        queue: ConsumerQueue,
+        answer: Response,
+        due_in: float | None,
+        claimed: ClaimedDelivery,
     ) -> None:
         """Update a consumer's health from a response, and when its delivery is due again."""
         now = clock.now()
         if due_in is not None:
-            queue.expect(now + timedelta(seconds=due_in), priority)
+            queue.expect(now + timedelta(seconds=due_in), claimed.priority)
         if answer.is_local:
             # Not a failure, but its other deliveries would meet the same.
             queue.circuit = breaker.slowed(queue.circuit, now.timestamp(), None)
         if answer.outcome in _NEVER_SENT:
             return
         queue.answered(answer.total_ms / 1000, time.monotonic())
+        if not answer.outcome.is_success:
+            queue.last_failed = claimed.id
         instant = now.timestamp()
         queue.circuit = _next_circuit(queue.circuit, answer, instant)
         self._unsaved[queue.view.id] = (queue, answer)

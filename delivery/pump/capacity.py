@@ -106,6 +106,7 @@ class CapacityPlanner:
                 levels=queue.due_levels(now),
                 may_take_more=more,
                 share=queue.share,
+                avoided=queue.avoided,
             )
             for queue, limit, more in shares(picks, free, self.batch)
         ]

@@ -72,6 +72,8 @@ class ConsumerQueue:
     """The rate limiter's theoretical arrival time, Unix seconds."""
     ready_at: float = 0.0
     """Not to be checked before this time, because of the rate limiter."""
+    last_failed: int = 0
+    """The delivery whose attempt failed last; 0: none. A probe leaves it out."""
     saved: Circuit = field(default_factory=Circuit)
     """The circuit as stored in the database."""
 
@@ -175,6 +177,11 @@ class ConsumerQueue:
         if self.circuit.slow_until is not None:
             waits.append(self.circuit.slow_until)
         return max(waits)
+
+    @property
+    def avoided(self) -> int:
+        """The delivery that a probe takes only if no other one is due; 0: none."""
+        return 0 if self.circuit.state == breaker.CLOSED else self.last_failed
 
     @property
     def most_bytes(self) -> int:

@@ -99,7 +99,7 @@ class Recorder:
                 seals=queue.view.encrypt_bodies,
             )
         )
-        self._assignment.learn(queue, answer, transition.due_in, row.priority)
+        self._assignment.learn(queue, answer, transition.due_in, row)
 
     def _report(self, error: str) -> None:
         """Tell operators that this host cannot call consumers."""

@@ -52,6 +52,8 @@ class ClaimRequest:
     """Which rows this owner claims first, where several pumps serve the consumer. This is a
     preference and not a lock: with nothing better due, a pump also claims the other pumps' rows and
     so helps a slow one."""
+    avoided: int = 0
+    """A delivery to claim only if no other one is due; 0: none."""
 
     @property
     def rows_per_level(self) -> int:
@@ -98,8 +100,12 @@ def choose(requests: Sequence[ClaimRequest], now: datetime, most: int | None = N
         found[consumer_id].append((-priority, due_at, delivery_id))
     due = dict(found)
     for request in requests:
+        if request.avoided and len(due[request.consumer_id]) > 1:
+            found[request.consumer_id] = [
+                row for row in due[request.consumer_id] if row[2] != request.avoided
+            ]
         if not request.share.is_all:
-            found[request.consumer_id] = list(_preferred(request, due[request.consumer_id]))
+            found[request.consumer_id] = list(_preferred(request, found[request.consumer_id]))
         found[request.consumer_id].sort(key=by_age if request.oldest_first else None)
     if most is None:
         chosen = {

@@ -16,7 +16,7 @@ from delivery.core.lifecycle import (
     Transition,
 )
 from delivery.core.outcome import Outcome
-from delivery.core.recipients import LEVELS
+from delivery.core.recipients import ALONE, LEVELS, Share
 from delivery.models import Attempt, Counter, Delivery
 from delivery.queue import claim, fanout, settle
 from delivery.queue.claim import ClaimRequest
@@ -71,6 +71,19 @@ def test_a_claim_leases_the_row_and_counts_the_attempt(consumer: Consumer) -> No
     assert row.due_at == now + timedelta(seconds=30)
     assert take(consumer).rows == []
     assert Counter.totals() == pumping.recounted()
+
+
+@pytest.mark.parametrize("share", [ALONE, Share(0, (1, 2)), Share(1, (1, 2))])
+def test_an_avoided_delivery_is_claimed_only_if_no_other_is_due(
+    consumer: Consumer, share: Share
+) -> None:
+    queue(consumer, 1, priority=9)
+    queue(consumer, 1)
+    urgent, normal = Delivery.objects.order_by("-priority").values_list("id", flat=True)
+    request = ClaimRequest(consumer.id, 1, 30_000, 1, share=share, avoided=urgent)
+    made = [claim.claim([request], now=clock.now(), slot=0) for _ in range(2)]
+    assert [row.id for each in made for row in each.rows] == [normal, urgent]
+    assert made[0].left.keys() == {consumer.id}
 
 
 @pytest.mark.trap("a lease shorter than the timeout")

@@ -322,3 +322,21 @@ def test_a_burst_does_not_open_the_circuit_of_the_demos_recovering_consumer(
 
 def _is_open(pump: Pump) -> bool:
     return any(queue.circuit.state == "open" for queue in pump.assignment.queues.values())
+
+
+@pytest.mark.trap("refused messages hold up a working consumer")
+def test_a_probe_takes_another_message_than_the_last_that_failed(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = dataclasses.replace(conf_module.conf(), breaker_failures=1, breaker_base_s=0.3)
+    monkeypatch.setattr(roster_module, "conf", lambda: eager)
+    receiver.script("/x", [Reply(500), Reply(200)])
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/x"))
+    publish(channel, b"urgent", priority=9)
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: ConsumerHealth.objects.filter(circuit="open").exists())
+        publish(channel, b"normal")
+        pump_until(pump, all_finished)
+    bodies = [request.body for request in receiver.requests()]
+    assert bodies == [b"urgent", b"normal", b"urgent"]
