@@ -30,7 +30,9 @@ def look() -> None:
 
 def test_deleted_rows_awaiting_purge_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     if not getattr(connection, "mysql_is_mariadb", False):
-        pytest.skip("only MariaDB counts them as read")
+        pytest.skip("MySQL does not count them as read")
+    if getattr(connection, "mysql_version", ()) >= (11,):
+        pytest.skip("its DELETE scans the table, and waits for the other session's row")
     now = clock.now() - timedelta(days=1)
     Correlation.objects.bulk_create(
         Correlation(id=key, delivery_id=key, noted_at=now) for key in range(1, NUMBER)
@@ -48,8 +50,7 @@ def test_deleted_rows_awaiting_purge_are_ignored(monkeypatch: pytest.MonkeyPatch
         sessions.enter_context(
             somebody("INSERT INTO delivery_correlation (id, noted_at) VALUES (0, now())")
         )
-        for key in range(1, NUMBER):  # a scan of the table would wait for the other session
-            Correlation.objects.filter(id=key)._raw_delete("default")
+        Correlation.objects.filter(id__gt=0)._raw_delete("default")
         before = reads()
         look()
         assert reads() - before > CONSTANT
