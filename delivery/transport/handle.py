@@ -63,8 +63,11 @@ class Response(NamedTuple):
     """The numeric address that was called or refused; empty if none was tried."""
     is_final: bool = False
     """Whether an unsuccessful response has ``Hookstation-Retry: never``: no retry is wanted."""
-    is_local: bool = False
-    """Whether this host could not make the request: no resolver, network or file descriptor."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this host could not make the request: no resolver, network or file descriptor."""
+        return self.outcome is Outcome.INTERRUPTED
 
 
 class CallRefused(Exception):
@@ -343,7 +346,6 @@ class Handle:
             excerpt=bytes(self._excerpt),
             error=error,
             retry_after=None if found.is_success else _retry_after(headers),
-            is_local=found is Outcome.INTERRUPTED,
             is_final=not found.is_success and _RETRY_NEVER.search(headers) is not None,
             connect_ms=self._connect_ms() if self._peers else None,
             first_byte_ms=self._ms(curl.getinfo(pycurl.STARTTRANSFER_TIME)) if headers else None,

@@ -302,5 +302,4 @@ def _unsent(call: Call, outcome: Outcome, sentence: str, total_ms: int) -> Respo
         first_byte_ms=None,
         total_ms=total_ms,
         remote_address="",
-        is_local=outcome is Outcome.INTERRUPTED,
     )

@@ -7,7 +7,7 @@ differs between databases is here, one class for each; no other module asks whic
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,7 +30,7 @@ INSERT_ROWS = 2000
 """Rows of a report in one statement."""
 ERRORS: tuple[type[Exception], ...] = (sqlite3.Error, *([MySQLdb.Error] if MySQLdb else []))
 """Exceptions of the drivers."""
-NO_TABLE, NO_COLUMN, NO_PRIVILEGE = 1146, 1054, 1227
+NO_TABLE, NO_COLUMN, NO_PRIVILEGE, UNKNOWN_VARIABLE = 1146, 1054, 1227, 1193
 """MySQL's error numbers."""
 LIST_RESOLUTION = timedelta(seconds=1)
 """MySQL's list of transactions has whole seconds."""
@@ -177,8 +177,11 @@ class MySQL(Dialect):
         )
         # A separate statement, since ``init_command`` accepts only one.
         connection.query("SET time_zone = '+00:00'")
-        with suppress(MySQLdb.OperationalError):  # MySQL, and MariaDB before 10.6.18
+        try:
             connection.query("SET SESSION innodb_snapshot_isolation = OFF")
+        except MySQLdb.OperationalError as error:
+            if error.args[:1] != (UNKNOWN_VARIABLE,):  # MySQL, and MariaDB before 10.6.18
+                raise
         return connection
 
     def reader_url(self, address: Address) -> str:

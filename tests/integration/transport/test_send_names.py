@@ -237,7 +237,6 @@ def test_a_silent_resolver_differs_from_an_unknown_name(
     answer = loop.post("http://hook.test/")
 
     assert (answer.outcome, answer.error) == (outcome, sentence)
-    assert answer.is_local == (outcome is Outcome.INTERRUPTED)
 
 
 @pytest.mark.parametrize(
