@@ -71,6 +71,7 @@ def prune(slot: int) -> Iterator[int]:
             yield _step(segment_id, slot)
         except _ReadersActive:
             return
+        raw.dialect.checkpoint()  # so that the next part reuses the log (database/slices.py)
 
 
 def _next() -> int | None:

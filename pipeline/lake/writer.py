@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.broker import executor, runs
@@ -20,6 +21,7 @@ from pipeline.broker.tables import Table
 from pipeline.lake import attempts, eligible, layout, totals
 from pipeline.lake.attempts import SegmentDeliveries
 from pipeline.lake.eligible import Cutoffs
+from pipeline.lake.totals import Numbers
 
 
 def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
@@ -93,7 +95,7 @@ def _with_lake_errors(work: Callable[[dict[str, Any]], dict[str, Any]], task: st
 def _export(task: dict[str, Any]) -> dict[str, Any]:
     """Write a segment's files, its own table first: the parts count the attempts per delivery."""
     files: list[dict[str, Any]] = []
-    parts, deliveries = _DeletionParts(task["part_rows"]), SegmentDeliveries()
+    parts, deliveries = _DeletionParts(task["part_rows"], task["part_bytes"]), SegmentDeliveries()
     for name in task["tables"]:
         path = Path(task["lake"]) / task["tmp"][name]
         try:
@@ -186,39 +188,57 @@ class _DeletionParts:
     rows that it finds, so that it deletes only rows that are in the files.
     """
 
-    def __init__(self, part_rows: int) -> None:
-        self.rows: list[list[int]] = []
-        self._part_rows = part_rows
-        self._keys = np.empty(0, np.int64)
-        self._versions = np.empty(0, np.int64)
-        self._lasts = np.empty(0, np.int64)
+    def __init__(self, most_rows: int, most_bytes: int) -> None:
+        """``most_bytes`` limits bodies and responses, unless a single row has more."""
+        self._most_rows, self._most_bytes = most_rows, most_bytes
+        self._batches: list[tuple[Numbers, Numbers, Numbers]] = []
+        self._keys = self._versions = self._bytes = self._attempts = np.empty(0, np.int64)
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
         if name == "attempts":
-            deliveries = totals.numbers(batch, "delivery_id")
-            parts, counts = np.unique(np.searchsorted(self._lasts, deliveries), return_counts=True)
-            for place, count in zip(parts, counts, strict=True):
-                # Not in any part: its delivery became eligible between two queries.
-                if place < len(self.rows):
-                    self.rows[place][4] += int(count)
+            self._add_attempts(batch)
             return
-        self._keys = np.concatenate([self._keys, totals.numbers(batch, "id")])
-        self._versions = np.concatenate([self._versions, totals.numbers(batch, "version")])
-        self._cut(self._part_rows)
+        keys, versions = totals.numbers(batch, "id"), totals.numbers(batch, "version")
+        is_message = name == "messages"
+        sizes = totals.numbers(batch, "body_bytes") if is_message else np.zeros_like(keys)
+        self._batches.append((keys, versions, sizes))
 
     def close(self, name: str) -> None:
         """Finish a table: no more of its rows will come."""
-        if name != "attempts":
-            self._cut(1)
-            self._lasts = np.array([row[0] for row in self.rows], np.int64)
+        if name != "attempts" and self._batches:
+            columns = zip(*self._batches, strict=True)
+            self._keys, self._versions, self._bytes = (np.concatenate(column) for column in columns)
+            self._attempts = np.zeros_like(self._keys)
+            self._batches.clear()
 
-    def _cut(self, minimum: int) -> None:
-        while len(self._keys) >= minimum:
-            keys, versions = self._keys[: self._part_rows], self._versions[: self._part_rows]
-            sums = int((keys % totals.PRIME).sum()), int(versions.sum())
-            self.rows.append([int(keys[-1]), len(keys), *sums, 0])
-            self._keys = self._keys[self._part_rows :]
-            self._versions = self._versions[self._part_rows :]
+    def _add_attempts(self, batch: pa.RecordBatch) -> None:
+        deliveries = totals.numbers(batch, "delivery_id")
+        places = np.searchsorted(self._keys, deliveries)
+        # Others became eligible between two queries.
+        known = places < len(self._keys)
+        known[known] = self._keys[places[known]] == deliveries[known]
+        sizes = sum(
+            pc.binary_length(batch.column(name)).fill_null(0).to_numpy(zero_copy_only=False)
+            for name in ("answer_headers", "answer_excerpt")
+        )
+        np.add.at(self._attempts, places[known], 1)
+        np.add.at(self._bytes, places[known], sizes[known])
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """The parts, as the ledger stores them."""
+        parts = []
+        sizes = np.cumsum(self._bytes)
+        start = 0
+        while start < len(self._keys):
+            before = sizes[start - 1] if start else 0
+            fitting = int(np.searchsorted(sizes, before + self._most_bytes, side="right"))
+            end = min(max(fitting, start + 1), start + self._most_rows)
+            keys, versions = self._keys[start:end], self._versions[start:end]
+            sums = [keys % totals.PRIME, versions, self._attempts[start:end]]
+            parts.append([int(keys[-1]), len(keys), *(int(column.sum()) for column in sums)])
+            start = end
+        return parts
 
 
 def file_entry(

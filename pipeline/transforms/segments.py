@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 PART_ROWS = 1_000
 """Rows that the broker deletes in one transaction."""
+PART_BYTES = 2 << 20
+"""Bytes of bodies and responses that it deletes in one: a full disk has room for little more."""
 KINDS = (eligible.MESSAGES, eligible.DELIVERIES)
 """In this order: a message is eligible when its deliveries are gone, and the broker deletes this
 run's deliveries as soon as they are verified. Messages compared after that would differ."""
@@ -211,5 +213,6 @@ def _task(context: Context, segment: Segment) -> str:
             },
             "keep_bodies": context.settings.keep_bodies,
             "part_rows": PART_ROWS,
+            "part_bytes": PART_BYTES,
         }
     )
