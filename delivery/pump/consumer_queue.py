@@ -68,6 +68,8 @@ class ConsumerQueue:
     """Average time of its latest responses; None before the first."""
     answered_at: float = 0.0
     """When (`time.monotonic`) the last response came."""
+    has_answered: bool = False
+    """Whether this pump has ever had an HTTP status from it."""
     arrival: float = 0.0
     """The rate limiter's theoretical arrival time, Unix seconds."""
     ready_at: float = 0.0

@@ -20,6 +20,7 @@ from delivery.core.outcome import Outcome
 from delivery.processes.registration import PumpRegistration
 from delivery.pump.assignment import Assignment
 from delivery.pump.consumer_queue import ConsumerQueue
+from delivery.pump.outage import Outages
 from delivery.pump.wakeups import wakeup_sender
 from delivery.queue import settle
 from delivery.queue.settle import Result
@@ -42,6 +43,7 @@ class Recorder:
         self._slot, self._worker = held.ordinal, held.worker
         self._assignment = assignment
         self._waits = Waits()
+        self._outages = Outages()
         self._warned_at = float("-inf")
         self.results: list[Result] = []
         self.due_at = 0.0
@@ -51,6 +53,7 @@ class Recorder:
         self, row: ClaimedDelivery, queue: ConsumerQueue, started_at: datetime, answer: Response
     ) -> None:
         """Decide the transition after a response, and keep it for the next flush."""
+        answer = self._outages.judge(queue, answer)
         if answer.is_local:
             self._report(answer.error)
         if not self.results:

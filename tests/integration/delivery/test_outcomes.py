@@ -3,6 +3,7 @@
 import dataclasses
 import socket
 import tomllib
+from contextlib import ExitStack
 from itertools import pairwise
 from threading import Thread
 from typing import Any
@@ -23,6 +24,7 @@ from delivery.management.demo.stage import SHOP
 from delivery.models import Attempt, ConsumerHealth, Delivery
 from delivery.portal import presenters
 from delivery.pump import assignment as roster_module
+from delivery.pump.outage import MIN_HOSTS
 from delivery.pump.pump import Pump
 from delivery.queue import claim
 from delivery.transport import payloads
@@ -239,6 +241,42 @@ def test_an_outage_of_the_resolver_is_not_charged_to_consumers(
     assert [it.levelname for it in caplog.records if "did not answer" in it.getMessage()] == [
         "WARNING"
     ]
+
+
+@pytest.mark.trap("an outage of this side is charged to the consumers")
+def test_when_all_hosts_stop_answering_at_once_only_the_first_are_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lifecycle, "MIN_LOCAL_WAIT_S", 0.0)
+    monkeypatch.setattr(breaker, "SLOW_CAP_S", 0.0)
+    hosts = [f"127.0.0.{n}" for n in range(2, 8)]
+    channel = make_channel()
+    with ExitStack() as stack, pumping.pumping() as pump:
+        receivers = {host: stack.enter_context(Receiver(host=host)) for host in hosts}
+        for receiver in receivers.values():
+            make_consumer(channel, receiver.url("/ok"), retry=[0], max_attempts=1)
+        publish(channel, b"before")
+        pump_until(pump, all_finished)
+        for receiver in receivers.values():
+            receiver.close()
+        deliveries = Delivery.objects.filter(message_id__in=publish(channel, b"during"))
+        pump_until(pump, lambda: Attempt.objects.filter(number=3).count() == 2)
+        dead = list(deliveries.filter(state="dead"))
+        waiting = list(deliveries.exclude(state="dead"))
+        circuits = [pump.assignment.queues[it.consumer_id].circuit for it in waiting]
+        for host, receiver in receivers.items():
+            stack.enter_context(Receiver(host=host, port=receiver.port))
+        pump_until(pump, all_finished)
+
+    assert {(it.outcome, it.failure_count) for it in dead} == {("connection_refused", 1)}
+    assert len(dead) == MIN_HOSTS - 1
+    assert {(it.failure_count, it.interruption_count) for it in waiting} == {(0, 0)}
+    assert {circuit.consecutive_failures for circuit in circuits} == {0}
+    for delivery in waiting:
+        *failed, last = attempts_of(delivery)
+        assert {attempt.outcome for attempt in failed} == {"interrupted"}
+        assert failed[0].error.startswith("Nearly all hosts stopped answering, ")
+        assert last.outcome == "delivered"
 
 
 def test_a_circuit_opens_probes_and_closes(
