@@ -119,6 +119,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
                     "retry_overrides",
                     ("rate_per_second", "rate_burst"),
                     ("max_in_flight", "max_pumps"),
+                    "http_version",
                     ("ordering", "head_of_line"),
                     "ack",
                     ("lapsed_leases", "dead_letter_channel"),

@@ -112,6 +112,8 @@ class ConsumerConfig:
     """Whether bodies of its channel, and its responses, are stored encrypted."""
     max_pumps: int = 1
     """How many pumps may send to it at the same time."""
+    http_version: str = "auto"
+    """``1.1`` if it must not be called over HTTP/2."""
     lapsed_leases: str = "free"
     """``charged`` if a lease that ends without an acknowledgement counts as an attempt."""
 

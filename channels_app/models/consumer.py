@@ -34,6 +34,12 @@ class Consumer(Versioned):
         BLOCK = "block"
         """The ordering key is blocked until a person replays or skips the dead delivery."""
 
+    class HttpVersion(models.TextChoices):
+        AUTO = "auto", "Auto"
+        """HTTP/2 over TLS if the endpoint offers it, else HTTP/1.1."""
+        HTTP_1_1 = "1.1", "HTTP/1.1"
+        """For an endpoint, or a proxy in front of it, whose HTTP/2 is broken."""
+
     class LapsedLeases(models.TextChoices):
         FREE = "free"
         """Not an attempt, up to twenty times: the worker probably crashed for another reason."""
@@ -65,6 +71,9 @@ class Consumer(Versioned):
     max_in_flight = models.PositiveIntegerField(null=True, blank=True)
     max_pumps = models.PositiveSmallIntegerField(default=1)
     """How many pumps may send to it at the same time; each gets a share of the limits."""
+    http_version = models.CharField(
+        max_length=4, choices=HttpVersion.choices, default=HttpVersion.AUTO
+    )
     ordering = models.BooleanField(default=False)
     """Whether deliveries with the same ordering key are sent one after another."""
     head_of_line = models.CharField(

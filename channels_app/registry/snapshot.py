@@ -205,6 +205,7 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerConfig:
         ack=consumer.ack,
         encrypt_bodies=channel.encrypt_bodies,
         max_pumps=consumer.max_pumps,
+        http_version=consumer.http_version,
         lapsed_leases=consumer.lapsed_leases,
         dead_letter_channel_id=consumer.dead_letter_channel_id,
         retry_overrides=retry_overrides.resolved(consumer.retry_overrides, retry, max_attempts),

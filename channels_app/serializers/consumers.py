@@ -243,6 +243,11 @@ class ConsumerSerializer(ResourceSerializer):
     max_pumps = Whole(
         1, MAX_PUMPS, default=1, help_text="Maximum pumps that send to it at the same time."
     )
+    http_version = OneOf(
+        Consumer.HttpVersion.values,
+        default="auto",
+        help_text="auto: HTTP/2 over TLS if the endpoint offers it; 1.1: never.",
+    )
     ordering = Flag(
         default=False,
         help_text="Send deliveries of one ordering key one at a time, in the order of acceptance.",

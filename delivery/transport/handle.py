@@ -37,6 +37,8 @@ class Call(NamedTuple):
     """Total time from `start` to the last byte of the response."""
     connect_timeout_ms: int
     """Time for name lookup, connection and TLS handshake together."""
+    may_use_http2: bool = True
+    """Whether a TLS receiver may choose HTTP/2; else it is offered HTTP/1.1 only."""
 
 
 class Response(NamedTuple):
@@ -130,6 +132,11 @@ def _names_fault(names: tuple[str, ...]) -> str:
     return ""
 
 
+_HTTP_VERSIONS = {
+    True: pycurl.CURL_HTTP_VERSION_2TLS,
+    False: pycurl.CURL_HTTP_VERSION_1_1,
+}
+"""By `Call.may_use_http2`."""
 _ORIGIN = re.compile(r"[^/?#]*//[^/?#]*")
 _KEPT_HEADER_BYTES = 2048
 _END_OF_HEADERS = re.compile(rb"\n\r?\n")
@@ -175,6 +182,7 @@ class Handle:
         "_has_target",
         "_headers",
         "_limits",
+        "_may_use_http2",
         "_no_socket",
         "_on_connection",
         "_oversized",
@@ -197,6 +205,7 @@ class Handle:
         self._headers = io.BytesIO()
         self._excerpt = bytearray()
         self._url = ""
+        self._may_use_http2 = True
         self._has_addresses = self._has_target = False
         self._timeout_ms = self._connect_timeout_ms = -1
         self.call: Call
@@ -218,7 +227,7 @@ class Handle:
             (pycurl.TCP_NODELAY, 1),
             # No default: the call's headers name the broker.
             (pycurl.USERAGENT, ""),
-            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
+            (pycurl.HTTP_VERSION, _HTTP_VERSIONS[True]),
             (pycurl.SSL_VERIFYPEER, 1),
             (pycurl.SSL_VERIFYHOST, 2),
             (pycurl.CAINFO, self._limits.ca_file),
@@ -241,15 +250,8 @@ class Handle:
         curl = self.curl
         lines = header_lines(call.headers, expects=expects)
         try:
-            if call.url != self._url:
-                curl.setopt(pycurl.URL, call.url)
-                tls = call.url.startswith("https:")
-                # Waiting for a connection in progress pays if it can carry many calls.
-                curl.setopt(pycurl.PIPEWAIT, tls)
-                if tls:
-                    curl.setopt(pycurl.PREREQFUNCTION, self._on_request)
-                self._target(call.url)
-                self._url = call.url
+            if call.url != self._url or call.may_use_http2 != self._may_use_http2:
+                self._set_endpoint(call.url, call.may_use_http2)
             self._limit(call.timeout_ms, call.connect_timeout_ms)
             curl.setopt(pycurl.HTTPHEADER, lines)
             curl.setopt(pycurl.POSTFIELDS, call.body)
@@ -257,6 +259,18 @@ class Handle:
             raise CallRefused(f"The request cannot be sent: {error}.") from error
         self.call = call
         self.expects = expects
+
+    def _set_endpoint(self, url: str, may_use_http2: bool) -> None:
+        curl, is_tls = self.curl, url.startswith("https:")
+        curl.setopt(pycurl.URL, url)
+        # Waiting for a connection in progress pays if it can carry many calls.
+        curl.setopt(pycurl.PIPEWAIT, is_tls and may_use_http2)
+        if may_use_http2 != self._may_use_http2:
+            curl.setopt(pycurl.HTTP_VERSION, _HTTP_VERSIONS[may_use_http2])
+        if is_tls:
+            curl.setopt(pycurl.PREREQFUNCTION, self._on_request)
+        self._target(url)
+        self._url, self._may_use_http2 = url, may_use_http2
 
     def _target(self, url: str) -> None:
         """Make libcurl request exactly what the URL says.

@@ -247,6 +247,7 @@ def call(
         body=payload.body,
         timeout_ms=view.timeout_ms,
         connect_timeout_ms=min(conf().connect_timeout_ms, view.timeout_ms),
+        may_use_http2=view.http_version == "auto",
     )
 
 

@@ -29,6 +29,7 @@ from delivery.pump.pump import Pump
 from delivery.queue import claim
 from delivery.transport import payloads
 from tests.support import pumping
+from tests.support.http2 import Http2Receiver
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
 
@@ -241,6 +242,21 @@ def test_an_outage_of_the_resolver_is_not_charged_to_consumers(
     assert [it.levelname for it in caplog.records if "did not answer" in it.getMessage()] == [
         "WARNING"
     ]
+
+
+def test_a_consumer_can_refuse_http2(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = make_channel()
+    with Http2Receiver() as endpoint:
+        settings = dataclasses.replace(conf_module.conf(), ca_file=endpoint.ca_file)
+        monkeypatch.setattr(payloads, "conf", lambda: settings)
+        consumers = [
+            make_consumer(channel, endpoint.url("/x"), http_version=version)
+            for version in ("auto", "1.1")
+        ]
+        rows = deliver(channel)
+
+    answers = [attempts_of(rows[it.client_id])[0].answer for it in consumers]
+    assert [answer.headers[:8] for answer in answers] == ["HTTP/2 2", "HTTP/1.1"]
 
 
 @pytest.mark.trap("an outage of this side is charged to the consumers")

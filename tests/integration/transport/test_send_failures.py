@@ -226,6 +226,20 @@ def test_http2_carries_many_calls_on_one_connection() -> None:
     assert exact.outcome is Outcome.DELIVERED
 
 
+def test_a_call_without_http2_does_not_share_its_connection() -> None:
+    with Http2Receiver() as consumer, closing(Loop(ca_file=consumer.ca_file)) as loop:
+        versions = [
+            loop.run(a_call(consumer.url("/x"), may_use_http2=may_use_http2))[0].headers[:8]
+            for may_use_http2 in (True, False, True, False)
+        ]
+        many = [a_call(consumer.url("/x"), may_use_http2=False) for _ in range(5)]
+        answers = loop.run(*many)
+
+    assert versions == ["HTTP/2 2", "HTTP/1.1", "HTTP/2 2", "HTTP/1.1"]
+    assert {answer.headers[:8] for answer in answers} == {"HTTP/1.1"}
+    assert sum(answer.connect_ms is not None for answer in answers) == 4
+
+
 def test_a_tls_consumer_without_http2_gets_as_many_connections_as_calls(
     tls_receiver: Receiver,
 ) -> None:
