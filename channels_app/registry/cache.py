@@ -1,8 +1,8 @@
 """Cache the channels, consumers and keys in this process, for at most about a second.
 
 Every configuration write increments the number in one row (ConfigVersion). A process reads that
-row when the change marker of this host has moved, else every ``CHECK_S`` seconds, and clears its
-cache when the number has changed.
+row when the change marker of this host has moved, else every ``CHECK_S`` seconds. When the number
+has changed, it reads what has changed since, and forgets keys and secrets.
 """
 
 import threading
@@ -42,10 +42,11 @@ class ConfigCache:
         self._number = -1
         self._checked = float("-inf")
         self._mark = (0, 0)
+        self._snapshot: Snapshot | None = None
         self._forget()
 
     def _forget(self) -> None:
-        self._snapshot: Snapshot | None = None
+        self._is_stale = True
         self._keys: dict[str, KeyConfig | None] = {}
         self._signers: dict[int, Signer] = {}
         self._sigv4_secrets: dict[str, str] = {}
@@ -211,8 +212,9 @@ class ConfigCache:
 
     def _all(self) -> Snapshot:
         with self._lock:
-            if self._snapshot is None:
-                self._snapshot = Snapshot.take()
+            if self._is_stale or self._snapshot is None:
+                self._snapshot = Snapshot.take(self._snapshot)
+                self._is_stale = False
             return self._snapshot
 
 

@@ -5,15 +5,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from channels_app.conf import conf
+from django.db.models import QuerySet
+
+from channels_app.conf import Conf, conf
 from channels_app.core import backoff, ordering_key, retry_overrides
 from channels_app.core.consumer_config import ConsumerConfig, Signer
 from channels_app.core.encryption import Unreadable
 from channels_app.core.ordering_key import Keying
 from channels_app.core.rate_limits import Limit, Rate, within
 from channels_app.core.subscriptions import Subscriptions
+from channels_app.database import raw
 from channels_app.models import (
     ApiKey,
     Channel,
@@ -24,6 +27,10 @@ from channels_app.models import (
     Producer,
 )
 from channels_app.registry import data_encryption
+
+MAX_STALE = 500
+"""Channels that are read by their ids after a change; if more have changed, all are read. Also the
+consumers in one query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +117,25 @@ class Snapshot:
     team_limits: Mapping[int, Limit | None]
     """How much may wait of the team of each producer that has one, by the producer's id."""
 
+    versions: "_Versions"
+    defaults: Conf
+    """The installation's settings, which apply where a row has none of its own."""
+
     @classmethod
-    def take(cls) -> Self:
-        """Read the tables in the current transaction."""
-        channels = load_channels()
+    def take(cls, former: Self | None = None) -> Self:
+        """Read the tables in the current transaction, or only what changed since ``former``.
+
+        One change of many thousand channels and consumers costs little more than their versions.
+        """
+        versions = _Versions.read()
+        channels = None
+        if former and former.defaults is conf():
+            stale = versions.changed_since(former.versions)
+            stale |= versions.channels.keys() - former.channels_by_id.keys()
+            if len(stale) <= MAX_STALE:
+                channels = _reload(stale, versions, former)
+        if channels is None:
+            channels = load_channels()
         views = [view for channel in channels.values() for view in channel.consumers]
         return cls(
             channels=channels,
@@ -124,14 +146,112 @@ class Snapshot:
             awaiting=frozenset(view.id for view in views if view.ack),
             dead_lettered=frozenset(view.id for view in views if view.dead_letter_channel_id),
             team_limits=load_team_limits(),
+            versions=versions,
+            defaults=conf(),
         )
+
+
+class _Versions(NamedTuple):
+    """The rows that a snapshot is made of, by id, with their versions."""
+
+    channels: Mapping[int, int]
+    consumers: Mapping[int, Mapping[int, int]]
+    """By channel: those that are not retired, in the order of their ids."""
+    schemas: Mapping[int, Mapping[int, int]]
+    """By channel: event types with a JSON Schema."""
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read them before the rows: what changes in between is read again the next time."""
+        channels, consumers = raw.read_all(
+            [
+                ("SELECT id, version FROM channels_app_channel ORDER BY id", []),
+                (
+                    "SELECT channel_id, id, version FROM channels_app_consumer "
+                    "WHERE state <> 'retired' ORDER BY id",
+                    [],
+                ),
+            ]
+        )
+        schemas = EventType.objects.filter(schema__isnull=False)
+        return cls(
+            dict(channels),
+            _by_channel(consumers),
+            _by_channel(schemas.values_list("channel_id", "id", "version")),
+        )
+
+    def changed_since(self, former: "_Versions") -> set[int]:
+        """The ids of channels that are new or changed, or whose consumers or schemas are."""
+        return {
+            channel_id
+            for channel_id, version in self.channels.items()
+            if version != former.channels.get(channel_id)
+            or self.consumers.get(channel_id) != former.consumers.get(channel_id)
+            or self.schemas.get(channel_id) != former.schemas.get(channel_id)
+        }
+
+
+def _by_channel(rows: Iterable[tuple[int, int, int]]) -> dict[int, dict[int, int]]:
+    versions: dict[int, dict[int, int]] = {}
+    for channel_id, key, version in rows:
+        versions.setdefault(channel_id, {})[key] = version
+    return versions
+
+
+def _reload(stale: set[int], versions: _Versions, former: Snapshot) -> dict[str, ChannelConfig]:
+    """The channels by name; those that are not ``stale`` are the former ones."""
+    rows = {row.id: row for row in Channel.objects.filter(id__in=stale)}
+    consumers = _reload_consumers(rows, versions, former)
+    same_schemas = {
+        key
+        for key in rows.keys() & former.channels_by_id.keys()
+        if versions.schemas.get(key) == former.versions.schemas.get(key)
+    }
+    schemas = _schemas_of(EventType.objects.filter(channel_id__in=rows.keys() - same_schemas))
+    # The same objects, for which compiled schemas are kept.
+    schemas |= {key: former.channels_by_id[key].schemas for key in same_schemas}
+    channels = {}
+    for key in versions.channels:
+        if key not in stale:
+            view = former.channels_by_id[key]
+        elif row := rows.get(key):  # else it was deleted meanwhile
+            view = _channel_view(row, consumers[key], schemas.get(key, {}))
+        else:
+            continue
+        channels[view.slug] = view
+    return channels
+
+
+def _reload_consumers(
+    channels: Mapping[int, Channel], versions: _Versions, former: Snapshot
+) -> dict[int, list[ConsumerConfig]]:
+    """The consumers of these channels; the former ones as far as neither they nor it changed."""
+    views: dict[int, ConsumerConfig] = {}
+    for key in channels.keys() & former.channels_by_id.keys():
+        if versions.channels[key] == former.versions.channels.get(key):
+            before, now = former.versions.consumers.get(key, {}), versions.consumers.get(key, {})
+            views |= {
+                view.id: view
+                for view in former.channels_by_id[key].consumers
+                if before.get(view.id) == now.get(view.id)
+            }
+    wanted = {key: [*versions.consumers.get(key, ())] for key in channels}
+    missing = [key for keys in wanted.values() for key in keys if key not in views]
+    for start in range(0, len(missing), MAX_STALE):
+        rows = Consumer.objects.filter(id__in=missing[start : start + MAX_STALE])
+        for row in rows.exclude(state=Consumer.State.RETIRED):
+            views[row.id] = _consumer_view(row, channels[row.channel_id])
+    return {
+        key: [views[consumer_id] for consumer_id in keys if consumer_id in views]
+        for key, keys in wanted.items()
+    }
 
 
 def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelConfig]:
     """The channels with these names, or all, by name, as the current transaction sees them."""
     channels = Channel.objects.all()
     rows = Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id")
-    event_types = EventType.objects.filter(schema__isnull=False)
+    event_types = EventType.objects.all()
     if slugs is not None:
         channels = channels.filter(slug__in=slugs)
         rows = rows.filter(channel__in=channels)
@@ -139,20 +259,28 @@ def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelConf
     consumers: dict[int, list[Consumer]] = {}
     for consumer in rows:
         consumers.setdefault(consumer.channel_id, []).append(consumer)
-    schemas: dict[int, dict[str, Any]] = {}
-    for event_type in event_types:
-        if event_type.schema is not None:  # the filter lets JSON's null pass
-            schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
+    schemas = _schemas_of(event_types)
     return {
         channel.slug: _channel_view(
-            channel, consumers.get(channel.id, ()), schemas.get(channel.id, {})
+            channel,
+            [_consumer_view(it, channel) for it in consumers.get(channel.id, ())],
+            schemas.get(channel.id, {}),
         )
         for channel in channels
     }
 
 
+def _schemas_of(event_types: QuerySet[EventType]) -> dict[int, dict[str, Any]]:
+    """JSON Schemas by name, by the ids of their channels."""
+    schemas: dict[int, dict[str, Any]] = {}
+    for event_type in event_types.filter(schema__isnull=False):
+        if event_type.schema is not None:  # the filter lets JSON's null pass
+            schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
+    return schemas
+
+
 def _channel_view(
-    channel: Channel, consumers: Sequence[Consumer], schemas: dict[str, Any]
+    channel: Channel, consumers: Sequence[ConsumerConfig], schemas: dict[str, Any]
 ) -> ChannelConfig:
     defaults = conf()
     return ChannelConfig(
@@ -174,7 +302,7 @@ def _channel_view(
         dead_retention_days=channel.dead_retention_days or defaults.dead_retention_days,
         limit=Limit.of("channel", channel.id, channel.slug, channel.quota(defaults.channel_quota)),
         schemas=schemas,
-        subscriptions=Subscriptions(_consumer_view(it, channel) for it in consumers),
+        subscriptions=Subscriptions(consumers),
     )
 
 

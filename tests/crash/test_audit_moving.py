@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import F
 
 from channels_app.database import clock, transactions
 from channels_app.models import Channel, ConfigVersion, Consumer, Message, Team
@@ -172,7 +173,7 @@ def another_arrives(waiting: Delivery) -> None:
 
 
 def consumer_is_paused(waiting: Delivery) -> None:
-    Consumer.objects.update(state="paused")
+    Consumer.objects.update(state="paused", version=F("version") + 1)
     ConfigVersion.bump()
 
 

@@ -235,7 +235,7 @@ def test_the_newest_message_of_all_is_not_too_new_to_be_lost(keyed: tuple[Channe
 def test_a_message_deleted_by_retention_is_not_lost(keyed: tuple[Channel, int]) -> None:
     channel, _ = keyed
     (unwanted,) = publish(channel, b"7", idempotency_key="d", event_type="nobody.wants.it")
-    Consumer.objects.filter(channel=channel).update(event_types=["order.*"])
+    change(Consumer.objects.get(channel=channel), event_types=["order.*"])
     ConfigVersion.bump()
     fanout.fan_out(100, 0)
     assert Message.objects.get(id=unwanted).consumer_count == 0
@@ -344,7 +344,8 @@ def test_a_due_delivery_that_is_not_claimed_is_found(lived: tuple[Channel, Consu
 
 
 def change(consumer: Consumer, **values: Any) -> None:
-    Consumer.objects.filter(id=consumer.id).update(**values)
+    """Change its configuration, which keeps its age unless ``values`` has another."""
+    Consumer.objects.filter(id=consumer.id).update(version=F("version") + 1, **values)
 
 
 def ail(consumer: Consumer, **values: Any) -> None:
@@ -372,7 +373,7 @@ REASONS_TO_WAIT: dict[str, Callable[[Consumer], object]] = {
     "it fails": lambda it: ail(it, circuit="open"),
     "it asked for less": lambda it: ail(it, slow_until=clock.now() + timedelta(hours=1)),
     "its channel is paused": lambda it: Channel.objects.filter(id=it.channel_id).update(
-        paused=True
+        paused=True, version=F("version") + 1
     ),
     "it is busy": is_busy,
     "its pump just started": is_served_only_by_a_pump_that_just_started,
