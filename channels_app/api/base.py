@@ -20,8 +20,15 @@ from channels_app import origin
 from channels_app.api import etags, options
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
 from channels_app.api.concurrency import bodies
-from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.core import times
+from channels_app.core.errors import (
+    BrokerError,
+    LengthRequired,
+    Malformed,
+    RateLimited,
+    TooLarge,
+    UnsupportedMediaType,
+)
 from channels_app.database import clock
 from channels_app.registry.resource import WriteResult
 from channels_app.serializers.base import ResourceSerializer
@@ -169,7 +176,7 @@ def json_object(
     """The request's body, a JSON object; an empty body gives {} if ``optional``.
 
     ``sender`` is the caller, unless the request came without a key.
-    Raises ApiProblem: 415 for another content type, 400 for invalid JSON, and what `read_body`
+    Raises BrokerError: 415 for another content type, 400 for invalid JSON, and what `read_body`
     raises with the limit ``MAX_BYTES``.
     """
     read = request._request.read
@@ -185,17 +192,17 @@ def read_object(
         return {}
     kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if kind not in {"application/json", "application/merge-patch+json"}:
-        raise ApiProblem(
-            415, "unsupported_media_type", "Send application/json.", field="Content-Type"
+        raise UnsupportedMediaType(
+            "unsupported_media_type", "Send application/json.", field="Content-Type"
         )
     value = parse_json(body)
     if not isinstance(value, dict):
-        raise ApiProblem(400, "malformed_body", "The body must be a JSON object.")
+        raise Malformed("malformed_body", "The body must be a JSON object.")
     return value
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse standard JSON, without NaN. Raises ApiProblem (400)."""
+    """Parse standard JSON, without NaN. Raises BrokerError (400)."""
     try:
         # Decode here: the parser would guess UTF-16, and accept unpaired surrogates.
         return json.loads(body.decode("utf-8-sig"), parse_constant=_refuse)
@@ -205,16 +212,16 @@ def parse_json(body: bytes) -> Any:
         detail = "The body is not UTF-8."
     except ValueError as error:
         detail = f"The body is not JSON: {error}."
-    raise ApiProblem(400, "malformed_body", detail[:300])
+    raise Malformed("malformed_body", detail[:300])
 
 
 def whole_json(body: bytes) -> None:
-    """Raise ApiProblem (400) unless the body is one complete JSON object or array.
+    """Raise BrokerError (400) unless the body is one complete JSON object or array.
 
     No proper beginning of one is complete, apart from white space.
     """
     if not isinstance(parse_json(body), dict | list):
-        raise ApiProblem(400, "malformed_body", "The body must be a JSON object or array.")
+        raise Malformed("malformed_body", "The body must be a JSON object or array.")
 
 
 def read_body(
@@ -230,7 +237,7 @@ def read_body(
     ``check`` raises for an incomplete body. Only with it may a body come without a Content-Length:
     the server reports a broken connection or a malformed chunk as the end of such a body, and a
     partial message must not be stored.
-    Raises ApiProblem: 411 without ``check`` and Content-Length; 413 from the Content-Length alone,
+    Raises BrokerError: 411 without ``check`` and Content-Length; 413 from the Content-Length alone,
     or once more was read; 429, without reading, for a caller with too many slow bodies in flight;
     400 for a body that ends early; what ``check`` raises.
     """
@@ -238,13 +245,13 @@ def read_body(
     if not announced:
         return _read_unannounced(caller, meta, most, check)
     if not (announced.isascii() and announced.isdecimal()):
-        raise ApiProblem(400, "malformed_header", "A number is needed.", field="Content-Length")
+        raise Malformed("malformed_header", "A number is needed.", field="Content-Length")
     if len(announced) > 15 or int(announced) > most:
         raise _too_large(most)
     size = int(announced)
     body = _await(caller, read, size) if size else b""
     if len(body) < size:
-        raise ApiProblem(400, "broken_request", "The body ended before its Content-Length.")
+        raise Malformed("broken_request", "The body ended before its Content-Length.")
     return body
 
 
@@ -267,23 +274,23 @@ def _read_unannounced(
         return b""
     if check is None:
         detail = "Send the body with a Content-Length, or as a JSON object or array."
-        raise ApiProblem(411, "length_required", detail, field="Content-Length")
+        raise LengthRequired("length_required", detail, field="Content-Length")
     if len(body) > most:
         raise _too_large(most)
     check(body)
     return body
 
 
-def _too_large(most: int) -> ApiProblem:
+def _too_large(most: int) -> BrokerError:
     detail = f"The body is larger than {most} bytes."
-    return ApiProblem(413, "body_too_large", detail, field="Content-Length")
+    return TooLarge("body_too_large", detail, field="Content-Length")
 
 
 def _await(caller: Sender, read: Callable[[int], bytes], size: int) -> bytes:
     # The server waits as long as the sender is slow, in this thread.
     owner = caller.owner
     if not bodies.take(owner):
-        raise ApiProblem(429, "too_many_bodies", TOO_MANY, retry_after_s=RETRY_AFTER_S)
+        raise RateLimited("too_many_bodies", TOO_MANY)
     try:
         return _read(read, size)
     finally:

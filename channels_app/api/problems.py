@@ -30,25 +30,6 @@ LINE_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class ApiProblem(APIException):
-    """An error that only makes sense over HTTP."""
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        detail: str,
-        *,
-        field: str = "",
-        retry_after_s: float | None = None,
-    ) -> None:
-        super().__init__(detail, code)
-        self.status_code = status
-        self.code = code
-        self.field = field
-        self.retry_after_s = retry_after_s
-
-
 def document(
     status: int, code: str, detail: str, *, field: str = "", faults: Any = ()
 ) -> dict[str, Any]:
@@ -125,7 +106,7 @@ def translate(error: Exception) -> tuple[dict[str, Any], dict[str, str]] | None:
         error = StorageFull("storage_full", storage.FULL)
     if isinstance(error, BrokerError):
         wait = error.retry_after_s
-        headers = {"Retry-After": str(wait)} if wait is not None else {}
+        headers = {"Retry-After": str(max(1, math.ceil(wait)))} if wait is not None else {}
         return document(
             error.status, error.code, error.detail, field=error.field, faults=error.faults
         ), headers
@@ -151,12 +132,9 @@ def _of_framework(error: APIException) -> tuple[dict[str, Any], dict[str, str]]:
     headers: dict[str, str] = {}
     if challenge := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = challenge
-    if (retry_after := getattr(error, "retry_after_s", None)) is not None:
-        headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
     codes = error.get_codes()
     code = codes if isinstance(codes, str) else error.default_code
     detail = str(error.detail) if isinstance(error.detail, str) else error.default_detail
     if isinstance(error, NotAuthenticated):
         detail = "Send an API key: Authorization: Bearer hsk_..."
-    field = getattr(error, "field", "")
-    return document(error.status_code, code, str(detail), field=field), headers
+    return document(error.status_code, code, str(detail)), headers

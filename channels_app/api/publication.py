@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from channels_app.api.problems import ApiProblem
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.core import http, json_schema, names, sequence, times
+from channels_app.core.errors import BrokerError, Invalid, TooLarge, UnsupportedMediaType
 from channels_app.core.json_schema import Checker
 from channels_app.core.values import whole_number
 from channels_app.ingest.accept import Publication
@@ -55,17 +55,17 @@ ITEM_FIELDS = ("body", "body_base64", *_HEADER_OF, "headers")
 def from_headers(
     meta: Mapping[str, Any], channel: ChannelConfig, producer: Producer | None, now: datetime
 ) -> Publication:
-    """Parse a publication, still without its body. Raises ApiProblem that names the header."""
+    """Parse a publication, still without its body. Raises BrokerError that names the header."""
     encoding = meta.get("HTTP_CONTENT_ENCODING", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         detail = "Bodies are stored unchanged: send the body without a Content-Encoding."
-        raise ApiProblem(415, "unsupported_encoding", detail, field="Content-Encoding")
+        raise UnsupportedMediaType("unsupported_encoding", detail, field="Content-Encoding")
     options: dict[str, Any] = {name: meta[key] for name, key in _META.items() if key in meta}
     if options.get("content_type") == "":
         del options["content_type"]
     try:
         return _read(options, _forwarded(meta), channel, producer, now)
-    except ApiProblem as problem:
+    except BrokerError as problem:
         problem.field = _HEADER_OF.get(problem.field, problem.field)
         raise
 
@@ -73,7 +73,7 @@ def from_headers(
 def from_item(
     item: object, channel: ChannelConfig, producer: Producer | None, now: datetime
 ) -> Publication:
-    """Parse one item of a batch. Raises ApiProblem that names the field."""
+    """Parse one item of a batch. Raises BrokerError that names the field."""
     if not isinstance(item, dict):
         raise _refuse("", "Each item is a JSON object.")
     for name in item:
@@ -93,23 +93,26 @@ def from_options(
     producer: Producer | None,
     now: datetime,
 ) -> Publication:
-    """Check the options of a batch's item that are set, its headers and body. Raises ApiProblem."""
+    """Check the options of a batch's item that are set, its headers and body.
+
+    Raises BrokerError.
+    """
     return with_body(_read(options, forwarded, channel, producer, now), body, channel)
 
 
 def with_body(publication: Publication, body: bytes, channel: ChannelConfig) -> Publication:
     """Add the body, and check its size and its event type's schema.
 
-    Raises ApiProblem.
+    Raises BrokerError.
     """
     if len(body) > channel.max_body_bytes:
         detail = f"The body is larger than {channel.max_body_bytes} bytes."
-        raise ApiProblem(413, "body_too_large", detail, field="body")
+        raise TooLarge("body_too_large", detail, field="body")
     schema = channel.schemas.get(publication.event_type)
     if schema is not None:
         checker = _checker(channel.slug, publication.event_type, schema)
         if fault := json_schema.fault(checker, body):
-            raise ApiProblem(422, "schema_violation", fault, field="body")
+            raise Invalid("schema_violation", fault, field="body")
     return publication._replace(body=body)
 
 
@@ -150,11 +153,11 @@ def _content_type(value: object, allowed: tuple[str, ...]) -> str:
     found = _CONTENT_TYPE.fullmatch(str(value)) if short else None
     if found is None:
         detail = "A content type looks like application/json or text/plain; charset=utf-8."
-        raise ApiProblem(415, "unsupported_media_type", detail, field="content_type")
+        raise UnsupportedMediaType("unsupported_media_type", detail, field="content_type")
     media = found[1].lower()
     if allowed and media not in allowed and media.split("/")[0] + "/*" not in allowed:
         detail = f"The channel accepts {', '.join(allowed)}."
-        raise ApiProblem(415, "unsupported_media_type", detail, field="content_type")
+        raise UnsupportedMediaType("unsupported_media_type", detail, field="content_type")
     return found[0]
 
 
@@ -187,7 +190,7 @@ def _priority(options: Mapping[str, Any], producer: Producer | None) -> int:
         raise _refuse("priority", "A whole number from 0 (lowest) to 9 is needed.")
     if producer is not None and level > producer.max_priority:
         detail = f"The producer's highest priority is {producer.max_priority}."
-        raise ApiProblem(422, "priority_too_high", detail, field="priority")
+        raise Invalid("priority_too_high", detail, field="priority")
     return level
 
 
@@ -276,8 +279,8 @@ def _item_body(item: Mapping[str, Any]) -> bytes:
         raise _refuse(name, "This is not base64.") from None
 
 
-def _refuse(field: str, detail: str) -> ApiProblem:
-    return ApiProblem(422, "invalid_fields", detail, field=field)
+def _refuse(field: str, detail: str) -> BrokerError:
+    return Invalid("invalid_fields", detail, field=field)
 
 
 _KNOWN = ", ".join(ITEM_FIELDS)

@@ -11,10 +11,9 @@ from channels_app.api import fast_path, publication, sequencing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import read_body, whole_json
 from channels_app.api.fast_path import Response
-from channels_app.api.problems import ApiProblem
 from channels_app.conf import conf
 from channels_app.core import ids, times
-from channels_app.core.errors import NotFound
+from channels_app.core.errors import BrokerError, Conflict, NotFound, RateLimited
 from channels_app.database import clock
 from channels_app.ingest import accept, limits
 from channels_app.ingest.accept import Accepted, Publication
@@ -58,7 +57,7 @@ def publish(
     else:
         result = _in_turn(view, producer_id, message, caller)
     if result.conflict:
-        raise ApiProblem(409, "idempotency_conflict", CONFLICT, field="Idempotency-Key")
+        raise Conflict("idempotency_conflict", CONFLICT, field="Idempotency-Key")
     shown = show(view, message, result)
     status = 200 if result.duplicate else 202
     return Response(status, fast_path.to_json(shown), [("Location", shown["url"])])
@@ -79,7 +78,7 @@ def _in_turn(
     view: ChannelConfig, producer_id: int | None, message: Publication, caller: Caller
 ) -> Accepted:
     (result,) = sequencing.accept_in_sequence(view, producer_id, [message], caller.owner)
-    if isinstance(result, ApiProblem):
+    if isinstance(result, BrokerError):
         result.field = "Hookstation-Producer-Seq"
         raise result
     return result
@@ -94,11 +93,11 @@ def channel_of(slug: str, *, refresh: bool = True) -> ChannelConfig:
 
 
 def check_rate(producer: Producer | None, count: int) -> None:
-    """Raise ApiProblem (429) if the producer is over its rate."""
+    """Raise BrokerError (429) if the producer is over its rate."""
     wait = limits.take_from_rate(producer, count)
     if wait is not None:
         detail = f"The producer exceeds its rate limit; try again in {wait:.3f} seconds."
-        raise ApiProblem(429, "rate_limited", detail, retry_after_s=wait)
+        raise RateLimited("rate_limited", detail, retry_after_s=wait)
 
 
 def show(channel: ChannelConfig, message: Publication, result: Accepted) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from channels_app.api import publication, publishing
 from channels_app.api.authentication import Caller
-from channels_app.api.problems import ApiProblem
 from channels_app.core import names
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import FieldError, Invalid, KeyUnavailable, NotFound
@@ -30,7 +29,7 @@ def put(
 ) -> WriteResult[Schedule]:
     """Register a schedule whose messages the channel accepts; ``view`` is from the config cache.
 
-    Raises what the step raises, Invalid, and ApiProblem for a message that would be rejected.
+    Raises what the step raises, Invalid, and BrokerError for a message that would be rejected.
     """
     view = view or publishing.channel_of(order.channel)
     cleaned = _cleaned(order.name, values)
@@ -54,16 +53,6 @@ def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
     return schedules.patch(order, renew)
 
 
-def put_here(
-    order: Order, values: Mapping[str, Any], *, view: ChannelConfig | None = None
-) -> WriteResult[Schedule]:
-    """As ``put``, for callers without HTTP: every rejection is a BrokerError."""
-    try:
-        return put(order, values, view=view)
-    except ApiProblem as problem:
-        raise Invalid("invalid_fields", str(problem.detail), field=problem.field) from None
-
-
 def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if fault := names.slug(name):
         raise Invalid.of([FieldError("name", fault)])
@@ -71,7 +60,7 @@ def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(cleaned: Mapping[str, Any], view: ChannelConfig, producer: Producer | None) -> Content:
-    """The message of a schedule, if the channel accepts it. Raises ApiProblem."""
+    """The message of a schedule, if the channel accepts it. Raises BrokerError."""
     item = {part: cleaned[part] for part in CONTENT} | {"idempotency_key": _ANY_KEY}
     read = publication.from_item(item, view, producer, clock.now())
     return Content(
@@ -110,7 +99,7 @@ def message(
 ) -> Publication:
     """The message to publish, validated again, since its channel or producer may have changed.
 
-    Raises ApiProblem and core.encryption.Unreadable.
+    Raises BrokerError and core.encryption.Unreadable.
     """
     body = schedules.body_of(schedule)
     settings = ScheduleSerializer.describe(schedule)

@@ -11,8 +11,8 @@ from datetime import timedelta
 
 from channels_app import failpoints, metrics
 from channels_app.api.concurrency import bodies
-from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.core import ids
+from channels_app.core.errors import BrokerError, Conflict, RateLimited
 from channels_app.core.sequence import RESTART, Turn
 from channels_app.database import clock, transactions
 from channels_app.ingest import accept, sequence
@@ -27,7 +27,7 @@ MAX_AHEAD_S = 0.02
 """Tolerated clock difference between hosts, in seconds, for the order of message ids."""
 FIELD = "producer_seq"
 
-Result = Accepted | ApiProblem
+Result = Accepted | BrokerError
 """The result for a message; a problem if it was rejected."""
 
 
@@ -93,9 +93,7 @@ class _Waiter:
         """Reject the messages that are left: too many requests wait already."""
         detail = "Too many of your messages wait for earlier ones; send those first."
         for place in self.left:
-            self.found[place] = ApiProblem(
-                429, "too_many_early", detail, field=FIELD, retry_after_s=RETRY_AFTER_S
-            )
+            self.found[place] = RateLimited("too_many_early", detail, field=FIELD)
         self.left = []
 
     def has_moved(self) -> bool:
@@ -119,7 +117,7 @@ class _Waiter:
         self.left = [place for place in self.left if place not in found]
         if skipped:
             metrics.NUMBERS.labels("skipped").inc(skipped)
-        passed = sum(isinstance(one, ApiProblem) for one in found.values())
+        passed = sum(isinstance(one, BrokerError) for one in found.values())
         metrics.NUMBERS.labels("passed").inc(passed)
 
     def _round(self) -> tuple[dict[int, Result], dict[str, int], int]:
@@ -196,14 +194,14 @@ def _wait_for_later_keys(message_id: int) -> None:
         time.sleep(ahead)
 
 
-def _passed(number: int, expected: int) -> ApiProblem:
+def _passed(number: int, expected: int) -> BrokerError:
     detail = (
         f"Number {number} of this key was sent before, or came too late: {expected} is expected. "
         "Send it without a number to store it at the end."
     )
-    return ApiProblem(409, "sequence_passed", detail, field=FIELD)
+    return Conflict("sequence_passed", detail, field=FIELD)
 
 
-def _restarted(number: int) -> ApiProblem:
+def _restarted(number: int) -> BrokerError:
     detail = f"The sequence of this key was restarted while {number} waited; nothing was stored."
-    return ApiProblem(409, "sequence_restarted", detail, field=FIELD)
+    return Conflict("sequence_restarted", detail, field=FIELD)

@@ -1,16 +1,23 @@
 """Define the errors that services raise, as one tree.
 
 BrokerError
- +- Invalid            the values cannot be used               422
- +- Forbidden          the caller may see it, not change it    403
- +- NotFound           no such object (for this caller)        404
- +- Conflict           the object's state does not allow this  409
- +- PreconditionFailed If-Match names an older version         412
- +- RateLimited        too many similar requests right now     429
- +- OverQuota          too many messages wait already          429
- +- StorageFull        there is no room on the disk            507
- +- KeyUnavailable     this process lacks an encryption key    503
- +- Refused            a request on a page cannot be met       409
+ +- Malformed            the request cannot be read              400
+ +- Forbidden            the caller may see it, not change it    403
+ +- NotFound             no such object (for this caller)        404
+ +- Conflict             the object's state does not allow this  409
+ +- LengthRequired       the body needs a length                 411
+ +- PreconditionFailed   If-Match names an older version         412
+ +- TooLarge             the body is larger than allowed         413
+ +- UnsupportedMediaType the body's type is not accepted         415
+ +- Invalid              the values cannot be used               422
+ +- RateLimited          too many similar requests right now     429
+ +- OverQuota            too many messages wait already          429
+ +- Unavailable          this process cannot serve it now        503
+ +- KeyUnavailable       this process lacks an encryption key    503
+ +- StorageFull          there is no room on the disk            507
+ +- Refused              a request on a page cannot be met       409
+
+Each door (REST, gRPC, SQS, the pages, the commands) translates them in one place.
 """
 
 from collections.abc import Sequence
@@ -32,13 +39,22 @@ class BrokerError(Exception):
     """A refusal with a stable code and a sentence that says how to proceed."""
 
     status = 400
-    retry_after_s: int | None = None
+    """The HTTP status, by which the other doors choose theirs."""
+    retry_after_s: float | None = None
     """Seconds after which a retry may succeed; None if waiting does not help."""
 
     def __init__(
-        self, code: str, detail: str, *, field: str = "", faults: Sequence[FieldError] = ()
+        self,
+        code: str,
+        detail: str,
+        *,
+        field: str = "",
+        faults: Sequence[FieldError] = (),
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(detail)
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
         self.code = code
         """Stable, for programs."""
         self.detail = detail
@@ -47,6 +63,12 @@ class BrokerError(Exception):
         """The invalid field, if there is one."""
         self.faults = tuple(faults)
         """Every invalid field, if several were found at once."""
+
+
+class Malformed(BrokerError):
+    """The request cannot be read."""
+
+    status = 400
 
 
 class Invalid(BrokerError):
@@ -80,10 +102,28 @@ class Conflict(BrokerError):
     status = 409
 
 
+class LengthRequired(BrokerError):
+    """The end of the body would not be certain without its length."""
+
+    status = 411
+
+
 class PreconditionFailed(BrokerError):
     """If-Match names a version that is not the current one."""
 
     status = 412
+
+
+class TooLarge(BrokerError):
+    """The body, or a part of it, is larger than allowed."""
+
+    status = 413
+
+
+class UnsupportedMediaType(BrokerError):
+    """The body has a type or an encoding that is not accepted."""
+
+    status = 415
 
 
 class RateLimited(BrokerError):
@@ -98,6 +138,13 @@ class OverQuota(BrokerError):
 
     status = 429
     retry_after_s = 5
+
+
+class Unavailable(BrokerError):
+    """This process cannot serve the request now; a retry may succeed."""
+
+    status = 503
+    retry_after_s = 1
 
 
 class StorageFull(BrokerError):

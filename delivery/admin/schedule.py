@@ -127,7 +127,7 @@ class ScheduleForm(ReasonedForm):
             self.condition(),
             self.cleaned_data["reason"],
         )
-        return recurring.put_here(order, self.values())
+        return recurring.put(order, self.values())
 
 
 def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:

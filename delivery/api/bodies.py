@@ -33,7 +33,7 @@ def read(
     optional: bool = False,
     sender: Sender | None = None,
 ) -> dict[str, Any]:
-    """Parse and check the body. Raises ApiProblem and Invalid."""
+    """Parse and check the body. Raises BrokerError and Invalid."""
     return serializer.read(json_object(request, optional=optional, sender=sender))
 
 

@@ -11,9 +11,8 @@ from channels_app.api import fast_path
 from channels_app.api.authentication import Caller
 from channels_app.api.base import read_object
 from channels_app.api.fast_path import Response
-from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.core import ids, times
-from channels_app.core.errors import Conflict, Invalid
+from channels_app.core.errors import Conflict, Invalid, Unavailable
 from channels_app.database import clock
 from channels_app.registry.cache import ConsumerConfig
 from delivery.api import bodies, policy
@@ -54,7 +53,7 @@ def receive(
     """Return messages for a caller who may receive, long-polling if the body asks for it.
 
     A server that can postpone a response sends the messages of a long poll later, and the return
-    value is not sent. Raises NotFound, Conflict, Invalid and ApiProblem; no message is claimed
+    value is not sent. Raises NotFound, Conflict, Invalid and BrokerError; no message is claimed
     then.
     """
     view = consumer_of(caller, channel, client_id)
@@ -68,7 +67,7 @@ def receive(
         defer=_deferring(meta, view, receive_request),
     )
     if messages is None:
-        raise ApiProblem(503, "too_many_polls", NO_PLACE, retry_after_s=RETRY_AFTER_S)
+        raise Unavailable("too_many_polls", NO_PLACE)
     return _received(messages, view, receive_request)
 
 
@@ -166,7 +165,7 @@ def _deferring(
 
 
 def acknowledge(caller: Caller, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
-    """Acknowledge the body's leases; returns each one's result. Raises ApiProblem and Invalid."""
+    """Acknowledge the body's leases; returns each one's result. Raises BrokerError and Invalid."""
     asked = bodies.ACK.read(read_object(caller, meta, read))
     return ended(caller, asked, Outcome.DELIVERED)
 

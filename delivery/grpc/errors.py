@@ -6,7 +6,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from channels_app.api import problems
-from channels_app.api.problems import ApiProblem
+from channels_app.core.errors import Malformed
 from delivery.grpc.hookstation_pb2 import Problem
 
 PROBLEM_KEY = "hookstation-problem-bin"
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 def problem_of(error: Exception) -> Problem:
     """Return the problem for an error, which is logged if it is a bug."""
     if isinstance(error, DecodeError):
-        error = ApiProblem(400, "malformed_body", "The request is not the message of its call.")
+        error = Malformed("malformed_body", "The request is not the message of its call.")
     found = problems.translate(error)
     if found is None:
         log.error("a gRPC call failed", exc_info=error)

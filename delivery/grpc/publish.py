@@ -12,8 +12,8 @@ from datetime import UTC
 from typing import Any
 
 from channels_app.api import fast_path, publication, publishing, sequencing
-from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.conf import MAX_BATCH_ITEMS
+from channels_app.core.errors import BrokerError, Conflict, Invalid, Unavailable
 from channels_app.database import clock
 from channels_app.ingest import limits
 from channels_app.ingest.accept import Publication
@@ -74,7 +74,7 @@ class PublishStream:
                 task.cancel()
             await asyncio.gather(reader, storer, return_exceptions=True)
         if self._is_stopping:
-            raise ApiProblem(503, "stopping", STOPPING, retry_after_s=RETRY_AFTER_S)
+            raise Unavailable("stopping", STOPPING)
 
     def stop(self) -> None:
         """Answer the requests that were read, and then end."""
@@ -86,7 +86,7 @@ class PublishStream:
             batch = PublishBatch.FromString(content)
             if len(batch.messages) > MAX_BATCH_ITEMS:
                 detail = f"A batch has at most {MAX_BATCH_ITEMS} messages; send several batches."
-                raise ApiProblem(422, "batch_too_large", detail)
+                raise Invalid("batch_too_large", detail)
             self._batches.append((batch, len(content)))
             self._size += len(content)
             self._may_store.set()
@@ -176,7 +176,7 @@ def _store(meta: Meta, channel: str, requests: Sequence[PublishRequest]) -> list
                     options, dict(request.headers), request.body, view, producer, now
                 )
             )
-        except ApiProblem as problem:
+        except BrokerError as problem:
             read.append(problem)
     messages = [one for one in read if isinstance(one, Publication)]
     publishing.check_rate(producer, len(messages))
@@ -187,10 +187,10 @@ def _store(meta: Meta, channel: str, requests: Sequence[PublishRequest]) -> list
 
 
 def _published(view: ChannelConfig, message: Publication, result: sequencing.Result) -> Result:
-    if isinstance(result, ApiProblem):
+    if isinstance(result, BrokerError):
         return result
     if result.conflict:
-        return ApiProblem(409, "idempotency_conflict", publishing.CONFLICT, field="idempotency_key")
+        return Conflict("idempotency_conflict", publishing.CONFLICT, field="idempotency_key")
     shown = publishing.show(view, message, result)
     made = Published(
         id=shown["id"],
@@ -203,7 +203,7 @@ def _published(view: ChannelConfig, message: Publication, result: sequencing.Res
 
 
 def options_of(request: PublishRequest) -> dict[str, Any]:
-    """Return the options that are set, as a batch of the REST API has them. Raises ApiProblem."""
+    """Return the options that are set, as a batch of the REST API has them. Raises BrokerError."""
     options: dict[str, Any] = {name: value for name in TEXTS if (value := getattr(request, name))}
     options |= {name: getattr(request, name) for name in NUMBERS if request.HasField(name)}
     for name in INSTANTS:
@@ -212,7 +212,7 @@ def options_of(request: PublishRequest) -> dict[str, Any]:
                 options[name] = getattr(request, name).ToDatetime(UTC).isoformat()
             except (ValueError, OverflowError):
                 detail = "The instant is not within the years 1 to 9999."
-                raise ApiProblem(422, "invalid_fields", detail, field=name) from None
+                raise Invalid("invalid_fields", detail, field=name) from None
     return options
 
 

@@ -16,9 +16,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from channels_app.api import fast_path
 from channels_app.api.authentication import Caller
-from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.core import ids
-from channels_app.core.errors import Invalid
+from channels_app.core.errors import Invalid, Unavailable
 from channels_app.registry.cache import ConsumerConfig
 from delivery.api import bodies, pull
 from delivery.core.outcome import Outcome
@@ -252,7 +251,7 @@ class ReceiveStream:
         )
         self._worker.is_back = False
         if messages is None:
-            raise ApiProblem(503, "too_many_polls", pull.NO_PLACE, retry_after_s=RETRY_AFTER_S)
+            raise Unavailable("too_many_polls", pull.NO_PLACE)
         if not (is_deferred or self._hand(view, claim, messages, bool)):
             receiving.take_back(view.id, claim.worker, messages)
 

@@ -15,8 +15,8 @@ from grpc import aio
 
 from channels_app.api import authentication, fast_path, publishing
 from channels_app.api.concurrency import TURN_S, ConcurrencyLimit, bodies
-from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.conf import conf as site
+from channels_app.core.errors import RateLimited
 from channels_app.database import transactions
 from channels_app.garbage import freeze_loaded_objects
 from delivery.api import pull
@@ -150,7 +150,7 @@ class Service:
             meta = _meta(context)
             caller = await self._threads.run(fast_path.caller_of, meta, scopes)
             if not self._places.take(caller.owner, waits=False):
-                raise ApiProblem(429, "too_many_streams", TOO_MANY, retry_after_s=RETRY_AFTER_S)
+                raise RateLimited("too_many_streams", TOO_MANY)
             stream = make(meta, context.write, self._threads)
             self._streams.add(stream)
             try:

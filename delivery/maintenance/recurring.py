@@ -24,11 +24,10 @@ from django.db.models import F, Min
 
 from channels_app import failpoints
 from channels_app.api import publishing, recurring
-from channels_app.api.problems import ApiProblem
 from channels_app.change_marker import change_marker
 from channels_app.core import ids, recurrence, zones
 from channels_app.core.encryption import KeyMissing, Unreadable
-from channels_app.core.errors import Conflict, OverQuota, StorageFull
+from channels_app.core.errors import BrokerError, Conflict, OverQuota, StorageFull
 from channels_app.core.recurrence import SKIP_IF_UNDELIVERED, Turn
 from channels_app.database import clock, raw, transactions
 from channels_app.database.raw import dialect
@@ -315,7 +314,7 @@ def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelCo
         return view, recurring.message(schedule, view, producer, key, now)
     except KeyMissing:
         raise
-    except (ApiProblem, Unreadable) as refused:
+    except (BrokerError, Unreadable) as refused:
         raise _Rejected(str(refused)) from None
 
 

@@ -244,7 +244,7 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
         channel: str, name: str, values: Mapping[str, Any], *, actor: str
     ) -> WriteResult[Schedule]:
         order = schedules.Order(channel, name, actor)
-        return recurring.put_here(order, values, view=views.get(channel))
+        return recurring.put(order, values, view=views.get(channel))
 
     return put
 

@@ -14,10 +14,9 @@ from django.http import UnreadablePostError
 from channels_app import origin
 from channels_app.api import authentication
 from channels_app.api.base import read_body
-from channels_app.api.problems import ApiProblem
 from channels_app.conf import conf
 from channels_app.core.encryption import KeyMissing
-from channels_app.core.errors import BrokerError
+from channels_app.core.errors import BrokerError, LengthRequired, Malformed, TooLarge
 from channels_app.database import clock
 from delivery.sqs import messages, protocol, signature
 from delivery.sqs.context import Context, ResultLater
@@ -165,11 +164,11 @@ def _base_url(meta: Mapping[str, Any]) -> str:
 def _refusal(failure: Exception) -> SqsError:
     if isinstance(failure, SqsError):
         return failure
-    if isinstance(failure, ApiProblem) and failure.status_code == 413:
-        return SqsError("RequestEntityTooLarge", str(failure.detail))
-    if isinstance(failure, ApiProblem) and failure.status_code in {400, 411}:
-        return SqsError("MalformedInput", str(failure.detail))
-    if isinstance(failure, BrokerError | ApiProblem):
+    if isinstance(failure, TooLarge):
+        return SqsError("RequestEntityTooLarge", failure.detail)
+    if isinstance(failure, Malformed | LengthRequired):
+        return SqsError("MalformedInput", failure.detail)
+    if isinstance(failure, BrokerError):
         return messages.refused(failure)
     if isinstance(failure, KeyMissing | DatabaseFailure):
         log.warning("sqs: %s", failure)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from django.db.models import Min
 
 from channels_app.api import publication, publishing
-from channels_app.api.problems import ApiProblem
 from channels_app.core import ids
 from channels_app.core.errors import BrokerError
 from channels_app.database import clock
@@ -139,10 +138,9 @@ def change_visibility_batch(context: Context, parameters: Parameters) -> Result:
     return _batch_result([{"Id": id_} for id_ in done], failed)
 
 
-def refused(error: BrokerError | ApiProblem) -> SqsError:
+def refused(error: BrokerError) -> SqsError:
     """Convert an error of the broker to one of the service."""
-    status = error.status if isinstance(error, BrokerError) else error.status_code
-    detail = str(error.detail)
+    status, detail = error.status, error.detail
     if status == 429:
         return SqsError("RequestThrottled", detail)
     if status in {503, 507}:
@@ -190,7 +188,7 @@ def _read(context: Context, queue: QueueView, given: Mapping[str, Any], now: dat
     }
     try:
         made = publication.from_item(item, queue.channel, context.caller.producer, now)
-    except ApiProblem as problem:
+    except BrokerError as problem:
         raise refused(problem) from None
     kept_s = delay_s + queue.number("MessageRetentionPeriod")
     made = made._replace(

@@ -38,8 +38,9 @@ from tests.support.routes import routes
 
 CODE_AT = {
     **dict.fromkeys(("Invalid", "Forbidden", "NotFound", "Conflict", "PreconditionFailed"), 0),
-    **dict.fromkeys(("RateLimited", "OverQuota", "StorageFull"), 0),
-    **dict.fromkeys(("ApiProblem", "PermissionDenied", "AuthenticationFailed"), 1),
+    **dict.fromkeys(("Malformed", "LengthRequired", "TooLarge", "UnsupportedMediaType"), 0),
+    **dict.fromkeys(("RateLimited", "OverQuota", "StorageFull", "Unavailable"), 0),
+    **dict.fromkeys(("PermissionDenied", "AuthenticationFailed"), 1),
     **dict.fromkeys(("document", "answer", "_problem"), 1),
 }
 """Position of the code among the arguments of calls that raise a problem."""

@@ -9,10 +9,10 @@ from rest_framework.response import Response
 from channels_app.api import openapi, problems, publication, publishing, sequencing
 from channels_app.api.authentication import caller_of
 from channels_app.api.base import ApiView, parse_json, read_body, whole_json
-from channels_app.api.problems import ApiProblem
 from channels_app.api.sequencing import Result
 from channels_app.api.views.publish import RECORD
 from channels_app.conf import MAX_BATCH_ITEMS, MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
+from channels_app.core.errors import BrokerError, Invalid, Malformed, UnsupportedMediaType
 from channels_app.core.sequence import MAX_NUMBER
 from channels_app.database import clock
 from channels_app.ingest import limits
@@ -105,13 +105,13 @@ class BatchView(ApiView):
         producer, now = self.caller.producer, clock.now()
         producer_id = producer.id if producer else None
         limits.check(view, producer_id)
-        read: list[Publication | ApiProblem] = []
+        read: list[Publication | BrokerError] = []
         for item in _items(request):
             try:
-                if isinstance(item, ApiProblem):
+                if isinstance(item, BrokerError):
                     raise item
                 read.append(publication.from_item(item, view, producer, now))
-            except ApiProblem as problem:
+            except BrokerError as problem:
                 read.append(problem)
         messages = [one for one in read if isinstance(one, Publication)]
         publishing.check_rate(producer, len(messages))
@@ -119,7 +119,7 @@ class BatchView(ApiView):
         results = iter(stored)
         items = [
             _refused(one)
-            if isinstance(one, ApiProblem)
+            if isinstance(one, BrokerError)
             else _representation(view, one, next(results))
             for one in read
         ]
@@ -130,16 +130,16 @@ def _items(request: Request) -> Iterable[Any]:
     kind = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if kind != "application/json" and kind not in LINES:
         detail = "Send application/json (an array) or application/x-ndjson (one object per line)."
-        raise ApiProblem(415, "unsupported_media_type", detail, field="Content-Type")
+        raise UnsupportedMediaType("unsupported_media_type", detail, field="Content-Type")
     most = conf().max_batch_bytes
     check = None if kind in LINES else whole_json
     body = read_body(caller_of(request), request.META, request._request.read, most, check=check)
     items = _lines(body) if kind in LINES else parse_json(body)
     if not isinstance(items, list):
-        raise ApiProblem(400, "malformed_body", "The body must be a JSON array of messages.")
+        raise Malformed("malformed_body", "The body must be a JSON array of messages.")
     if len(items) > MAX_BATCH_ITEMS:
         detail = f"A batch holds at most {MAX_BATCH_ITEMS} messages; send several batches."
-        raise ApiProblem(422, "batch_too_large", detail)
+        raise Invalid("batch_too_large", detail)
     return items
 
 
@@ -152,23 +152,22 @@ def _lines(body: bytes) -> list[Any]:
 def _line(line: bytes) -> Any:
     try:
         return parse_json(line)
-    except ApiProblem as problem:
-        problem.status_code = 422
+    except BrokerError as problem:
         return problem
 
 
 def _representation(channel: ChannelConfig, message: Publication, result: Result) -> dict[str, Any]:
-    if isinstance(result, ApiProblem):
-        return _problem(result.status_code, result.code, str(result.detail), result.field)
+    if isinstance(result, BrokerError):
+        return _problem(result.status, result.code, result.detail, result.field)
     if result.conflict:
         return _problem(409, "idempotency_conflict", publishing.CONFLICT, "idempotency_key")
     status = 200 if result.duplicate else 202
     return {"status": status, **publishing.show(channel, message, result)}
 
 
-def _refused(problem: ApiProblem) -> dict[str, Any]:
+def _refused(problem: BrokerError) -> dict[str, Any]:
     # 413 and 415 would concern a single message; the batch request itself was valid.
-    return _problem(422, problem.code, str(problem.detail), problem.field)
+    return _problem(422, problem.code, problem.detail, problem.field)
 
 
 def _problem(status: int, code: str, detail: str, field: str) -> dict[str, Any]:

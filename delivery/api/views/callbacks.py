@@ -16,9 +16,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.api.base import AuthenticatedRequest, OpenView, parse_json, read_body, whole_json
-from channels_app.api.problems import ApiProblem
 from channels_app.core import provider_ids as settings
-from channels_app.core.errors import Invalid, NotFound
+from channels_app.core.errors import Forbidden, Invalid, NotFound, TooLarge
 from channels_app.database import clock
 from channels_app.models import Consumer
 from channels_app.registry import consumers
@@ -68,9 +67,7 @@ class InboundView(OpenView):
         wanted = setting["verify_token"] if setting else None
         given = asked.get("hub.verify_token", "")
         if wanted is not None and not hmac.compare_digest(given.encode(), wanted.encode()):
-            raise ApiProblem(
-                403, "wrong_token", "hub.verify_token is not the consumer's verify_token."
-            )
+            raise Forbidden("wrong_token", "hub.verify_token is not the consumer's verify_token.")
         challenge = asked.get("hub.challenge", "")
         if asked.get("hub.mode") != "subscribe" or not _CHALLENGE.fullmatch(challenge):
             detail = "Send hub.mode=subscribe and a hub.challenge of letters and digits."
@@ -102,11 +99,11 @@ class InboundView(OpenView):
             if known is None or not settings.is_signed(signature, body, known.secret):
                 detail = "X-Hub-Signature-256 does not match this body and the consumer's secret."
                 # Not 401, which requires a WWW-Authenticate header (RFC 9110, 11.6.1).
-                raise ApiProblem(403, "wrong_signature", detail, field="X-Hub-Signature-256")
+                raise Forbidden("wrong_signature", detail, field="X-Hub-Signature-256")
         try:
             return list(acks.words(setting, parse_json(body)))
         except ValueError as error:
-            raise ApiProblem(413, "too_many_words", str(error)) from None
+            raise TooLarge("too_many_words", str(error)) from None
 
 
 def _acknowledge(report: callbacks.ProviderReport, now: datetime) -> AckResult:

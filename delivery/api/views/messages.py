@@ -173,7 +173,7 @@ class CancelView(ApiView):
 
 
 def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step) -> Response:
-    """Return the result of each item, in the request's order. Raises ApiProblem and Invalid."""
+    """Return the result of each item, in the request's order. Raises BrokerError and Invalid."""
     values = bodies.read(request, bodies.MANY)
     items = values["messages"]
     if not isinstance(items, list):

@@ -10,8 +10,7 @@ import requests
 from django.db import DatabaseError
 
 from channels_app.api import publication, sequencing
-from channels_app.api.problems import ApiProblem
-from channels_app.core.errors import OverQuota, StorageFull
+from channels_app.core.errors import BrokerError, OverQuota, StorageFull
 from channels_app.database import clock
 from channels_app.ingest.accept import Publication
 from channels_app.models import Producer
@@ -143,8 +142,8 @@ class Direct:
         for item in items:
             try:
                 read.append(publication.from_item(dict(item), view, self.producer, now))
-            except ApiProblem as problem:
-                problem_item = {"field": problem.field, "detail": str(problem.detail)}
+            except BrokerError as problem:
+                problem_item = {"field": problem.field, "detail": problem.detail}
                 read.append(Result(stored=False, detail=_detail_text(problem_item)))
         wanted = [one for one in read if isinstance(one, Publication)]
         owner = self.producer.id if self.producer else None
@@ -158,8 +157,8 @@ class Direct:
 
 
 def _stored(result: sequencing.Result) -> Result:
-    if isinstance(result, ApiProblem):
-        return Result(False, detail=str(result.detail))
+    if isinstance(result, BrokerError):
+        return Result(False, detail=result.detail)
     if result.conflict:
         return Result(False, detail="The idempotency key was already used for another body.")
     return Result(True, duplicate=result.duplicate)

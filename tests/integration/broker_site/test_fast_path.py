@@ -21,8 +21,8 @@ from django.http import HttpRequest
 from rest_framework.request import Request
 
 from broker_site import wsgi
-from channels_app.api.problems import ApiProblem
 from channels_app.core import times
+from channels_app.core.errors import BrokerError
 from channels_app.database import clock
 from channels_app.models import Message
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, bearer
@@ -182,7 +182,7 @@ def test_a_finished_request_and_its_body_are_freed(authorization: str) -> None:
 
 def requests_alive() -> list[object]:
     """Return the requests and API errors that are still referenced."""
-    return [one for one in gc.get_objects() if isinstance(one, HttpRequest | Request | ApiProblem)]
+    return [one for one in gc.get_objects() if isinstance(one, HttpRequest | Request | BrokerError)]
 
 
 class _Quiet(WSGIRequestHandler):
