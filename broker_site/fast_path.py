@@ -16,12 +16,13 @@ from django.utils.log import log_response
 
 from broker_site import security
 from broker_site.lingering import lingering
-from channels_app.api import fast_path, publishing
+from channels_app.api import fast_path
 from channels_app.api.authentication import Caller
 from channels_app.api.base import NOW, now_text
-from channels_app.api.concurrency import bodies, short_turns
 from channels_app.api.fast_path import Response
+from channels_app.api.views import publish
 from channels_app.api.views.publish import RefusalView
+from channels_app.ingest.concurrency import bodies, short_turns
 from delivery.api import pull
 
 StartResponse = Callable[..., Any]
@@ -29,7 +30,7 @@ StartResponse = Callable[..., Any]
 _NAME = "([A-Za-z0-9._-]{1,100})"
 """Name of a channel or a consumer, unless it is percent-encoded."""
 SHORT: tuple[tuple[Callable[[str], re.Match[str] | None], Callable[..., Response]], ...] = (
-    (re.compile(f"/api/v1/channels/{_NAME}/messages").fullmatch, publishing.answer),
+    (re.compile(f"/api/v1/channels/{_NAME}/messages").fullmatch, publish.answer),
     (
         re.compile(f"/api/v1/channels/{_NAME}/consumers/{_NAME}/receive").fullmatch,
         pull.answer_receipt,

@@ -8,7 +8,7 @@ from django.http.response import HttpResponseBase
 
 from broker_site import errors
 from broker_site.lingering import lingering
-from channels_app.api.concurrency import ConcurrencyLimit
+from channels_app.ingest.concurrency import ConcurrencyLimit
 from delivery.cluster import children
 
 SHARE = 4

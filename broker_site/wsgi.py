@@ -14,8 +14,8 @@ people = get_wsgi_application()
 # which loads the apps.
 from broker_site import sqs, urls  # noqa: E402, F401
 from broker_site.fast_path import FastPathHandler  # noqa: E402
-from channels_app.api.concurrency import bodies, short_turns  # noqa: E402
 from channels_app.database import transactions  # noqa: E402
+from channels_app.ingest.concurrency import bodies, short_turns  # noqa: E402
 from delivery.cluster import children  # noqa: E402
 from delivery.pull.receiving import polls  # noqa: E402
 from delivery.sqs.handler import is_meant  # noqa: E402

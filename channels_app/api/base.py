@@ -19,7 +19,6 @@ from rest_framework.views import APIView
 from channels_app import origin
 from channels_app.api import etags, options
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
-from channels_app.api.concurrency import bodies
 from channels_app.core import times
 from channels_app.core.errors import (
     BrokerError,
@@ -30,6 +29,7 @@ from channels_app.core.errors import (
     UnsupportedMediaType,
 )
 from channels_app.database import clock
+from channels_app.ingest.concurrency import bodies
 from channels_app.registry.resource import WriteResult
 from channels_app.serializers.base import ResourceSerializer
 

@@ -69,7 +69,7 @@ class Publication(NamedTuple):
     ordering_key: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
     producer_seq: int | None = None
-    """The producer's number within the ordering key; api/sequencing.py accepts them in sequence."""
+    """The producer's number within the ordering key, by which sequencing.py accepts them."""
 
 
 class Accepted(NamedTuple):

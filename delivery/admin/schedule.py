@@ -25,12 +25,12 @@ from channels_app.admin.base import (
 )
 from channels_app.admin.filters import ChoicesDropdownFilter, RelatedDropdownFilter
 from channels_app.admin.forms import ReasonedForm
-from channels_app.api import recurring
 from channels_app.core import ids, recurrence, times
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import Invalid
 from channels_app.core.recurrence import Timetable
 from channels_app.database import clock
+from channels_app.ingest import recurring
 from channels_app.models import Schedule
 from channels_app.registry import schedules, viewing
 from channels_app.registry.resource import WriteResult

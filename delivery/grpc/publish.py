@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from datetime import UTC
 from typing import Any
 
-from channels_app.api import fast_path, publication, publishing, sequencing
+from channels_app.api import fast_path
 from channels_app.conf import MAX_BATCH_ITEMS
 from channels_app.core.errors import BrokerError, Conflict, Invalid, Unavailable
 from channels_app.database import clock
-from channels_app.ingest import limits
+from channels_app.ingest import limits, publication, publishing, sequencing
 from channels_app.ingest.accept import Publication
 from channels_app.registry.cache import ChannelConfig
 from delivery.grpc import errors

@@ -13,12 +13,13 @@ import grpc
 from django.conf import settings
 from grpc import aio
 
-from channels_app.api import authentication, fast_path, publishing
-from channels_app.api.concurrency import TURN_S, ConcurrencyLimit, bodies
+from channels_app.api import authentication, fast_path
 from channels_app.conf import conf as site
 from channels_app.core.errors import RateLimited
 from channels_app.database import transactions
 from channels_app.garbage import freeze_loaded_objects
+from channels_app.ingest import publishing
+from channels_app.ingest.concurrency import TURN_S, ConcurrencyLimit, bodies
 from delivery.api import pull
 from delivery.cluster import children, web_watch
 from delivery.conf import conf

@@ -23,7 +23,6 @@ from django.db import close_old_connections, connection
 from django.db.models import F, Min
 
 from channels_app import failpoints
-from channels_app.api import publishing, recurring
 from channels_app.change_marker import change_marker
 from channels_app.core import ids, recurrence, zones
 from channels_app.core.encryption import KeyMissing, Unreadable
@@ -31,7 +30,7 @@ from channels_app.core.errors import BrokerError, Conflict, OverQuota, StorageFu
 from channels_app.core.recurrence import SKIP_IF_UNDELIVERED, Turn
 from channels_app.database import clock, raw, transactions
 from channels_app.database.raw import dialect
-from channels_app.ingest import accept, limits
+from channels_app.ingest import accept, limits, publishing, recurring
 from channels_app.ingest.accept import Accepted, Publication
 from channels_app.ingest.limits import Held
 from channels_app.models import Message, Schedule, new_id, reseed_ids

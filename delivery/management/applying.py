@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 from django.db import transaction
 from django.db.models import Model
 
-from channels_app.api import recurring
 from channels_app.core.errors import BrokerError, Invalid
+from channels_app.ingest import recurring
 from channels_app.models import Channel, Consumer, EventType, Producer, Schedule, Team
 from channels_app.registry import (
     channels,

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypeAlias
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from channels_app import failpoints
-from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.database import clock
 from channels_app.database.transactions import GroupCommit
+from channels_app.ingest.concurrency import ConcurrencyLimit
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery import metrics

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from django.db.models import Min
 
-from channels_app.api import publication, publishing
 from channels_app.core import ids
 from channels_app.core.errors import BrokerError
 from channels_app.database import clock
-from channels_app.ingest import accept
+from channels_app.ingest import accept, publication, publishing
 from channels_app.ingest.accept import Publication
 from channels_app.models import Message
 from delivery.core.dead_letters import PREFIX

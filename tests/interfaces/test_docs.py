@@ -16,11 +16,11 @@ from prometheus_client import REGISTRY
 
 from broker_site import commandline
 from broker_site.env import Environment
-from channels_app.api import publication
 from channels_app.core import recurrence
 from channels_app.core.backoff import PRESETS
 from channels_app.core.errors import KeyUnavailable
 from channels_app.core.keys import SCOPES
+from channels_app.ingest import publication
 from channels_app.models import Consumer, Message, Schedule
 from channels_app.serializers.api_keys import KeySerializer, OverlapSerializer
 from channels_app.serializers.channels import ChannelSerializer

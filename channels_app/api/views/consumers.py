@@ -7,10 +7,11 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import cursor, etags, openapi, publishing
+from channels_app.api import cursor, etags, openapi
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
+from channels_app.ingest import publishing
 from channels_app.models import Consumer
 from channels_app.registry import consumers, secrets
 from channels_app.registry.resource import WriteResult

@@ -6,11 +6,12 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import cursor, etags, openapi, publishing
+from channels_app.api import cursor, etags, openapi
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core import keys
 from channels_app.core.errors import NotFound
+from channels_app.ingest import publishing
 from channels_app.models import EventType
 from channels_app.registry import event_types
 from channels_app.registry.event_types import Writer

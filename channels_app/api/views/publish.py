@@ -1,16 +1,31 @@
-"""Publish one message per request; a 2xx response means that it is stored (S0-21, S0-26)."""
+"""Publish one message per request; a 2xx response means that it is stored (S0-21, S0-26).
 
+REST framework's view and the fast path (broker_site/fast_path.py) both use `publish`.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from channels_app.api import fast_path, openapi, publishing
-from channels_app.api.base import ApiView
+from channels_app.api import fast_path, openapi
+from channels_app.api.authentication import Caller
+from channels_app.api.base import ApiView, read_body, whole_json
+from channels_app.api.fast_path import Response
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.core import times
+from channels_app.core.errors import BrokerError, Conflict
 from channels_app.core.sequence import MAX_NUMBER
+from channels_app.database import clock
+from channels_app.ingest import accept, limits, publication, publishing, sequencing
+from channels_app.ingest.accept import Accepted, Publication
+from channels_app.registry.cache import ChannelConfig
+
+SMALL_DIGITS = 5
+"""A body whose Content-Length has at most so many digits is read before the quota is checked:
+checking once is cheaper."""
 
 RECORD = openapi.record(
     id={"type": "string", "pattern": "^msg_[0-7][0-9a-hjkmnp-tv-z]{12}$"},
@@ -78,6 +93,68 @@ PARAMETERS = (
 )
 
 
+def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) -> Response:
+    """Authenticate the caller from ``meta``, and store the body behind ``read`` as one message.
+
+    Raises what the API's views raise. Nothing was stored then, unless the database connection broke
+    during the commit (503).
+    """
+    return publish(
+        fast_path.caller_of(meta, publishing.SCOPES, channel, publication.HEADERS),
+        meta,
+        read,
+        channel,
+    )
+
+
+def publish(
+    caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
+) -> Response:
+    """As ``answer``, for an authorized caller."""
+    view = publishing.channel_of(
+        channel, refresh=False
+    )  # authentication has just refreshed the cache
+    producer = caller.producer
+    message = publication.from_headers(meta, view, producer, clock.now())
+    publishing.check_rate(producer, 1)
+    producer_id = producer.id if producer else None
+    if not _is_small(meta):
+        limits.check(view, producer_id)
+    check = None if meta.get("CONTENT_LENGTH") else _check_of(meta)
+    body = read_body(caller, meta, read, view.max_body_bytes, check=check)
+    message = publication.with_body(message, body, view)
+    if message.producer_seq is None:
+        (result,) = accept.accept(view, producer_id, [message])
+    else:
+        result = _in_turn(view, producer_id, message, caller)
+    if result.conflict:
+        raise Conflict("idempotency_conflict", publishing.CONFLICT, field="Idempotency-Key")
+    shown = publishing.show(view, message, result)
+    status = 200 if result.duplicate else 202
+    return Response(status, fast_path.to_json(shown), [("Location", shown["url"])])
+
+
+def _check_of(meta: Mapping[str, Any]) -> Callable[[bytes], None] | None:
+    """What notices that a body is incomplete; None if nothing does."""
+    kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    return whole_json if kind == "application/json" or kind.endswith("+json") else None
+
+
+def _is_small(meta: Mapping[str, Any]) -> bool:
+    announced = meta.get("CONTENT_LENGTH") or ""
+    return announced.isdecimal() and len(announced) <= SMALL_DIGITS
+
+
+def _in_turn(
+    view: ChannelConfig, producer_id: int | None, message: Publication, caller: Caller
+) -> Accepted:
+    (result,) = sequencing.accept_in_sequence(view, producer_id, [message], caller.owner)
+    if isinstance(result, BrokerError):
+        result.field = "Hookstation-Producer-Seq"
+        raise result
+    return result
+
+
 class PublishView(ApiView):
     """The messages of a channel, for their producers."""
 
@@ -99,7 +176,7 @@ class PublishView(ApiView):
 
         Any content type is accepted and kept, not only those listed here.
         """
-        done = publishing.publish(self.caller, request.META, request._request.read, channel)
+        done = publish(self.caller, request.META, request._request.read, channel)
         return HttpResponse(
             done.body,
             status=done.status,

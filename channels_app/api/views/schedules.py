@@ -1,5 +1,7 @@
 """Serve schedules of a channel: messages that are published repeatedly, by the clock (S4-06)."""
 
+from base64 import b64encode
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -7,13 +9,15 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import cursor, etags, openapi, publishing, recurring
+from channels_app.api import cursor, etags, openapi
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object
+from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import NotFound
 from channels_app.database import clock
+from channels_app.ingest import publishing, recurring
 from channels_app.models import Schedule
-from channels_app.registry import schedules
+from channels_app.registry import schedules, viewing
 from channels_app.registry.schedules import Order, Owner
 from channels_app.serializers.fields import Slug
 from channels_app.serializers.schedules import (
@@ -61,7 +65,7 @@ class OneScheduleView(ApiView):
 
     def whole(self, schedule: Schedule, *, sent: bool = False) -> dict[str, Any]:
         """The schedule with the content of its messages, if the caller may view it."""
-        return recurring.shown_whole(schedule, clock.now(), self.caller, sent=sent)
+        return _shown_whole(schedule, clock.now(), self.caller, sent=sent)
 
 
 class ScheduleView(OneScheduleView):
@@ -198,3 +202,32 @@ def _visible(caller: Caller, channel_id: int) -> QuerySet[Schedule]:
         return mine
     of_producers = Q(producer__isnull=False, producer__team_id=tenant.team_id)
     return mine.filter(of_producers | Q(producer=None, team_id=tenant.team_id))
+
+
+def _shown_whole(
+    schedule: Schedule, now: datetime, caller: Caller, *, sent: bool
+) -> dict[str, Any]:
+    """The schedule with its body, as text or base64; both are null if its key is missing.
+
+    Without permission for a sensitive channel, the caller gets neither body nor headers. Viewing is
+    recorded in the audit log, unless the caller has just ``sent`` the content.
+    """
+    content: dict[str, Any] = {"body": None, "body_base64": None}
+    if schedule.channel.sensitive and not caller.may("sensitive"):
+        content["headers"] = {}
+    else:
+        target = f"schedule:{schedule.channel.slug}/{schedule.name}"
+        if not sent:
+            viewing.note(caller.actor, target, "body", "headers", team_id=caller.tenant.team_id)
+        content |= _readable(schedule)
+    return {**ScheduleSerializer(schedule, context={"now": now}).data, **content}
+
+
+def _readable(schedule: Schedule) -> dict[str, str]:
+    try:
+        body = schedules.body_of(schedule)
+        return {"body": body.decode()}
+    except Unreadable:
+        return {}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}

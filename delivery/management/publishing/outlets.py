@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import requests
 from django.db import DatabaseError
 
-from channels_app.api import publication, sequencing
 from channels_app.core.errors import BrokerError, OverQuota, StorageFull
 from channels_app.database import clock
+from channels_app.ingest import publication, sequencing
 from channels_app.ingest.accept import Publication
 from channels_app.models import Producer
 from channels_app.registry.cache import config_cache

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.db import DataError, IntegrityError
 
-from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.core import times
 from channels_app.database import clock
+from channels_app.ingest.concurrency import ConcurrencyLimit
 from channels_app.models import Consumer, Message, MessageBody
 from delivery.core.lifecycle import FREE_ATTEMPTS
 from delivery.models import Attempt, Counter, Delivery, PullWorker

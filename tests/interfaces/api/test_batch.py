@@ -9,11 +9,11 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app.api.concurrency import TURN_S
 from channels_app.conf import conf
 from channels_app.core import ids
 from channels_app.ingest import accept as accepting
 from channels_app.ingest.accept import Accepted
+from channels_app.ingest.concurrency import TURN_S
 from channels_app.models import Message
 from channels_app.registry import data_encryption
 from tests.support.api import Api

@@ -6,11 +6,11 @@ import pytest
 from django.test import Client
 from rest_framework.views import APIView
 
-from channels_app.api import publication
 from channels_app.api.base import ApiView, OpenView
 from channels_app.api.options import DELIVERED
 from channels_app.api.views.publish import PublishView
 from channels_app.database import clock
+from channels_app.ingest import publication
 from channels_app.models import Message
 from delivery.core import signing
 from delivery.core.signing import Envelope

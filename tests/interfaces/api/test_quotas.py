@@ -9,7 +9,7 @@ from django.db import OperationalError, connection
 from django.test import Client
 
 from channels_app import conf
-from channels_app.api import publishing
+from channels_app.api.views import publish
 from channels_app.core.rate_limits import Quota
 from channels_app.database import clock
 from channels_app.database.dialects import MySQL
@@ -64,7 +64,7 @@ def test_a_full_channel_refuses_messages_until_fewer_wait(
         assert producer.post(URL, b"{}").status == 202
 
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "read_body", None)  # no large body is read
+        patch.setattr(publish, "read_body", None)  # no large body is read
         answer = producer.post(URL, b"x" * 100_000)
 
     refused(answer, "channel_over_quota")

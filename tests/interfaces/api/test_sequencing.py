@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from channels_app.api import sequencing as in_turn
-from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.database import clock
 from channels_app.ingest import sequence
+from channels_app.ingest import sequencing as in_turn
+from channels_app.ingest.concurrency import ConcurrencyLimit
 from channels_app.models import ApiKey, Channel, Message, PendingSequenceNumber, Sequence
 from channels_app.registry import data_encryption
 from delivery.queue import fanout

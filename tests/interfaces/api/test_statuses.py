@@ -11,9 +11,9 @@ import pytest
 from django.db import OperationalError, connection
 
 from channels_app.api import base
-from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.core import ids
 from channels_app.ingest import storage
+from channels_app.ingest.concurrency import ConcurrencyLimit
 from channels_app.models import ApiKey
 from delivery import replay
 from delivery.core.principal import Principal

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from channels_app.api import concurrency
-from channels_app.api.concurrency import TURN_S, ConcurrencyLimit, ShortTurns
+from channels_app.ingest import concurrency
+from channels_app.ingest.concurrency import TURN_S, ConcurrencyLimit, ShortTurns
 
 
 def fill(some: ConcurrencyLimit, owner: str) -> int:

@@ -1,20 +1,19 @@
-"""Read and show schedules for the API and the pages; validate their messages like any other."""
+"""Register schedules whose messages their channel accepts, and build those messages."""
 
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from channels_app.api import publication, publishing
-from channels_app.api.authentication import Caller
 from channels_app.core import names
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import FieldError, Invalid, KeyUnavailable, NotFound
 from channels_app.core.recurrence import Content
 from channels_app.database import clock
+from channels_app.ingest import publication, publishing
 from channels_app.ingest.accept import Publication
 from channels_app.models import Producer, Schedule
-from channels_app.registry import schedules, viewing
+from channels_app.registry import schedules
 from channels_app.registry.cache import ChannelConfig
 from channels_app.registry.resource import WriteResult
 from channels_app.registry.schedules import Order
@@ -106,30 +105,3 @@ def message(
     item = {part: settings.get(part) for part in CONTENT}
     item |= {"body_base64": b64encode(body).decode(), "idempotency_key": key}
     return publication.from_item(item, view, producer, now)
-
-
-def shown_whole(schedule: Schedule, now: datetime, caller: Caller, *, sent: bool) -> dict[str, Any]:
-    """The schedule with its body, as text or base64; both are null if its key is missing.
-
-    Without permission for a sensitive channel, the caller gets neither body nor headers. Viewing is
-    recorded in the audit log, unless the caller has just ``sent`` the content.
-    """
-    content: dict[str, Any] = {"body": None, "body_base64": None}
-    if schedule.channel.sensitive and not caller.may("sensitive"):
-        content["headers"] = {}
-    else:
-        target = f"schedule:{schedule.channel.slug}/{schedule.name}"
-        if not sent:
-            viewing.note(caller.actor, target, "body", "headers", team_id=caller.tenant.team_id)
-        content |= _readable(schedule)
-    return {**ScheduleSerializer(schedule, context={"now": now}).data, **content}
-
-
-def _readable(schedule: Schedule) -> dict[str, str]:
-    try:
-        body = schedules.body_of(schedule)
-        return {"body": body.decode()}
-    except Unreadable:
-        return {}
-    except UnicodeDecodeError:
-        return {"body_base64": b64encode(body).decode()}

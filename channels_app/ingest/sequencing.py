@@ -10,13 +10,13 @@ from collections.abc import Hashable, Sequence
 from datetime import timedelta
 
 from channels_app import failpoints, metrics
-from channels_app.api.concurrency import bodies
 from channels_app.core import ids
 from channels_app.core.errors import BrokerError, Conflict, RateLimited
 from channels_app.core.sequence import RESTART, Turn
 from channels_app.database import clock, transactions
 from channels_app.ingest import accept, sequence
 from channels_app.ingest.accept import Accepted, Publication
+from channels_app.ingest.concurrency import bodies
 from channels_app.ingest.sequence import SequenceNumbers
 from channels_app.models import reseed_ids
 from channels_app.registry.cache import ChannelConfig
