@@ -16,8 +16,8 @@ from django.utils.log import log_response
 
 from broker_site import security
 from broker_site.lingering import lingering
+from channels_app.access.callers import Caller
 from channels_app.api import fast_path
-from channels_app.api.authentication import Caller
 from channels_app.api.base import NOW, now_text
 from channels_app.api.fast_path import Response
 from channels_app.api.views import publish

@@ -1,159 +1,37 @@
-"""Authenticate callers by API key, and authorize them by scopes and channel grants."""
+"""Authenticate and authorize the requests of REST framework's views."""
 
-import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import Error as DatabaseFailure
-from django.db.models import Q
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from channels_app.core import keys
-from channels_app.core.access import Tenant
-from channels_app.core.errors import NotFound
-from channels_app.database import clock
-from channels_app.models import ApiKey, Producer
-from channels_app.registry.cache import KeyConfig, config_cache
-
-USE_NOTE_INTERVAL_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The owner of the API key of a request."""
-
-    key: KeyConfig
-    is_authenticated: bool = True
-
-    @property
-    def actor(self) -> str:
-        """The name in the audit log."""
-        return f"key:{self.key.key_id}"
-
-    @property
-    def producer(self) -> Producer | None:
-        """The producer that the key belongs to; None for a key of a team or the installation."""
-        return self.key.producer
-
-    @property
-    def tenant(self) -> Tenant:
-        """The tenant whose objects the caller can access."""
-        return Tenant(self.key.team_id, everything="admin" in self.key.scopes)
-
-    @property
-    def owner(self) -> tuple[str, int]:
-        """Whom a limit on concurrency counts: the key's team, its producer, or the key itself."""
-        if self.key.team_id is not None:
-            return "team", self.key.team_id
-        if self.key.producer is not None:
-            return "producer", self.key.producer.id
-        return "key", self.key.id
-
-    def may(self, *scopes: str) -> bool:
-        """Whether the key has one of these scopes."""
-        return any(keys.allows(self.key.scopes, scope) for scope in scopes)
-
-    def may_use(self, channel: str) -> bool:
-        """Whether the key may use this channel. A key without channels may use all of them."""
-        granted = self.key.channels
-        return not granted or channel in granted or "admin" in self.key.scopes
-
-    def may_publish(self, channel: str) -> bool:
-        """Whether the caller may publish on the channel with this name, and can see it."""
-        view = config_cache.channel(channel)
-        return self.may("publish") and view is not None and self.sees(channel, view.exposure)
-
-    def sees(self, channel: str, exposure: str) -> bool:
-        """Whether the caller can see the channel: a team's key must name internal ones (S1-21)."""
-        if not self.may_use(channel):
-            return False
-        of_a_team = self.key.producer is None and self.key.team_id is not None
-        named = channel in self.key.channels or "admin" in self.key.scopes
-        return exposure == "external" or named or not of_a_team
+from channels_app.access import callers
+from channels_app.access.callers import Caller
+from channels_app.core.errors import Unauthenticated
 
 
 class KeyAuthentication(BaseAuthentication):
     """Authenticate ``Authorization: Bearer hsk_...``; any other value is a 401."""
 
     def authenticate(self, request: Request) -> tuple[Caller, Caller] | None:
-        """The caller; None without the header. Raises AuthenticationFailed."""
-        caller = identify(request.META.get("HTTP_AUTHORIZATION"))
+        """The caller; None without the header. Raises Unauthenticated."""
+        caller = callers.identify(request.META.get("HTTP_AUTHORIZATION"))
         return None if caller is None else (caller, caller)
-
-    def authenticate_header(self, request: Request) -> str:
-        """The challenge of a 401 (RFC 6750)."""
-        return 'Bearer realm="hookstation"'
 
 
 class HasScope(BasePermission):
     """Require one of the scopes that the view declares for the method, and the channel's grant."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Whether to proceed; False without a key (401). Raises PermissionDenied and NotFound."""
+        """True, or raises Unauthenticated, Forbidden and NotFound."""
         caller = request.auth
         if not isinstance(caller, Caller):
-            return False
+            raise Unauthenticated("not_authenticated", callers.NO_KEY)
         method = "GET" if request.method == "HEAD" else request.method
         wanted: tuple[str, ...] = getattr(view, "scopes", {}).get(method, ())
-        authorize(caller, wanted, view.kwargs.get("channel"))
+        callers.authorize(caller, wanted, view.kwargs.get("channel"))
         return True
-
-
-def identify(header: str | None) -> Caller | None:
-    """The caller of an Authorization header; None without one. Raises AuthenticationFailed."""
-    if header is None:
-        return None
-    scheme, _, text = header.partition(" ")
-    parsed = keys.parse(text.strip()) if scheme.lower() == "bearer" else None
-    if parsed is None:
-        raise AuthenticationFailed("Send a key as 'Authorization: Bearer hsk_...'.", "bad_key")
-    key_id, secret = parsed
-    view = config_cache.key(key_id)
-    if view is None or not keys.matches(secret, view.digest):
-        raise AuthenticationFailed("There is no such key.", "bad_key")
-    if view.revoked_at is not None:
-        raise AuthenticationFailed("The key was revoked; ask for a new one.", "revoked_key")
-    if view.expires_at is not None and view.expires_at <= clock.now():
-        raise AuthenticationFailed("The key has expired; ask for a new one.", "expired_key")
-    note_use(view)
-    return Caller(view)
-
-
-def sigv4_secret(access_key_id: str) -> tuple[Caller, str] | None:
-    """The caller with this AWS access key id, and the secret that verifies its signature.
-
-    None if the key is unknown, revoked or expired, or has no secret of this kind. This alone
-    authenticates nobody: verify the signature, then call ``note_use``. Raises
-    errors.KeyUnavailable (503 ``key_missing``) in a process without the encryption key.
-    """
-    key_id = keys.parse_access_key_id(access_key_id)
-    view = config_cache.key(key_id) if key_id else None
-    if view is None or not view.has_sigv4 or view.revoked_at is not None:
-        return None
-    if view.expires_at is not None and view.expires_at <= clock.now():
-        return None
-    return Caller(view), config_cache.sigv4_secret(view.key_id)
-
-
-def authorize(caller: Caller, scopes: Sequence[str], channel: str | None) -> None:
-    """Require one of the ``scopes``, and a grant of the channel if one is given.
-
-    Raises PermissionDenied and NotFound.
-    """
-    if scopes and not caller.may(*scopes):
-        raise PermissionDenied(
-            f"The key needs the scope {' or '.join(scopes)}.", code="missing_scope"
-        )
-    if caller.producer is not None and caller.producer.disabled:
-        raise PermissionDenied("The producer is disabled.", code="producer_disabled")
-    if channel is not None:
-        _check_channel(caller, channel)
 
 
 def caller_of(request: Request) -> Caller:
@@ -161,45 +39,3 @@ def caller_of(request: Request) -> Caller:
     caller: Any = request.auth
     assert isinstance(caller, Caller)
     return caller
-
-
-def _check_channel(caller: Caller, slug: str) -> None:
-    if not caller.may_use(slug):
-        raise PermissionDenied(f"The key has no access to the channel {slug}.", code="no_grant")
-    if caller.key.producer is None and caller.key.team_id is not None and not caller.may("admin"):
-        channel = config_cache.channel(slug)
-        # Same response as for a channel that does not exist, so that names cannot be probed.
-        if channel is None or not caller.sees(slug, channel.exposure):
-            raise NotFound("unknown_channel", f"There is no channel {slug}.")
-
-
-_noted: dict[str, float] = {}
-"""When the use of a key was last recorded, by `time.monotonic`."""
-_uses: dict[str, datetime] = {}
-"""Recorded uses that are not stored yet."""
-
-
-def write_uses() -> int:
-    """Store when keys were last used, in a background thread; return the number of keys.
-
-    A request does not store its own use: while the database does not commit, it would wait twice,
-    for this and for its own commit. Uses that cannot be stored are dropped.
-    """
-    count = 0
-    while _uses:
-        key_id, used_at = _uses.popitem()
-        count += 1
-        noted_before = used_at - timedelta(seconds=USE_NOTE_INTERVAL_S)
-        stale = Q(last_used_at=None) | Q(last_used_at__lt=noted_before)
-        with suppress(DatabaseFailure):
-            # Without save(): a use is not a change of configuration.
-            ApiKey.objects.filter(stale, key_id=key_id).update(last_used_at=used_at)
-    return count
-
-
-def note_use(key: KeyConfig) -> None:
-    """Record that a key was used, at most once a minute; ``write_uses`` stores it later."""
-    ticks = time.monotonic()
-    if ticks - _noted.get(key.key_id, float("-inf")) >= USE_NOTE_INTERVAL_S:
-        _noted[key.key_id] = ticks
-        _uses[key.key_id] = clock.now()

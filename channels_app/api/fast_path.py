@@ -4,10 +4,9 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from rest_framework.exceptions import NotAuthenticated
-
-from channels_app.api import authentication, options
-from channels_app.api.authentication import Caller
+from channels_app.access import callers
+from channels_app.access.callers import Caller
+from channels_app.api import options
 
 CONTENT_TYPE = "application/json"
 DEFER_RESPONSE = "hookstation.answer_later"
@@ -44,10 +43,7 @@ def caller_of(
 
     ``headers`` are the known ``Hookstation-*`` headers. Raises what the API's views raise.
     """
-    caller = authentication.identify(meta.get("HTTP_AUTHORIZATION"))
-    if caller is None:
-        raise NotAuthenticated
-    authentication.authorize(caller, scopes, channel)
+    caller = callers.authenticate(meta, scopes, channel)
     options.check_query(meta)
     options.check_headers(meta, headers)
     return caller

@@ -2,6 +2,7 @@
 
 BrokerError
  +- Malformed            the request cannot be read              400
+ +- Unauthenticated      the key is missing or not valid         401
  +- Forbidden            the caller may see it, not change it    403
  +- NotFound             no such object (for this caller)        404
  +- Conflict             the object's state does not allow this  409
@@ -25,6 +26,11 @@ from dataclasses import dataclass
 
 from channels_app.core.encryption import KeyMissing
 from channels_app.core.program import typed
+
+
+def printable(text: str) -> str:
+    """Text that can be encoded: what callers send may contain unpaired surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,12 @@ class Invalid(BrokerError):
         first = faults[0]
         detail = f"{first.field}: {first.detail}" if first.field else first.detail
         return cls("invalid_fields", detail, field=first.field, faults=faults)
+
+
+class Unauthenticated(BrokerError):
+    """The API key is missing, unknown, revoked or expired."""
+
+    status = 401
 
 
 class Forbidden(BrokerError):

@@ -5,8 +5,9 @@ from typing import Any
 
 from rest_framework.request import Request
 
-from channels_app.api.base import Sender, json_object
+from channels_app.api.base import json_object
 from channels_app.core.errors import Invalid
+from channels_app.ingest.body import Sender
 from delivery.serializers import pull, requests
 from delivery.serializers.base import RequestSerializer
 

@@ -8,11 +8,10 @@ a team sees what belongs to no team, and an ``admin`` key sees everything.
 from collections.abc import Collection
 
 from django.db.models import Exists, OuterRef, Q
-from rest_framework.exceptions import PermissionDenied
 
-from channels_app.api.authentication import Caller
+from channels_app.access.callers import Caller
 from channels_app.core import ids
-from channels_app.core.errors import NotFound
+from channels_app.core.errors import Forbidden, NotFound
 from channels_app.models import Channel, Consumer, Message, Producer
 from channels_app.registry.cache import ChannelConfig, ConsumerConfig, config_cache
 from delivery.core.principal import Principal
@@ -98,7 +97,7 @@ def message_of(caller: Caller, text: str) -> Message:
 
 
 def own_message(caller: Caller, text: str) -> Message:
-    """Return the message with this public id for a change. Raises NotFound and PermissionDenied."""
+    """Return the message with this public id for a change. Raises NotFound and Forbidden."""
     found = own_messages(caller, [text])[text]
     if isinstance(found, Exception):
         raise found
@@ -107,14 +106,14 @@ def own_message(caller: Caller, text: str) -> Message:
 
 def own_messages(
     caller: Caller, texts: Collection[str]
-) -> dict[str, Message | NotFound | PermissionDenied]:
+) -> dict[str, Message | NotFound | Forbidden]:
     """Return for each public id the message to change, or the error."""
     numbers = {text: ids.message_number(text) for text in texts}
     wanted = [number for number in numbers.values() if number is not None]
     rows = Message.objects.select_related("channel", "producer").in_bulk(wanted)
     foreign = [row.id for row in rows.values() if not is_own(caller, row)]
     sent = _sent_to(caller, foreign)
-    found: dict[str, Message | NotFound | PermissionDenied] = {}
+    found: dict[str, Message | NotFound | Forbidden] = {}
     for text, number in numbers.items():
         row = rows.get(number) if number is not None else None
         if (
@@ -127,7 +126,7 @@ def own_messages(
             found[text] = row
         else:
             denied = "Only its producer may change a message."
-            found[text] = PermissionDenied(denied, "not_the_producer")
+            found[text] = Forbidden("not_the_producer", denied)
     return found
 
 

@@ -7,8 +7,8 @@ import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from channels_app.access.callers import Caller
 from channels_app.api import fast_path
-from channels_app.api.authentication import Caller
 from channels_app.api.base import read_object
 from channels_app.api.fast_path import Response
 from channels_app.core import ids, times

@@ -1,12 +1,13 @@
 """Map errors to gRPC status codes and problems. One table: ``CODES``."""
 
 import logging
+import math
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from channels_app.api import problems
-from channels_app.core.errors import Malformed
+from channels_app.core.errors import Malformed, printable
+from channels_app.ingest import refusals
 from delivery.grpc.hookstation_pb2 import Problem
 
 PROBLEM_KEY = "hookstation-problem-bin"
@@ -39,18 +40,17 @@ def problem_of(error: Exception) -> Problem:
     """Return the problem for an error, which is logged if it is a bug."""
     if isinstance(error, DecodeError):
         error = Malformed("malformed_body", "The request is not the message of its call.")
-    found = problems.translate(error)
-    if found is None:
+    refusal = refusals.of(error)
+    if refusal is None:
         log.error("a gRPC call failed", exc_info=error)
         detail = "The broker failed to handle the request; its log has the reason."
         return Problem(status=500, code="internal_error", detail=detail)
-    body, headers = found
     return Problem(
-        status=body["status"],
-        code=body["code"],
-        detail=body["detail"],
-        field=HEADERS.get(body.get("field", ""), body.get("field", "")),
-        retry_after_s=float(headers.get("Retry-After", 0)),
+        status=refusal.status,
+        code=refusal.code,
+        detail=printable(refusal.detail),
+        field=printable(HEADERS.get(refusal.field, refusal.field)),
+        retry_after_s=math.ceil(refusal.retry_after_s or 0),
     )
 
 

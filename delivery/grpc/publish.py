@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from datetime import UTC
 from typing import Any
 
-from channels_app.api import fast_path
+from channels_app.access import callers
 from channels_app.conf import MAX_BATCH_ITEMS
 from channels_app.core.errors import BrokerError, Conflict, Invalid, Unavailable
 from channels_app.database import clock
@@ -61,7 +61,7 @@ class PublishStream:
 
     async def serve(self, requests: AsyncIterator[bytes]) -> None:
         """Serve until the client closes its side and all is stored. Raises what refuses it."""
-        await self._threads.run(fast_path.caller_of, self._meta, publishing.SCOPES)
+        await self._threads.run(callers.authenticate, self._meta, publishing.SCOPES)
         reader = asyncio.create_task(self._read(requests))
         storer = asyncio.create_task(self._store())
         try:
@@ -162,7 +162,7 @@ def _by_channel(requests: Sequence[PublishRequest]) -> Iterator[tuple[str, list[
 
 
 def _store(meta: Meta, channel: str, requests: Sequence[PublishRequest]) -> list[Result]:
-    caller = fast_path.caller_of(meta, publishing.SCOPES, channel)
+    caller = callers.authenticate(meta, publishing.SCOPES, channel)
     view = publishing.channel_of(channel, refresh=False)
     producer, now = caller.producer, clock.now()
     producer_id = producer.id if producer else None

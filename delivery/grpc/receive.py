@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from channels_app.api import fast_path
-from channels_app.api.authentication import Caller
+from channels_app.access import callers
+from channels_app.access.callers import Caller
 from channels_app.core import ids
 from channels_app.core.errors import Invalid, Unavailable
 from channels_app.registry.cache import ConsumerConfig
@@ -97,7 +97,7 @@ class Worker:
 
     def caller(self) -> Caller:
         """Return the caller. Raises what the REST API raises."""
-        return fast_path.caller_of(self.meta, pull.SCOPES, self.subscription.channel)
+        return callers.authenticate(self.meta, pull.SCOPES, self.subscription.channel)
 
     def claim(self, most: int) -> tuple[Caller, ConsumerConfig, Claim]:
         """Return what to claim next. Raises what the REST API raises."""

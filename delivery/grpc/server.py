@@ -13,7 +13,7 @@ import grpc
 from django.conf import settings
 from grpc import aio
 
-from channels_app.api import authentication, fast_path
+from channels_app.access import callers
 from channels_app.conf import conf as site
 from channels_app.core.errors import RateLimited
 from channels_app.database import transactions
@@ -134,7 +134,7 @@ class Service:
         """Store when keys were last used, until cancelled."""
         while True:
             await asyncio.sleep(USE_WRITE_INTERVAL_S)
-            await self._threads.run(authentication.write_uses)
+            await self._threads.run(callers.write_uses)
 
     def close(self) -> None:
         """Finish what runs in threads."""
@@ -149,7 +149,7 @@ class Service:
     ) -> None:
         try:
             meta = _meta(context)
-            caller = await self._threads.run(fast_path.caller_of, meta, scopes)
+            caller = await self._threads.run(callers.authenticate, meta, scopes)
             if not self._places.take(caller.owner, waits=False):
                 raise RateLimited("too_many_streams", TOO_MANY)
             stream = make(meta, context.write, self._threads)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from channels_app.api.authentication import Caller
+from channels_app.access.callers import Caller
 from channels_app.registry.cache import ChannelConfig
 from delivery.core.principal import Principal
 from delivery.sqs import errors, queues

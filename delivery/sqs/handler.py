@@ -12,12 +12,12 @@ from django.db import close_old_connections
 from django.http import UnreadablePostError
 
 from channels_app import origin
-from channels_app.api import authentication
-from channels_app.api.base import read_body
+from channels_app.access import callers
 from channels_app.conf import conf
 from channels_app.core.encryption import KeyMissing
 from channels_app.core.errors import BrokerError, LengthRequired, Malformed, TooLarge
 from channels_app.database import clock
+from channels_app.ingest.body import read_body
 from delivery.sqs import messages, protocol, signature
 from delivery.sqs.context import Context, ResultLater
 from delivery.sqs.errors import SqsError
@@ -108,7 +108,7 @@ def _call(
     meta: Mapping[str, Any], read: list[bytes], defer: Defer | None, request_id: str
 ) -> tuple[protocol.Call, dict[str, Any]]:
     signed = signature.read(meta)
-    known = authentication.sigv4_secret(signed.key_id)
+    known = callers.sigv4_secret(signed.key_id)
     if known is None:
         detail = "The security token included in the request is invalid."
         raise SqsError("InvalidClientTokenId", detail)
@@ -122,7 +122,7 @@ def _call(
     body = read_body(sender, meta, reader, MAX_REQUEST_BYTES, check=check)
     read.append(body)
     check(body)
-    authentication.note_use(caller.key)
+    callers.note_use(caller.key)
     call = protocol.read(meta, body)
     operation = OPERATIONS.get(call.operation)
     if operation is None:

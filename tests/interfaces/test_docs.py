@@ -37,15 +37,16 @@ from delivery.replay.filters import FILTER
 from tests.support.routes import routes
 
 CODE_AT = {
-    **dict.fromkeys(("Invalid", "Forbidden", "NotFound", "Conflict", "PreconditionFailed"), 0),
+    **dict.fromkeys(
+        ("Invalid", "Forbidden", "NotFound", "Conflict", "PreconditionFailed", "Unauthenticated"), 0
+    ),
     **dict.fromkeys(("Malformed", "LengthRequired", "TooLarge", "UnsupportedMediaType"), 0),
     **dict.fromkeys(("RateLimited", "OverQuota", "StorageFull", "Unavailable"), 0),
-    **dict.fromkeys(("PermissionDenied", "AuthenticationFailed"), 1),
     **dict.fromkeys(("document", "answer", "_problem"), 1),
 }
 """Position of the code among the arguments of calls that raise a problem."""
 RAISES = re.compile(rf"\b(?:{'|'.join(CODE_AT)})\(")
-FRAMEWORKS_OWN = {"not_authenticated", "method_not_allowed"}
+FRAMEWORKS_OWN = {"method_not_allowed"}
 
 DOCS = Path(settings.BASE_DIR) / "docs"
 

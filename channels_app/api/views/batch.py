@@ -8,7 +8,7 @@ from rest_framework.response import Response
 
 from channels_app.api import openapi, problems
 from channels_app.api.authentication import caller_of
-from channels_app.api.base import ApiView, parse_json, read_body, whole_json
+from channels_app.api.base import ApiView
 from channels_app.api.views.publish import RECORD
 from channels_app.conf import MAX_BATCH_ITEMS, MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
 from channels_app.core.errors import BrokerError, Invalid, Malformed, UnsupportedMediaType
@@ -16,6 +16,7 @@ from channels_app.core.sequence import MAX_NUMBER
 from channels_app.database import clock
 from channels_app.ingest import limits, publication, publishing, sequencing
 from channels_app.ingest.accept import Publication
+from channels_app.ingest.body import parse_json, read_body, whole_json
 from channels_app.ingest.sequencing import Result
 from channels_app.registry.cache import ChannelConfig
 

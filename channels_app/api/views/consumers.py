@@ -7,8 +7,8 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from channels_app.access.callers import Caller
 from channels_app.api import cursor, etags, openapi
-from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.ingest import publishing

@@ -2,15 +2,14 @@
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter
-from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from channels_app.access.callers import Caller
 from channels_app.api import cursor, etags, openapi
-from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core import keys
-from channels_app.core.errors import NotFound
+from channels_app.core.errors import Forbidden, NotFound
 from channels_app.ingest import publishing
 from channels_app.models import EventType
 from channels_app.registry import event_types
@@ -141,12 +140,10 @@ def _writer(caller: Caller, channel: str) -> Writer:
     if caller.may("admin"):
         return writer
     if caller.producer is None and caller.key.team_id is not None:
-        raise PermissionDenied(
-            "Event types are registered with a producer's key.", "producers_only"
-        )
+        raise Forbidden("producers_only", "Event types are registered with a producer's key.")
     if channel not in caller.key.channels:
-        raise PermissionDenied(
-            f"Event types are written with a key that names {channel} among its channels.",
+        raise Forbidden(
             "no_grant",
+            f"Event types are written with a key that names {channel} among its channels.",
         )
     return writer

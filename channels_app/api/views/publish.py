@@ -10,9 +10,9 @@ from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
+from channels_app.access.callers import Caller
 from channels_app.api import fast_path, openapi
-from channels_app.api.authentication import Caller
-from channels_app.api.base import ApiView, read_body, whole_json
+from channels_app.api.base import ApiView
 from channels_app.api.fast_path import Response
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.core import times
@@ -21,6 +21,7 @@ from channels_app.core.sequence import MAX_NUMBER
 from channels_app.database import clock
 from channels_app.ingest import accept, limits, publication, publishing, sequencing
 from channels_app.ingest.accept import Accepted, Publication
+from channels_app.ingest.body import read_body, whole_json
 from channels_app.registry.cache import ChannelConfig
 
 SMALL_DIGITS = 5
@@ -99,21 +100,16 @@ def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) 
     Raises what the API's views raise. Nothing was stored then, unless the database connection broke
     during the commit (503).
     """
-    return publish(
-        fast_path.caller_of(meta, publishing.SCOPES, channel, publication.HEADERS),
-        meta,
-        read,
-        channel,
-    )
+    caller = fast_path.caller_of(meta, publishing.SCOPES, channel, publication.HEADERS)
+    return publish(caller, meta, read, channel)
 
 
 def publish(
     caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
 ) -> Response:
     """As ``answer``, for an authorized caller."""
-    view = publishing.channel_of(
-        channel, refresh=False
-    )  # authentication has just refreshed the cache
+    # Authentication has just refreshed the cache.
+    view = publishing.channel_of(channel, refresh=False)
     producer = caller.producer
     message = publication.from_headers(meta, view, producer, clock.now())
     publishing.check_rate(producer, 1)

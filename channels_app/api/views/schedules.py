@@ -9,8 +9,8 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from channels_app.access.callers import Caller
 from channels_app.api import cursor, etags, openapi
-from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import NotFound

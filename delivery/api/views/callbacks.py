@@ -15,10 +15,11 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api.base import AuthenticatedRequest, OpenView, parse_json, read_body, whole_json
+from channels_app.api.base import OpenView
 from channels_app.core import provider_ids as settings
 from channels_app.core.errors import Forbidden, Invalid, NotFound, TooLarge
 from channels_app.database import clock
+from channels_app.ingest.body import AuthenticatedRequest, parse_json, read_body, whole_json
 from channels_app.models import Consumer
 from channels_app.registry import consumers
 from delivery.acks import callbacks

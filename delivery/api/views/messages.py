@@ -7,16 +7,15 @@ from typing import Any, ClassVar
 
 from django.db.models import Q, QuerySet
 from django.http import HttpResponse
-from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from channels_app.access.callers import Caller
 from channels_app.api import cursor, etags, problems
-from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
 from channels_app.api.views.publish import PublishView
 from channels_app.core import ids
-from channels_app.core.errors import BrokerError, Invalid, KeyUnavailable, NotFound
+from channels_app.core.errors import BrokerError, Forbidden, Invalid, KeyUnavailable, NotFound
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock
 from channels_app.database.raw import by_index
@@ -227,8 +226,6 @@ def _name(item: object) -> str | None:
 def _result(result: Result | Exception) -> Result:
     if isinstance(result, BrokerError):
         problem = problems.document(result.status, result.code, result.detail, field=result.field)
-    elif isinstance(result, PermissionDenied):
-        problem = problems.document(403, str(result.get_codes()), str(result.detail))
     else:
         assert not isinstance(result, Exception)
         return result
@@ -308,7 +305,7 @@ class MessageBodyView(ApiView):
         if not policy.is_received(self.caller, row):
             if not policy.may_open(self.caller, row.channel):
                 detail = "The channel is sensitive: the key needs the scope sensitive."
-                raise PermissionDenied(detail, "sensitive_channel")
+                raise Forbidden("sensitive_channel", detail)
             _note(self.caller, row, "body")
         payload = payloads.load([row.id]).get(row.id)
         if payload is not None and payload.missing_key:

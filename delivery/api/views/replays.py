@@ -6,8 +6,8 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from channels_app.access.callers import Caller
 from channels_app.api import cursor, etags
-from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
 from channels_app.core import ids
 from channels_app.core.errors import Conflict, NotFound

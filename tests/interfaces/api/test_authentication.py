@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app.api import authentication
+from channels_app.access import callers
 from channels_app.core import keys
 from channels_app.core.encryption import Unreadable, generate_key
 from channels_app.core.errors import KeyUnavailable
@@ -88,13 +88,13 @@ def test_revoking_works_at_once() -> None:
 def test_recording_a_keys_use_does_not_delay_requests() -> None:
     key = ApiKeyFactory.create()
     header = bearer(key)
-    authentication.identify(header)  # fills the configuration cache
-    authentication._noted.clear()
-    authentication._uses.clear()
+    callers.identify(header)  # fills the configuration cache
+    callers._noted.clear()
+    callers._uses.clear()
     with CaptureQueriesContext(connection) as captured:
-        assert authentication.identify(header) is not None
+        assert callers.identify(header) is not None
     assert [it["sql"] for it in captured if not it["sql"].startswith("SELECT")] == []
-    assert authentication.write_uses() == 1
+    assert callers.write_uses() == 1
     key.refresh_from_db()
     assert key.last_used_at is not None
 
@@ -105,7 +105,7 @@ def test_last_use_is_recorded_at_most_once_a_minute(monkeypatch: pytest.MonkeyPa
 
     def use() -> datetime:
         api.get(URL)
-        authentication.write_uses()
+        callers.write_uses()
         key.refresh_from_db()
         assert key.last_used_at is not None
         return key.last_used_at
@@ -113,10 +113,10 @@ def test_last_use_is_recorded_at_most_once_a_minute(monkeypatch: pytest.MonkeyPa
     first, version = use(), key.version
     assert (use(), key.version) == (first, version)
     # Another process, whose memory is empty, reads the time that this one stored.
-    monkeypatch.setattr(authentication, "_noted", {})
+    monkeypatch.setattr(callers, "_noted", {})
     assert use() == first
     ApiKey.objects.filter(id=key.id).update(last_used_at=first - timedelta(minutes=2))
-    monkeypatch.setattr(authentication, "_noted", {})
+    monkeypatch.setattr(callers, "_noted", {})
     assert use() >= first
 
 
@@ -170,7 +170,7 @@ def signing(**wishes: object) -> tuple[ApiKey, api_keys.Shown]:
 def verified(shown: api_keys.Shown) -> str | None:
     """Return the secret with which a signature of this access key id is verified."""
     assert shown.access_key_id is not None
-    found = authentication.sigv4_secret(shown.access_key_id)
+    found = callers.sigv4_secret(shown.access_key_id)
     return found[1] if found else None
 
 
@@ -197,7 +197,7 @@ def test_a_key_without_sigv4_and_an_unknown_one_have_no_secret() -> None:
         text_of(plain),
         "",
     ):
-        assert authentication.sigv4_secret(access_key_id) is None
+        assert callers.sigv4_secret(access_key_id) is None
 
 
 def test_rotating_gives_a_new_pair_beside_the_old_one() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection
 
-from channels_app.api import base
 from channels_app.core import ids
+from channels_app.ingest import body as request_body
 from channels_app.ingest import storage
 from channels_app.ingest.concurrency import ConcurrencyLimit
 from channels_app.models import ApiKey
@@ -321,7 +321,7 @@ def test_every_documented_status_is_real(status: int, monkeypatch: pytest.Monkey
     wrong = {}
     if status == 429:
         monkeypatch.setattr(test_delivery, "MAX_CONCURRENT", 0)
-        monkeypatch.setattr(base, "bodies", ConcurrencyLimit(0))
+        monkeypatch.setattr(request_body, "bodies", ConcurrencyLimit(0))
     made, key = world.make(), ApiKeyFactory.create(admin=True)
     for operation in OPERATIONS:
         if status not in operation.statuses:

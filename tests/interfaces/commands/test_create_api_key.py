@@ -9,8 +9,8 @@ import pytest
 from django.core.management import CommandError, call_command, load_command_class
 from django.utils import timezone
 
-from channels_app.api import authentication
-from channels_app.api.authentication import Caller
+from channels_app.access import callers
+from channels_app.access.callers import Caller
 from channels_app.core import keys
 from channels_app.models import ApiKey, Channel, Producer
 from channels_app.registry.cache import config_cache
@@ -112,7 +112,7 @@ def test_sigv4_prints_lines_that_a_shell_evaluates() -> None:
     assert access_key_id == f"HSAK{parsed[0].upper()}"
     view = config_cache.key(parsed[0])
     assert view is not None
-    assert authentication.sigv4_secret(access_key_id) == (Caller(view), secret)
+    assert callers.sigv4_secret(access_key_id) == (Caller(view), secret)
     assert secret not in err
 
 
