@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -91,7 +92,8 @@ def broken_off(request: HttpRequest) -> HttpResponse:
 
 def too_large(request: HttpRequest) -> HttpResponse:
     """413: the form is larger than Django takes."""
-    advice = "The form is larger than the broker takes. Nothing was changed."
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 2**20
+    advice = f"A form may have up to {most} MiB. Nothing was changed. Go back and shorten it."
     return _page(request, 413, "The form is too large", advice)
 
 

@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='consumer',
             name='http_version',
-            field=models.CharField(choices=[('auto', 'Auto'), ('1.1', 'HTTP/1.1')], default='auto', max_length=4),
+            field=models.CharField(choices=[('auto', 'Auto'), ('1.1', 'HTTP/1.1')], default='auto', max_length=4, verbose_name='HTTP version'),
         ),
     ]

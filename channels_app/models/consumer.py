@@ -72,7 +72,7 @@ class Consumer(Versioned):
     max_pumps = models.PositiveSmallIntegerField(default=1)
     """How many pumps may send to it at the same time; each gets a share of the limits."""
     http_version = models.CharField(
-        max_length=4, choices=HttpVersion.choices, default=HttpVersion.AUTO
+        "HTTP version", max_length=4, choices=HttpVersion.choices, default=HttpVersion.AUTO
     )
     ordering = models.BooleanField(default=False)
     """Whether deliveries with the same ordering key are sent one after another."""
