@@ -80,8 +80,8 @@ def authenticate(
 ) -> Caller:
     """The caller of a request, who may do what one of the ``scopes`` allows.
 
-    ``meta`` is the WSGI environment, or as much of it as ``HTTP_AUTHORIZATION``. Raises
-    Unauthenticated, also without that header, and what `authorize` raises.
+    Of ``meta``, a WSGI environment, only ``HTTP_AUTHORIZATION`` is read. Raises Unauthenticated,
+    also without that header, and what `authorize` raises.
     """
     caller = identify(meta.get("HTTP_AUTHORIZATION"))
     if caller is None:

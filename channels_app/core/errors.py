@@ -3,7 +3,7 @@
 BrokerError
  +- Malformed            the request cannot be read              400
  +- Unauthenticated      the key is missing or not valid         401
- +- Forbidden            the caller may see it, not change it    403
+ +- Forbidden            the caller may not do this              403
  +- NotFound             no such object (for this caller)        404
  +- Conflict             the object's state does not allow this  409
  +- LengthRequired       the body needs a length                 411
@@ -97,7 +97,7 @@ class Unauthenticated(BrokerError):
 
 
 class Forbidden(BrokerError):
-    """The caller may see the object, but not do this with it."""
+    """The caller is known, and may not do this."""
 
     status = 403
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from channels_app.core.errors import BrokerError, LengthRequired, Malformed, RateLimited, TooLarge
+from channels_app.core.errors import LengthRequired, Malformed, RateLimited, TooLarge
 from channels_app.ingest.concurrency import bodies
 
 TOO_MANY = "Too many request bodies arrive slowly at the same time; this one was not read."
@@ -25,7 +25,7 @@ class AuthenticatedRequest(NamedTuple):
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse standard JSON, without NaN. Raises BrokerError (400)."""
+    """Parse standard JSON, without NaN. Raises Malformed."""
     try:
         # Decode here: the parser would guess UTF-16, and accept unpaired surrogates.
         return json.loads(body.decode("utf-8-sig"), parse_constant=_refuse)
@@ -39,7 +39,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def whole_json(body: bytes) -> None:
-    """Raise BrokerError (400) unless the body is one complete JSON object or array.
+    """Raise Malformed unless the body is one complete JSON object or array.
 
     No proper beginning of one is complete, apart from white space.
     """
@@ -104,7 +104,7 @@ def _read_unannounced(
     return body
 
 
-def _too_large(most: int) -> BrokerError:
+def _too_large(most: int) -> TooLarge:
     detail = f"The body is larger than {most} bytes."
     return TooLarge("body_too_large", detail, field="Content-Length")
 

@@ -279,7 +279,7 @@ def _item_body(item: Mapping[str, Any]) -> bytes:
         raise _refuse(name, "This is not base64.") from None
 
 
-def _refuse(field: str, detail: str) -> BrokerError:
+def _refuse(field: str, detail: str) -> Invalid:
     return Invalid("invalid_fields", detail, field=field)
 
 

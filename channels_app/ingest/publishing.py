@@ -23,7 +23,7 @@ def channel_of(slug: str, *, refresh: bool = True) -> ChannelConfig:
 
 
 def check_rate(producer: Producer | None, count: int) -> None:
-    """Raise BrokerError (429) if the producer is over its rate."""
+    """Raise RateLimited if the producer is over its rate."""
     wait = limits.take_from_rate(producer, count)
     if wait is not None:
         detail = f"The producer exceeds its rate limit; try again in {wait:.3f} seconds."

@@ -194,7 +194,7 @@ def _wait_for_later_keys(message_id: int) -> None:
         time.sleep(ahead)
 
 
-def _passed(number: int, expected: int) -> BrokerError:
+def _passed(number: int, expected: int) -> Conflict:
     detail = (
         f"Number {number} of this key was sent before, or came too late: {expected} is expected. "
         "Send it without a number to store it at the end."
@@ -202,6 +202,6 @@ def _passed(number: int, expected: int) -> BrokerError:
     return Conflict("sequence_passed", detail, field=FIELD)
 
 
-def _restarted(number: int) -> BrokerError:
+def _restarted(number: int) -> Conflict:
     detail = f"The sequence of this key was restarted while {number} waited; nothing was stored."
     return Conflict("sequence_restarted", detail, field=FIELD)

@@ -151,13 +151,17 @@ class Snapshot:
         )
 
 
+_Version = tuple[int, Any]
+"""Number and time of a row's last save. A number alone could return after a rollback."""
+
+
 class _Versions(NamedTuple):
     """The rows that a snapshot is made of, by id, with their versions."""
 
-    channels: Mapping[int, int]
-    consumers: Mapping[int, Mapping[int, int]]
+    channels: Mapping[int, _Version]
+    consumers: Mapping[int, Mapping[int, _Version]]
     """By channel: those that are not retired, in the order of their ids."""
-    schemas: Mapping[int, Mapping[int, int]]
+    schemas: Mapping[int, Mapping[int, _Version]]
     """By channel: event types with a JSON Schema."""
 
     @classmethod
@@ -165,9 +169,9 @@ class _Versions(NamedTuple):
         """Read them before the rows: what changes in between is read again the next time."""
         channels, consumers = raw.read_all(
             [
-                ("SELECT id, version FROM channels_app_channel ORDER BY id", []),
+                ("SELECT id, version, updated_at FROM channels_app_channel ORDER BY id", []),
                 (
-                    "SELECT channel_id, id, version FROM channels_app_consumer "
+                    "SELECT channel_id, id, version, updated_at FROM channels_app_consumer "
                     "WHERE state <> 'retired' ORDER BY id",
                     [],
                 ),
@@ -175,9 +179,9 @@ class _Versions(NamedTuple):
         )
         schemas = EventType.objects.filter(schema__isnull=False)
         return cls(
-            dict(channels),
+            {channel_id: (number, saved_at) for channel_id, number, saved_at in channels},
             _by_channel(consumers),
-            _by_channel(schemas.values_list("channel_id", "id", "version")),
+            _by_channel(schemas.values_list("channel_id", "id", "version", "updated_at")),
         )
 
     def changed_since(self, former: "_Versions") -> set[int]:
@@ -191,10 +195,10 @@ class _Versions(NamedTuple):
         }
 
 
-def _by_channel(rows: Iterable[tuple[int, int, int]]) -> dict[int, dict[int, int]]:
-    versions: dict[int, dict[int, int]] = {}
-    for channel_id, key, version in rows:
-        versions.setdefault(channel_id, {})[key] = version
+def _by_channel(rows: Iterable[tuple[int, int, int, Any]]) -> dict[int, dict[int, _Version]]:
+    versions: dict[int, dict[int, _Version]] = {}
+    for channel_id, key, number, saved_at in rows:
+        versions.setdefault(channel_id, {})[key] = number, saved_at
     return versions
 
 

@@ -59,6 +59,7 @@ def close(channel: Channel, *, actor: str, reason: str, counted: RowCounts) -> N
     """
     now = clock.now()
     with transaction.atomic():
+        channel = Channel.objects.select_for_update().get(id=channel.id)
         channel.paused = True
         channel.save()
         RetentionMark.note(channel.id, ALL)
@@ -90,6 +91,9 @@ def finish(channel: Channel, *, actor: str, reason: str) -> bool:
             Counter.objects.filter(consumer_id__in=ids).delete()
             RetentionMark.objects.filter(channel_id=channel.id).delete()
             consumers.delete()
+            for source in Consumer.objects.select_for_update().filter(dead_letter_channel=channel):
+                source.dead_letter_channel = None
+                source.save()  # the foreign key's SET_NULL would leave its version as it is
             Channel.objects.get(id=channel.id).delete()
             _audit(channel.slug, "channel.deleted", actor, reason)
     except ProtectedError:

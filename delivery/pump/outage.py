@@ -43,7 +43,7 @@ class Outages:
         self._failed: dict[str, float] = {}
         """When (`time.monotonic`) hosts failed that answered before, oldest first."""
         self._answered: dict[str, float] = {}
-        """When others answered since one of those failed, oldest first."""
+        """When other hosts answered while one of those was remembered, oldest first."""
         self._since: float | None = None
 
     def judge(self, queue: ConsumerQueue, answer: Response) -> Response:
@@ -72,8 +72,11 @@ class Outages:
         _forget_before(self._failed, now - FAILED_S)
         _forget_before(self._answered, now - ANSWERED_S)
         failed, answered = len(self._failed), len(self._answered)
-        if failed < MIN_HOSTS or answered > MAX_ANSWERING * (failed + answered):
+        if failed < MIN_HOSTS:
             self._since = None
+            return False
+        # This does not end the hour: a host that answers now and then would begin it anew.
+        if answered > MAX_ANSWERING * (failed + answered):
             return False
         if self._since is None:
             self._since = now

@@ -214,15 +214,15 @@ class _DeletionParts:
     def _add_attempts(self, batch: pa.RecordBatch) -> None:
         deliveries = totals.numbers(batch, "delivery_id")
         places = np.searchsorted(self._keys, deliveries)
-        # Others became eligible between two queries.
-        known = places < len(self._keys)
-        known[known] = self._keys[places[known]] == deliveries[known]
+        # Not of deliveries that became eligible between two queries.
+        is_ours = places < len(self._keys)
+        is_ours[is_ours] = self._keys[places[is_ours]] == deliveries[is_ours]
         sizes = sum(
             pc.binary_length(batch.column(name)).fill_null(0).to_numpy(zero_copy_only=False)
             for name in ("answer_headers", "answer_excerpt")
         )
-        np.add.at(self._attempts, places[known], 1)
-        np.add.at(self._bytes, places[known], sizes[known])
+        np.add.at(self._attempts, places[is_ours], 1)
+        np.add.at(self._bytes, places[is_ours], sizes[is_ours])
 
     @property
     def rows(self) -> list[list[int]]:

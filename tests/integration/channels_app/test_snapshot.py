@@ -10,7 +10,9 @@ from channels_app import conf as conf_module
 from channels_app.models import Channel, Consumer, EventType
 from channels_app.registry import snapshot
 from channels_app.registry.snapshot import ChannelConfig, Snapshot
+from delivery.maintenance import channel_erasure
 from tests.support.factories import ChannelFactory, ConsumerFactory, ProducerFactory, TeamFactory
+from tests.support.snapshot import undone
 
 pytestmark = pytest.mark.django_db
 
@@ -137,3 +139,36 @@ def test_other_defaults_change_everything(tables: None, monkeypatch: pytest.Monk
     monkeypatch.setattr(snapshot, "conf", lambda: other)
 
     assert {view.timeout_ms for view in Snapshot.take(former).consumers.values()} == {4321}
+
+
+def test_a_deleted_dead_letter_channel_is_not_kept(tables: None) -> None:
+    target = Channel.objects.get(slug="shop-2")
+    change(consumer(), dead_letter_channel=target)
+    former = Snapshot.take()
+    counted = channel_erasure.count_rows(target)
+    channel_erasure.close(target, actor="system", reason="", counted=counted)
+    assert channel_erasure.finish(target, actor="system", reason="")
+
+    assert Snapshot.take(former).dead_lettered == frozenset()
+
+
+def test_a_channel_that_was_changed_before_its_deletion_is_closed(tables: None) -> None:
+    stale = channel()
+    change(channel(), retention_days=3)
+    former = Snapshot.take()
+    counted = channel_erasure.count_rows(stale)
+    channel_erasure.close(stale, actor="system", reason="", counted=counted)
+
+    assert Snapshot.take(former).channels["shop-1"].paused
+    assert channel().retention_days == 3
+
+
+def test_a_change_that_was_rolled_back_does_not_hide_the_next(tables: None) -> None:
+    before = Snapshot.take()
+    with undone():
+        change(consumer(), timeout_ms=1111)
+        within = Snapshot.take(before)
+    change(consumer(), timeout_ms=2222)
+
+    assert within.consumers[consumer().pk].timeout_ms == 1111
+    assert Snapshot.take(within).consumers[consumer().pk].timeout_ms == 2222

@@ -108,3 +108,17 @@ def test_after_an_hour_it_is_charged_until_hosts_answer_again(hosts: Hosts) -> N
 
     hosts.answer(range(10))
     assert hosts.fail(range(10)) == [False] * 8 + [True] * 2, "now most have just answered"
+
+
+def test_a_host_that_answers_now_and_then_does_not_begin_the_hour_anew(hosts: Hosts) -> None:
+    hosts.answer(range(6))
+    hosts.fail(range(5))
+    failures: list[bool] = []
+    for minute in range(5, 24 * 60, 5):
+        hosts.now = 1000.0 + minute * 60
+        if minute % 30 == 0:
+            hosts.answer(range(5, 6))
+        failures += hosts.fail(range(5))
+
+    assert sum(failures) <= outage.MAX_S / 60
+    assert not any(failures[-1000:])
