@@ -133,7 +133,7 @@ class UserAdmin(granting.GrantsPermissions, RolesExplained, DjangoUserAdmin, Aud
         answer = super().user_change_password(request, id, form_url)
         if request.method == "POST" and answer.status_code == 302:
             target = self.audit_target(self.get_object(request, id))
-            AuditEntry.record(base.actor(request), "user.set_password", target)
+            AuditEntry.record(base.principal(request).actor, "user.set_password", target)
         return answer
 
 

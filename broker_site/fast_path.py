@@ -16,7 +16,7 @@ from django.utils.log import log_response
 
 from broker_site import security
 from broker_site.lingering import lingering
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import fast_path
 from channels_app.api.base import NOW, now_text
 from channels_app.api.fast_path import Response
@@ -225,15 +225,15 @@ def _leaves_body(request: FastPathRequest) -> bool:
     if not (announced.isdecimal() and int(announced) <= MAX_DROPPED):
         return True
     # Waiting for a body occupies a thread: only callers with a key may do that.
-    caller: Caller | None = getattr(request, "user", None)
-    if caller is None or not bodies.take(caller.owner, waits=False):
+    principal: Principal | None = getattr(request, "user", None)
+    if principal is None or not bodies.take(principal.owner, waits=False):
         return True
     try:
         request.read()
     except UnreadablePostError:
         return True
     finally:
-        bodies.give_back(caller.owner)
+        bodies.give_back(principal.owner)
     return False
 
 

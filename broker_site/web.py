@@ -28,8 +28,8 @@ from broker_site.wsgi import application  # noqa: E402 - as above
 # isort: split
 # Imports that need the apps to be loaded come first.
 from broker_site import deferred  # noqa: E402 - as above
-from channels_app.access import callers  # noqa: E402 - as above
 from channels_app.garbage import freeze_loaded_objects  # noqa: E402 - as above
+from channels_app.registry import authentication  # noqa: E402 - as above
 from delivery.cluster import web_watch  # noqa: E402 - as above
 from delivery.processes import registration  # noqa: E402 - as above
 from delivery.pull.long_polling import long_polls  # noqa: E402 - as above
@@ -88,7 +88,7 @@ def write_uses() -> None:
     """Store when keys were last used, outside of the requests that used them."""
     while True:
         time.sleep(USE_WRITE_INTERVAL_S)
-        if callers.write_uses():
+        if authentication.write_uses():
             connection.close()  # the next write is a minute away
 
 

@@ -1,1 +1,1 @@
-"""Who calls, and what they may do."""
+"""Who acts, and what they may do: the same policy for every door."""

@@ -25,6 +25,7 @@ from unfold.forms import ActionForm, BaseDialogForm
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from channels_app.access.principal import Principal
 from channels_app.core import ids
 from channels_app.core.errors import BrokerError
 from channels_app.registry.consumers import MAX_REASON_LENGTH
@@ -244,9 +245,9 @@ def leave_dialog(url: str) -> HttpResponse:
     return HttpResponse(headers={"HX-Redirect": url})
 
 
-def actor(request: HttpRequest) -> str:
-    """The user's name in the audit log."""
-    return f"user:{request.user.get_username()}"
+def principal(request: HttpRequest, reason: str = "") -> Principal:
+    """The user, who is an operator; Django's permissions say which pages and actions there are."""
+    return Principal(f"user:{request.user.get_username()}", reason, is_operator=True)
 
 
 @contextmanager
@@ -330,7 +331,7 @@ class ResourceAdmin(Page):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Write through the step instead of Django's save."""
-        done = form.write(actor(request))
+        done = form.write(principal(request))
         obj.pk = done.row.pk
         obj.refresh_from_db()
         show_once(request, done.secrets)
@@ -397,12 +398,12 @@ class RowActions(ModelAdmin):
         request: HttpRequest,
         form: Any,
         object_id: str,
-        step: Callable[[str, str], object],
+        step: Callable[[Principal], object],
         success_message: str,
     ) -> HttpResponse:
         """Run the step as this user for the dialog's reason; then show the row if it exists."""
         with telling(request, success_message):
-            step(actor(request), form.cleaned_data["reason"])
+            step(principal(request, form.cleaned_data["reason"]))
         if self.model._default_manager.filter(pk=object_id).exists():
             return leave_dialog(self.page_of(object_id))
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"

@@ -123,7 +123,7 @@ class EventTypeAdmin(base.ResourceAdmin):
 
     def delete_model(self, request: HttpRequest, obj: EventType) -> None:
         """Delete through the step."""
-        event_types.remove(obj.channel.slug, obj.name, actor=base.actor(request))
+        event_types.remove(obj.channel.slug, obj.name, principal=base.principal(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         """Delete the selected ones, each through the step."""

@@ -219,8 +219,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
                 consumer.channel.slug,
                 consumer.client_id,
                 {"overlap_s": form.cleaned_data["overlap_s"]},
-                actor=base.actor(request),
-                reason=form.cleaned_data["reason"],
+                principal=base.principal(request, form.cleaned_data["reason"]),
             )
         except BrokerError as refused:
             messages.error(request, refused.detail)
@@ -257,7 +256,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
             request,
             form,
             object_id,
-            lambda actor, reason: step(*name, actor=actor, reason=reason),
+            lambda principal: step(*name, principal=principal),
             f"{consumer.client_id} {done}.",
         )
 
@@ -274,6 +273,5 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
                 step(
                     consumer.channel.slug,
                     consumer.client_id,
-                    actor=base.actor(request),
-                    reason=reason,
+                    principal=base.principal(request, reason),
                 )

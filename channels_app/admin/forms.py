@@ -13,6 +13,7 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
+from channels_app.access.principal import Principal
 from channels_app.core import backoff
 from channels_app.core.errors import BrokerError, FieldError
 from channels_app.core.http import ALWAYS, Precondition
@@ -163,7 +164,7 @@ class ResourceForm(ShowsFieldErrors):
         seen = self.cleaned_data.get("seen")
         return Precondition(frozenset({seen}), must_exist=True) if seen is not None else ALWAYS
 
-    def write(self, actor: str) -> WriteResult[Any]:
+    def write(self, principal: Principal) -> WriteResult[Any]:
         """Pass the values to the service. Raises what it raises."""
         raise AssertionError("each form knows its step")
 
@@ -179,15 +180,14 @@ class ReasonedForm(ResourceForm):
     )
     resource: ClassVar[Resource[Any]]
 
-    def write(self, actor: str) -> WriteResult[Any]:
+    def write(self, principal: Principal) -> WriteResult[Any]:
         """Create or change the row."""
         step = self.resource.patch if self.instance.pk else self.resource.put
         return step(
             self.instance.slug,
             self.values(),
-            actor=actor,
+            principal=principal.because(self.cleaned_data["reason"]),
             condition=self.condition(),
-            reason=self.cleaned_data["reason"],
         )
 
 
@@ -216,11 +216,11 @@ class EventTypeForm(ResourceForm):
         model = EventType
         exclude = ()  # noqa: DJ006 - the admin names the fields
 
-    def write(self, actor: str) -> WriteResult[EventType]:
+    def write(self, principal: Principal) -> WriteResult[EventType]:
         """Create or change it."""
         step = event_types.patch if self.instance.pk else event_types.put
         place = self.instance.channel.slug, self.instance.name
-        return step(*place, self.values(), actor=actor, condition=self.condition())
+        return step(*place, self.values(), principal=principal, condition=self.condition())
 
 
 class ProducerForm(ReasonedForm):
@@ -305,8 +305,8 @@ class ConsumerForm(ResourceForm):
             self.add_error("client_id", "The channel has a consumer of that name already.")
         return cleaned
 
-    def write(self, actor: str) -> WriteResult[Consumer]:
+    def write(self, principal: Principal) -> WriteResult[Consumer]:
         """Create, revive or change it."""
         step = consumers.patch if self.instance.pk else consumers.put
         place = self.instance.channel.slug, self.instance.client_id
-        return step(*place, self.values(), actor=actor, condition=self.condition())
+        return step(*place, self.values(), principal=principal, condition=self.condition())

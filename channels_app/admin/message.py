@@ -160,7 +160,9 @@ class MessageAdmin(WithPageContext, base.BigList):
         shown = body.shown_to(request, row)
         if body.may_see(request, row.channel):
             team_id = row.producer.team_id if row.producer else None
-            viewing.note(base.actor(request), f"message:{row}", "body", "headers", team_id=team_id)
+            viewing.note(
+                base.principal(request), f"message:{row}", "body", "headers", team_id=team_id
+            )
         return {
             "body": shown,
             "curl": body.publishing(row, shown.data) if shown.data else "",
@@ -185,7 +187,7 @@ class MessageAdmin(WithPageContext, base.BigList):
             raise Http404("There is no such message.")
         base.require(body.may_see(request, message.channel))
         team_id = message.producer.team_id if message.producer else None
-        viewing.note(base.actor(request), f"message:{message}", "body", team_id=team_id)
+        viewing.note(base.principal(request), f"message:{message}", "body", team_id=team_id)
         try:
             data = body.read(message)
         except Unreadable as error:

@@ -52,7 +52,7 @@ class Logged:
     def log(self, request: HttpRequest, action: str, obj: Any, **values: Any) -> None:
         """Write an entry."""
         AuditEntry.record(
-            base.actor(request),
+            base.principal(request).actor,
             f"{self.noun}.{action}",
             self.audit_target(obj),
             team_id=self.team_id_of(obj),

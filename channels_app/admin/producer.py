@@ -18,6 +18,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
+from channels_app.access.principal import Principal
 from channels_app.admin import base, granting
 from channels_app.admin.base import WithPageContext, action, dialog, display
 from channels_app.admin.filters import DropdownFilter, RelatedDropdownFilter
@@ -129,12 +130,12 @@ class ApiKeyForm(ShowsFieldErrors):
             raise ValidationError("Choose a producer or a team, not both.")
         return cleaned
 
-    def write(self, actor: str) -> WriteResult[ApiKey]:
+    def write(self, principal: Principal) -> WriteResult[ApiKey]:
         """Create the key."""
         producer, team = self.cleaned_data.get("producer"), self.cleaned_data.get("team")
         created = api_keys.create(
             self._values(),
-            actor=actor,
+            principal=principal,
             producer=producer.slug if producer else None,
             team=team.slug if team else None,
         )
@@ -289,8 +290,7 @@ class ApiKeyAdmin(base.ResourceAdmin):
             done = api_keys.rotate(
                 key.key_id,
                 {"overlap_s": form.cleaned_data["overlap_s"]},
-                actor=base.actor(request),
-                reason=form.cleaned_data["reason"],
+                principal=base.principal(request, form.cleaned_data["reason"]),
             )
         except BrokerError as refused:
             messages.error(request, refused.detail)
@@ -310,7 +310,7 @@ class ApiKeyAdmin(base.ResourceAdmin):
         key = ApiKey.objects.get(pk=object_id)
         with base.telling(request, f"{key} is revoked."):
             api_keys.revoke(
-                key.key_id, actor=base.actor(request), reason=form.cleaned_data["reason"]
+                key.key_id, principal=base.principal(request, form.cleaned_data["reason"])
             )
         return base.leave_dialog(self.page_of(key.pk))
 

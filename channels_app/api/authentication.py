@@ -6,18 +6,18 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from channels_app.access import callers
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.core.errors import Unauthenticated
+from channels_app.registry import authentication
 
 
 class KeyAuthentication(BaseAuthentication):
     """Authenticate ``Authorization: Bearer hsk_...``; any other value is a 401."""
 
-    def authenticate(self, request: Request) -> tuple[Caller, Caller] | None:
+    def authenticate(self, request: Request) -> tuple[Principal, Principal] | None:
         """The caller; None without the header. Raises Unauthenticated."""
-        caller = callers.identify(request.META.get("HTTP_AUTHORIZATION"))
-        return None if caller is None else (caller, caller)
+        principal = authentication.identify(request.META.get("HTTP_AUTHORIZATION"))
+        return None if principal is None else (principal, principal)
 
 
 class HasScope(BasePermission):
@@ -25,17 +25,17 @@ class HasScope(BasePermission):
 
     def has_permission(self, request: Request, view: Any) -> bool:
         """True, or raises Unauthenticated, Forbidden and NotFound."""
-        caller = request.auth
-        if not isinstance(caller, Caller):
-            raise Unauthenticated("not_authenticated", callers.NO_KEY)
+        principal = request.auth
+        if not isinstance(principal, Principal):
+            raise Unauthenticated("not_authenticated", authentication.NO_KEY)
         method = "GET" if request.method == "HEAD" else request.method
         wanted: tuple[str, ...] = getattr(view, "scopes", {}).get(method, ())
-        callers.authorize(caller, wanted, view.kwargs.get("channel"))
+        authentication.authorize(principal, wanted, view.kwargs.get("channel"))
         return True
 
 
-def caller_of(request: Request) -> Caller:
+def principal_of(request: Request) -> Principal:
     """The caller of a request that passed HasScope."""
-    caller: Any = request.auth
-    assert isinstance(caller, Caller)
-    return caller
+    principal: Any = request.auth
+    assert isinstance(principal, Principal)
+    return principal

@@ -16,9 +16,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from channels_app import origin
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import etags, options
-from channels_app.api.authentication import HasScope, KeyAuthentication, caller_of
+from channels_app.api.authentication import HasScope, KeyAuthentication, principal_of
 from channels_app.core import times
 from channels_app.core.errors import (
     Malformed,
@@ -109,9 +109,9 @@ class ApiView(APIView):
         return {}
 
     @property
-    def caller(self) -> Caller:
+    def principal(self) -> Principal:
         """The caller whose key the request has."""
-        return caller_of(self.request)
+        return principal_of(self.request)
 
 
 class ResourceView(ApiView):
@@ -128,7 +128,7 @@ class ResourceView(ApiView):
     ) -> Response:
         """Let a service write as the caller, on the request's condition; respond with the row."""
         condition = etags.precondition_of(self.request)
-        done = write(*arguments, actor=self.caller.actor, condition=condition, **options)
+        done = write(*arguments, principal=self.principal, condition=condition, **options)
         return etags.registered(self.request, done, self.shown(done))
 
 
@@ -159,7 +159,7 @@ def json_object(
     raises with the limit ``MAX_BYTES``.
     """
     read = request._request.read
-    return read_object(sender or caller_of(request), request.META, read, optional=optional)
+    return read_object(sender or principal_of(request), request.META, read, optional=optional)
 
 
 def read_object(

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from channels_app.access import callers
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import options
+from channels_app.registry import authentication
 
 CONTENT_TYPE = "application/json"
 DEFER_RESPONSE = "hookstation.answer_later"
@@ -33,20 +33,20 @@ Defer: TypeAlias = Callable[[], DeferResponse]
 """Defers the response: the return value of the application is not sent."""
 
 
-def caller_of(
+def principal_of(
     meta: Mapping[str, Any],
     scopes: Sequence[str],
     channel: str | None = None,
     headers: Collection[str] = (),
-) -> Caller:
+) -> Principal:
     """Authenticate and authorize a request, and check its options.
 
     ``headers`` are the known ``Hookstation-*`` headers. Raises what the API's views raise.
     """
-    caller = callers.authenticate(meta, scopes, channel)
+    principal = authentication.authenticate(meta, scopes, channel)
     options.check_query(meta)
     options.check_headers(meta, headers)
-    return caller
+    return principal
 
 
 def to_json(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Decide who may see and do what: tenants, team roles, the console's roles, grants, invitations.
+"""Decide who may see and do what: team roles, the console's roles, grants, invitations.
 
 Permissions are Django's, written ``app.action_model``.
 """
@@ -7,7 +7,6 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
@@ -82,11 +81,17 @@ SCOPES: Mapping[str, frozenset[str]] = _SCOPES | {
     )
 }
 """Permissions that a person needs to create a key with a scope: those that the key grants."""
-_EDITOR = SCOPES["read"] | SCOPES["register"] | SCOPES["replay"] | SCOPES["receive"]
-TEAM_ROLES: Mapping[str, frozenset[str]] = {
-    "viewer": SCOPES["read"],
+_EDITOR = ("read", "register", "replay", "receive")
+ROLE_SCOPES: Mapping[str, tuple[str, ...]] = {
+    "viewer": ("read",),
     "editor": _EDITOR,
-    "owner": _EDITOR | {SENSITIVE, "channels_app.add_apikey", "channels_app.change_membership"},
+    "owner": (*_EDITOR, "sensitive"),
+}
+"""What a member may do with the objects of the team."""
+_MANAGE = {"owner": {"channels_app.add_apikey", "channels_app.change_membership"}}
+TEAM_ROLES: Mapping[str, frozenset[str]] = {
+    role: frozenset(_MANAGE.get(role, ())).union(*(SCOPES[scope] for scope in scopes))
+    for role, scopes in ROLE_SCOPES.items()
 }
 """Permissions that a person needs to add members to a team: those that the role grants."""
 
@@ -195,22 +200,6 @@ def _given(
 def _last(givers: Sequence[Held]) -> datetime | None:
     ends = [key.expires_at for key in givers if key.expires_at]
     return max(ends) if ends and len(ends) == len(givers) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """The tenant of a caller. Having no team is a tenant of its own."""
-
-    team_id: int | None = None
-    everything: bool = False
-    """Whether the caller is an operator, who sees all tenants."""
-
-    def owns(self, team_id: int | None) -> bool:
-        """Whether an object of that team exists for this caller."""
-        return self.everything or team_id == self.team_id
-
-
-OPERATOR = Tenant(everything=True)
 
 
 TEAM_RANKS = ("viewer", "editor", "owner")

@@ -6,7 +6,6 @@ import hmac
 import re
 import secrets
 import string
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 SCOPES = ("publish", "register", "receive", "read", "replay", "sensitive", "admin")
@@ -66,11 +65,6 @@ def parse(text: str) -> tuple[str, str] | None:
 def matches(secret: str, digest: str) -> bool:
     """Whether a secret has this digest; compares in constant time."""
     return hmac.compare_digest(_digest(secret).encode(), digest.encode())
-
-
-def allows(scopes: Collection[str], wanted: str) -> bool:
-    """Whether a key with these scopes has the scope ``wanted``."""
-    return wanted in scopes or "admin" in scopes
 
 
 def _digest(secret: str) -> str:

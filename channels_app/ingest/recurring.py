@@ -33,7 +33,7 @@ def put(
     view = view or publishing.channel_of(order.channel)
     cleaned = _cleaned(order.name, values)
     found = Schedule.objects.filter(channel_id=view.id, name=order.name).first()
-    producer = found.producer if found else order.owner.producer
+    producer = found.producer if found else order.principal.producer
     return schedules.put(order, cleaned, _content(cleaned, view, producer))
 
 

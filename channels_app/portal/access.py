@@ -1,8 +1,10 @@
 """Find the team of a portal page, and check what the user may do in it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponseBase
@@ -10,6 +12,7 @@ from django.template.response import TemplateResponse
 from django.utils.cache import add_never_cache_headers
 from django.views import View
 
+from channels_app.access.principal import Principal
 from channels_app.core import access
 from channels_app.models import Membership, Team
 
@@ -17,9 +20,10 @@ READ_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class PersonRequest(HttpRequest):
-    """A request of a signed-in user; PersonView ensures this."""
+    """A request of a signed-in user; PersonView ensures this, and sets the principal."""
 
     user: User
+    principal: Principal
 
 
 class TeamRequest(PersonRequest):
@@ -39,7 +43,9 @@ class PersonView(View):
         """Redirect to the sign-in page if the user is not signed in."""
         if not request.user.is_authenticated:
             return redirect_to_login(request.get_full_path())
-        response = self.enter(cast(PersonRequest, request), *args, **kwargs)
+        person = cast(PersonRequest, request)
+        person.principal = principal_of(person.user)
+        response = self.enter(person, *args, **kwargs)
         add_never_cache_headers(response)
         return response
 
@@ -67,9 +73,12 @@ class TeamView(PersonView):
         """Find the team of the URL, and check the user's role. Raises Http404."""
         member = cast(TeamRequest, request)
         member.membership = membership_of(request.user, kwargs.pop("team"))
-        member.team = member.membership.team
+        member.team, role = member.membership.team, member.membership.role
+        member.principal = replace(
+            member.principal, team_id=member.team.id, role=role, scopes=access.ROLE_SCOPES[role]
+        )
         needed = self.reader if request.method in READ_METHODS else self.writer
-        if not access.includes(member.membership.role, needed):
+        if not member.principal.has_role(needed):
             return self.refuse(member, needed)
         return super().enter(member, *args, **kwargs)
 
@@ -78,12 +87,11 @@ class TeamView(PersonView):
     ) -> TemplateResponse:
         """Render a page of this team, with the user's rights in the context."""
         request = cast(TeamRequest, self.request)
-        role = request.membership.role
         known = {
             "team": request.team,
             "membership": request.membership,
-            "may_edit": access.includes(role, "editor"),
-            "is_owner": access.includes(role, "owner"),
+            "may_edit": request.principal.has_role("editor"),
+            "is_owner": request.principal.has_role("owner"),
         }
         return super().page(template, {**known, **(context or {})}, status=status)
 
@@ -94,6 +102,11 @@ class TeamView(PersonView):
         return self.page("portal/forbidden.html", context, status=403)
 
 
+def principal_of(user: AbstractBaseUser) -> Principal:
+    """The user, without a team."""
+    return Principal(f"user:{user.get_username()}")
+
+
 def membership_of(user: User, slug: str) -> Membership:
     """The user's membership in a team. Raises Http404 for non-members, as for unknown teams."""
     mine = Membership.objects.select_related("team").filter(user=user, team__slug=slug)
@@ -101,8 +114,3 @@ def membership_of(user: User, slug: str) -> Membership:
     if found is None:
         raise Http404(f"There is no team {slug}.")
     return found
-
-
-def actor(request: HttpRequest) -> str:
-    """The user's name in the audit log."""
-    return f"user:{request.user.get_username()}"

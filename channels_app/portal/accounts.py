@@ -17,6 +17,7 @@ from django.http import HttpRequest
 from django.urls import Resolver404, resolve, reverse
 
 from channels_app.models import AuditEntry
+from channels_app.portal.access import principal_of
 from channels_app.registry import data_encryption, teams
 
 __all__ = ["Accounts", "SecondFactors", "SignIn", "VerifyAddress", "secure_admin_login"]
@@ -36,7 +37,7 @@ class Accounts(DefaultAccountAdapter):
         """Create the account, and record the invitation it came from."""
         saved = super().save_user(request, user, form, commit)
         if token := _invitation(request):
-            teams.note_sign_up(token, actor=f"user:{saved.get_username()}")
+            teams.note_sign_up(token, principal=principal_of(saved))
         return saved
 
     def get_login_redirect_url(self, request: HttpRequest) -> str:
@@ -193,7 +194,7 @@ def _record(
 ) -> None:
     # Somebody who follows a link from an e-mail is not signed in.
     person: Any = request.user if request.user.is_authenticated else user
-    AuditEntry.record(f"user:{person.get_username()}", action, target, before=before, after=after)
+    AuditEntry.record(principal_of(person).actor, action, target, before=before, after=after)
 
 
 account.email_changed.connect(_main_address)

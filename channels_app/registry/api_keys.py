@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q, QuerySet
 
+from channels_app.access.principal import Principal
 from channels_app.core import access, keys, times
 from channels_app.core.access import Held
 from channels_app.core.errors import (
@@ -31,10 +32,9 @@ from channels_app.serializers.api_keys import KeySerializer, OverlapSerializer
 def create(
     values: Mapping[str, Any],
     *,
-    actor: str,
+    principal: Principal,
     producer: str | None = None,
     team: str | None = None,
-    reason: str = "",
 ) -> WriteResult[ApiKey]:
     """Create a key for a producer, for a team, or (without either) for the installation.
 
@@ -44,11 +44,11 @@ def create(
     """
     wanted = KeySerializer().read(values)
     _check(wanted, of_team=team is not None)
-    return transactions.run(lambda: _create(wanted, actor, producer, team, reason))
+    return transactions.run(lambda: _create(wanted, principal, producer, team))
 
 
 def create_within(
-    team: str, values: Mapping[str, Any], *, actor: str, producer: str | None = None
+    team: str, values: Mapping[str, Any], *, principal: Principal, producer: str | None = None
 ) -> WriteResult[ApiKey]:
     """As ``create``, for a team that grants its own rights to itself or to one of its producers.
 
@@ -66,7 +66,7 @@ def create_within(
     ends = (wanted["expires_at"], access.end(*given, of_producer=of_producer, held=held))
     wanted["expires_at"] = min((end for end in ends if end), default=None)
     owner = None if of_producer else team
-    return transactions.run(lambda: _create(wanted, actor, producer, owner, ""))
+    return transactions.run(lambda: _create(wanted, principal, producer, owner))
 
 
 def every_channel(team: str, producer: str | None, scopes: Collection[str]) -> list[str]:
@@ -79,11 +79,10 @@ def rotate(
     key_id: str,
     values: Mapping[str, Any],
     *,
-    actor: str,
+    principal: Principal,
     producer: str | None = None,
     team: str | None = None,
     condition: Precondition = ALWAYS,
-    reason: str = "",
 ) -> WriteResult[ApiKey]:
     """Create a successor of a key; the old key expires after ``overlap_s`` seconds (0: at once).
 
@@ -98,7 +97,7 @@ def rotate(
         old = _find(mine, key_id, condition)
         if team is not None and not access.OPERATORS.isdisjoint(old.scopes):
             raise Refused("The key can do more than a team may give. Ask an operator to rotate it.")
-        return _rotate(old, overlap_s, actor, reason)
+        return _rotate(old, overlap_s, principal)
 
     return transactions.run(work)
 
@@ -106,15 +105,14 @@ def rotate(
 def revoke(
     key_id: str,
     *,
-    actor: str,
+    principal: Principal,
     producer: str | None = None,
     team: str | None = None,
     condition: Precondition = ALWAYS,
-    reason: str = "",
 ) -> WriteResult[ApiKey]:
     """Revoke a key, in every process within a second. Raises NotFound and PreconditionFailed."""
     mine = _keys(producer, team)
-    return transactions.run(lambda: _revoke(_find(mine, key_id, condition), actor, reason))
+    return transactions.run(lambda: _revoke(_find(mine, key_id, condition), principal))
 
 
 class Shown(NamedTuple):
@@ -176,7 +174,7 @@ def _reach(
 
 
 def _create(
-    wanted: Mapping[str, Any], actor: str, producer: str | None, team: str | None, reason: str
+    wanted: Mapping[str, Any], principal: Principal, producer: str | None, team: str | None
 ) -> WriteResult[ApiKey]:
     owner = Producer.objects.filter(slug=producer).first() if producer is not None else None
     tenant = Team.objects.filter(slug=team).first() if team is not None else None
@@ -186,10 +184,10 @@ def _create(
         raise NotFound("unknown_team", f"There is no team {team}.")
     given = {name: value for name, value in wanted.items() if name != "has_sigv4"}
     key = ApiKey(producer=owner, team=tenant, **given)
-    return _make(key, actor, "key.create", reason, sigv4=wanted["has_sigv4"])
+    return _make(key, principal, "key.create", sigv4=wanted["has_sigv4"])
 
 
-def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> WriteResult[ApiKey]:
+def _make(key: ApiKey, principal: Principal, action: str, *, sigv4: bool) -> WriteResult[ApiKey]:
     generated = keys.generate()
     key.key_id, key.digest = generated.key_id, generated.digest
     secrets: tuple[str, ...] = (generated.text,)
@@ -203,17 +201,17 @@ def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> 
         "team": key.team.slug if key.team else None,
     }
     AuditEntry.record(
-        actor,
+        principal.actor,
         action,
         f"key:{key.key_id}",
         team_id=_team_id(key),
-        reason=reason,
+        reason=principal.reason,
         after=KeySerializer.describe(key) | owner,
     )
     return WriteResult(key, created=True, changed=True, secrets=secrets)
 
 
-def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> WriteResult[ApiKey]:
+def _rotate(old: ApiKey, overlap_s: int, principal: Principal) -> WriteResult[ApiKey]:
     now = clock.now()
     if old.revoked_at or (old.expires_at and old.expires_at <= now):
         raise Conflict("key_of_no_use", "The key is revoked or has expired; create a new one.")
@@ -227,9 +225,8 @@ def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> WriteResult
             expires_at=old.expires_at,
             created_at=now,  # no gap after the old key's end, which would count as a loss of access
         ),
-        actor,
+        principal,
         "key.rotate",
-        reason,
         sigv4=old.has_sigv4,
     )
     before = KeySerializer.describe(old)
@@ -237,28 +234,28 @@ def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> WriteResult
     old.expires_at = min(old.expires_at or until, until)
     old.save()
     AuditEntry.record(
-        actor,
+        principal.actor,
         "key.expire",
         f"key:{old.key_id}",
         team_id=_team_id(old),
-        reason=reason,
+        reason=principal.reason,
         before=before,
         after=KeySerializer.describe(old),
     )
     return made
 
 
-def _revoke(key: ApiKey, actor: str, reason: str) -> WriteResult[ApiKey]:
+def _revoke(key: ApiKey, principal: Principal) -> WriteResult[ApiKey]:
     if key.revoked_at:
         return WriteResult(key)
     key.revoked_at = clock.now()
     key.save()
     AuditEntry.record(
-        actor,
+        principal.actor,
         "key.revoke",
         f"key:{key.key_id}",
         team_id=_team_id(key),
-        reason=reason,
+        reason=principal.reason,
         before={"revoked_at": None},
         after={"revoked_at": times.text(key.revoked_at)},
     )

@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from channels_app.core.access import OPERATOR, Tenant
+from channels_app.access.principal import Principal
 from channels_app.core.errors import NotFound
-from channels_app.core.http import ALWAYS, Precondition
+from channels_app.core.http import Precondition
 from channels_app.models import Channel, Consumer, Message
 
 
 def consumer(
-    channel: str, client_id: str, *, tenant: Tenant = OPERATOR, condition: Precondition = ALWAYS
+    channel: str, client_id: str, principal: Principal, condition: Precondition
 ) -> Consumer:
     """The consumer, locked, in the version that the caller expects.
 
@@ -18,7 +18,7 @@ def consumer(
     """
     mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
     found = mine.exclude(state=Consumer.State.RETIRED).first()
-    if found is None or not tenant.owns(found.team_id):
+    if found is None or not principal.owns(found.team_id):
         raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
     condition.require(found.version, "consumer")
     return found

@@ -10,11 +10,11 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
+from channels_app.access.principal import Principal
 from channels_app.conf import conf
 from channels_app.core import http, names, provider_ids
-from channels_app.core.access import OPERATOR, Tenant
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import (
     BrokerError,
@@ -42,53 +42,43 @@ def pause(
     channel: str,
     client_id: str,
     *,
-    actor: str,
-    tenant: Tenant = OPERATOR,
+    principal: Principal,
     condition: Precondition = ALWAYS,
-    reason: str = "",
 ) -> WriteResult[Consumer]:
     """Stop deliveries until the consumer is resumed; new messages wait.
 
     Raises NotFound, PreconditionFailed, and Conflict for a disabled consumer, which stays disabled.
     """
-    return transactions.run(
-        lambda: _switch(channel, client_id, State.PAUSED, actor, tenant, condition, reason)
-    )
+    return transactions.run(lambda: _switch(channel, client_id, State.PAUSED, principal, condition))
 
 
 def resume(
     channel: str,
     client_id: str,
     *,
-    actor: str,
-    tenant: Tenant = OPERATOR,
+    principal: Principal,
     condition: Precondition = ALWAYS,
-    reason: str = "",
 ) -> WriteResult[Consumer]:
     """Deliver again what waits, after a pause or after the broker disabled the consumer.
 
     Raises NotFound and PreconditionFailed.
     """
-    return transactions.run(
-        lambda: _switch(channel, client_id, State.ACTIVE, actor, tenant, condition, reason)
-    )
+    return transactions.run(lambda: _switch(channel, client_id, State.ACTIVE, principal, condition))
 
 
 def retire(
     channel: str,
     client_id: str,
     *,
-    actor: str,
-    tenant: Tenant = OPERATOR,
+    principal: Principal,
     condition: Precondition = ALWAYS,
-    reason: str = "",
 ) -> WriteResult[Consumer]:
     """Unregister the consumer: it gets nothing more, and its history stays.
 
     Raises NotFound and PreconditionFailed.
     """
     return transactions.run(
-        lambda: _switch(channel, client_id, State.RETIRED, actor, tenant, condition, reason)
+        lambda: _switch(channel, client_id, State.RETIRED, principal, condition)
     )
 
 
@@ -103,27 +93,25 @@ def _switch(
     channel: str,
     client_id: str,
     state: State,
-    actor: str,
-    tenant: Tenant,
+    principal: Principal,
     condition: Precondition,
-    reason: str,
 ) -> WriteResult[Consumer]:
-    consumer = configuration.consumer(channel, client_id, tenant=tenant, condition=condition)
+    consumer = configuration.consumer(channel, client_id, principal, condition)
     if state == consumer.state:
         return WriteResult(consumer)
     if state == State.PAUSED and consumer.state == State.DISABLED:
         raise Conflict("consumer_disabled", "The consumer is disabled already; resume it first.")
     before = {"state": consumer.state, "state_reason": consumer.state_reason}
     consumer.state = state
-    consumer.state_reason = "" if state == State.ACTIVE else reason[:MAX_REASON_LENGTH]
+    consumer.state_reason = "" if state == State.ACTIVE else principal.reason[:MAX_REASON_LENGTH]
     consumer.state_changed_at = clock.now()
     consumer.save()
     AuditEntry.record(
-        actor,
+        principal.actor,
         _ACTIONS[state],
         f"consumer:{channel}/{client_id}",
         team_id=consumer.team_id,
-        reason=reason,
+        reason=principal.reason,
         before=before,
         after={"state": consumer.state, "state_reason": consumer.state_reason},
     )
@@ -222,8 +210,6 @@ def _digest(token: str) -> str:
     return sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
-MayPublish: TypeAlias = Callable[[str], bool]
-"""Whether the registering caller may publish on the channel with that name."""
 MAX_CHAIN_LENGTH = 5
 """Maximum number of dead-letter channels in a row (delivery/core/dead_letters.MAX_HOPS)."""
 
@@ -235,14 +221,11 @@ class _Order:
     channel: str
     client_id: str
     values: dict[str, Any]
-    actor: str
-    tenant: Tenant
+    principal: Principal
     condition: Precondition
-    reason: str
     create: bool
     secret: bytes | None = field(default=None, repr=False)
     """See ``Registration``."""
-    may_publish: MayPublish | None = None
 
 
 def write(
@@ -251,26 +234,18 @@ def write(
     values: Mapping[str, Any],
     *,
     partial: bool,
-    actor: str,
-    tenant: Tenant = OPERATOR,
+    principal: Principal,
     condition: Precondition = ALWAYS,
-    reason: str = "",
-    may_publish: MayPublish | None = None,
 ) -> WriteResult[Consumer]:
     """Create or replace the consumer; with ``partial`` change settings of an existing one.
 
     Writing the same values again changes nothing. A retired consumer is revived with a new secret;
     its history stays. ``secrets`` holds the ``whsec_...`` of a created one, which is never shown
-    again. ``may_publish`` decides which channels may become its dead-letter channel; without it
-    operators may choose any channel, others none. Raises Invalid, NotFound (unknown channel, or
-    another tenant's consumer) and PreconditionFailed.
+    again. Its dead-letter channel must be one on which the principal may publish. Raises Invalid,
+    NotFound (unknown channel, or another tenant's consumer) and PreconditionFailed.
     """
     wanted = _clean(ConsumerSerializer(partial=partial), client_id, values)
-    order = _Order(
-        *(channel, client_id, wanted, actor, tenant, condition, reason),
-        create=not partial,
-        may_publish=may_publish,
-    )
+    order = _Order(channel, client_id, wanted, principal, condition, create=not partial)
     (done,) = _run_all([order])
     if isinstance(done, BrokerError):
         raise done
@@ -292,9 +267,9 @@ class Registration:
 
 
 def put_all(
-    wanted: Iterable[Registration], *, actor: str
+    wanted: Iterable[Registration], *, principal: Principal
 ) -> list[WriteResult[Consumer] | BrokerError]:
-    """``put`` many consumers as an operator, in a few statements; each one succeeds or fails alone.
+    """``put`` many consumers in a few statements; each one succeeds or fails alone.
 
     Each consumer may appear only once.
     """
@@ -308,8 +283,7 @@ def put_all(
             done[place] = refused
         else:
             orders[place] = _Order(
-                *(one.channel, one.client_id, clean, actor, OPERATOR, ALWAYS),
-                reason="",
+                *(one.channel, one.client_id, clean, principal, ALWAYS),
                 create=True,
                 secret=one.secret,
             )
@@ -452,18 +426,18 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
     )
     target = f"consumer:{order.channel}/{order.client_id}"
     entries = AuditEntry.entries(
-        order.actor,
+        order.principal.actor,
         "consumer.update" if live else "consumer.create",
         target,
         team_id=consumer.team_id,
         former_team_id=former_team_id,
-        reason=order.reason,
+        reason=order.principal.reason,
         before=before,
         after=after,
     )
     if order.secret and not live:
         entries += AuditEntry.entries(
-            order.actor,
+            order.principal.actor,
             "consumer.adopt_secret",
             target,
             team_id=consumer.team_id,
@@ -480,12 +454,12 @@ def _find(order: _Order, known: _Known) -> tuple[Consumer, bool]:
         raise NotFound("unknown_channel", f"There is no channel {order.channel}.")
     found = known.consumers.get((channel.id, order.client_id))
     live = found is not None and found.state != Consumer.State.RETIRED
-    if (found and not order.tenant.owns(found.team_id)) or not (live or order.create):
+    if (found and not order.principal.owns(found.team_id)) or not (live or order.create):
         raise NotFound("unknown_consumer", f"The channel has no consumer {order.client_id}.")
     order.condition.require(found.version if found and live else None, "consumer")
     if found is None:
         found = Consumer(channel=channel, client_id=order.client_id)
-        found.team_id = order.tenant.team_id
+        found.team_id = order.principal.team_id
     return found, live
 
 
@@ -493,17 +467,17 @@ def _set(consumer: Consumer, order: _Order, known: _Known) -> None:
     values = dict(order.values)
     values.pop("headers", None)
     if "team" in values:
-        _set_team(consumer, values.pop("team"), order.tenant, known)
+        _set_team(consumer, values.pop("team"), order.principal, known)
     if "dead_letter_channel" in values:
         _set_dead_letter_channel(consumer, values.pop("dead_letter_channel"), order, known)
     assign(consumer, values)
     _check_url(consumer, order.values)
 
 
-def _set_team(consumer: Consumer, slug: str | None, tenant: Tenant, known: _Known) -> None:
+def _set_team(consumer: Consumer, slug: str | None, principal: Principal, known: _Known) -> None:
     team = known.teams.get(slug)
     missing = slug is not None and team is None
-    if missing or not tenant.owns(team.id if team else None):
+    if missing or not principal.owns(team.id if team else None):
         fault = FieldError("team", f"There is no team {slug} that this key may register for.")
         raise Invalid.of([fault])
     consumer.team = team
@@ -515,8 +489,8 @@ def _set_dead_letter_channel(
     """Reject a channel on which the caller may not publish, or that leads back to the consumer."""
     target, former = known.dead_letter_channels.get(slug), consumer.dead_letter_channel
     if slug is not None and (former is None or former.slug != slug):
-        may = order.may_publish(slug) if order.may_publish else order.tenant.everything
-        fault = "" if may and target else f"There is no channel {slug} that you may publish on."
+        may = target is not None and order.principal.may_publish(target)
+        fault = "" if may else f"There is no channel {slug} that you may publish on."
         if target and not fault:
             fault = _chain_fault(consumer.channel_id, target)
         if fault:
@@ -602,24 +576,20 @@ def renew_inbound(
     channel: str,
     client_id: str,
     *,
-    actor: str,
-    tenant: Tenant = OPERATOR,
+    principal: Principal,
     condition: Precondition = ALWAYS,
-    reason: str = "",
 ) -> WriteResult[Consumer]:
     """Replace the address.
 
     Raises NotFound, PreconditionFailed, and Conflict if the consumer has no callback address.
     """
-    return transactions.run(
-        lambda: _renew_inbound(channel, client_id, actor, tenant, condition, reason)
-    )
+    return transactions.run(lambda: _renew_inbound(channel, client_id, principal, condition))
 
 
 def _renew_inbound(
-    channel: str, client_id: str, actor: str, tenant: Tenant, condition: Precondition, reason: str
+    channel: str, client_id: str, principal: Principal, condition: Precondition
 ) -> WriteResult[Consumer]:
-    consumer = configuration.consumer(channel, client_id, tenant=tenant, condition=condition)
+    consumer = configuration.consumer(channel, client_id, principal, condition)
     if provider_ids.of(consumer.ack) is None:
         raise Conflict(
             "no_inbound", "The consumer's ack has no correlation, so it has no inbound address."
@@ -627,10 +597,10 @@ def _renew_inbound(
     renew(consumer)
     consumer.save()
     AuditEntry.record(
-        actor,
+        principal.actor,
         "consumer.renew_inbound",
         f"consumer:{channel}/{client_id}",
         team_id=consumer.team_id,
-        reason=reason,
+        reason=principal.reason,
     )
     return WriteResult(consumer, changed=True)

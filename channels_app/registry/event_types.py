@@ -2,37 +2,16 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from channels_app.core import access, names
-from channels_app.core.access import Tenant
+from channels_app.access.principal import Principal
+from channels_app.core import names
 from channels_app.core.errors import FieldError, Forbidden, Invalid, NotFound
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import transactions
-from channels_app.models import AuditEntry, Channel, EventType, Producer
+from channels_app.models import AuditEntry, Channel, EventType
 from channels_app.registry.resource import Resource, WriteResult
 from channels_app.serializers.event_types import EventTypeSerializer
-
-
-class Writer(NamedTuple):
-    """The caller that writes an event type."""
-
-    tenant: Tenant
-    producer: Producer | None = None
-    """The producer of the caller's key."""
-
-    def owns(self, producer: Producer | None) -> bool:
-        """Whether the writer may change what this producer registered: its own, or its team's.
-
-        Event types registered by the installation have no producer.
-        """
-        if self.tenant.everything or producer == self.producer:
-            return True
-        team_id = producer.team_id if producer else None
-        return team_id is not None and self.tenant.owns(team_id)
-
-
-OPERATOR = Writer(access.OPERATOR)
 
 
 def write(
@@ -41,10 +20,8 @@ def write(
     values: Mapping[str, Any],
     *,
     partial: bool,
-    actor: str,
-    writer: Writer = OPERATOR,
+    principal: Principal,
     condition: Precondition = ALWAYS,
-    reason: str = "",
 ) -> WriteResult[EventType]:
     """Create the event type or replace it; with ``partial`` change fields of an existing one.
 
@@ -58,15 +35,14 @@ def write(
         row, found = _find(channel, name)
         if found is None and partial:
             raise _unknown(name)
-        _check_owner(found, writer)
+        _check_owner(found, principal)
         return _RESOURCE.write(
-            found or EventType(channel=row, name=name, producer=writer.producer),
+            found or EventType(channel=row, name=name, producer=principal.producer),
             values,
             f"event-type:{channel}/{name}",
             partial=partial,
-            actor=actor,
+            principal=principal,
             condition=condition,
-            reason=reason,
         )
 
     return transactions.run(work, on_collision=lambda: None)
@@ -80,33 +56,29 @@ def remove(
     channel: str,
     name: str,
     *,
-    actor: str,
-    writer: Writer = OPERATOR,
+    principal: Principal,
     condition: Precondition = ALWAYS,
-    reason: str = "",
 ) -> None:
     """Delete an event type; messages of that type are accepted unchecked from then on.
 
     Raises Forbidden for another owner's, NotFound and PreconditionFailed.
     """
-    transactions.run(lambda: _remove(channel, name, actor, writer, condition, reason))
+    transactions.run(lambda: _remove(channel, name, principal, condition))
 
 
-def _remove(
-    channel_slug: str, name: str, actor: str, writer: Writer, condition: Precondition, reason: str
-) -> None:
+def _remove(channel_slug: str, name: str, principal: Principal, condition: Precondition) -> None:
     _, found = _find(channel_slug, name)
     if found is None:
         raise _unknown(name)
-    _check_owner(found, writer)
+    _check_owner(found, principal)
     condition.require(found.version, "event type")
     before = EventTypeSerializer.describe(found)
     found.delete()
     AuditEntry.record(
-        actor,
+        principal.actor,
         "event_type.delete",
         f"event-type:{channel_slug}/{name}",
-        reason=reason,
+        reason=principal.reason,
         before=before,
     )
 
@@ -122,7 +94,7 @@ def _unknown(name: str) -> NotFound:
     return NotFound("unknown_event_type", f"The channel has no event type {name}.")
 
 
-def _check_owner(found: EventType | None, writer: Writer) -> None:
-    if found is not None and not writer.owns(found.producer):
+def _check_owner(found: EventType | None, principal: Principal) -> None:
+    if found is not None and not principal.may_change_shared(found.producer):
         detail = "Another producer registered the event type: only it or an operator can change it."
         raise Forbidden("not_the_owner", detail)

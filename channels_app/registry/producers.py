@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db import IntegrityError
 
+from channels_app.access.principal import Principal
 from channels_app.core import names
 from channels_app.core.errors import FieldError, Invalid, NotFound, Refused
 from channels_app.core.http import ALWAYS, Precondition
@@ -23,7 +24,7 @@ put, patch = RESOURCE.put, RESOURCE.patch
 
 
 def make_within(
-    team: str, name: str, values: Mapping[str, Any], *, actor: str
+    team: str, name: str, values: Mapping[str, Any], *, principal: Principal
 ) -> WriteResult[Producer]:
     """Create a producer of a team, named ``team.name``. It has no rights until it has a key.
 
@@ -43,7 +44,7 @@ def make_within(
             raise Refused(f"The team has {MAX_OF_TEAM} producers; ask an operator for more.")
         if Producer.objects.filter(slug=slug).exists():
             raise _taken(slug)
-        return RESOURCE.register(slug, {**values, "team": team}, partial=False, actor=actor)
+        return RESOURCE.register(slug, {**values, "team": team}, partial=False, principal=principal)
 
     try:
         return transactions.run(work)
@@ -57,7 +58,7 @@ def change_within(
     slug: str,
     values: Mapping[str, Any],
     *,
-    actor: str,
+    principal: Principal,
     condition: Precondition = ALWAYS,
 ) -> WriteResult[Producer]:
     """As ``patch``, for a team's own producer and the fields that a team may set.
@@ -70,7 +71,9 @@ def change_within(
         # Locked, so that it cannot change teams before it is written.
         if not Producer.objects.select_for_update().filter(slug=slug, team__slug=team).first():
             raise RESOURCE.unknown(slug)
-        return RESOURCE.register(slug, values, partial=True, actor=actor, condition=condition)
+        return RESOURCE.register(
+            slug, values, partial=True, principal=principal, condition=condition
+        )
 
     return transactions.run(work)
 

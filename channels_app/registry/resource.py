@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from channels_app.access.principal import Principal
 from channels_app.core import names
 from channels_app.core.errors import FieldError, Invalid, NotFound
 from channels_app.core.http import ALWAYS, Precondition
@@ -94,9 +95,8 @@ class Resource(Generic[V]):
         target: str,
         *,
         partial: bool,
-        actor: str,
+        principal: Principal,
         condition: Precondition = ALWAYS,
-        reason: str = "",
     ) -> WriteResult[V]:
         """Store a new or locked row with these values, unless it has them already.
 
@@ -115,12 +115,12 @@ class Resource(Generic[V]):
             return WriteResult(row)
         row.save()
         AuditEntry.record(
-            actor,
+            principal.actor,
             f"{self.kind}.{'create' if is_new else 'update'}",
             target,
             team_id=self.team_id(row),
             former_team_id=former_team_id,
-            reason=reason,
+            reason=principal.reason,
             before=before,
             after=after,
         )

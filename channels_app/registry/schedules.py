@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from channels_app import failpoints
-from channels_app.core.access import OPERATOR, Tenant
+from channels_app.access.principal import Principal
 from channels_app.core.encryption import Unreadable
 from channels_app.core.errors import NotFound, PreconditionFailed
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.core.recurrence import Content
 from channels_app.database import clock, transactions
-from channels_app.models import AuditEntry, Channel, Producer, Schedule, ScheduleBody
+from channels_app.models import AuditEntry, Channel, Schedule, ScheduleBody
 from channels_app.registry import data_encryption
 from channels_app.registry.resource import WriteResult
 from channels_app.serializers.schedules import TIMING, ScheduleSerializer
@@ -24,31 +24,13 @@ _RHYTHM = ("cron", "every_ms", "timezone", "start_at", "end_at")
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """Who may change a schedule; schedules of others do not exist for this caller."""
-
-    tenant: Tenant = OPERATOR
-    producer: Producer | None = None
-
-    def owns(self, schedule: Schedule) -> bool:
-        """A producer owns the schedules that it created, a team's key those of the team."""
-        if self.tenant.everything:
-            return True
-        if self.producer is not None:
-            return schedule.producer_id == self.producer.id
-        return self.tenant.owns(schedule.owner_team_id)
-
-
-@dataclass(frozen=True, slots=True)
 class Order:
-    """One request about a schedule: which one, who asks, and the precondition."""
+    """One request about a schedule: which one, who asks and why, and the precondition."""
 
     channel: str
     name: str
-    actor: str
-    owner: Owner = Owner()
+    principal: Principal
     condition: Precondition = ALWAYS
-    reason: str = ""
 
     def record(
         self,
@@ -59,11 +41,11 @@ class Order:
     ) -> None:
         """Write an audit entry."""
         AuditEntry.record(
-            self.actor,
+            self.principal.actor,
             action,
             f"schedule:{self.channel}/{self.name}",
             team_id=schedule.owner_team_id,
-            reason=self.reason,
+            reason=self.principal.reason,
             before=before,
             after=after,
         )
@@ -124,7 +106,9 @@ def find(order: Order) -> Schedule:
     channel_ids = list(Channel.objects.filter(slug=order.channel).values_list("id", flat=True))
     mine = Schedule.objects.select_for_update()
     schedule = mine.filter(channel_id__in=channel_ids, name=order.name).first()
-    if schedule is None or not order.owner.owns(schedule):
+    if schedule is None or not order.principal.may_change(
+        schedule.producer_id, schedule.owner_team_id
+    ):
         raise NotFound("unknown_schedule", f"The channel has no schedule {order.name}.")
     order.condition.require(schedule.version, "schedule")
     return schedule
@@ -158,9 +142,9 @@ def _write(order: Order, cleaned: Mapping[str, Any], content: Content) -> WriteR
         return _store(order, find(order), cleaned, content)
     if not order.condition.holds(None):
         raise PreconditionFailed("stale_version", "The schedule does not exist any more.")
-    schedule = Schedule(channel=channel, name=order.name, producer=order.owner.producer)
-    if order.owner.producer is None:
-        schedule.team_id = order.owner.tenant.team_id
+    schedule = Schedule(channel=channel, name=order.name, producer=order.principal.producer)
+    if order.principal.producer is None:
+        schedule.team_id = order.principal.team_id
     return _store(order, schedule, cleaned, content)
 
 

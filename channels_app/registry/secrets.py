@@ -16,9 +16,9 @@ from django.apps import apps
 from django.db import transaction
 from django.db.models import Manager, QuerySet
 
+from channels_app.access.principal import Principal
 from channels_app.conf import keyring
 from channels_app.core import encryption, ids
-from channels_app.core.access import OPERATOR, Tenant
 from channels_app.core.encryption import Keyring, Unreadable
 from channels_app.core.errors import BrokerError, FieldError, Invalid, NotFound
 from channels_app.core.http import ALWAYS, Precondition
@@ -45,10 +45,8 @@ def rotate(
     client_id: str,
     values: dict[str, object],
     *,
-    actor: str,
-    tenant: Tenant = OPERATOR,
+    principal: Principal,
     condition: Precondition = ALWAYS,
-    reason: str = "",
 ) -> WriteResult[Consumer]:
     """Generate a new secret; current ones stop signing after ``overlap_s`` seconds (0: at once).
 
@@ -56,21 +54,17 @@ def rotate(
     ``whsec_...``, which is never shown again. Raises Invalid, NotFound and PreconditionFailed.
     """
     overlap_s = OverlapSerializer().read(values)["overlap_s"]
-    return transactions.run(
-        lambda: _rotate(channel, client_id, overlap_s, actor, tenant, condition, reason)
-    )
+    return transactions.run(lambda: _rotate(channel, client_id, overlap_s, principal, condition))
 
 
 def _rotate(
     channel: str,
     client_id: str,
     overlap_s: int,
-    actor: str,
-    tenant: Tenant,
+    principal: Principal,
     condition: Precondition,
-    reason: str,
 ) -> WriteResult[Consumer]:
-    consumer = configuration.consumer(channel, client_id, tenant=tenant, condition=condition)
+    consumer = configuration.consumer(channel, client_id, principal, condition)
     _expire(consumer, overlap_s)
     secret = data_encryption.generate_secret(consumer)
     if "v1a" in consumer.signing:
@@ -78,11 +72,11 @@ def _rotate(
     # Saving increments the version, which makes every process reload the secrets.
     consumer.save()
     AuditEntry.record(
-        actor,
+        principal.actor,
         "consumer.rotate_secret",
         f"consumer:{channel}/{client_id}",
         team_id=consumer.team_id,
-        reason=reason,
+        reason=principal.reason,
         after={"overlap_s": overlap_s},
     )
     return WriteResult(consumer, changed=True, secrets=(secret,))
@@ -113,7 +107,7 @@ class Adoption:
 
 
 def adopt(
-    channel: str, client_id: str, text: str, *, actor: str, overlap_s: int = OVERLAP_S
+    channel: str, client_id: str, text: str, *, principal: Principal, overlap_s: int = OVERLAP_S
 ) -> WriteResult[Consumer]:
     """Sign with ``text`` (``whsec_...``) from now on; no change if the consumer uses it already.
 
@@ -121,7 +115,7 @@ def adopt(
     NotFound.
     """
     adoption = Adoption(channel, client_id, read(text))
-    (done,) = adopt_all([adoption], actor=actor, overlap_s=overlap_s)
+    (done,) = adopt_all([adoption], principal=principal, overlap_s=overlap_s)
     if isinstance(done, BrokerError):
         raise done
     return done
@@ -136,17 +130,17 @@ def read(text: str) -> bytes:
 
 
 def adopt_all(
-    adoptions: Sequence[Adoption], *, actor: str, overlap_s: int = OVERLAP_S
+    adoptions: Sequence[Adoption], *, principal: Principal, overlap_s: int = OVERLAP_S
 ) -> list[WriteResult[Consumer] | BrokerError]:
     """``adopt`` for many consumers in a few statements; each one succeeds or fails alone.
 
     Each consumer may appear only once.
     """
-    return transactions.run(lambda: _adopt(adoptions, actor, overlap_s)) if adoptions else []
+    return transactions.run(lambda: _adopt(adoptions, principal, overlap_s)) if adoptions else []
 
 
 def _adopt(
-    adoptions: Sequence[Adoption], actor: str, overlap_s: int
+    adoptions: Sequence[Adoption], principal: Principal, overlap_s: int
 ) -> list[WriteResult[Consumer] | BrokerError]:
     consumers = configuration.consumers([(it.channel, it.client_id) for it in adoptions])
     current: dict[int, list[ConsumerSecret]] = {row.id: [] for row in consumers.values()}
@@ -173,7 +167,7 @@ def _adopt(
         made.append(secret)
         changed.append(consumer)
         entries += AuditEntry.entries(
-            actor,
+            principal.actor,
             "consumer.adopt_secret",
             f"consumer:{'/'.join(name)}",
             team_id=consumer.team_id,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from django.db.models import QuerySet
 
+from channels_app.access.principal import Principal
 from channels_app.conf import Conf, conf
 from channels_app.core import backoff, ordering_key, retry_overrides
 from channels_app.core.consumer_config import ConsumerConfig, Signer
@@ -82,19 +83,13 @@ class ChannelConfig:
 class KeyConfig:
     """One API key with its owner."""
 
-    id: int
-    key_id: str
     digest: str
     has_sigv4: bool
     """Whether the key has a secret for AWS Signature Version 4, read by
     ``ConfigCache.sigv4_secret``."""
-    scopes: tuple[str, ...]
-    channels: tuple[str, ...]
     expires_at: datetime | None
     revoked_at: datetime | None
-    last_used_at: datetime | None
-    producer: Producer | None
-    team_id: int | None
+    principal: Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,19 +355,16 @@ def load_key(key_id: str) -> KeyConfig | None:
     key = ApiKey.objects.select_related("producer").filter(key_id=key_id).first()
     if key is None:
         return None
-    return KeyConfig(
-        id=key.id,
-        key_id=key.key_id,
-        digest=key.digest,
-        has_sigv4=key.has_sigv4,
+    principal = Principal(
+        actor=f"key:{key_id}",
+        is_operator="admin" in key.scopes,
+        team_id=key.team_id or (key.producer.team_id if key.producer else None),
+        producer=key.producer,
         scopes=tuple(key.scopes),
         channels=tuple(key.channels),
-        expires_at=key.expires_at,
-        revoked_at=key.revoked_at,
-        last_used_at=key.last_used_at,
-        producer=key.producer,
-        team_id=key.team_id or (key.producer.team_id if key.producer else None),
+        key_id=key_id,
     )
+    return KeyConfig(key.digest, key.has_sigv4, key.expires_at, key.revoked_at, principal)
 
 
 def load_sigv4_secret(key_id: str) -> str:

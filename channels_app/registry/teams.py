@@ -11,6 +11,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import IntegrityError
 
+from channels_app.access.principal import Principal
 from channels_app.core import access, times
 from channels_app.core.errors import FieldError, Invalid, Refused
 from channels_app.database import clock, transactions
@@ -25,23 +26,25 @@ from channels_app.serializers.teams import (
 TAKEN = "Another team has this name already."
 
 
-def found(values: Mapping[str, Any], *, founder: User, actor: str) -> Team:
+def found(values: Mapping[str, Any], *, founder: User, principal: Principal) -> Team:
     """Create the team. Raises Invalid, and Refused if the name is taken."""
     checked = NewTeamSerializer(data=values)
     checked.is_valid(raise_exception=True)
     try:
-        return transactions.run(lambda: _found(checked.validated_data, founder, actor))
+        return transactions.run(lambda: _found(checked.validated_data, founder, principal))
     except IntegrityError:
         # Two at the same time: the unique key decides.
         raise Refused(TAKEN, field="slug") from None
 
 
-def _found(wanted: dict[str, Any], founder: User, actor: str) -> Team:
+def _found(wanted: dict[str, Any], founder: User, principal: Principal) -> Team:
     if Team.objects.filter(slug=wanted["slug"]).exists():
         raise Refused(TAKEN, field="slug")
     team = Team.objects.create(**wanted)
     Membership.objects.create(team=team, user=founder, role=Membership.Role.OWNER)
-    AuditEntry.record(actor, "team.create", f"team:{team.slug}", team_id=team.pk, after=wanted)
+    AuditEntry.record(
+        principal.actor, "team.create", f"team:{team.slug}", team_id=team.pk, after=wanted
+    )
     return team
 
 
@@ -60,7 +63,7 @@ MAX_OF_PERSON = 50
 
 
 def invite(
-    team: str, values: Mapping[str, Any], *, actor: str, inviter: str
+    team: str, values: Mapping[str, Any], *, principal: Principal, inviter: str
 ) -> WriteResult[Invitation]:
     """Create an invitation; ``secrets`` holds the secret part of the link, once.
 
@@ -68,16 +71,16 @@ def invite(
     """
     checked = InvitationSerializer(data=values)
     checked.is_valid(raise_exception=True)
-    return transactions.run(lambda: _invite(team, checked.validated_data, actor, inviter))
+    return transactions.run(lambda: _invite(team, checked.validated_data, principal, inviter))
 
 
-def revoke_invitation(team: str, invitation_id: int, *, actor: str) -> None:
+def revoke_invitation(team: str, invitation_id: int, *, principal: Principal) -> None:
     """Revoke an open invitation. Raises Refused if it is used or revoked already."""
-    transactions.run(lambda: _revoke_invitation(team, invitation_id, actor))
+    transactions.run(lambda: _revoke_invitation(team, invitation_id, principal))
 
 
 def _invite(
-    team_slug: str, wanted: dict[str, Any], actor: str, inviter: str
+    team_slug: str, wanted: dict[str, Any], principal: Principal, inviter: str
 ) -> WriteResult[Invitation]:
     team = Team.objects.select_for_update().get(slug=team_slug)
     now = clock.now()
@@ -107,11 +110,11 @@ def _invite(
         "expires_at": times.text(invitation.expires_at),
     }
     target = f"invitation:{invitation}"
-    AuditEntry.record(actor, "invitation.create", target, team_id=team.pk, after=after)
+    AuditEntry.record(principal.actor, "invitation.create", target, team_id=team.pk, after=after)
     return WriteResult(invitation, created=True, changed=True, secrets=(token,))
 
 
-def _revoke_invitation(team_slug: str, invitation_id: int, actor: str) -> None:
+def _revoke_invitation(team_slug: str, invitation_id: int, principal: Principal) -> None:
     mine = Invitation.objects.select_for_update().filter(team__slug=team_slug, id=invitation_id)
     invitation = mine.filter(accepted_at=None, revoked_at=None).first()
     if invitation is None:
@@ -119,7 +122,7 @@ def _revoke_invitation(team_slug: str, invitation_id: int, actor: str) -> None:
     invitation.revoked_at = clock.now()
     invitation.save(update_fields=["revoked_at"])
     target = f"invitation:{invitation}"
-    AuditEntry.record(actor, "invitation.revoke", target, team_id=invitation.team_id)
+    AuditEntry.record(principal.actor, "invitation.revoke", target, team_id=invitation.team_id)
 
 
 USELESS = "This invitation has been used, has expired or was revoked. Ask for a new one."
@@ -138,13 +141,13 @@ def waiting_invitation(token: str) -> Invitation | None:
     return known.filter(accepted_at=None, revoked_at=None, expires_at__gt=clock.now()).first()
 
 
-def accept_invitation(token: str, *, user: User, actor: str) -> Membership:
+def accept_invitation(token: str, *, user: User, principal: Principal) -> Membership:
     """Make the person a member.
 
     Raises Refused; if they are a member already, the link stays valid.
     """
     try:
-        return transactions.run(lambda: _accept_invitation(token, user, actor))
+        return transactions.run(lambda: _accept_invitation(token, user, principal))
     except IntegrityError:
         # The same person with two links at once: the unique key decides, and the other link stays.
         raise Refused("You belong to this team already.") from None
@@ -159,15 +162,15 @@ def lets_sign_up(token: str) -> bool:
     return made.count() < MAX_ACCOUNTS
 
 
-def note_sign_up(token: str, *, actor: str) -> None:
+def note_sign_up(token: str, *, principal: Principal) -> None:
     """Record an account created by the link, in the audit log that the team's owners see."""
     invitation = waiting_invitation(token)
     if invitation is not None:
         target = f"invitation:{invitation}"
-        AuditEntry.record(actor, SIGNED_UP, target, team_id=invitation.team_id)
+        AuditEntry.record(principal.actor, SIGNED_UP, target, team_id=invitation.team_id)
 
 
-def _accept_invitation(token: str, user: User, actor: str) -> Membership:
+def _accept_invitation(token: str, user: User, principal: Principal) -> Membership:
     found = waiting_invitation(token)
     # A concurrent use waits for this lock, and then finds the invitation used.
     locked = Invitation.objects.select_for_update().filter(pk=found.pk) if found else None
@@ -181,7 +184,7 @@ def _accept_invitation(token: str, user: User, actor: str) -> Membership:
     invitation.save(update_fields=["accepted_at"])
     membership = Membership.objects.create(team=team, user=user, role=invitation.role)
     AuditEntry.record(
-        actor,
+        principal.actor,
         "invitation.accept",
         f"membership:{team.slug}/{user.get_username()}",
         team_id=team.pk,
@@ -193,19 +196,19 @@ def _accept_invitation(token: str, user: User, actor: str) -> Membership:
 LAST = "The team would have no owner. Make another member an owner first."
 
 
-def set_role(team: str, membership_id: int, role: str, *, actor: str) -> Membership:
+def set_role(team: str, membership_id: int, role: str, *, principal: Principal) -> Membership:
     """Give a member another role. Raises Invalid and Refused."""
     if role not in access.TEAM_RANKS:
         raise Invalid.of([FieldError("role", f"Choose from {', '.join(access.TEAM_RANKS)}.")])
-    return transactions.run(lambda: _set_role(team, membership_id, role, actor))
+    return transactions.run(lambda: _set_role(team, membership_id, role, principal))
 
 
-def end_membership(team: str, membership_id: int, *, actor: str) -> Membership:
+def end_membership(team: str, membership_id: int, *, principal: Principal) -> Membership:
     """Remove a member, or let them leave; what they made stays the team's. Raises Refused."""
-    return transactions.run(lambda: _end_membership(team, membership_id, actor))
+    return transactions.run(lambda: _end_membership(team, membership_id, principal))
 
 
-def _set_role(team: str, membership_id: int, role: str, actor: str) -> Membership:
+def _set_role(team: str, membership_id: int, role: str, principal: Principal) -> Membership:
     membership = _locked(team, membership_id)
     before = membership.role
     if role == before:
@@ -214,7 +217,7 @@ def _set_role(team: str, membership_id: int, role: str, actor: str) -> Membershi
     membership.role = role
     membership.save(update_fields=["role"])
     AuditEntry.record(
-        actor,
+        principal.actor,
         "membership.change",
         _target(membership),
         team_id=membership.team_id,
@@ -222,21 +225,21 @@ def _set_role(team: str, membership_id: int, role: str, actor: str) -> Membershi
         after={"role": role},
     )
     if before == Membership.Role.OWNER:
-        _take_invitations_back(membership, actor)
+        _take_invitations_back(membership, principal)
     return membership
 
 
-def _end_membership(team: str, membership_id: int, actor: str) -> Membership:
+def _end_membership(team: str, membership_id: int, principal: Principal) -> Membership:
     membership = _locked(team, membership_id)
     _check_owner_stays(membership)
     AuditEntry.record(
-        actor,
+        principal.actor,
         "membership.end",
         _target(membership),
         team_id=membership.team_id,
         before={"role": membership.role},
     )
-    _take_invitations_back(membership, actor)
+    _take_invitations_back(membership, principal)
     membership.delete()
     return membership
 
@@ -260,7 +263,7 @@ def _check_owner_stays(membership: Membership) -> None:
         raise Refused(LAST)
 
 
-def _take_invitations_back(membership: Membership, actor: str) -> None:
+def _take_invitations_back(membership: Membership, principal: Principal) -> None:
     # With an open invitation of their own they could rejoin as owner.
     now = clock.now()
     waiting = Invitation.objects.select_for_update().filter(
@@ -274,7 +277,7 @@ def _take_invitations_back(membership: Membership, actor: str) -> None:
         invitation.revoked_at = now
         invitation.save(update_fields=["revoked_at"])
         target = f"invitation:{invitation}"
-        AuditEntry.record(actor, "invitation.revoke", target, team_id=membership.team_id)
+        AuditEntry.record(principal.actor, "invitation.revoke", target, team_id=membership.team_id)
 
 
 def _target(membership: Membership) -> str:

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 
 from channels_app import origin
+from channels_app.access.principal import Principal
 from channels_app.models import AuditEntry
 
 REPEAT_S = 60.0
@@ -19,19 +20,21 @@ _lock = threading.Lock()
 _noted: OrderedDict[tuple[str, ...], float] = OrderedDict()
 
 
-def note(actor: str, target: str, *parts: str, team_id: int | None = None) -> None:
+def note(principal: Principal, target: str, *parts: str, team_id: int | None = None) -> None:
     """Record a view before the content is shown; if recording fails, the content is not shown.
 
     ``target`` is ``message:msg_...``, ``delivery:dlv_...`` or ``schedule:channel/name``; ``parts``
     name the parts viewed. Raises what the database raises.
     """
-    key = (actor, target, origin.current.get(), *parts)
+    key = (principal.actor, target, origin.current.get(), *parts)
     now = time.monotonic()
     with _lock:
         if now - _noted.get(key, float("-inf")) < REPEAT_S:
             return
     action = f"{target.partition(':')[0]}.open"
-    AuditEntry.record(actor, action, target, team_id=team_id, after={"opened": list(parts)})
+    AuditEntry.record(
+        principal.actor, action, target, team_id=team_id, after={"opened": list(parts)}
+    )
     with _lock:
         _noted[key] = now
         _noted.move_to_end(key)

@@ -210,7 +210,7 @@ class AttemptAdmin(WithPageContext, base.BigList):
         )
         if body.may_see(request, row.delivery.channel):
             viewing.note(
-                base.actor(request),
+                base.principal(request),
                 f"delivery:{row.delivery}",
                 "answers",
                 team_id=row.delivery.consumer.team_id,

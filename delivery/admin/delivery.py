@@ -18,6 +18,7 @@ from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
+from channels_app.access.principal import Principal
 from channels_app.admin import base, body
 from channels_app.admin.base import WithPageContext, display
 from channels_app.conf import conf
@@ -30,7 +31,6 @@ from delivery.admin import consumer, dead_letter_groups, ordering_key, replays
 from delivery.admin.attempt import MAX_SHOWN, headers, moments
 from delivery.admin.filters import FILTERS, Deliveries
 from delivery.core.lifecycle import FINISHED, DeliveryState, tone
-from delivery.core.principal import Principal
 from delivery.models import Delivery
 from delivery.pump import wakeups
 from delivery.queue import cancel, release, reschedule
@@ -77,7 +77,7 @@ def _page(request: HttpRequest, message_id: int) -> str:
 
 
 def _principal(request: HttpRequest) -> Principal:
-    return Principal(base.actor(request), request.POST.get("reason", "")[:500])
+    return base.principal(request, request.POST.get("reason", "")[:500])
 
 
 AGAIN = (
@@ -186,7 +186,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         hidden = body.hidden(request, row.channel)
         if not hidden:
             viewing.note(
-                base.actor(request),
+                base.principal(request),
                 f"delivery:{row}",
                 *("body", "headers", "answers"),
                 team_id=row.consumer.team_id,
@@ -252,8 +252,9 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         names = [ids.to_public(ids.DELIVERY, number) for number in numbers]
         try:
             wanted = replay.parse({"ids": names, "states": sorted(FINISHED)})
-            consumers = replay.consumers_of(wanted)
-            made = replay.create(wanted, consumers, self._principal(request), now=clock.now())
+            principal = _principal(request)
+            consumers = replay.consumers_of(wanted, principal)
+            made = replay.create(wanted, consumers, principal, now=clock.now())
         except BrokerError as refused:
             messages.error(request, refused.detail)
             return
@@ -266,7 +267,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         done = 0
         for number in queryset.values_list("pk", flat=True):
             try:
-                cancel.cancel_one(number, self._principal(request), now=clock.now())
+                cancel.cancel_one(number, _principal(request), now=clock.now())
                 done += 1
             except BrokerError as refused:
                 messages.error(request, f"{ids.to_public(ids.DELIVERY, number)}: {refused.detail}")
@@ -347,7 +348,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         delivery = self.get_object(request, object_id)
         number = delivery.pk if delivery else 0
         with base.telling(request, f"{delivery} {done}"):
-            step(number, self._principal(request), now=clock.now())
+            step(number, _principal(request), now=clock.now())
             if delivery:
                 wakeups.notify_pumps([delivery.consumer_id])
         return redirect(self._list_before(request) or self.page_of(number or object_id))
@@ -364,6 +365,3 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         own = url_has_allowed_host_and_scheme(before, {request.get_host()}, require_https=secure)
         is_list = urlsplit(before).path == reverse("admin:delivery_delivery_changelist")
         return before if own and is_list else ""
-
-    def _principal(self, request: HttpRequest) -> Principal:
-        return Principal(base.actor(request), request.POST.get("reason", "")[:500])

@@ -12,13 +12,13 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from unfold.enums import ActionVariant
 
+from channels_app.access.principal import Principal
 from channels_app.admin import base
 from channels_app.admin.base import RowActions, WithPageContext, action, dialog, display, resuming
 from channels_app.core import ids
 from channels_app.models import Consumer
 from delivery.admin.replays import of
 from delivery.core.ordering import key_number
-from delivery.core.principal import Principal
 from delivery.models import Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import hot_keys, keys
 

@@ -24,6 +24,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
+from channels_app.access.principal import Principal
 from channels_app.admin import base
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.filters import ChoicesDropdownFilter
@@ -32,7 +33,6 @@ from channels_app.core.program import typed
 from channels_app.database import clock
 from channels_app.registry.consumers import MAX_REASON_LENGTH
 from delivery.admin.replays import Live, LivePage, button
-from delivery.core.principal import Principal
 from delivery.maintenance import pipeline_runs
 from delivery.models import PipelineRun, PipelineSchedule
 from pipeline.contract.jobs import DRY_RUN, JOBS, Job, Kind, Option
@@ -427,7 +427,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
         """Run the step for a valid form and redirect to its page, else show the form."""
         if request.method == "POST" and form.is_valid():
             try:
-                return redirect(step(Principal(base.actor(request), form.cleaned_data["reason"])))
+                return redirect(step(base.principal(request, form.cleaned_data["reason"])))
             except BrokerError as error:
                 context["refused"] = error.detail
         page = self.admin_site.each_context(request) | {"opts": self.opts, "job": job, "form": form}

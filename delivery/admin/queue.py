@@ -31,7 +31,6 @@ from channels_app.models import Channel, Consumer
 from channels_app.registry.consumers import MAX_REASON_LENGTH
 from delivery.admin.replays import Live
 from delivery.core.lifecycle import DeliveryState
-from delivery.core.principal import Principal
 from delivery.models import Counter, Delivery, MoveTask, Queue
 from delivery.pull import backlog
 
@@ -162,7 +161,7 @@ class MoveActions(RowActions):
             request,
             form,
             object_id,
-            lambda actor, reason: backlog.cancel_move(task, Principal(actor, reason)),
+            lambda principal: backlog.cancel_move(task, principal),
             "The move is stopped.",
         )
 
@@ -180,7 +179,7 @@ class MoveActions(RowActions):
             try:
                 backlog.start_move(
                     consumer,
-                    Principal(base.actor(request), form.cleaned_data["reason"]),
+                    base.principal(request, form.cleaned_data["reason"]),
                     now=now,
                     to_move=waiting.to_move,
                     destination=form.cleaned_data["destination"],

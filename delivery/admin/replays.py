@@ -23,6 +23,7 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
+from channels_app.access.principal import Principal
 from channels_app.admin import base, filters
 from channels_app.admin.base import RowActions, WithPageContext, action, dialog, display
 from channels_app.core import ids, times
@@ -31,7 +32,6 @@ from channels_app.database import clock
 from channels_app.models import Channel, Consumer
 from delivery import replay
 from delivery.core.lifecycle import FINISHED, DeliveryState
-from delivery.core.principal import Principal
 from delivery.models import Delivery, Replay
 from delivery.replay import Count, ReplayFilter
 from delivery.serializers.filters import ReplayPageSerializer
@@ -45,9 +45,9 @@ class Step(Protocol):
         """Change the row with this number."""
 
 
-def of(object_id: str, step: Step) -> Callable[[str, str], Any]:
+def of(object_id: str, step: Step) -> Callable[[Principal], Any]:
     """Return the step for this row, in the form for `RowActions.carry_out`."""
-    return lambda actor, reason: step(int(object_id), Principal(actor, reason), now=clock.now())
+    return lambda principal: step(int(object_id), principal, now=clock.now())
 
 
 class Stoppable(RowActions, base.ReadOnly):
@@ -369,7 +369,7 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
     preview = None
     if given.get("channel") and wanted.is_valid():
         try:
-            preview = preview_of(wanted.wanted(), clock.now())
+            preview = preview_of(wanted.wanted(), base.principal(request), clock.now())
         except BrokerError as error:
             refused = refused or error.detail
     elif not given.get("channel"):
@@ -385,9 +385,9 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "delivery/matching.html", context)
 
 
-def preview_of(wanted: ReplayFilter, now: datetime) -> Preview:
+def preview_of(wanted: ReplayFilter, principal: Principal, now: datetime) -> Preview:
     """Count the matching deliveries."""
-    consumers = replay.consumers_of(wanted)
+    consumers = replay.consumers_of(wanted, principal)
     return Preview(
         json.dumps(wanted.to_json()),
         replay.count(wanted, consumers, now),
@@ -397,10 +397,11 @@ def preview_of(wanted: ReplayFilter, now: datetime) -> Preview:
 
 def _begin(request: HttpRequest, how: How) -> HttpResponse:
     wanted = replay.parse(json.loads(request.POST.get("filter", "")))
+    principal = base.principal(request, how.cleaned_data["reason"])
     made = replay.create(
         wanted,
-        replay.consumers_of(wanted),
-        Principal(base.actor(request), how.cleaned_data["reason"]),
+        replay.consumers_of(wanted, principal),
+        principal,
         now=clock.now(),
         rate_per_second=how.cleaned_data["rate_per_second"],
     )

@@ -1,6 +1,7 @@
 """Define the admin pages of schedules and the form that edits them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.dateparse import parse_date, parse_time
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
+from channels_app.access.principal import Principal
 from channels_app.admin import base, body
 from channels_app.admin.base import (
     RowActions,
@@ -34,7 +36,7 @@ from channels_app.ingest import recurring
 from channels_app.models import Schedule
 from channels_app.registry import schedules, viewing
 from channels_app.registry.resource import WriteResult
-from channels_app.registry.schedules import Order, Owner
+from channels_app.registry.schedules import Order
 from channels_app.serializers.schedules import SHOWN, ScheduleSerializer, ScheduleSummarySerializer
 from delivery.maintenance.recurring import run_now
 
@@ -114,19 +116,16 @@ class ScheduleForm(ReasonedForm):
         values["body"] = _unix(self.cleaned_data.get("body") or "")
         return values
 
-    def write(self, actor: str) -> WriteResult[Schedule]:
+    def write(self, principal: Principal) -> WriteResult[Schedule]:
         """Create or change the schedule, as the API does."""
         schedule = self.instance
         if "body" not in self.fields or self.fields["body"].disabled:
             raise Invalid("invalid_fields", "Change this schedule through the API.", field="body")
-        order = Order(
-            schedule.channel.slug,
-            schedule.name,
-            actor,
-            Owner(producer=schedule.producer),
-            self.condition(),
-            self.cleaned_data["reason"],
+        # A schedule of the console publishes for the producer that the form names.
+        principal = replace(
+            principal, producer=schedule.producer, reason=self.cleaned_data["reason"]
         )
+        order = Order(schedule.channel.slug, schedule.name, principal, self.condition())
         return recurring.put(order, self.values())
 
 
@@ -270,7 +269,7 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
         """The schedule in words, its next occurrences and its last ones."""
         if body.may_see(request, row.channel):
             target, team_id = self.audit_target(row), row.owner_team_id
-            viewing.note(base.actor(request), target, *CONTENT, team_id=team_id)
+            viewing.note(base.principal(request), target, *CONTENT, team_id=team_id)
         return _shown(row)
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
@@ -305,7 +304,7 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
         """Delete one through its step."""
-        schedules.remove(Order(obj.channel.slug, obj.name, base.actor(request)))
+        schedules.remove(Order(obj.channel.slug, obj.name, base.principal(request)))
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         """Delete the selected ones, each through its step."""
@@ -372,7 +371,7 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
             request,
             form,
             object_id,
-            lambda actor, reason: step(Order(*name, actor, reason=reason)),
+            lambda principal: step(Order(*name, principal)),
             f"{schedule.name} {done}.",
         )
 

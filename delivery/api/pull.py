@@ -7,7 +7,7 @@ import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import fast_path
 from channels_app.api.base import read_object
 from channels_app.api.fast_path import Response
@@ -37,18 +37,18 @@ TokensByLease = dict[Lease, str]
 
 def answer_receipt(meta: Mapping[str, Any], read: Read, channel: str, client_id: str) -> Response:
     """Receive for the caller named in the headers of ``meta``. Raises what the views raise."""
-    caller = fast_path.caller_of(meta, SCOPES, channel)
-    return Response(200, fast_path.to_json(receive(caller, meta, read, channel, client_id)))
+    principal = fast_path.principal_of(meta, SCOPES, channel)
+    return Response(200, fast_path.to_json(receive(principal, meta, read, channel, client_id)))
 
 
 def answer_acknowledgement(meta: Mapping[str, Any], read: Read) -> Response:
     """Acknowledge for the caller named in the headers of ``meta``. Raises what the views raise."""
-    caller = fast_path.caller_of(meta, SCOPES)
-    return Response(200, fast_path.to_json(acknowledge(caller, meta, read)))
+    principal = fast_path.principal_of(meta, SCOPES)
+    return Response(200, fast_path.to_json(acknowledge(principal, meta, read)))
 
 
 def receive(
-    caller: Caller, meta: Mapping[str, Any], read: Read, channel: str, client_id: str
+    principal: Principal, meta: Mapping[str, Any], read: Read, channel: str, client_id: str
 ) -> dict[str, Any]:
     """Return messages for a caller who may receive, long-polling if the body asks for it.
 
@@ -56,14 +56,14 @@ def receive(
     value is not sent. Raises NotFound, Conflict, Invalid and BrokerError; no message is claimed
     then.
     """
-    view = consumer_of(caller, channel, client_id)
-    asked = bodies.RECEIVE.read(read_object(caller, meta, read, optional=True))
-    receive_request = request_of(caller, asked)
+    view = consumer_of(principal, channel, client_id)
+    asked = bodies.RECEIVE.read(read_object(principal, meta, read, optional=True))
+    receive_request = request_of(principal, asked)
     messages = receiving.receive_ignoring_outage(
         view,
         receive_request,
         asked.get("wait_s", 0.0),
-        owner=caller.owner,
+        owner=principal.owner,
         defer=_deferring(meta, view, receive_request),
     )
     if messages is None:
@@ -71,15 +71,15 @@ def receive(
     return _received(messages, view, receive_request)
 
 
-def consumer_of(caller: Caller, channel: str, client_id: str) -> ConsumerConfig:
+def consumer_of(principal: Principal, channel: str, client_id: str) -> ConsumerConfig:
     """Return the pull consumer with this name. Raises NotFound and Conflict."""
-    view = policy.view_of(caller, channel, client_id)
+    view = policy.view_of(principal, channel, client_id)
     if view.mode != "pull":
         raise Conflict("not_pull", "Messages are sent to this consumer; make it a pull one.")
     return view
 
 
-def request_of(caller: Caller, asked: Mapping[str, Any]) -> ReceiveRequest:
+def request_of(principal: Principal, asked: Mapping[str, Any]) -> ReceiveRequest:
     """Return the request for checked fields of ``bodies.RECEIVE``. Raises Invalid."""
     is_sticky = asked.get("keys") == "sticky"
     is_back = asked.get("resume", False)
@@ -88,7 +88,7 @@ def request_of(caller: Caller, asked: Mapping[str, Any]) -> ReceiveRequest:
     return ReceiveRequest(
         most=asked.get("max", MAX_MESSAGES),
         lease_ms=int(asked.get("lease_s", LEASE_S) * 1000),
-        worker=asked.get("worker_id") or caller.key.key_id,
+        worker=asked.get("worker_id") or principal.key_id,
         settled=asked.get("auto_ack", False),
         sticky=is_sticky,
         resume=is_back,
@@ -164,15 +164,15 @@ def _deferring(
     return begin
 
 
-def acknowledge(caller: Caller, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
+def acknowledge(principal: Principal, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
     """Acknowledge the body's leases; returns each one's result. Raises BrokerError and Invalid."""
-    asked = bodies.ACK.read(read_object(caller, meta, read))
-    return ended(caller, asked, Outcome.DELIVERED)
+    asked = bodies.ACK.read(read_object(principal, meta, read))
+    return ended(principal, asked, Outcome.DELIVERED)
 
 
-def ended(caller: Caller, asked: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+def ended(principal: Principal, asked: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
     """Settle the leases with this outcome; returns each one's result."""
-    mine, failed = known(caller, asked["leases"])
+    mine, failed = known(principal, asked["leases"])
     done = leasing.end(
         mine,
         outcome,
@@ -183,24 +183,24 @@ def ended(caller: Caller, asked: Mapping[str, Any], outcome: Outcome) -> dict[st
     return result(mine, done, failed)
 
 
-def released(caller: Caller, asked: Mapping[str, Any]) -> dict[str, Any]:
+def released(principal: Principal, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Give the messages of the leases back; returns each lease's result."""
     asked = {"delay_s": 0.0} | dict(asked) | {"error": "Its worker released it."}
-    return ended(caller, asked, Outcome.INTERRUPTED)
+    return ended(principal, asked, Outcome.INTERRUPTED)
 
 
-def extended(caller: Caller, asked: Mapping[str, Any]) -> dict[str, Any]:
+def extended(principal: Principal, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Extend the leases; returns each one's result."""
-    mine, failed = known(caller, asked["leases"])
+    mine, failed = known(principal, asked["leases"])
     done, too_long = leasing.extend(mine, int(asked.get("lease_s", LEASE_S) * 1000))
     failed |= {mine[lease]: TOO_LONG for lease in too_long}
     return result(mine, done, failed)
 
 
-def known(caller: Caller, tokens: Collection[str]) -> tuple[TokensByLease, dict[str, str]]:
+def known(principal: Principal, tokens: Collection[str]) -> tuple[TokensByLease, dict[str, str]]:
     """Return the leases that the caller may see with their tokens, and errors for the others."""
     found = {token: leasing.lease_of(token) for token in tokens}
-    theirs = policy.received_by(caller, {lease.consumer_id for lease in found.values() if lease})
+    theirs = policy.received_by(principal, {lease.consumer_id for lease in found.values() if lease})
     mine = {lease: token for token, lease in found.items() if lease and lease.consumer_id in theirs}
     failed = dict.fromkeys(tokens, UNKNOWN)
     for token in mine.values():

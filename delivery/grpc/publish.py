@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from datetime import UTC
 from typing import Any
 
-from channels_app.access import callers
 from channels_app.conf import MAX_BATCH_ITEMS
 from channels_app.core.errors import BrokerError, Conflict, Invalid, Unavailable
 from channels_app.database import clock
 from channels_app.ingest import limits, publication, publishing, sequencing
 from channels_app.ingest.accept import Publication
+from channels_app.registry import authentication
 from channels_app.registry.cache import ChannelConfig
 from delivery.grpc import errors
 from delivery.grpc.hookstation_pb2 import (
@@ -61,7 +61,7 @@ class PublishStream:
 
     async def serve(self, requests: AsyncIterator[bytes]) -> None:
         """Serve until the client closes its side and all is stored. Raises what refuses it."""
-        await self._threads.run(callers.authenticate, self._meta, publishing.SCOPES)
+        await self._threads.run(authentication.authenticate, self._meta, publishing.SCOPES)
         reader = asyncio.create_task(self._read(requests))
         storer = asyncio.create_task(self._store())
         try:
@@ -162,10 +162,10 @@ def _by_channel(requests: Sequence[PublishRequest]) -> Iterator[tuple[str, list[
 
 
 def _store(meta: Meta, channel: str, requests: Sequence[PublishRequest]) -> list[Result]:
-    caller = callers.authenticate(meta, publishing.SCOPES, channel)
+    principal = authentication.authenticate(meta, publishing.SCOPES, channel)
     view = publishing.channel_of(channel, refresh=False)
-    producer, now = caller.producer, clock.now()
-    producer_id = producer.id if producer else None
+    producer, now = principal.producer, clock.now()
+    producer_id = principal.producer_id
     limits.check(view, producer_id)
     read: list[Publication | Exception] = []
     for request in requests:
@@ -180,7 +180,7 @@ def _store(meta: Meta, channel: str, requests: Sequence[PublishRequest]) -> list
             read.append(problem)
     messages = [one for one in read if isinstance(one, Publication)]
     publishing.check_rate(producer, len(messages))
-    stored = iter(sequencing.accept_in_sequence(view, producer_id, messages, caller.owner))
+    stored = iter(sequencing.accept_in_sequence(view, producer_id, messages, principal.owner))
     return [
         _published(view, one, next(stored)) if isinstance(one, Publication) else one for one in read
     ]

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from channels_app.access import callers
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.core import ids
 from channels_app.core.errors import Invalid, Unavailable
+from channels_app.registry import authentication
 from channels_app.registry.cache import ConsumerConfig
 from delivery.api import bodies, pull
 from delivery.core.outcome import Outcome
@@ -95,14 +95,14 @@ class Worker:
     subscription: Subscription
     is_back: bool
 
-    def caller(self) -> Caller:
+    def principal(self) -> Principal:
         """Return the caller. Raises what the REST API raises."""
-        return callers.authenticate(self.meta, pull.SCOPES, self.subscription.channel)
+        return authentication.authenticate(self.meta, pull.SCOPES, self.subscription.channel)
 
-    def claim(self, most: int) -> tuple[Caller, ConsumerConfig, Claim]:
+    def claim(self, most: int) -> tuple[Principal, ConsumerConfig, Claim]:
         """Return what to claim next. Raises what the REST API raises."""
-        caller, at = self.caller(), self.subscription
-        view = pull.consumer_of(caller, at.channel, at.consumer)
+        principal, at = self.principal(), self.subscription
+        view = pull.consumer_of(principal, at.channel, at.consumer)
         asked: dict[str, Any] = {
             "worker_id": at.worker_id or None,
             "keys": "sticky" if at.sticky else None,
@@ -111,8 +111,8 @@ class Worker:
         }
         if at.HasField("lease_s"):
             asked["lease_s"] = at.lease_s
-        claim = pull.request_of(caller, bodies.RECEIVE.read(asked))
-        return caller, view, claim._replace(most=most)
+        claim = pull.request_of(principal, bodies.RECEIVE.read(asked))
+        return principal, view, claim._replace(most=most)
 
 
 class ReceiveStream:
@@ -230,7 +230,7 @@ class ReceiveStream:
 
     def _claim(self, most: int) -> None:
         """Claim messages, or wait for them without a thread. Runs in a thread."""
-        caller, view, claim = self._worker.claim(most)
+        principal, view, claim = self._worker.claim(most)
         is_deferred = False
 
         def defer() -> Deliver:
@@ -247,7 +247,7 @@ class ReceiveStream:
             return deliver
 
         messages = receiving.receive_ignoring_outage(
-            view, claim, WAIT_S, owner=caller.owner, defer=defer
+            view, claim, WAIT_S, owner=principal.owner, defer=defer
         )
         self._worker.is_back = False
         if messages is None:
@@ -356,16 +356,16 @@ def settle(worker: Worker, orders: Sequence[Order]) -> ReceiveResponse:
 
     Raises what the REST API raises.
     """
-    caller, first = worker.caller(), orders[0]
+    principal, first = worker.principal(), orders[0]
     asked = {"leases": [lease for order in orders for lease in order.leases], **first.options}
     if first.action == Settlement.ACK:
-        done = pull.ended(caller, asked, Outcome.DELIVERED)
+        done = pull.ended(principal, asked, Outcome.DELIVERED)
     elif first.action == Settlement.NACK:
-        done = pull.ended(caller, asked, Outcome.REJECTED)
+        done = pull.ended(principal, asked, Outcome.REJECTED)
     elif first.action == Settlement.RELEASE:
-        done = pull.released(caller, asked)
+        done = pull.released(principal, asked)
     else:
-        done = pull.extended(caller, asked)
+        done = pull.extended(principal, asked)
     failed = {one["lease"]: one["error"] for one in done["failed"]}
     results = [
         SettlementResult(

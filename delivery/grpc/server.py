@@ -13,13 +13,13 @@ import grpc
 from django.conf import settings
 from grpc import aio
 
-from channels_app.access import callers
 from channels_app.conf import conf as site
 from channels_app.core.errors import RateLimited
 from channels_app.database import transactions
 from channels_app.garbage import freeze_loaded_objects
 from channels_app.ingest import publishing
 from channels_app.ingest.concurrency import TURN_S, ConcurrencyLimit, bodies
+from channels_app.registry import authentication
 from delivery.api import pull
 from delivery.cluster import children, web_watch
 from delivery.conf import conf
@@ -134,7 +134,7 @@ class Service:
         """Store when keys were last used, until cancelled."""
         while True:
             await asyncio.sleep(USE_WRITE_INTERVAL_S)
-            await self._threads.run(callers.write_uses)
+            await self._threads.run(authentication.write_uses)
 
     def close(self) -> None:
         """Finish what runs in threads."""
@@ -149,8 +149,8 @@ class Service:
     ) -> None:
         try:
             meta = _meta(context)
-            caller = await self._threads.run(callers.authenticate, meta, scopes)
-            if not self._places.take(caller.owner, waits=False):
+            principal = await self._threads.run(authentication.authenticate, meta, scopes)
+            if not self._places.take(principal.owner, waits=False):
                 raise RateLimited("too_many_streams", TOO_MANY)
             stream = make(meta, context.write, self._threads)
             self._streams.add(stream)
@@ -160,7 +160,7 @@ class Service:
                 await stream.serve(requests)
             finally:
                 self._streams.discard(stream)
-                self._places.give_back(caller.owner)
+                self._places.give_back(principal.owner)
         except aio.InternalError as error:
             # The client is gone: there is nobody to write to.
             log.info("a stream broke: %s", error)

@@ -7,6 +7,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import ProtectedError
 
+from channels_app.access.principal import Principal
 from channels_app.database import clock, slices
 from channels_app.models import (
     AuditEntry,
@@ -52,7 +53,7 @@ def count_rows(channel: Channel) -> RowCounts:
     )
 
 
-def close(channel: Channel, *, actor: str, reason: str, counted: RowCounts) -> None:
+def close(channel: Channel, principal: Principal, counted: RowCounts) -> None:
     """Retire the consumers and end the schedules, and record who did it.
 
     Afterwards nothing more is stored, fanned out or sent.
@@ -69,7 +70,7 @@ def close(channel: Channel, *, actor: str, reason: str, counted: RowCounts) -> N
             consumer.state_reason = "Its channel is being deleted."
             consumer.state_changed_at = now
             consumer.save()
-        _audit(channel.slug, "channel.delete", actor, reason, before=asdict(counted))
+        _audit(channel.slug, "channel.delete", principal, before=asdict(counted))
 
 
 def rows(channel: Channel) -> Iterator[int]:
@@ -82,7 +83,7 @@ def rows(channel: Channel) -> Iterator[int]:
     yield from _messages(channel.id)
 
 
-def finish(channel: Channel, *, actor: str, reason: str) -> bool:
+def finish(channel: Channel, principal: Principal) -> bool:
     """Delete the channel with its dependent rows; return False if new rows arrived meanwhile."""
     consumers = Consumer.objects.filter(channel=channel)
     try:
@@ -95,7 +96,7 @@ def finish(channel: Channel, *, actor: str, reason: str) -> bool:
                 source.dead_letter_channel = None
                 source.save()  # the foreign key's SET_NULL would leave its version as it is
             Channel.objects.get(id=channel.id).delete()
-            _audit(channel.slug, "channel.deleted", actor, reason)
+            _audit(channel.slug, "channel.deleted", principal)
     except ProtectedError:
         return False
     return True
@@ -149,8 +150,12 @@ def _idempotency_records(channel_id: int, keys: list[tuple[int | None, str]]) ->
 
 
 def _audit(
-    slug: str, action: str, actor: str, reason: str, *, before: dict[str, Any] | None = None
+    slug: str, action: str, principal: Principal, *, before: dict[str, Any] | None = None
 ) -> None:
     AuditEntry.objects.create(
-        actor=actor, action=action, target=f"channel:{slug}", reason=reason, before=before
+        actor=principal.actor,
+        action=action,
+        target=f"channel:{slug}",
+        reason=principal.reason,
+        before=before,
     )

@@ -24,11 +24,11 @@ from django.db import Error as DatabaseFailure
 from django.db import connections, transaction
 from django.db.models import Max, QuerySet
 
+from channels_app.access.principal import Principal
 from channels_app.core.errors import Refused
 from channels_app.database import clock
 from channels_app.models import AuditEntry
 from delivery.conf import conf
-from delivery.core.principal import Principal
 from delivery.models import PipelineRun, PipelineSchedule
 from delivery.processes import task_queue
 from pipeline.contract.jobs import JOBS

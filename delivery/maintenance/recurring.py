@@ -360,7 +360,7 @@ def _run_now(order: Order) -> dict[str, Any]:
         raise Conflict("schedule_refused", str(refused)) from None
     (accepted,) = accept.accept(view, schedule.producer_id, [publication])
     shown = publishing.show(view, publication, accepted)
-    line = recurrence.line(recurrence.RUN, now, message=shown["id"], detail=order.actor)
+    line = recurrence.line(recurrence.RUN, now, message=shown["id"], detail=order.principal.actor)
     note_run(schedule, line, accepted.message_id)
     order.record("schedule.run", schedule, None, {"message": shown["id"]})
     metrics.OCCURRENCES.labels(recurrence.RUN).inc()

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from django.db import transaction
 from django.db.models import Model
 
+from channels_app.access.principal import Principal
 from channels_app.core.errors import BrokerError, Invalid
 from channels_app.ingest import recurring
 from channels_app.models import Channel, Consumer, EventType, Producer, Schedule, Team
@@ -32,7 +33,7 @@ from delivery.management.declaration import Declaration, Entry, Problem
 _Key: TypeAlias = tuple[str, str]
 """Channel and client id."""
 _Put: TypeAlias = Callable[..., WriteResult[Any]]
-"""Registers an entry: takes the parts of its key, its values, and ``actor``."""
+"""Registers an entry: takes the parts of its key, its values, and ``principal``."""
 
 HIDDEN = "(not shown)"
 BATCH_SIZE = 500
@@ -68,7 +69,7 @@ class _Rollback(Exception):
 def apply(
     declaration: Declaration,
     *,
-    actor: str,
+    principal: Principal,
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Applied:
@@ -83,7 +84,7 @@ def apply(
     try:
         with transaction.atomic():
             for some in _groups(declaration.entries):
-                for entry, outcome in zip(some, _register_all(some, actor), strict=True):
+                for entry, outcome in zip(some, _register_all(some, principal), strict=True):
                     _note(entry, outcome, applied, refused)
                 done += len(some)
                 progress(done, total)
@@ -116,11 +117,11 @@ def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused
         applied.problems.append(Problem(entry.place(name), detail))
 
 
-def _register_all(entries: Sequence[Entry], actor: str) -> list[Change | BrokerError]:
+def _register_all(entries: Sequence[Entry], principal: Principal) -> list[Change | BrokerError]:
     """Return the change or error of each entry; consumers are written in bulk."""
     name = entries[0].table.name
     if name == "consumers":
-        return _register_consumers(entries, actor)
+        return _register_consumers(entries, principal)
     kind = _KINDS[name]
     put = _schedule_put(entries) if name == "schedules" else _PUTS[name]
     blank = kind.describe(kind.model())
@@ -129,7 +130,7 @@ def _register_all(entries: Sequence[Entry], actor: str) -> list[Change | BrokerE
         try:
             row = _find(kind.model, entry)
             before = kind.describe(row) if row else {}
-            done = put(*entry.key, entry.values, actor=actor)
+            done = put(*entry.key, entry.values, principal=principal)
         except BrokerError as refused:
             found.append(refused)
         else:
@@ -144,7 +145,9 @@ def _find(model: type[Model], entry: Entry) -> Model | None:
     return found.first()
 
 
-def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | BrokerError]:
+def _register_consumers(
+    entries: Sequence[Entry], principal: Principal
+) -> list[Change | BrokerError]:
     kind = _KINDS["consumers"]
     keys = [(entry.key[0], entry.key[1]) for entry in entries]
     rows = Consumer.objects.filter(
@@ -165,9 +168,9 @@ def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | B
             consumers.Registration(*key, entry.values, chosen.get(key))
             for key, entry in zip(keys, entries, strict=True)
         ],
-        actor=actor,
+        principal=principal,
     )
-    adopted = _adopt_all(chosen, zip(keys, outcomes, strict=True), actor)
+    adopted = _adopt_all(chosen, zip(keys, outcomes, strict=True), principal)
     blank = kind.describe(kind.model())
     found: list[Change | BrokerError] = []
     for key, entry, outcome in zip(keys, entries, outcomes, strict=True):
@@ -185,7 +188,7 @@ def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | B
 def _adopt_all(
     chosen: Mapping[_Key, bytes],
     outcomes: Iterable[tuple[_Key, WriteResult[Consumer] | BrokerError]],
-    actor: str,
+    principal: Principal,
 ) -> dict[_Key, WriteResult[Consumer] | BrokerError]:
     """Make existing consumers sign with the secrets from the file."""
     adoptions = [
@@ -193,7 +196,7 @@ def _adopt_all(
         for key, outcome in outcomes
         if key in chosen and isinstance(outcome, WriteResult) and not outcome.created
     ]
-    done = secrets.adopt_all(adoptions, actor=actor)
+    done = secrets.adopt_all(adoptions, principal=principal)
     return {(it.channel, it.client_id): one for it, one in zip(adoptions, done, strict=True)}
 
 
@@ -241,9 +244,9 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
     views = load_channels({entry.key[0] for entry in entries})
 
     def put(
-        channel: str, name: str, values: Mapping[str, Any], *, actor: str
+        channel: str, name: str, values: Mapping[str, Any], *, principal: Principal
     ) -> WriteResult[Schedule]:
-        order = schedules.Order(channel, name, actor)
+        order = schedules.Order(channel, name, principal)
         return recurring.put(order, values, view=views.get(channel))
 
     return put

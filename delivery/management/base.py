@@ -16,6 +16,7 @@ from django.core.management.base import (
 )
 from django.db import Error as DatabaseFailure
 
+from channels_app.access.principal import Principal
 from channels_app.conf import INSTALLATION
 from channels_app.core import program
 from channels_app.core.program import typed
@@ -114,9 +115,9 @@ class Progress:
             self._out.flush()
 
 
-def actor() -> str:
-    """Return the operating system's user, for the audit log."""
-    return f"command:{getpass.getuser()}"
+def principal() -> Principal:
+    """Return the operating system's user, an operator."""
+    return Principal(f"command:{getpass.getuser()}", is_operator=True)
 
 
 def counted(number: int, noun: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from channels_app import failpoints
+from channels_app.access.principal import Principal
 from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import raw, transactions
 from channels_app.database.raw import by_index
@@ -15,7 +16,6 @@ from channels_app.registry.cache import config_cache
 from delivery import metrics
 from delivery.core.lifecycle import FINISHED, DeliveryState, Reason
 from delivery.core.outcome import Outcome
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Counter, Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import key_queue
 from delivery.ordering.key_queue import Locked

@@ -1,14 +1,16 @@
 """Decide which webhooks, deliveries and replays a team may see; all others are a 404."""
 
+from dataclasses import replace
+
 from django.db.models import QuerySet
 from django.http import Http404
 
-from channels_app.core import access, ids
-from channels_app.core.access import Tenant
+from channels_app.access.principal import Principal
+from channels_app.core import ids
 from channels_app.models import Channel, Consumer, Team
-from channels_app.portal.access import TeamRequest, TeamView, actor
+from channels_app.portal.access import TeamRequest, TeamView
+from channels_app.registry import api_keys
 from channels_app.registry.cache import ConsumerConfig, config_cache
-from delivery.core.principal import Principal
 from delivery.models import Delivery, Replay
 
 EXTERNAL = Channel.Exposure.EXTERNAL.value
@@ -71,7 +73,7 @@ def replay_of(webhook: Consumer, text: str) -> Replay:
 
 def hidden(request: TeamRequest, webhook: Consumer) -> str:
     """Return why bodies and responses are hidden from this member; '' if they are not."""
-    if not webhook.channel.sensitive or access.includes(request.membership.role, "owner"):
+    if request.principal.may_open(webhook.channel):
         return ""
     return "The channel is sensitive: only owners of the team see what its messages hold."
 
@@ -85,11 +87,10 @@ def view_of(webhook: Consumer) -> ConsumerConfig:
     return view
 
 
-def tenant_of(request: TeamRequest) -> Tenant:
-    """Return the tenant of the team."""
-    return Tenant(team_id=request.team.id)
-
-
-def principal_of(request: TeamRequest, reason: str = "") -> Principal:
-    """Return the person for the audit log."""
-    return Principal(actor=actor(request), reason=reason, team_id=request.team.id)
+def publisher_of(request: TeamRequest) -> Principal:
+    """Return the member, who may also publish where the keys of the team's producers may."""
+    channels = api_keys.published_on(request.team.slug)
+    if not channels:
+        return request.principal
+    scopes = (*request.principal.scopes, "publish")
+    return replace(request.principal, scopes=scopes, channels=channels)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from django.db.models import QuerySet
 
 from channels_app import failpoints
+from channels_app.access.principal import Principal
 from channels_app.core.errors import Refused
 from channels_app.database import clock, transactions
 from channels_app.database.raw import by_index
@@ -16,7 +17,6 @@ from channels_app.registry.cache import ChannelConfig, config_cache
 from delivery.core.dead_letters import PREFIX
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.ordering import BEHIND
-from delivery.core.principal import Principal
 from delivery.core.recipients import LEVELS
 from delivery.models import Counter, Delivery, MoveTask
 from delivery.queue import cancel

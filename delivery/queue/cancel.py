@@ -11,6 +11,7 @@ from django.db.models import F, Max, Value
 from django.db.models.functions import Least
 
 from channels_app import failpoints
+from channels_app.access.principal import Principal
 from channels_app.core import ids, times
 from channels_app.core.errors import BrokerError, Conflict, NotFound
 from channels_app.core.http import ALWAYS, Precondition
@@ -20,7 +21,6 @@ from channels_app.registry import configuration
 from delivery import metrics
 from delivery.core.lifecycle import DeliveryState, Reason
 from delivery.core.outcome import Outcome
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Counter, Delivery
 from delivery.ordering import key_queue
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from django.db.models import F, Q, QuerySet
 
 from channels_app import failpoints
+from channels_app.access.principal import Principal
 from channels_app.core import ids
 from channels_app.core.errors import NotFound, Refused
 from channels_app.database import transactions
@@ -18,7 +19,6 @@ from delivery.acks import callbacks
 from delivery.core import lifecycle
 from delivery.core.lifecycle import FINISHED, ClaimedDelivery, DeliveryState, Reason
 from delivery.core.outcome import Outcome
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Counter, Delivery
 from delivery.ordering import key_queue
 

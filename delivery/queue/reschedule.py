@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from channels_app import failpoints
+from channels_app.access.principal import Principal
 from channels_app.conf import conf
 from channels_app.core import ids, times
 from channels_app.core.errors import BrokerError, Conflict, Invalid, NotFound
@@ -17,7 +18,6 @@ from channels_app.models import AuditEntry, Message
 from channels_app.registry import configuration
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.ordering import BEHIND
-from delivery.core.principal import Principal
 from delivery.models import Delivery, OrderingWaiter
 
 TAKEN = {DeliveryState.IN_FLIGHT.value, DeliveryState.AWAITING_ACK.value}

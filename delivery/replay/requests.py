@@ -1,20 +1,19 @@
 """Preview, request and cancel replays; rows and audit entries are written together."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from django.db.models import Q, QuerySet
 
+from channels_app.access.principal import Principal
 from channels_app.core import ids, times
-from channels_app.core.access import OPERATOR, Tenant
 from channels_app.core.errors import Conflict, FieldError, Invalid, NotFound
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Channel, Consumer, Message, new_id, reseed_ids
 from channels_app.registry import teams
 from delivery.core.lifecycle import FINISHED, DeliveryState
-from delivery.core.principal import Principal
 from delivery.models import Counter, Delivery, Replay
 from delivery.replay import runner
 from delivery.replay.filters import ReplayFilter, store
@@ -36,7 +35,7 @@ class Count:
 
 
 def backfill(
-    values: Mapping[str, Any], consumer: Consumer, *, tenant: Tenant = OPERATOR, now: datetime
+    values: Mapping[str, Any], consumer: Consumer, principal: Principal, *, now: datetime
 ) -> ReplayFilter:
     """Return the filter of past messages for a consumer that registered later.
 
@@ -45,7 +44,7 @@ def backfill(
     """
     wanted = ReplayFilter.of({**values, "kind": "missing"})
     wanted = wanted.within(consumer.channel.slug, consumer.client_id)
-    if tenant.everything or consumer.team_id is None:
+    if principal.is_operator or consumer.team_id is None:
         return wanted
     begins = teams.access_began(consumer.team_id, consumer.channel, now)
     if begins is None or (wanted.begins and wanted.begins >= begins):
@@ -56,28 +55,22 @@ def backfill(
     return replace(wanted, begins=begins)
 
 
-def consumers_of(
-    wanted: ReplayFilter,
-    *,
-    channels: Collection[str] | None = None,
-    tenant: Tenant = OPERATOR,
-) -> list[Consumer]:
+def consumers_of(wanted: ReplayFilter, principal: Principal) -> list[Consumer]:
     """Return the consumers that a filter covers, except retired ones, oldest first.
 
-    ``channels`` (slugs) and ``tenant`` restrict the result to what the caller may access; the rest
-    is treated as nonexistent. Raises NotFound for the channel or the consumer, Conflict for a
-    retired consumer.
+    What the principal may not access is treated as nonexistent. Raises NotFound for the channel or
+    the consumer, Conflict for a retired consumer.
     """
-    known = Consumer.objects.select_related("channel")
-    if channels is not None:
-        known = known.filter(channel__slug__in=channels)
-    if not tenant.everything:
-        known = known.filter(Q(team_id=tenant.team_id))
+    known = Consumer.objects.select_related("channel").filter(principal.owned())
+    if principal.channels and not principal.is_operator:
+        known = known.filter(channel__slug__in=principal.channels)
     if wanted.consumer:
         return [_named(known, wanted)]
     if wanted.channel:
-        granted = channels is None or wanted.channel in channels
-        if not granted or not Channel.objects.filter(slug=wanted.channel).exists():
+        if (
+            not principal.may_use(wanted.channel)
+            or not Channel.objects.filter(slug=wanted.channel).exists()
+        ):
             raise _not_found("channel", wanted.channel)
         known = known.filter(channel__slug=wanted.channel)
     if wanted.ids:

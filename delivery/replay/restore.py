@@ -14,6 +14,7 @@ from typing import NamedTuple
 from django.db.models import Exists, F, OuterRef
 
 from channels_app import failpoints
+from channels_app.access.principal import Principal
 from channels_app.core import ids
 from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import slices, transactions
@@ -28,7 +29,6 @@ from channels_app.models import (
 )
 from channels_app.registry import data_encryption
 from delivery.core.lifecycle import FINISHED, DeliveryState, Reason
-from delivery.core.principal import Principal
 from delivery.models import (
     Counter,
     Delivery,

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
+from channels_app.core.errors import Forbidden
 from channels_app.registry.cache import ChannelConfig
-from delivery.core.principal import Principal
 from delivery.sqs import errors, queues
 from delivery.sqs.errors import SqsError
 from delivery.sqs.queues import ACCOUNT, QueueView
@@ -24,7 +24,7 @@ failed."""
 class Context:
     """The caller of a request and its connection."""
 
-    caller: Caller
+    principal: Principal
     region: str
     """Region in the request's signature; ARNs repeat it."""
     base_url: str
@@ -34,18 +34,18 @@ class Context:
 
     def authorize(self, *scopes: str) -> None:
         """Raise SqsError unless the key has one of the scopes and its producer is enabled."""
-        if not self.caller.may(*scopes):
-            raise SqsError("AccessDenied", f"The key needs the scope {' or '.join(scopes)}.")
-        if self.caller.producer is not None and self.caller.producer.disabled:
-            raise SqsError("AccessDenied", "The producer is disabled.")
+        try:
+            self.principal.require(*scopes)
+        except Forbidden as refused:
+            raise SqsError("AccessDenied", refused.detail) from None
 
     def sees(self, channel: ChannelConfig) -> bool:
         """Whether the key may use the channel."""
-        return self.caller.sees(channel.slug, channel.exposure)
+        return self.principal.sees(channel.slug, channel.exposure)
 
     def receives(self, queue: QueueView) -> bool:
         """Whether the key may receive the queue's messages, since its team owns the queue."""
-        return self.sees(queue.channel) and self.caller.tenant.owns(queue.consumer.team_id)
+        return self.sees(queue.channel) and self.principal.owns(queue.consumer.team_id)
 
     def queue(self, parameters: dict[str, Any], *scopes: str) -> QueueView:
         """Return the caller's own queue of ``QueueUrl``. Raises SqsError."""
@@ -70,13 +70,3 @@ class Context:
     def url_of(self, name: str) -> str:
         """Return a queue's URL."""
         return f"{self.base_url}/{ACCOUNT}/{name}"
-
-    def principal(self, reason: str) -> Principal:
-        """Return the caller for the audit log."""
-        producer = self.caller.producer
-        return Principal(
-            actor=self.caller.actor,
-            reason=reason,
-            producer_id=producer.id if producer else None,
-            team_id=self.caller.tenant.team_id,
-        )

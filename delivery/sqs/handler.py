@@ -12,12 +12,12 @@ from django.db import close_old_connections
 from django.http import UnreadablePostError
 
 from channels_app import origin
-from channels_app.access import callers
 from channels_app.conf import conf
 from channels_app.core.encryption import KeyMissing
 from channels_app.core.errors import BrokerError, LengthRequired, Malformed, TooLarge
 from channels_app.database import clock
 from channels_app.ingest.body import read_body
+from channels_app.registry import authentication
 from delivery.sqs import messages, protocol, signature
 from delivery.sqs.context import Context, ResultLater
 from delivery.sqs.errors import SqsError
@@ -108,11 +108,11 @@ def _call(
     meta: Mapping[str, Any], read: list[bytes], defer: Defer | None, request_id: str
 ) -> tuple[protocol.Call, dict[str, Any]]:
     signed = signature.read(meta)
-    known = callers.sigv4_secret(signed.key_id)
+    known = authentication.sigv4_secret(signed.key_id)
     if known is None:
         detail = "The security token included in the request is invalid."
         raise SqsError("InvalidClientTokenId", detail)
-    caller, secret = known
+    principal, secret = known
 
     def check(body: bytes) -> None:
         # The signature includes the hash of the whole body.
@@ -122,14 +122,14 @@ def _call(
     body = read_body(sender, meta, reader, MAX_REQUEST_BYTES, check=check)
     read.append(body)
     check(body)
-    callers.note_use(caller.key)
+    authentication.note_use(principal.key_id)
     call = protocol.read(meta, body)
     operation = OPERATIONS.get(call.operation)
     if operation is None:
         detail = f"The action {call.operation[:100]} is not valid for this endpoint."
         raise SqsError("InvalidAction", detail)
     later = defer and _deferring(defer, call, meta, request_id)
-    context = Context(caller, signed.region, _base_url(meta), later)
+    context = Context(principal, signed.region, _base_url(meta), later)
     return call, operation(context, call.parameters)
 
 

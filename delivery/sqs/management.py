@@ -75,9 +75,7 @@ def delete(context: Context, parameters: Parameters) -> Result:
     consumers.retire(
         channel,
         client_id,
-        actor=context.caller.actor,
-        tenant=context.caller.tenant,
-        reason="The queue was deleted.",
+        principal=context.principal.because("The queue was deleted."),
     )
     return {}
 
@@ -200,7 +198,7 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
     _check_redrive(context, name, given, name.endswith(queues.FIFO))
     slug = queues.slug_of(name)
     consumer = config_cache.consumer(slug, CLIENT_ID)
-    if consumer is None or not context.caller.tenant.owns(consumer.team_id):
+    if consumer is None or not context.principal.owns(consumer.team_id):
         try:
             consumer_id = _register(context, name, given)
         except PreconditionFailed:  # registered by a call at the same time
@@ -228,17 +226,17 @@ def _register(context: Context, name: str, given: dict[str, str]) -> int:
     Raises PreconditionFailed if the consumer exists.
     """
     is_fifo, slug = name.endswith(queues.FIFO), queues.slug_of(name)
-    actor, tenant = context.caller.actor, context.caller.tenant
+    principal = context.principal.because("CreateQueue")
     if config_cache.channel(slug) is None:
         context.authorize("admin")
         values: dict[str, Any] = {"kind": "queue", **_of_channel(given)}
         if is_fifo:
             # As in SQS: one window and one set of deduplication ids for all senders.
             values |= {"idempotency_window_s": DEDUPLICATION_S, "idempotency_scope": "channel"}
-        channels.put(slug, values, actor=actor, reason="CreateQueue")
+        channels.put(slug, values, principal=principal)
     elif _of_channel(given):
         context.authorize("admin")
-        channels.patch(slug, _of_channel(given), actor=actor, reason="CreateQueue")
+        channels.patch(slug, _of_channel(given), principal=principal)
     # A deleted queue left its retired consumer, and perhaps its row.
     of_former = Q(consumer__channel__slug=slug, consumer__client_id=CLIENT_ID) | Q(name=name)
     Queue.objects.filter(of_former, consumer__state=Consumer.State.RETIRED).delete()
@@ -246,11 +244,8 @@ def _register(context: Context, name: str, given: dict[str, str]) -> int:
         slug,
         CLIENT_ID,
         {"mode": "pull", "ordering": is_fifo, **_of_consumer(given)},
-        actor=actor,
-        tenant=tenant,
-        may_publish=context.caller.may_publish,
+        principal=principal,
         condition=Precondition(must_be_new=True),
-        reason="CreateQueue",
     )
     return done.row.id
 
@@ -298,18 +293,15 @@ def _of_consumer(given: dict[str, str]) -> dict[str, Any]:
 
 
 def _set(context: Context, queue: QueueView, given: dict[str, str]) -> None:
-    actor, tenant = context.caller.actor, context.caller.tenant
     if of_channel := _of_channel(given):
         context.authorize("admin")
-        channels.patch(queue.channel.slug, of_channel, actor=actor)
+        channels.patch(queue.channel.slug, of_channel, principal=context.principal)
     if "RedrivePolicy" in given:
         consumers.patch(
             queue.channel.slug,
             queue.consumer.client_id,
             _of_consumer(given),
-            actor=actor,
-            tenant=tenant,
-            may_publish=context.caller.may_publish,
+            principal=context.principal,
         )
     row = _row(queue)
     kept = {name: value for name, value in given.items() if name not in _CHANNELS}
@@ -354,7 +346,7 @@ def _counts(queue: QueueView) -> dict[str, str]:
 
 def _purge(context: Context, queue: QueueView) -> None:
     """Cancel waiting and leased deliveries, and accepted messages that are not fanned out yet."""
-    principal, now = context.principal("PurgeQueue"), clock.now()
+    principal, now = context.principal.because("PurgeQueue"), clock.now()
     consumer_id = queue.consumer.id
     fresh = Message.objects.filter(channel_id=queue.channel.id, state=Message.State.ACCEPTED)
     if len(queue.channel.consumers) > 1:

@@ -186,7 +186,7 @@ def _read(context: Context, queue: QueueView, given: Mapping[str, Any], now: dat
         "delay_ms": delay_s * 1000 or None,
     }
     try:
-        made = publication.from_item(item, queue.channel, context.caller.producer, now)
+        made = publication.from_item(item, queue.channel, context.principal.producer, now)
     except BrokerError as problem:
         raise refused(problem) from None
     kept_s = delay_s + queue.number("MessageRetentionPeriod")
@@ -239,10 +239,10 @@ def _scope(queue: QueueView, group: str) -> str:
 
 
 def _store(context: Context, queue: QueueView, messages: Sequence[_Prepared]) -> list[Result]:
-    producer = context.caller.producer
-    publishing.check_rate(producer, len(messages))
+    principal = context.principal
+    publishing.check_rate(principal.producer, len(messages))
     stored = accept.accept(
-        queue.channel, producer.id if producer else None, [it.publication for it in messages]
+        queue.channel, principal.producer_id, [it.publication for it in messages]
     )
     done = []
     for message, result in zip(messages, stored, strict=True):
@@ -273,7 +273,7 @@ def _wait(
         queue.consumer,
         receive_request,
         wait_s,
-        owner=context.caller.owner,
+        owner=context.principal.owner,
         defer=begin if defer else None,
     )
     if received is None:
@@ -283,7 +283,7 @@ def _wait(
 
 def _worker(context: Context, attempt: object) -> str:
     if attempt is None:
-        return context.caller.key.key_id
+        return context.principal.key_id
     if not (isinstance(attempt, str) and _GROUP.fullmatch(attempt)):
         detail = "Can only include alphanumeric and punctuation characters. 1 to 128 in length."
         raise errors.invalid("ReceiveRequestAttemptId", attempt, detail)

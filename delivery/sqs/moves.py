@@ -38,7 +38,7 @@ def start(context: Context, parameters: Parameters) -> Result:
     try:
         task = backlog.start_move(
             Consumer.objects.select_related("channel").get(id=queue.consumer.id),
-            context.principal("StartMessageMoveTask"),
+            context.principal.because("StartMessageMoveTask"),
             now=clock.now(),
             to_move=waiting.to_move,
             destination=destination,
@@ -64,7 +64,7 @@ def cancel(context: Context, parameters: Parameters) -> Result:
         raise _no_task()
     context.named(_name(task), "replay")
     try:
-        done = backlog.cancel_move(task.id, context.principal("CancelMessageMoveTask"))
+        done = backlog.cancel_move(task.id, context.principal.because("CancelMessageMoveTask"))
     except Refused as refused:
         raise SqsError("UnsupportedOperation", refused.detail) from None
     return {"ApproximateNumberOfMessagesMoved": done.moved_count}

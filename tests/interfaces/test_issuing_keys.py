@@ -9,8 +9,8 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from channels_app.access import callers
 from channels_app.models import ApiKey, AuditEntry, Producer, Team
+from channels_app.registry import authentication
 from tests.support import console, people
 from tests.support.api import Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
@@ -132,7 +132,7 @@ def test_a_key_is_shown_once_used_rotated_and_revoked(call: Call) -> None:
 def test_a_key_for_sqs_clients_shows_both_values_once(call: Call) -> None:
     found = PAIR.search(call("create", sigv4=True))
     assert found is not None
-    verified = callers.sigv4_secret(found[1])
+    verified = authentication.sigv4_secret(found[1])
     assert verified is not None
     assert verified[1] == found[2]
     assert found[2] not in call("show")

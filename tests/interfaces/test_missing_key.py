@@ -36,6 +36,7 @@ from tests.support.factories import (
     TeamFactory,
 )
 from tests.support.keys import host
+from tests.support.principals import acting
 from tests.support.snapshot import undone
 
 pytestmark = pytest.mark.django_db
@@ -63,7 +64,7 @@ def _hosts() -> None:
     """Encrypt the rows with OLD, then let NEW encrypt from now on."""
     with host(OLD):
         channel = ChannelFactory.create(slug="orders", external=True)
-        consumers.put("orders", "crm", CONSUMER, actor="test")
+        consumers.put("orders", "crm", CONSUMER, principal=acting("test"))
         ConsumerFactory.create(
             channel=channel, client_id="hook", team=TeamFactory.create(slug="acme")
         )
@@ -265,7 +266,7 @@ def test_settings_that_need_no_key_can_be_changed_without_it() -> None:
     with host(NEW, OLD):
         known = consumers.opened(crm())
     with host(NEW):
-        consumers.patch("orders", "crm", {"description": "x"}, actor="test")
+        consumers.patch("orders", "crm", {"description": "x"}, principal=acting("test"))
     with host(NEW, OLD):
         assert consumers.opened(crm()) == known
         assert consumers.static_headers(crm()) == {"X-Token": "t0ken"}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from delivery.core.principal import Principal
+from channels_app.access.principal import Principal
 from delivery.maintenance import pipeline_runs
 from delivery.maintenance import pipeline_runs as processes
 from delivery.models import PipelineLock, PipelineRun

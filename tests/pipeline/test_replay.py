@@ -11,6 +11,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
+from channels_app.access.principal import Principal
 from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import (
@@ -21,7 +22,6 @@ from channels_app.models import (
     Message,
     MessageBody,
 )
-from delivery.core.principal import Principal
 from delivery.models import (
     Attempt,
     Delivery,

@@ -73,6 +73,7 @@ from tests.support.factories import (
     ScheduleFactory,
     TeamFactory,
 )
+from tests.support.principals import acting
 
 # Only the page's own URL may be absolute; everything that it loads or calls must be relative.
 _LOADED = re.compile(
@@ -163,7 +164,9 @@ def fill() -> None:
     ApiKeyFactory.create(producer=producer)
     ProducerRate.objects.create(producer=producer)
     Membership.objects.create(team=team, user=User.objects.create_user("mia"), role="owner")
-    teams.invite(team.slug, {"email": "nora@example.com"}, actor="user:mia", inviter="mia")
+    teams.invite(
+        team.slug, {"email": "nora@example.com"}, principal=acting("user:mia"), inviter="mia"
+    )
     AuditEntry.record("user:mia", "channel.create", f"channel:{channel.slug}", after={"a": 1})
     ConfigVersion.objects.get_or_create(id=1)
     dead = DeliveryFactory.create(consumer=consumer, dead=True)

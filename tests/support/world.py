@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from channels_app.access.principal import Principal
 from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import ApiKey, Consumer, Producer, Team
@@ -9,7 +10,6 @@ from channels_app.serializers.acks import CorrelationSerializer
 from delivery import replay
 from delivery.core.leases import Lease
 from delivery.core.ordering import key_number
-from delivery.core.principal import Principal
 from delivery.models import Delivery, OrderingKey, Replay
 from delivery.pull import leasing
 from tests.support import factories
@@ -58,7 +58,9 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
     lease = Lease(held.id, pull.id, 1, 0, 0, held.accepted_at, held.accepted_at, "worker")
     schedule = factories.ScheduleFactory.create(channel=channel, producer=producer)
     wanted = replay.parse({"channel": channel.slug, "consumer": consumer.client_id})
-    principal = Principal(f"key:{key.key_id}", "test", producer.id, team.id if team else None)
+    principal = Principal(
+        f"key:{key.key_id}", "test", team_id=team.id if team else None, producer=producer
+    )
     asked = replay.create(wanted, [consumer], principal, now=clock.now())
     key_row = OrderingKey.objects.create(
         id=key_number(consumer.id, "room-7"),

@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.api import openapi, problems
-from channels_app.api.authentication import caller_of
+from channels_app.api.authentication import principal_of
 from channels_app.api.base import ApiView
 from channels_app.api.views.publish import RECORD
 from channels_app.conf import MAX_BATCH_ITEMS, MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
@@ -103,8 +103,8 @@ class BatchView(ApiView):
         The body is a JSON array, or `application/x-ndjson` with one item per line.
         """
         view = publishing.channel_of(channel)
-        producer, now = self.caller.producer, clock.now()
-        producer_id = producer.id if producer else None
+        producer, now = self.principal.producer, clock.now()
+        producer_id = self.principal.producer_id
         limits.check(view, producer_id)
         read: list[Publication | BrokerError] = []
         for item in _items(request):
@@ -116,7 +116,7 @@ class BatchView(ApiView):
                 read.append(problem)
         messages = [one for one in read if isinstance(one, Publication)]
         publishing.check_rate(producer, len(messages))
-        stored = sequencing.accept_in_sequence(view, producer_id, messages, self.caller.owner)
+        stored = sequencing.accept_in_sequence(view, producer_id, messages, self.principal.owner)
         results = iter(stored)
         items = [
             _refused(one)
@@ -134,7 +134,7 @@ def _items(request: Request) -> Iterable[Any]:
         raise UnsupportedMediaType("unsupported_media_type", detail, field="Content-Type")
     most = conf().max_batch_bytes
     check = None if kind in LINES else whole_json
-    body = read_body(caller_of(request), request.META, request._request.read, most, check=check)
+    body = read_body(principal_of(request), request.META, request._request.read, most, check=check)
     items = _lines(body) if kind in LINES else parse_json(body)
     if not isinstance(items, list):
         raise Malformed("malformed_body", "The body must be a JSON array of messages.")

@@ -4,7 +4,7 @@ from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core import keys
@@ -34,7 +34,9 @@ class ChannelListView(ApiView):
     def get(self, request: Request) -> Response:
         """List the channels that the key may use, newest first."""
         page = cursor.read(request)
-        return Response(page.answer([_visible(self.caller)], ChannelSerializer().to_representation))
+        return Response(
+            page.answer([_visible(self.principal)], ChannelSerializer().to_representation)
+        )
 
 
 class ChannelView(ResourceView):
@@ -86,12 +88,9 @@ class ChannelView(ResourceView):
         return self.written(channels.patch, channel, json_object(request))
 
 
-def _visible(caller: Caller) -> QuerySet[Channel]:
-    named = caller.key.channels
-    if "admin" in caller.key.scopes:
-        return Channel.objects.all()
-    if named:
-        return Channel.objects.filter(slug__in=named)
-    if caller.key.producer is None and caller.key.team_id is not None:
+def _visible(principal: Principal) -> QuerySet[Channel]:
+    if principal.channels and not principal.is_operator:
+        return Channel.objects.filter(slug__in=principal.channels)
+    if principal.acts_for_team:
         return Channel.objects.filter(Q(exposure=Channel.Exposure.EXTERNAL))
     return Channel.objects.all()

@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
@@ -52,7 +52,7 @@ class ConsumerListView(ApiView):
         """List the channel's consumers, newest first."""
         view = publishing.channel_of(channel)
         page = cursor.read(request)
-        mine = _visible(self.caller, view.id)
+        mine = _visible(self.principal, view.id)
         wanted = page.read(QUERY)
         mine = mine.filter(**wanted) if wanted else mine.exclude(state=Consumer.State.RETIRED)
         show = ConsumerSerializer(context=consumers.decrypted()).to_representation
@@ -88,7 +88,7 @@ class ConsumerView(ShowsConsumer):
     def get(self, request: Request, channel: str, client_id: str) -> Response:
         """Return the consumer's settings and state, and public keys but no secrets."""
         view = publishing.channel_of(channel)
-        mine = _visible(self.caller, view.id).exclude(state=Consumer.State.RETIRED)
+        mine = _visible(self.principal, view.id).exclude(state=Consumer.State.RETIRED)
         found = mine.filter(client_id=client_id).first()
         if found is None:
             raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
@@ -115,8 +115,6 @@ class ConsumerView(ShowsConsumer):
             channel,
             client_id,
             json_object(request),
-            tenant=self.caller.tenant,
-            may_publish=self.caller.may_publish,
         )
 
     @openapi.operation(
@@ -135,8 +133,6 @@ class ConsumerView(ShowsConsumer):
             channel,
             client_id,
             json_object(request),
-            tenant=self.caller.tenant,
-            may_publish=self.caller.may_publish,
         )
 
     @openapi.operation(
@@ -152,8 +148,7 @@ class ConsumerView(ShowsConsumer):
         consumers.retire(
             channel,
             client_id,
-            actor=self.caller.actor,
-            tenant=self.caller.tenant,
+            principal=self.principal,
             condition=etags.precondition_of(request),
         )
         return Response(status=204)
@@ -166,7 +161,7 @@ class DoneView(ShowsConsumer):
 
     def done(self, step: Step, channel: str, client_id: str) -> Response:
         """Run the step as the caller, and respond with the consumer."""
-        return self.written(step, channel, client_id, tenant=self.caller.tenant)
+        return self.written(step, channel, client_id)
 
 
 class PauseView(DoneView):
@@ -222,8 +217,7 @@ class SecretsView(ApiView):
             channel,
             client_id,
             json_object(request, optional=True),
-            actor=self.caller.actor,
-            tenant=self.caller.tenant,
+            principal=self.principal,
             condition=etags.precondition_of(request),
         )
         return etags.tagged(with_secret(done), done.row.version, status=201)
@@ -240,12 +234,10 @@ def with_secret(done: WriteResult[Consumer]) -> dict[str, Any]:
     return ConsumerWithSecretSerializer(done.row, context=consumers.decrypted() | secret).data
 
 
-def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
+def _visible(principal: Principal, channel_id: int) -> QuerySet[Consumer]:
     related = ("channel", "team", "health", "dead_letter_channel")
     mine = Consumer.objects.select_related(*related).prefetch_related("secrets")
-    mine = mine.filter(channel_id=channel_id)
-    tenant = caller.tenant
-    return mine if tenant.everything else mine.filter(team=tenant.team_id)
+    return mine.filter(principal.owned(), channel_id=channel_id)
 
 
 class InboundAddressView(DoneView):

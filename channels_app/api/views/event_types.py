@@ -5,7 +5,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core import keys
@@ -13,7 +13,6 @@ from channels_app.core.errors import Forbidden, NotFound
 from channels_app.ingest import publishing
 from channels_app.models import EventType
 from channels_app.registry import event_types
-from channels_app.registry.event_types import Writer
 from channels_app.serializers.event_types import EventTypeSerializer
 from channels_app.serializers.fields import EventTypeName
 
@@ -89,9 +88,9 @@ class EventTypeView(ResourceView):
     )
     def put(self, request: Request, channel: str, name: str) -> Response:
         """Create or replace the event type. Repeating the call changes nothing."""
-        writer = _writer(self.caller, channel)
+        _check_writer(self.principal, channel)
         body = json_object(request, optional=True)
-        return self.written(event_types.put, channel, name, body, writer=writer)
+        return self.written(event_types.put, channel, name, body)
 
     @openapi.operation(
         "patchEventType",
@@ -104,9 +103,9 @@ class EventTypeView(ResourceView):
     )
     def patch(self, request: Request, channel: str, name: str) -> Response:
         """Change the given fields and keep the others."""
-        writer = _writer(self.caller, channel)
+        _check_writer(self.principal, channel)
         body = json_object(request)
-        return self.written(event_types.patch, channel, name, body, writer=writer)
+        return self.written(event_types.patch, channel, name, body)
 
     @openapi.operation(
         "deleteEventType",
@@ -118,12 +117,11 @@ class EventTypeView(ResourceView):
     )
     def delete(self, request: Request, channel: str, name: str) -> Response:
         """Delete the event type. Messages of that type are then accepted without validation."""
-        writer = _writer(self.caller, channel)
+        _check_writer(self.principal, channel)
         event_types.remove(
             channel,
             name,
-            actor=self.caller.actor,
-            writer=writer,
+            principal=self.principal,
             condition=etags.precondition_of(request),
         )
         return Response(status=204)
@@ -133,17 +131,13 @@ def _of(channel_id: int) -> QuerySet[EventType]:
     return EventType.objects.select_related("channel").filter(channel_id=channel_id)
 
 
-def _writer(caller: Caller, channel: str) -> Writer:
+def _check_writer(principal: Principal, channel: str) -> None:
     # A schema decides what every producer of the channel may send. So neither consumers nor
     # producers without an explicit grant of the channel may write it.
-    writer = Writer(caller.tenant, caller.producer)
-    if caller.may("admin"):
-        return writer
-    if caller.producer is None and caller.key.team_id is not None:
+    if principal.acts_for_team:
         raise Forbidden("producers_only", "Event types are registered with a producer's key.")
-    if channel not in caller.key.channels:
+    if not principal.is_operator and channel not in principal.channels:
         raise Forbidden(
             "no_grant",
             f"Event types are written with a key that names {channel} among its channels.",
         )
-    return writer

@@ -56,7 +56,7 @@ class KeyListView(ApiView):
     )
     def post(self, request: Request, producer: str) -> Response:
         """Create a key. Only this response contains its text."""
-        done = api_keys.create(json_object(request), actor=self.caller.actor, producer=producer)
+        done = api_keys.create(json_object(request), principal=self.principal, producer=producer)
         return _made(done)
 
 
@@ -77,7 +77,7 @@ class KeyView(ApiView):
         """Revoke the key. Every process rejects it within a second."""
         api_keys.revoke(
             key_id,
-            actor=self.caller.actor,
+            principal=self.principal,
             producer=producer,
             condition=etags.precondition_of(request),
         )
@@ -104,7 +104,7 @@ class KeyRotationView(ApiView):
         done = api_keys.rotate(
             key_id,
             json_object(request, optional=True),
-            actor=self.caller.actor,
+            principal=self.principal,
             producer=producer,
             condition=etags.precondition_of(request),
         )

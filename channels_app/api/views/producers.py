@@ -4,7 +4,7 @@ from django.db.models import Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
@@ -32,7 +32,7 @@ class ProducerListView(ApiView):
         """List the producers, newest first."""
         page = cursor.read(request)
         return Response(
-            page.answer([_visible(self.caller)], ProducerSerializer().to_representation)
+            page.answer([_visible(self.principal)], ProducerSerializer().to_representation)
         )
 
 
@@ -56,7 +56,7 @@ class ProducerView(ResourceView):
     )
     def get(self, request: Request, producer: str) -> Response:
         """Return the producer's settings."""
-        found = _visible(self.caller).filter(slug=producer).first()
+        found = _visible(self.principal).filter(slug=producer).first()
         if found is None:
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
         return etags.fresh(request, ProducerSerializer(found).data, found.version)
@@ -89,10 +89,10 @@ class ProducerView(ResourceView):
         return self.written(producers.patch, producer, json_object(request))
 
 
-def _visible(caller: Caller) -> QuerySet[Producer]:
+def _visible(principal: Principal) -> QuerySet[Producer]:
     every = Producer.objects.select_related("team")
-    if caller.tenant.everything:
+    if principal.is_operator:
         return every
-    own = Q(id=caller.producer.id) if caller.producer else Q(pk=None)
-    of_team = Q(team_id=caller.key.team_id) if caller.key.team_id is not None else Q(pk=None)
+    own = Q(pk=principal.producer_id)
+    of_team = Q(team_id=principal.team_id) if principal.team_id is not None else Q(pk=None)
     return every.filter(own | of_team)

@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import fast_path, openapi
 from channels_app.api.base import ApiView
 from channels_app.api.fast_path import Response
@@ -100,29 +100,29 @@ def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) 
     Raises what the API's views raise. Nothing was stored then, unless the database connection broke
     during the commit (503).
     """
-    caller = fast_path.caller_of(meta, publishing.SCOPES, channel, publication.HEADERS)
-    return publish(caller, meta, read, channel)
+    principal = fast_path.principal_of(meta, publishing.SCOPES, channel, publication.HEADERS)
+    return publish(principal, meta, read, channel)
 
 
 def publish(
-    caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
+    principal: Principal, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
 ) -> Response:
     """As ``answer``, for an authorized caller."""
     # Authentication has just refreshed the cache.
     view = publishing.channel_of(channel, refresh=False)
-    producer = caller.producer
+    producer = principal.producer
     message = publication.from_headers(meta, view, producer, clock.now())
     publishing.check_rate(producer, 1)
-    producer_id = producer.id if producer else None
+    producer_id = principal.producer_id
     if not _is_small(meta):
         limits.check(view, producer_id)
     check = None if meta.get("CONTENT_LENGTH") else _check_of(meta)
-    body = read_body(caller, meta, read, view.max_body_bytes, check=check)
+    body = read_body(principal, meta, read, view.max_body_bytes, check=check)
     message = publication.with_body(message, body, view)
     if message.producer_seq is None:
         (result,) = accept.accept(view, producer_id, [message])
     else:
-        result = _in_turn(view, producer_id, message, caller)
+        result = _in_turn(view, message, principal)
     if result.conflict:
         raise Conflict("idempotency_conflict", publishing.CONFLICT, field="Idempotency-Key")
     shown = publishing.show(view, message, result)
@@ -141,10 +141,10 @@ def _is_small(meta: Mapping[str, Any]) -> bool:
     return announced.isdecimal() and len(announced) <= SMALL_DIGITS
 
 
-def _in_turn(
-    view: ChannelConfig, producer_id: int | None, message: Publication, caller: Caller
-) -> Accepted:
-    (result,) = sequencing.accept_in_sequence(view, producer_id, [message], caller.owner)
+def _in_turn(view: ChannelConfig, message: Publication, principal: Principal) -> Accepted:
+    (result,) = sequencing.accept_in_sequence(
+        view, principal.producer_id, [message], principal.owner
+    )
     if isinstance(result, BrokerError):
         result.field = "Hookstation-Producer-Seq"
         raise result
@@ -172,7 +172,7 @@ class PublishView(ApiView):
 
         Any content type is accepted and kept, not only those listed here.
         """
-        done = publish(self.caller, request.META, request._request.read, channel)
+        done = publish(self.principal, request.META, request._request.read, channel)
         return HttpResponse(
             done.body,
             status=done.status,

@@ -9,7 +9,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.base import ApiView, json_object
 from channels_app.core.encryption import Unreadable
@@ -18,7 +18,7 @@ from channels_app.database import clock
 from channels_app.ingest import publishing, recurring
 from channels_app.models import Schedule
 from channels_app.registry import schedules, viewing
-from channels_app.registry.schedules import Order, Owner
+from channels_app.registry.schedules import Order
 from channels_app.serializers.fields import Slug
 from channels_app.serializers.schedules import (
     ScheduleQuerySerializer,
@@ -55,7 +55,7 @@ class ScheduleListView(ApiView):
         """List the channel's schedules, newest first, without their bodies."""
         view = publishing.channel_of(channel)
         page = cursor.read(request)
-        mine = _visible(self.caller, view.id).filter(**page.read(QUERY))
+        mine = _visible(self.principal, view.id).filter(**page.read(QUERY))
         show = ScheduleSummarySerializer(context={"now": clock.now()}).to_representation
         return Response(page.answer([mine], show))
 
@@ -65,7 +65,7 @@ class OneScheduleView(ApiView):
 
     def whole(self, schedule: Schedule, *, sent: bool = False) -> dict[str, Any]:
         """The schedule with the content of its messages, if the caller may view it."""
-        return _shown_whole(schedule, clock.now(), self.caller, sent=sent)
+        return _shown_whole(schedule, clock.now(), self.principal, sent=sent)
 
 
 class ScheduleView(OneScheduleView):
@@ -87,7 +87,7 @@ class ScheduleView(OneScheduleView):
         The ETag is the version of its settings; an occurrence does not change it.
         """
         view = publishing.channel_of(channel)
-        mine = _visible(self.caller, view.id).select_related("body")
+        mine = _visible(self.principal, view.id).select_related("body")
         found = mine.filter(name=schedule).first()
         if found is None:
             raise NotFound("unknown_schedule", f"The channel has no schedule {schedule}.")
@@ -108,7 +108,7 @@ class ScheduleView(OneScheduleView):
         A paused schedule stays paused.
         """
         done = recurring.put(
-            order_of(self.caller, request, channel, schedule), json_object(request)
+            order_of(self.principal, request, channel, schedule), json_object(request)
         )
         return etags.registered(request, done, self.whole(done.row, sent=True))
 
@@ -127,7 +127,7 @@ class ScheduleView(OneScheduleView):
         `cron` and `every_ms` replace each other, and so do `body` and `body_base64`.
         """
         done = recurring.patch(
-            order_of(self.caller, request, channel, schedule), json_object(request)
+            order_of(self.principal, request, channel, schedule), json_object(request)
         )
         return etags.registered(request, done, self.whole(done.row))
 
@@ -142,7 +142,7 @@ class ScheduleView(OneScheduleView):
     def delete(self, request: Request, channel: str, schedule: str) -> Response:
         """Delete the schedule. Messages that it published are still delivered."""
         publishing.channel_of(channel)
-        schedules.remove(order_of(self.caller, request, channel, schedule))
+        schedules.remove(order_of(self.principal, request, channel, schedule))
         return Response(status=204)
 
 
@@ -161,7 +161,7 @@ class PauseScheduleView(OneScheduleView):
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Stop publishing until the schedule is resumed."""
-        done = schedules.pause(order_of(self.caller, request, channel, schedule))
+        done = schedules.pause(order_of(self.principal, request, channel, schedule))
         return etags.registered(request, done, self.whole(done.row))
 
 
@@ -180,32 +180,25 @@ class ResumeScheduleView(OneScheduleView):
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Resume with the next occurrence. Occurrences missed during the pause are skipped."""
-        done = schedules.resume(order_of(self.caller, request, channel, schedule))
+        done = schedules.resume(order_of(self.principal, request, channel, schedule))
         return etags.registered(request, done, self.whole(done.row))
 
 
-def order_of(caller: Caller, request: Request, channel: str, schedule: str) -> Order:
+def order_of(principal: Principal, request: Request, channel: str, schedule: str) -> Order:
     """The order of the caller, for its own schedules, with the precondition of ``If-Match``."""
-    return Order(
-        channel,
-        schedule,
-        caller.actor,
-        Owner(caller.tenant, caller.producer),
-        etags.precondition_of(request),
-    )
+    return Order(channel, schedule, principal, etags.precondition_of(request))
 
 
-def _visible(caller: Caller, channel_id: int) -> QuerySet[Schedule]:
+def _visible(principal: Principal, channel_id: int) -> QuerySet[Schedule]:
     mine = Schedule.objects.select_related("channel", "producer").filter(channel_id=channel_id)
-    tenant = caller.tenant
-    if tenant.everything:
+    if principal.is_operator:
         return mine
-    of_producers = Q(producer__isnull=False, producer__team_id=tenant.team_id)
-    return mine.filter(of_producers | Q(producer=None, team_id=tenant.team_id))
+    of_producers = Q(producer__isnull=False, producer__team_id=principal.team_id)
+    return mine.filter(of_producers | Q(producer=None, team_id=principal.team_id))
 
 
 def _shown_whole(
-    schedule: Schedule, now: datetime, caller: Caller, *, sent: bool
+    schedule: Schedule, now: datetime, principal: Principal, *, sent: bool
 ) -> dict[str, Any]:
     """The schedule with its body, as text or base64; both are null if its key is missing.
 
@@ -213,12 +206,12 @@ def _shown_whole(
     recorded in the audit log, unless the caller has just ``sent`` the content.
     """
     content: dict[str, Any] = {"body": None, "body_base64": None}
-    if schedule.channel.sensitive and not caller.may("sensitive"):
+    if not principal.may_open(schedule.channel):
         content["headers"] = {}
     else:
         target = f"schedule:{schedule.channel.slug}/{schedule.name}"
         if not sent:
-            viewing.note(caller.actor, target, "body", "headers", team_id=caller.tenant.team_id)
+            viewing.note(principal, target, "body", "headers", team_id=principal.team_id)
         content |= _readable(schedule)
     return {**ScheduleSerializer(schedule, context={"now": now}).data, **content}
 

@@ -4,7 +4,7 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import cursor, etags, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
@@ -31,7 +31,7 @@ class TeamListView(ApiView):
     def get(self, request: Request) -> Response:
         """List the teams, newest first."""
         page = cursor.read(request)
-        return Response(page.answer([_visible(self.caller)], TeamSerializer().to_representation))
+        return Response(page.answer([_visible(self.principal)], TeamSerializer().to_representation))
 
 
 class TeamView(ResourceView):
@@ -50,7 +50,7 @@ class TeamView(ResourceView):
     )
     def get(self, request: Request, team: str) -> Response:
         """Return the team's settings."""
-        found = _visible(self.caller).filter(slug=team).first()
+        found = _visible(self.principal).filter(slug=team).first()
         if found is None:
             raise NotFound("unknown_team", f"There is no team {team}.")
         return etags.fresh(request, TeamSerializer(found).data, found.version)
@@ -83,8 +83,8 @@ class TeamView(ResourceView):
         return self.written(teams.patch, team, json_object(request))
 
 
-def _visible(caller: Caller) -> QuerySet[Team]:
-    if caller.tenant.everything:
+def _visible(principal: Principal) -> QuerySet[Team]:
+    if principal.is_operator:
         return Team.objects.all()
-    team_id = caller.key.team_id
+    team_id = principal.team_id
     return Team.objects.none() if team_id is None else Team.objects.filter(pk=team_id)

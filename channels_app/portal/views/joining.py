@@ -13,7 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_variables
 
 from channels_app.core.errors import BrokerError
-from channels_app.portal.access import PersonRequest, PersonView, actor
+from channels_app.portal.access import PersonRequest, PersonView, principal_of
 from channels_app.portal.forms import TeamForm, tried
 from channels_app.registry import teams
 
@@ -36,7 +36,7 @@ class JoinView(View):
         if not isinstance(user, User):
             return redirect("portal:join", token)
         try:
-            membership = teams.accept_invitation(token, user=user, actor=actor(request))
+            membership = teams.accept_invitation(token, user=user, principal=principal_of(user))
         except BrokerError as refused:
             messages.error(request, refused.detail)
             return redirect("portal:choose")
@@ -62,7 +62,7 @@ class FoundView(PersonView):
         form = TeamForm(request.POST)
         team = tried(
             form,
-            lambda: teams.found(form.values(), founder=request.user, actor=actor(request)),
+            lambda: teams.found(form.values(), founder=request.user, principal=request.principal),
         )
         if team is None:
             return self.page("portal/found.html", {"form": form}, status=422)

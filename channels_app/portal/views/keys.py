@@ -11,7 +11,7 @@ from django.views.decorators.debug import sensitive_variables
 from channels_app.core.errors import NotFound
 from channels_app.database import clock
 from channels_app.models import ApiKey
-from channels_app.portal.access import TeamRequest, TeamView, actor
+from channels_app.portal.access import TeamRequest, TeamView
 from channels_app.portal.forms import KeyForm, RotateForm, tried
 from channels_app.registry import api_keys
 from channels_app.registry.resource import WriteResult
@@ -68,7 +68,7 @@ class NewKeyView(KeyView):
         done = tried(
             form,
             lambda: api_keys.create_within(
-                team, form.values(), actor=actor(request), producer=form.producer()
+                team, form.values(), principal=request.principal, producer=form.producer()
             ),
         )
         if done is None:
@@ -90,7 +90,7 @@ class RotateView(KeyView):
         done = tried(
             form,
             lambda: api_keys.rotate(
-                key_id, form.cleaned_data, actor=actor(request), team=request.team.slug
+                key_id, form.cleaned_data, principal=request.principal, team=request.team.slug
             ),
         )
         if done is None:
@@ -115,7 +115,7 @@ class RevokeView(TeamView):
     def post(self, request: TeamRequest, key_id: str) -> HttpResponse:
         """Revoke it. Raises Http404."""
         try:
-            done = api_keys.revoke(key_id, actor=actor(request), team=request.team.slug)
+            done = api_keys.revoke(key_id, principal=request.principal, team=request.team.slug)
         except NotFound as unknown:
             raise Http404(unknown.detail) from None
         messages.success(request, f"{done.row} is revoked. It stops working within a second.")

@@ -13,7 +13,7 @@ from channels_app.core.errors import BrokerError
 from channels_app.database import clock
 from channels_app.models import Invitation
 from channels_app.portal import mail
-from channels_app.portal.access import TeamRequest, TeamView, actor
+from channels_app.portal.access import TeamRequest, TeamView
 from channels_app.portal.forms import InviteForm, RoleForm, tried
 from channels_app.registry import teams
 
@@ -55,7 +55,7 @@ class InviteView(TeamView):
             lambda: teams.invite(
                 request.team.slug,
                 form.cleaned_data,
-                actor=actor(request),
+                principal=request.principal,
                 inviter=request.user.get_username(),
             ),
         )
@@ -83,14 +83,14 @@ class MemberView(TeamView):
 
     def post(self, request: TeamRequest, member: int, action: str) -> HttpResponse:
         """Change the role, or remove the member."""
-        slug, who = request.team.slug, actor(request)
+        slug, who = request.team.slug, request.principal
         try:
             if action == "remove":
-                gone = teams.end_membership(slug, member, actor=who)
+                gone = teams.end_membership(slug, member, principal=who)
                 messages.success(request, f"{gone.user.get_username()} is no longer a member.")
             else:
                 role = request.POST.get("role", "")
-                changed = teams.set_role(slug, member, role, actor=who)
+                changed = teams.set_role(slug, member, role, principal=who)
                 messages.success(request, f"{changed.user.get_username()} is {role} now.")
         except BrokerError as refused:
             messages.error(request, refused.detail)
@@ -106,7 +106,9 @@ class LeaveView(TeamView):
     def post(self, request: TeamRequest) -> HttpResponse:
         """Leave."""
         try:
-            teams.end_membership(request.team.slug, request.membership.pk, actor=actor(request))
+            teams.end_membership(
+                request.team.slug, request.membership.pk, principal=request.principal
+            )
         except BrokerError as refused:
             messages.error(request, refused.detail)
             return redirect("portal:members", request.team.slug)
@@ -123,7 +125,7 @@ class InvitationView(TeamView):
     def post(self, request: TeamRequest, invitation: int) -> HttpResponse:
         """Revoke it."""
         try:
-            teams.revoke_invitation(request.team.slug, invitation, actor=actor(request))
+            teams.revoke_invitation(request.team.slug, invitation, principal=request.principal)
         except BrokerError as refused:
             messages.error(request, refused.detail)
         else:

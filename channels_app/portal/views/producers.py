@@ -8,7 +8,7 @@ from django.shortcuts import redirect
 from channels_app.core.http import Precondition
 from channels_app.database import clock
 from channels_app.models import Producer
-from channels_app.portal.access import TeamRequest, TeamView, actor
+from channels_app.portal.access import TeamRequest, TeamView
 from channels_app.portal.forms import NewProducerForm, ProducerForm, initial, tried
 from channels_app.registry import producers
 
@@ -42,7 +42,7 @@ class NewProducerView(TeamView):
         done = tried(
             form,
             lambda: producers.make_within(
-                team, form.cleaned_data["name"], form.values(), actor=actor(request)
+                team, form.cleaned_data["name"], form.values(), principal=request.principal
             ),
         )
         if done is None:
@@ -74,7 +74,7 @@ class ProducerView(TeamView):
                 request.team.slug,
                 producer,
                 form.values(),
-                actor=actor(request),
+                principal=request.principal,
                 condition=Precondition(frozenset({int(seen)} if seen.isdecimal() else ())),
             ),
         )

@@ -52,7 +52,7 @@ class ConsumerTestView(ApiView):
         filter matches. It carries `Hookstation-Test: true` and is not stored. Paused consumers can
         be tested too. Few tests run at once, and one per team: after a 429 try again in a moment.
         """
-        consumer = policy.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.principal, channel, client_id)
         if json_object(request, optional=True):
             raise Invalid("invalid_fields", "A test takes no fields: send {} or an empty body.")
         view = config_cache.consumers({consumer.id}).get(consumer.id)
@@ -60,7 +60,7 @@ class ConsumerTestView(ApiView):
             raise Conflict(
                 "consumer_retired", "The consumer is retired: the broker sends it nothing."
             )
-        found = probe(view, team_id=self.caller.tenant.team_id)
+        found = probe(view, team_id=self.principal.team_id)
         return Response(ProbeSerializer.show(found))
 
 
@@ -76,18 +76,18 @@ class DeliveryView(ApiView):
     @documents.get_delivery
     def get(self, request: Request, delivery_id: str) -> Response:
         """Return the delivery with its newest 200 attempts."""
-        row = policy.delivery_of(self.caller, delivery_id)
+        row = policy.delivery_of(self.principal, delivery_id)
         known = Attempt.objects.filter(delivery_id=row.id).order_by("-number")
         newest = list(known[:MAX_ATTEMPTS])
-        may_open = policy.may_open(self.caller, row.channel)
+        may_open = self.principal.may_open(row.channel)
         if may_open and any(one.answer_headers or one.answer_excerpt for one in newest):
-            team_id = self.caller.tenant.team_id
-            viewing.note(self.caller.actor, f"delivery:{row}", "answers", team_id=team_id)
+            team_id = self.principal.team_id
+            viewing.note(self.principal, f"delivery:{row}", "answers", team_id=team_id)
         context = {
             "roundtrip": lambda row: row.roundtrip(newest),
             "attempts": lambda _: newest[::-1],
             **AttemptSerializer.context_for(
-                for_operator=self.caller.tenant.everything, may_open=may_open
+                for_operator=self.principal.is_operator, may_open=may_open
             ),
         }
         shown = DeliveryWithAttemptsSerializer(row, context=context)
@@ -106,9 +106,9 @@ class DeliveryReplayView(ApiView):
         Its history is kept. Refused (409) while it is unfinished, when the message has expired, and
         if the consumer is retired.
         """
-        row = policy.delivery_of(self.caller, delivery_id)
+        row = policy.delivery_of(self.principal, delivery_id)
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
-        principal = policy.principal_of(self.caller, reason)
+        principal = self.principal.because(reason)
         after = replay.replay_one(row.id, principal, now=clock.now(), slot=os.getpid())
         wakeups.notify_pumps([after.consumer_id])
         body = DeliverySerializer.show_of(after, row.consumer)
@@ -123,9 +123,9 @@ class DeliveryCancelView(ApiView):
     @documents.cancel_delivery
     def post(self, request: Request, delivery_id: str) -> Response:
         """Cancel a queued delivery. Refused (409) if it is not queued."""
-        row = policy.delivery_of(self.caller, delivery_id)
+        row = policy.delivery_of(self.principal, delivery_id)
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
-        principal = policy.principal_of(self.caller, reason)
+        principal = self.principal.because(reason)
         after = cancel.cancel_one(row.id, principal, now=clock.now(), slot=os.getpid())
         body = DeliverySerializer.show_of(after, row.consumer)
         return etags.tagged(body, after.version)
@@ -143,7 +143,7 @@ class ConsumerDeliveriesView(ApiView):
         With a filter other than `state` a page may have fewer items than `limit`, even none,
         although `next` is set: each request reads a limited number of rows.
         """
-        consumer = policy.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.principal, channel, client_id)
         page = cursor.read(request)
         return _listed(page, consumer, DeliveryFilter.of(page.read(DELIVERIES)))
 
@@ -159,7 +159,7 @@ class DeadLettersView(ApiView):
 
         With a filter a page may have fewer items than `limit`, even none, although `next` is set.
         """
-        consumer = policy.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.principal, channel, client_id)
         page = cursor.read(request)
         values = page.read(DEAD_LETTERS)
         return _listed(page, consumer, DeliveryFilter.of({**values, "states": "dead"}))
@@ -179,7 +179,7 @@ class ConsumerMessagesView(ApiView):
         wait for their fan-out, and before a backfill or a restore for the consumer that is not
         complete.
         """
-        consumer = policy.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.principal, channel, client_id)
         page = cursor.read(request)
         place = page.place if page.place is not None else _place(page, consumer)
         bound = high_watermark.of(consumer)

@@ -28,7 +28,7 @@ class ReceiveView(ApiView):
         messages wait.
         """
         read = request._request.read
-        return Response(pull.receive(self.caller, request.META, read, channel, client_id))
+        return Response(pull.receive(self.principal, request.META, read, channel, client_id))
 
 
 class AckView(ApiView):
@@ -42,7 +42,7 @@ class AckView(ApiView):
 
         A lease that has ended is still accepted if no other worker has received the message since.
         """
-        return Response(pull.acknowledge(self.caller, request.META, request._request.read))
+        return Response(pull.acknowledge(self.principal, request.META, request._request.read))
 
 
 class NackView(ApiView):
@@ -58,7 +58,7 @@ class NackView(ApiView):
         At `max_attempts`, or at once with `final`, the delivery is dead.
         """
         asked = bodies.read(request, bodies.NACK)
-        return Response(pull.ended(self.caller, asked, Outcome.REJECTED))
+        return Response(pull.ended(self.principal, asked, Outcome.REJECTED))
 
 
 class ReleaseView(ApiView):
@@ -72,7 +72,7 @@ class ReleaseView(ApiView):
 
         Up to twenty times this counts as no failure; after that the message becomes a dead letter.
         """
-        return Response(pull.released(self.caller, bodies.read(request, bodies.RELEASE)))
+        return Response(pull.released(self.principal, bodies.read(request, bodies.RELEASE)))
 
 
 class ExtendView(ApiView):
@@ -83,4 +83,4 @@ class ExtendView(ApiView):
     @documents.extend_leases
     def post(self, request: Request) -> Response:
         """Extend leases to `lease_s` seconds from now, up to twelve hours in all."""
-        return Response(pull.extended(self.caller, bodies.read(request, bodies.EXTEND)))
+        return Response(pull.extended(self.principal, bodies.read(request, bodies.EXTEND)))

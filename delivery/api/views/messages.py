@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import cursor, etags, problems
 from channels_app.api.base import ApiView
 from channels_app.api.views.publish import PublishView
@@ -19,12 +19,12 @@ from channels_app.core.errors import BrokerError, Forbidden, Invalid, KeyUnavail
 from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import clock
 from channels_app.database.raw import by_index
+from channels_app.ingest import publishing
 from channels_app.models import IdempotencyRecord, Message
 from channels_app.registry import data_encryption, viewing
 from channels_app.registry.cache import ChannelConfig
 from delivery.api import bodies, documents, policy
 from delivery.core.outcome import Outcome
-from delivery.core.principal import Principal
 from delivery.models import Delivery
 from delivery.pump import wakeups
 from delivery.queue import cancel, reschedule
@@ -59,12 +59,12 @@ class ChannelMessagesView(PublishView):
         With a filter a page may have fewer items than `limit`, even none, although `next` is set:
         each request reads a limited number of rows.
         """
-        view = policy.channel_of(channel)
+        view = publishing.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
         values = page.read(QUERY)
         wanted = DeliveryFilter.of(values)
-        condition = wanted.message_condition & policy.messages_on(self.caller, view.id)
+        condition = wanted.message_condition & policy.messages_on(self.principal, view.id)
         if "state" in values:
             condition &= {**STATES, "scheduled": Message.scheduled(now)}[values["state"]]
         show = MessageSerializer(
@@ -84,7 +84,7 @@ class ChannelMessagesView(PublishView):
         self, rows: QuerySet[Message], channel: ChannelConfig, key: str
     ) -> QuerySet[Message]:
         """Return the row that the caller published with an idempotency key."""
-        producer = self.caller.producer
+        producer = self.principal.producer
         digest = channel.key_digest(producer.id if producer else None, key)
         open_ones = IdempotencyRecord.objects.filter(digest=digest, expires_at__gt=clock.now())
         return rows.filter(id__in=list(open_ones.values_list("message_id", flat=True)))
@@ -179,7 +179,7 @@ def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step)
         raise Invalid("invalid_fields", "Send a list of objects.", field="messages")
     if len(items) > MAX_MESSAGES:
         raise Invalid("batch_too_large", f"Send at most {MAX_MESSAGES} at once.", field="messages")
-    principal = policy.principal_of(view.caller, values.get("reason", ""))
+    principal = view.principal.because(values.get("reason", ""))
     results: dict[int, Result | Exception] = {}
     wanted: dict[int, Item] = {}
     for place, item in enumerate(items):
@@ -187,7 +187,7 @@ def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step)
             wanted[place] = known.read(item)
         except Invalid as refused:
             results[place] = refused
-    rows = policy.own_messages(view.caller, {item["id"] for item in wanted.values()})
+    rows = policy.own_messages(view.principal, {item["id"] for item in wanted.values()})
     keys: dict[int, int] = {}
     for place, item in wanted.items():
         row = rows[item.pop("id")]
@@ -245,8 +245,8 @@ class MessageView(ApiView):
     @documents.get_message
     def get(self, request: Request, message_id: str) -> Response:
         """Return the message with its deliveries."""
-        row = policy.message_of(self.caller, message_id)
-        return etags.tagged(_with_deliveries(self.caller, row), row.version)
+        row = policy.message_of(self.principal, message_id)
+        return etags.tagged(_with_deliveries(self.principal, row), row.version)
 
     @documents.patch_message
     def patch(self, request: Request, message_id: str) -> Response:
@@ -255,16 +255,16 @@ class MessageView(ApiView):
         Its queued deliveries change with it, including retries. Only the message's own producer may
         do this, and only while none of its deliveries is in flight (409).
         """
-        row = policy.own_message(self.caller, message_id)
+        row = policy.own_message(self.principal, message_id)
         condition = etags.precondition_of(request)
         values = bodies.read(request, bodies.RESCHEDULE)
-        principal = policy.principal_of(self.caller, values.pop("reason", ""))
+        principal = self.principal.because(values.pop("reason", ""))
         now = clock.now()
         values = bodies.move_of(values, now)
         changed = reschedule.reschedule(row.id, principal, now=now, condition=condition, **values)
         consumers = Delivery.objects.filter(message_id=row.id, state="queued")
         wakeups.notify_pumps(consumers.values_list("consumer_id", flat=True))
-        return etags.tagged(_with_deliveries(self.caller, changed), changed.version)
+        return etags.tagged(_with_deliveries(self.principal, changed), changed.version)
 
     @documents.delete_message
     def delete(self, request: Request, message_id: str) -> Response:
@@ -274,9 +274,9 @@ class MessageView(ApiView):
         are in flight and none is queued, nothing is cancelled (409): repeat the request later.
         Cancelling twice changes nothing.
         """
-        row = policy.own_message(self.caller, message_id)
+        row = policy.own_message(self.principal, message_id)
         values = cursor.read_query(bodies.REPAIR, request.query_params)
-        principal = policy.principal_of(self.caller, values.get("reason", ""))
+        principal = self.principal.because(values.get("reason", ""))
         done = cancel.cancel_message(
             row.id,
             principal,
@@ -285,7 +285,7 @@ class MessageView(ApiView):
             condition=etags.precondition_of(request),
             unless_sent=True,
         )
-        context = _context(self.caller, done.message)
+        context = _context(self.principal, done.message)
         context["cancelled_count"] = lambda _: done.cancelled_count
         shown = CancelledMessageSerializer(done.message, context=context)
         return etags.tagged(shown.data, done.message.version)
@@ -299,14 +299,14 @@ class MessageBodyView(ApiView):
     @documents.get_body
     def get(self, request: Request, message_id: str) -> HttpResponse:
         """Return the exact bytes as an attachment, with the producer's content type."""
-        row = policy.message_of(self.caller, message_id)
-        if not (self.caller.may("read") or policy.was_sent(self.caller, row)):
+        row = policy.message_of(self.principal, message_id)
+        if not (self.principal.may("read") or policy.was_sent(self.principal, row)):
             raise NotFound("unknown_message", "There is no such message.")
-        if not policy.is_received(self.caller, row):
-            if not policy.may_open(self.caller, row.channel):
+        if not policy.is_received(self.principal, row):
+            if not self.principal.may_open(row.channel):
                 detail = "The channel is sensitive: the key needs the scope sensitive."
                 raise Forbidden("sensitive_channel", detail)
-            _note(self.caller, row, "body")
+            _note(self.principal, row, "body")
         payload = payloads.load([row.id]).get(row.id)
         if payload is not None and payload.missing_key:
             raise KeyUnavailable(payload.missing_key)
@@ -328,22 +328,22 @@ class MessageBodyView(ApiView):
         )
 
 
-def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:
-    return MessageWithDeliveriesSerializer(row, context=_context(caller, row)).data
+def _with_deliveries(principal: Principal, row: Message) -> dict[str, Any]:
+    return MessageWithDeliveriesSerializer(row, context=_context(principal, row)).data
 
 
-def _context(caller: Caller, row: Message) -> dict[str, Callable[[Message], Any]]:
+def _context(principal: Principal, row: Message) -> dict[str, Callable[[Message], Any]]:
     """Return what the caller may see of a message, for MessageWithDeliveriesSerializer."""
-    own = policy.is_own(caller, row)
+    own = policy.is_own(principal, row)
     deliveries = Delivery.objects.filter(message_id=row.id).prefetch_related("consumer")
     if not own:
-        deliveries = deliveries.filter(Q(consumer__team_id=caller.tenant.team_id))
+        deliveries = deliveries.filter(principal.owned("consumer__team_id"))
     shown = deliveries.order_by("consumer_id")[:MAX_DELIVERIES]
     for delivery in shown:
         delivery.channel = row.channel  # without a query
     return {
         **MessageSerializer.context_for(row.channel.slug, clock.now()),
-        "headers": lambda row: _headers(caller, row),
+        "headers": lambda row: _headers(principal, row),
         "idempotency_key": lambda row: row.idempotency_key if own else "",
         # Other teams must not learn who else publishes.
         "producer": lambda row: row.producer.slug if row.producer and own else None,
@@ -351,13 +351,13 @@ def _context(caller: Caller, row: Message) -> dict[str, Callable[[Message], Any]
     }
 
 
-def _headers(caller: Caller, row: Message) -> dict[str, str] | None:
-    if not policy.may_open(caller, row.channel):
+def _headers(principal: Principal, row: Message) -> dict[str, str] | None:
+    if not principal.may_open(row.channel):
         return None
     if row.headers:
-        _note(caller, row, "headers")
+        _note(principal, row, "headers")
     return data_encryption.headers_of(row)
 
 
-def _note(caller: Caller, row: Message, part: str) -> None:
-    viewing.note(caller.actor, f"message:{row}", part, team_id=caller.tenant.team_id)
+def _note(principal: Principal, row: Message, part: str) -> None:
+    viewing.note(principal, f"message:{row}", part, team_id=principal.team_id)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from channels_app.access.principal import Principal
 from channels_app.api import cursor
 from channels_app.api.base import ApiView
 from channels_app.core import ids
@@ -14,7 +15,6 @@ from channels_app.database import clock
 from channels_app.models import Consumer
 from delivery.api import bodies, documents, policy
 from delivery.core.ordering import key_number as key_number_of
-from delivery.core.principal import Principal
 from delivery.models import OrderingKey
 from delivery.ordering import keys
 from delivery.pump import wakeups
@@ -35,7 +35,7 @@ class OrderingKeysView(ApiView):
 
         The list has no further pages. `ordering_key` finds any key.
         """
-        consumer = policy.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.principal, channel, client_id)
         page = cursor.read(request)
         rows = OrderingKey.objects.filter(consumer_id=consumer.id).order_by("head_at")
         wanted = page.read(QUERY)
@@ -54,7 +54,7 @@ class OrderingKeyView(ApiView):
     @documents.get_ordering_key
     def get(self, request: Request, channel: str, client_id: str, ordering_key_id: str) -> Response:
         """Return the ordering key: its head, since when, and how many deliveries wait behind it."""
-        consumer = policy.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.principal, channel, client_id)
         return Response(_shown([_key_row(consumer, ordering_key_id)], consumer)[0])
 
 
@@ -66,11 +66,11 @@ class _HeldKey(ApiView):
     def _change(
         self, request: Request, channel: str, client_id: str, ordering_key_id: str, what: str
     ) -> Response:
-        consumer = policy.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.principal, channel, client_id)
         key_row = _key_row(consumer, ordering_key_id)
         known = bodies.SKIP if what == "skip" else bodies.REPAIR
         values = bodies.read(request, known, optional=True)
-        principal = policy.principal_of(self.caller, values.get("reason", ""))
+        principal = self.principal.because(values.get("reason", ""))
         if _carry_out(key_row, principal, what, values):
             wakeups.notify_pumps([consumer.id])
         after = OrderingKey.objects.filter(id=key_row.id).first()

@@ -6,13 +6,14 @@ from django.db.models import Q
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.access.callers import Caller
+from channels_app.access.principal import Principal
 from channels_app.api import cursor, etags
 from channels_app.api.base import ApiView
 from channels_app.core import ids
 from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import clock
 from channels_app.database.raw import by_index
+from channels_app.ingest import publishing
 from channels_app.models import Consumer
 from delivery import replay
 from delivery.api import bodies, documents, policy
@@ -42,7 +43,7 @@ class ReplaysView(ApiView):
         if filters := page.read(QUERY):
             # MySQL would intersect this index with the primary key, and sort.
             rows = by_index(rows, "replay_state").filter(**filters)
-        return Response(page.answer([rows], ReplaySerializer.show, _visible(self.caller)))
+        return Response(page.answer([rows], ReplaySerializer.show, _visible(self.principal)))
 
     @documents.create_replay
     def post(self, request: Request) -> Response:
@@ -54,11 +55,11 @@ class ReplaysView(ApiView):
         """
         values = bodies.read(request, bodies.REPLAY)
         wanted = replay.parse(values.pop("filter", None), at="filter")
-        caller = self.caller
+        principal = self.principal
         if wanted.channel:
-            _check_granted(caller, wanted.channel)
-        consumers = replay.consumers_of(wanted, channels=_granted(caller), tenant=caller.tenant)
-        return _answer(caller, wanted, consumers, values)
+            _check_granted(principal, wanted.channel)
+        consumers = replay.consumers_of(wanted, principal)
+        return _answer(principal, wanted, consumers, values)
 
 
 class BackfillView(ApiView):
@@ -75,14 +76,14 @@ class BackfillView(ApiView):
         team gets messages accepted since it has had access to the channel, unless the channel's
         `history` is `shared`.
         """
-        consumer = policy.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.principal, channel, client_id)
         values = bodies.read(request, bodies.BACKFILL)
-        wanted = replay.backfill(values, consumer, tenant=self.caller.tenant, now=clock.now())
+        wanted = replay.backfill(values, consumer, self.principal, now=clock.now())
         if consumer.state == Consumer.State.RETIRED:
             raise Conflict(
                 "consumer_retired", "The consumer is retired: the broker sends it nothing."
             )
-        return _answer(self.caller, wanted, [consumer], values)
+        return _answer(self.principal, wanted, [consumer], values)
 
 
 class ReplayView(ApiView):
@@ -93,7 +94,7 @@ class ReplayView(ApiView):
     @documents.get_replay
     def get(self, request: Request, replay_id: str) -> Response:
         """Return the progress of a replay."""
-        row = _replay_of(self.caller, replay_id)
+        row = _replay_of(self.principal, replay_id)
         return etags.fresh(request, ReplaySerializer.show(row), row.version)
 
 
@@ -109,15 +110,15 @@ class ReplayCancelView(ApiView):
         Deliveries that it has queued already are still sent; with a rate these are at most a
         minute's worth.
         """
-        row = _replay_of(self.caller, replay_id)
+        row = _replay_of(self.principal, replay_id)
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
-        principal = policy.principal_of(self.caller, reason)
+        principal = self.principal.because(reason)
         after = replay.cancel(row.id, principal, now=clock.now())
         return etags.tagged(ReplaySerializer.show(after), after.version)
 
 
 def _answer(
-    caller: Caller, wanted: ReplayFilter, consumers: list[Consumer], values: dict[str, Any]
+    principal: Principal, wanted: ReplayFilter, consumers: list[Consumer], values: dict[str, Any]
 ) -> Response:
     """Respond with a dry run's preview, or with the created replay."""
     now = clock.now()
@@ -126,7 +127,7 @@ def _answer(
     row = replay.create(
         wanted,
         consumers,
-        policy.principal_of(caller, values.get("reason", "")),
+        principal.because(values.get("reason", "")),
         now=now,
         rate_per_second=values.get("rate_per_second"),
     )
@@ -155,33 +156,29 @@ def _preview(wanted: ReplayFilter, consumers: list[Consumer]) -> dict[str, Any]:
     return ReplayPreviewSerializer.show(preview)
 
 
-def _granted(caller: Caller) -> list[str] | None:
-    """Return the channels granted to the caller; None for all."""
-    if caller.tenant.everything or not caller.key.channels:
-        return None
-    return list(caller.key.channels)
-
-
-def _check_granted(caller: Caller, channel: str) -> None:
-    view = policy.channel_of(channel)
-    if not caller.sees(view.slug, view.exposure):
+def _check_granted(principal: Principal, channel: str) -> None:
+    view = publishing.channel_of(channel)
+    if not principal.sees(view.slug, view.exposure):
         raise NotFound("unknown_channel", f"There is no channel {channel}.")
 
 
-def _visible(caller: Caller) -> Q:
+def _visible(principal: Principal) -> Q:
     """Return the condition for the replays of the caller's team on its granted channels."""
-    if caller.tenant.everything:
+    if principal.is_operator:
         return Q()
-    wanted = Q(team_id=caller.tenant.team_id)
-    granted = _granted(caller)
-    if granted is not None:
-        wanted &= Q(filter__channel__in=granted) | Q(requested_by=caller.actor)
+    wanted = Q(team_id=principal.team_id)
+    if principal.channels:
+        wanted &= Q(filter__channel__in=list(principal.channels)) | Q(requested_by=principal.actor)
     return wanted
 
 
-def _replay_of(caller: Caller, text: str) -> Replay:
+def _replay_of(principal: Principal, text: str) -> Replay:
     number = ids.from_public(ids.REPLAY, text)
-    row = Replay.objects.filter(_visible(caller), id=number).first() if number is not None else None
+    row = (
+        Replay.objects.filter(_visible(principal), id=number).first()
+        if number is not None
+        else None
+    )
     if row is None:
         raise NotFound("unknown_replay", "There is no such replay.")
     return row

@@ -28,5 +28,5 @@ class RunScheduleView(ApiView):
 
         The run changes neither the timetable nor the count for `limit`.
         """
-        shown = recurring.run_now(order_of(self.caller, request, channel, schedule))
+        shown = recurring.run_now(order_of(self.principal, request, channel, schedule))
         return Response(shown, status=202, headers={"Location": shown["url"]})

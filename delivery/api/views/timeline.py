@@ -13,6 +13,7 @@ from channels_app.api.base import ApiView
 from channels_app.api.cursor import Page
 from channels_app.core.errors import Invalid
 from channels_app.database import clock
+from channels_app.ingest import publishing
 from channels_app.models import Message
 from delivery.api import documents, policy
 from delivery.queue import timeline
@@ -40,11 +41,11 @@ class TimelineView(ApiView):
         A page may have fewer items than `limit`, even none, although `next` is set. Cancelled
         messages are omitted. Messages that are due already are in listMessages.
         """
-        view = policy.channel_of(channel)
+        view = publishing.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
         begin, end = _span(page.read(TIMELINE), now)
-        wanted = policy.messages_on(self.caller, view.id)
+        wanted = policy.messages_on(self.principal, view.id)
         after = Place(datetime.fromisoformat(page.place[0]), page.place[1]) if page.place else None
         keys = timeline.ahead([view.id], begin, end, SCAN_ROWS if wanted else page.limit + 1, after)
         shown, onward = _representation(keys, wanted, page.limit)
@@ -69,7 +70,7 @@ class HistogramView(ApiView):
         Counts the next 100,000 messages. For a key that cannot see all messages, it counts those of
         the next 5,000 that the key can see. `complete` is false if there are more.
         """
-        view = policy.channel_of(channel)
+        view = publishing.channel_of(channel)
         page = cursor.read(request)
         values = page.read(HISTOGRAM)
         width_s = values["width_s"]
@@ -82,7 +83,7 @@ class HistogramView(ApiView):
             )
             raise Invalid("invalid_parameter", detail, field="width_s")
         width = timedelta(seconds=width_s)
-        if wanted := policy.messages_on(self.caller, view.id):
+        if wanted := policy.messages_on(self.principal, view.id):
             found = _own_load(view.id, begin, end, width, wanted)
         else:
             found = timeline.load([view.id], begin, end, width)

@@ -10,7 +10,7 @@ from django.core.management.base import CommandParser
 from delivery.management import applying, declaration
 from delivery.management.applying import Applied, Change
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Error, actor, counted
+from delivery.management.base import Error, counted, principal
 
 MAX_VALUE_LENGTH = 48
 
@@ -74,7 +74,10 @@ class Command(BaseCommand):
         """Exit with code 1, and change nothing, if there is any problem."""
         text, folder = _read(file)
         applied = applying.apply(
-            declaration.parse(text, folder), actor=actor(), dry_run=dry_run, progress=self._report
+            declaration.parse(text, folder),
+            principal=principal(),
+            dry_run=dry_run,
+            progress=self._report,
         )
         if applied.problems:
             lines = "".join(f"\n  {problem}" for problem in applied.problems)

@@ -12,7 +12,7 @@ from channels_app.database import clock
 from channels_app.models import ApiKey, Producer
 from channels_app.registry import api_keys, producers
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Error, actor
+from delivery.management.base import Error, principal
 
 LISTED = 20
 MAX_DAYS = 3650
@@ -106,8 +106,8 @@ class Command(BaseCommand):
             # A refused key must not leave a new producer behind.
             with transaction.atomic():
                 if known is None:
-                    producers.put(producer, {}, actor=actor())
-                created = api_keys.create(values, actor=actor(), producer=producer)
+                    producers.put(producer, {}, principal=principal())
+                created = api_keys.create(values, principal=principal(), producer=producer)
         except BrokerError as error:
             raise Error(error.detail) from None
         if known is None:

@@ -10,7 +10,7 @@ from channels_app.models import Channel, Consumer
 from channels_app.registry.cache import CHECK_S
 from delivery.maintenance import channel_erasure
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Error, Progress, actor, counted
+from delivery.management.base import Error, Progress, counted, principal
 
 ROUNDS = 5
 """Maximum passes over rows that arrive while the channel is being deleted."""
@@ -107,16 +107,16 @@ class Command(BaseCommand):
             raise Error(f"Nothing was changed: {yes_delete!r} is not {channel!r}.")
 
     def _erase(self, channel: Channel, going: channel_erasure.RowCounts, reason: str) -> int:
-        who = actor()
+        who = principal().because(reason)
         consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
-        channel_erasure.close(channel, actor=who, reason=reason, counted=going)
+        channel_erasure.close(channel, who, going)
         progress = Progress(self.stdout, going.deliveries + going.messages, "rows")
         erased = 0
         for _ in range(ROUNDS):
             for batch in channel_erasure.rows(channel):
                 erased += batch
                 progress.show(erased)
-            if channel_erasure.finish(channel, actor=who, reason=reason):
+            if channel_erasure.finish(channel, who):
                 break
         else:
             progress.close()

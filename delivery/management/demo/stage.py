@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection
 
+from channels_app.access.principal import Principal
 from channels_app.core import keys
 from channels_app.core.encryption import new_secret
 from channels_app.models import ApiKey, Consumer, Team
@@ -23,7 +24,7 @@ from delivery.management.base import Error
 
 CHANNEL, PRODUCER, LOGIN = "orders", "shop", "demo"
 TEAM, MEMBER = "shop", "mia"
-ACTOR = "demo"
+PRINCIPAL = Principal("demo", is_operator=True)
 CONSUMERS = {
     "healthy": "accepts everything at once",
     "slow": "answers after 600 ms",
@@ -104,12 +105,12 @@ def build(folder: Path, web: Bind, receiver: Bind) -> Stage:
     member_password = _account(folder / "member.password", MEMBER, is_operator=False)
     if not Team.objects.filter(slug=TEAM).exists():
         founder = User.objects.get(username=MEMBER)
-        teams.found({"slug": TEAM, "name": "Shop"}, founder=founder, actor=ACTOR)
+        teams.found({"slug": TEAM, "name": "Shop"}, founder=founder, principal=PRINCIPAL)
     consumers = {name: _secret(folder, name) for name in CONSUMERS}
     lines = "".join(f"/{name}={secret}\n" for name, secret in consumers.items())
     _write(folder / SECRETS, lines)
     text = string.Template(SHOP.read_text("utf-8")).substitute(receiver=receiver.url)
-    applied = applying.apply(declaration.parse(text, folder), actor=ACTOR)
+    applied = applying.apply(declaration.parse(text, folder), principal=PRINCIPAL)
     if applied.problems:
         raise Error("\n".join(str(problem) for problem in applied.problems))
     rows = Consumer.objects.filter(channel__slug=CHANNEL, client_id__in=CONSUMERS)
@@ -136,7 +137,7 @@ def _key(folder: Path) -> str:
     if parsed and ApiKey.objects.filter(key_id=parsed[0], revoked_at=None).exists():
         return _kept(path)
     values = {"scopes": SCOPES, "label": "demo", "all_channels": True}
-    return _write(path, api_keys.create(values, actor=ACTOR, producer=PRODUCER).secrets[0])
+    return _write(path, api_keys.create(values, principal=PRINCIPAL, producer=PRODUCER).secrets[0])
 
 
 def _account(path: Path, name: str, *, is_operator: bool) -> str:

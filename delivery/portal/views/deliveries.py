@@ -9,7 +9,7 @@ from django.shortcuts import redirect
 from channels_app.core import access
 from channels_app.core.errors import BrokerError
 from channels_app.database import clock
-from channels_app.portal.access import TeamRequest, actor
+from channels_app.portal.access import TeamRequest
 from channels_app.registry import viewing
 from delivery import replay
 from delivery.core.lifecycle import FINISHED, DeliveryState
@@ -38,7 +38,7 @@ class DeliveryView(WebhookView):
         hidden = policy.hidden(request, webhook)
         if not hidden:
             parts = ("body", "headers", "answers", "curl")
-            viewing.note(actor(request), f"delivery:{row}", *parts, team_id=request.team.id)
+            viewing.note(request.principal, f"delivery:{row}", *parts, team_id=request.team.id)
         context = {
             "row": row,
             "hidden": hidden,
@@ -71,7 +71,7 @@ class DeliveryActionView(WebhookView):
         webhook = policy.webhook_of(request.team, channel, client_id)
         row = policy.delivery_of(webhook, delivery)
         step = replay.replay_one if action == "replay" else cancel.cancel_one
-        principal = policy.principal_of(request, request.POST.get("reason", "")[:500])
+        principal = request.principal.because(request.POST.get("reason", "")[:500])
         try:
             step(row.id, principal, now=clock.now(), slot=os.getpid())
         except BrokerError as error:

@@ -9,7 +9,7 @@ from django.shortcuts import render
 from channels_app.core.errors import BrokerError, NotFound, PreconditionFailed, RateLimited
 from channels_app.core.http import Precondition
 from channels_app.models import Channel, EventType
-from channels_app.portal.access import TeamRequest, actor
+from channels_app.portal.access import TeamRequest
 from channels_app.portal.forms import refuse
 from channels_app.registry import api_keys, consumers
 from channels_app.registry.cache import ChannelConfig, config_cache
@@ -83,10 +83,8 @@ class RegisterView(WebhookView):
                 found.slug,
                 name,
                 form.values(),
-                actor=actor(request),
-                tenant=policy.tenant_of(request),
+                principal=policy.publisher_of(request),
                 condition=NEW,
-                may_publish=lambda slug: slug in api_keys.published_on(request.team.slug),
             )
         except (PreconditionFailed, NotFound):
             form.add_error("client_id", TAKEN)

@@ -46,8 +46,8 @@ class ReplayStartView(WebhookView):
             wanted = _filter(request, webhook)
             return replay.create(
                 wanted,
-                replay.consumers_of(wanted, tenant=policy.tenant_of(request)),
-                policy.principal_of(request, form.cleaned_data["reason"]),
+                replay.consumers_of(wanted, request.principal),
+                request.principal.because(form.cleaned_data["reason"]),
                 now=clock.now(),
                 rate_per_second=form.cleaned_data["rate_per_second"],
             )
@@ -131,7 +131,7 @@ class ReplayCancelView(WebhookView):
         try:
             replay.cancel(
                 row.id,
-                policy.principal_of(request, request.POST.get("reason", "")[:500]),
+                request.principal.because(request.POST.get("reason", "")[:500]),
                 now=clock.now(),
             )
         except BrokerError as error:

@@ -11,7 +11,7 @@ from channels_app.core.errors import BrokerError, RateLimited
 from channels_app.core.http import Precondition
 from channels_app.database import clock
 from channels_app.models import Consumer
-from channels_app.portal.access import TeamRequest, actor
+from channels_app.portal.access import TeamRequest
 from channels_app.portal.forms import complaint, tried
 from channels_app.registry import api_keys, consumers, secrets
 from delivery.core import timing
@@ -156,10 +156,8 @@ class SettingsView(WebhookView):
                 channel,
                 client_id,
                 form.values(),
-                actor=actor(request),
-                tenant=policy.tenant_of(request),
+                principal=policy.publisher_of(request),
                 condition=Precondition(frozenset({int(seen)} if seen.isdecimal() else ())),
-                may_publish=lambda slug: slug in api_keys.published_on(request.team.slug),
             ),
         )
         if done is None:
@@ -190,9 +188,7 @@ class SecretView(WebhookView):
                 channel,
                 client_id,
                 {"overlap_s": form.cleaned_data["overlap_s"]},
-                actor=actor(request),
-                tenant=policy.tenant_of(request),
-                reason=form.cleaned_data["reason"],
+                principal=request.principal.because(form.cleaned_data["reason"]),
             ),
         )
         if done is None:
@@ -252,9 +248,7 @@ class SwitchView(WebhookView):
             lambda: step(
                 channel,
                 client_id,
-                actor=actor(request),
-                tenant=policy.tenant_of(request),
-                reason=form.cleaned_data["reason"],
+                principal=request.principal.because(form.cleaned_data["reason"]),
             ),
         )
         if done is None:

@@ -6,8 +6,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from channels_app.access.principal import Principal
 from channels_app.core import keys
-from channels_app.core.access import Tenant
 from channels_app.core.encryption import decode_secret, new_secret
 from channels_app.core.errors import BrokerError, Invalid, NotFound, PreconditionFailed
 from channels_app.core.http import Precondition
@@ -22,6 +22,7 @@ from channels_app.registry import (
 )
 from channels_app.registry.resource import WriteResult
 from tests.support.factories import ChannelFactory, ConsumerFactory, TeamFactory, secret_of
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
 HOOK = "http://127.0.0.1:9/hook"
@@ -29,15 +30,15 @@ HOOK = "http://127.0.0.1:9/hook"
 
 def test_a_move_to_another_team_is_in_both_audit_logs() -> None:
     former, new = TeamFactory.create(slug="former"), TeamFactory.create(slug="new")
-    channels.put("orders", {}, actor="user:alice")
+    channels.put("orders", {}, principal=acting("user:alice"))
 
-    consumers.put("orders", "a", {"url": HOOK, "team": "former"}, actor="user:alice")
-    producers.put("shop", {"team": "former"}, actor="user:alice")
+    consumers.put("orders", "a", {"url": HOOK, "team": "former"}, principal=acting("user:alice"))
+    producers.put("shop", {"team": "former"}, principal=acting("user:alice"))
     last = AuditEntry.objects.latest("id").id
 
     other = {"url": f"{HOOK}/other", "team": "new"}
-    consumers.patch("orders", "a", other, actor="user:alice", reason="sold")
-    producers.patch("shop", {"team": None}, actor="user:alice")
+    consumers.patch("orders", "a", other, principal=acting("user:alice", "sold"))
+    producers.patch("shop", {"team": None}, principal=acting("user:alice"))
 
     moved = AuditEntry.objects.filter(id__gt=last)
     lost = moved.filter(team_id=former.id).order_by("id")
@@ -75,7 +76,7 @@ def test_many_consumers_are_written_in_a_few_statements(
             for i in range(50)
         ]
         with CaptureQueriesContext(connection) as queries:
-            done = consumers.put_all(wanted, actor="command")
+            done = consumers.put_all(wanted, principal=acting("command"))
         assert len(queries) < 50
         return [one for one in done if isinstance(one, WriteResult)]
 
@@ -107,7 +108,7 @@ def test_each_consumer_signs_with_its_chosen_secret() -> None:
             secrets.Adoption(names[0][0], "nobody", new),
             secrets.Adoption(*names[1], same),
         ],
-        actor="command",
+        principal=acting("command"),
     )
 
     codes = [it.code if isinstance(it, BrokerError) else it.changed for it in done]
@@ -123,7 +124,7 @@ def test_each_consumer_signs_with_its_chosen_secret() -> None:
 
 
 def test_long_actors_and_reasons_are_cut_not_refused() -> None:
-    channels.put("orders", {}, actor="a" * 500, reason="b" * 900)
+    channels.put("orders", {}, principal=acting("a" * 500, "b" * 900))
     entry = AuditEntry.objects.get()
     assert (len(entry.actor), len(entry.reason)) == (200, 500)
 
@@ -131,15 +132,15 @@ def test_long_actors_and_reasons_are_cut_not_refused() -> None:
 def test_every_write_moves_the_version_by_one() -> None:
     done = register_consumer_put()
     assert done == 1
-    assert consumers.pause("orders", "billing", actor="x").row.version == 2
-    assert secrets.rotate("orders", "billing", {}, actor="x").row.version == 3
-    patched = consumers.patch("orders", "billing", {"max_attempts": 3}, actor="x")
+    assert consumers.pause("orders", "billing", principal=acting("x")).row.version == 2
+    assert secrets.rotate("orders", "billing", {}, principal=acting("x")).row.version == 3
+    patched = consumers.patch("orders", "billing", {"max_attempts": 3}, principal=acting("x"))
     assert patched.row.version == 4
 
 
 def register_consumer_put() -> int:
     ChannelFactory.create(slug="orders")
-    return consumers.put("orders", "billing", {"url": HOOK}, actor="x").row.version
+    return consumers.put("orders", "billing", {"url": HOOK}, principal=acting("x")).row.version
 
 
 @pytest.mark.trap("lost updates")
@@ -147,25 +148,25 @@ def test_preconditions_are_checked_under_the_lock() -> None:
     register_consumer_put()
     stale = Precondition(frozenset({7}), must_exist=True)
     with pytest.raises(PreconditionFailed):
-        consumers.patch("orders", "billing", {}, actor="x", condition=stale)
+        consumers.patch("orders", "billing", {}, principal=acting("x"), condition=stale)
     with pytest.raises(PreconditionFailed):
-        consumers.retire("orders", "billing", actor="x", condition=stale)
+        consumers.retire("orders", "billing", principal=acting("x"), condition=stale)
     with pytest.raises(PreconditionFailed):
-        secrets.rotate("orders", "billing", {}, actor="x", condition=stale)
+        secrets.rotate("orders", "billing", {}, principal=acting("x"), condition=stale)
     assert Consumer.objects.get().version == 1
 
 
 def test_the_step_checks_the_tenant_too() -> None:
     ours, theirs = TeamFactory.create(), TeamFactory.create()
     consumer = ConsumerFactory.create(channel__slug="orders", team=ours, client_id="billing")
-    stranger = Tenant(theirs.id)
+    stranger = Principal("x", team_id=theirs.id)
     calls: list[Callable[[], object]] = [
-        lambda: consumers.put("orders", "billing", {"url": HOOK}, actor="x", tenant=stranger),
-        lambda: consumers.patch("orders", "billing", {}, actor="x", tenant=stranger),
-        lambda: consumers.pause("orders", "billing", actor="x", tenant=stranger),
-        lambda: consumers.resume("orders", "billing", actor="x", tenant=stranger),
-        lambda: consumers.retire("orders", "billing", actor="x", tenant=stranger),
-        lambda: secrets.rotate("orders", "billing", {}, actor="x", tenant=stranger),
+        lambda: consumers.put("orders", "billing", {"url": HOOK}, principal=stranger),
+        lambda: consumers.patch("orders", "billing", {}, principal=stranger),
+        lambda: consumers.pause("orders", "billing", principal=stranger),
+        lambda: consumers.resume("orders", "billing", principal=stranger),
+        lambda: consumers.retire("orders", "billing", principal=stranger),
+        lambda: secrets.rotate("orders", "billing", {}, principal=stranger),
     ]
     for call in calls:
         with pytest.raises(NotFound):
@@ -179,24 +180,26 @@ def test_headers_that_cannot_be_decrypted_are_kept_until_replaced() -> None:
     Consumer.objects.update(headers_sealed=b"\x01 sealed with a key that is gone, long enough")
     consumer = Consumer.objects.get()
     assert consumers.describe(consumer)["headers"] is None
-    consumers.patch("orders", "billing", {"max_attempts": 3}, actor="x")
+    consumers.patch("orders", "billing", {"max_attempts": 3}, principal=acting("x"))
     consumer.refresh_from_db()
     assert bytes(consumer.headers_sealed).startswith(b"\x01 sealed")
-    consumers.patch("orders", "billing", {"headers": {"X-A": "1"}}, actor="x")
+    consumers.patch("orders", "billing", {"headers": {"X-A": "1"}}, principal=acting("x"))
     consumer.refresh_from_db()
     assert consumers.static_headers(consumer) == {"X-A": "1"}
 
 
 def test_keys_of_a_team_and_of_the_installation() -> None:
     team = TeamFactory.create()
-    ours = api_keys.create({"scopes": ["read"]}, actor="command", team=team.slug)
+    ours = api_keys.create({"scopes": ["read"]}, principal=acting("command"), team=team.slug)
     assert (ours.row.team, ours.row.producer) == (team, None)
     for scopes, said in ((["read"], True), (["admin"], False)):
         with pytest.raises(Invalid):
             api_keys.create(
-                {"scopes": scopes, "all_channels": said}, actor="command", team=team.slug
+                {"scopes": scopes, "all_channels": said},
+                principal=acting("command"),
+                team=team.slug,
             )
-    bare = api_keys.create({"scopes": ["admin"], "all_channels": True}, actor="command")
+    bare = api_keys.create({"scopes": ["admin"], "all_channels": True}, principal=acting("command"))
     assert (bare.row.team, bare.row.producer) == (None, None)
     parsed = keys.parse(bare.secrets[0])
     assert parsed is not None
@@ -205,4 +208,4 @@ def test_keys_of_a_team_and_of_the_installation() -> None:
     for owner in ({"team": "nobody"}, {"producer": "nobody"}):
         wishes = {"all_channels": "producer" in owner}
         with pytest.raises(NotFound):
-            api_keys.create(wishes, actor="command", **owner)
+            api_keys.create(wishes, principal=acting("command"), **owner)

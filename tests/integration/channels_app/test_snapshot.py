@@ -12,6 +12,7 @@ from channels_app.registry import snapshot
 from channels_app.registry.snapshot import ChannelConfig, Snapshot
 from delivery.maintenance import channel_erasure
 from tests.support.factories import ChannelFactory, ConsumerFactory, ProducerFactory, TeamFactory
+from tests.support.principals import acting
 from tests.support.snapshot import undone
 
 pytestmark = pytest.mark.django_db
@@ -146,8 +147,8 @@ def test_a_deleted_dead_letter_channel_is_not_kept(tables: None) -> None:
     change(consumer(), dead_letter_channel=target)
     former = Snapshot.take()
     counted = channel_erasure.count_rows(target)
-    channel_erasure.close(target, actor="system", reason="", counted=counted)
-    assert channel_erasure.finish(target, actor="system", reason="")
+    channel_erasure.close(target, acting("system"), counted)
+    assert channel_erasure.finish(target, acting("system"))
 
     assert Snapshot.take(former).dead_lettered == frozenset()
 
@@ -157,7 +158,7 @@ def test_a_channel_that_was_changed_before_its_deletion_is_closed(tables: None) 
     change(channel(), retention_days=3)
     former = Snapshot.take()
     counted = channel_erasure.count_rows(stale)
-    channel_erasure.close(stale, actor="system", reason="", counted=counted)
+    channel_erasure.close(stale, acting("system"), counted)
 
     assert Snapshot.take(former).channels["shop-1"].paused
     assert channel().retention_days == 3

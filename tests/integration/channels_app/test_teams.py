@@ -12,6 +12,7 @@ from channels_app.models import Invitation, Membership, Team
 from channels_app.registry import teams
 from tests.support import people
 from tests.support.factories import TeamFactory
+from tests.support.principals import acting
 from tests.support.threads import at_once, in_thread
 from tests.support.waiting import until
 
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
 
 def invite() -> str:
     """Return the token of a new link."""
-    return str(teams.invite("acme", {}, actor="a", inviter="o").secrets[0])
+    return str(teams.invite("acme", {}, principal=acting("a"), inviter="o").secrets[0])
 
 
 def test_two_last_owners_cannot_leave_at_the_same_time() -> None:
@@ -29,7 +30,7 @@ def test_two_last_owners_cannot_leave_at_the_same_time() -> None:
         people.person(name, team, "owner")
     rows = Membership.objects.values_list("pk", flat=True)
 
-    leave = [partial(teams.end_membership, "acme", row, actor="a") for row in rows]
+    leave = [partial(teams.end_membership, "acme", row, principal=acting("a")) for row in rows]
     at_once(*leave, ignoring=(Refused,))
 
     assert Membership.objects.filter(role="owner").count() == 1
@@ -40,7 +41,9 @@ def test_one_link_admits_only_one_of_two_concurrent_users() -> None:
     token = invite()
     users = [User.objects.create_user(name) for name in ("nora", "tim")]
 
-    join = [partial(teams.accept_invitation, token, user=user, actor="a") for user in users]
+    join = [
+        partial(teams.accept_invitation, token, user=user, principal=acting("a")) for user in users
+    ]
     at_once(*join, ignoring=(Refused,))
 
     assert Membership.objects.count() == 1
@@ -61,7 +64,7 @@ def test_joining_by_two_links_creates_one_membership() -> None:
     def join(token: str) -> None:
         try:
             with connection.execute_wrapper(note):
-                teams.accept_invitation(token, user=user, actor="a")
+                teams.accept_invitation(token, user=user, principal=acting("a"))
         except Refused as refusal:
             refused.append(refusal.detail)
 

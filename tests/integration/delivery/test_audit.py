@@ -23,13 +23,13 @@ from channels_app.models import (
     new_id,
 )
 from delivery import replay
-from delivery.core.principal import Principal
 from delivery.maintenance import channel_erasure, checks, retention
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot
 from delivery.queue import cancel, claim, fanout
 from delivery.queue.claim import ClaimRequest
 from tests.support.counts import public
 from tests.support.ordering import end, take
+from tests.support.principals import acting
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -42,7 +42,7 @@ from tests.support.receiver import Receiver, Reply
 from tests.support.snapshot import undone
 
 pytestmark = pytest.mark.django_db(transaction=True)
-OPERATOR = Principal("user:operator")
+OPERATOR = acting("user:operator")
 AN_HOUR_MS = 3_600_000
 
 
@@ -78,7 +78,7 @@ def lived_in(receiver: Receiver) -> tuple[Channel, Consumer]:
     retired.state = Consumer.State.RETIRED
     retired.save()
     everything = replay.parse({"channel": channel.slug})
-    replay.create(everything, replay.consumers_of(everything), OPERATOR, now=clock.now())
+    replay.create(everything, replay.consumers_of(everything, OPERATOR), OPERATOR, now=clock.now())
     deliver()
     paused = make_consumer(channel, receiver.url("/paused"))
     missing = {"channel": channel.slug, "consumer": paused.client_id}
@@ -259,12 +259,10 @@ def test_a_message_deleted_with_its_channel_is_not_lost(
     other = make_channel()
     publish(other, b"1", idempotency_key="a")
     fanout.fan_out(100, 0)
-    channel_erasure.close(
-        channel, actor="user:olga", reason="", counted=channel_erasure.count_rows(channel)
-    )
+    channel_erasure.close(channel, acting("user:olga"), channel_erasure.count_rows(channel))
     for _ in channel_erasure.rows(channel):
         assert found() == {}
-    assert channel_erasure.finish(channel, actor="user:olga", reason="")
+    assert channel_erasure.finish(channel, acting("user:olga"))
     assert found() == {}
     assert IdempotencyRecord.objects.count() == 1
 

@@ -11,7 +11,6 @@ from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.registry.cache import config_cache
 from delivery import replay
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
 from delivery.queue import cancel, claim, fanout, reschedule
 from delivery.queue.claim import ClaimRequest
@@ -22,9 +21,10 @@ from tests.support.factories import (
     MessageFactory,
     ProducerFactory,
 )
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
-BOB = Principal("key:bob", "wrong amount")
+BOB = acting("key:bob", "wrong amount")
 
 
 def take_back(message: Message, **options: Any) -> cancel.Cancelled:

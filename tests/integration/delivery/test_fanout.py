@@ -18,7 +18,6 @@ from channels_app.models import ConfigVersion, Consumer, Message
 from channels_app.registry.cache import config_cache
 from delivery import replay
 from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Counter, Delivery
 from delivery.pump.pump import Pump
 from delivery.queue import claim, fanout, high_watermark, release
@@ -29,6 +28,7 @@ from delivery.serializers.filters import BackfillFilterSerializer
 from delivery.transport import payloads
 from tests.support import clocks, pumping, restoring
 from tests.support.factories import MessageFactory
+from tests.support.principals import acting
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -232,8 +232,9 @@ def test_the_high_watermark_waits_for_transactions_that_create_deliveries(
         work = partial(list, restore.run_each(now, slot=0))
     elif made_by == "in_replay":
         MessageFactory.create(channel=consumer.channel, dispatched=True, accepted_at=now)
-        wanted = replay.backfill(BackfillFilterSerializer().read({}), consumer, now=now)
-        replay.create(wanted, [consumer], Principal("user:alice"), now=now)
+        alice, values = acting("user:alice"), BackfillFilterSerializer().read({})
+        wanted = replay.backfill(values, consumer, alice, now=now)
+        replay.create(wanted, [consumer], alice, now=now)
         work = partial(replay.run_due, now, slot=0)
     begun, committing = threading.Event(), threading.Event()
 

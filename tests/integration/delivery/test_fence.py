@@ -17,7 +17,6 @@ from channels_app.models import ConfigVersion, Consumer
 from channels_app.registry import cache as config_cache_module
 from channels_app.registry import channels, consumers, secrets
 from delivery.core.ordering import key_number
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery, PumpSlot
 from delivery.ordering import keys
 from delivery.processes import registration
@@ -25,27 +24,28 @@ from delivery.pump import confirmation, membership
 from delivery.pump.pump import Pump
 from delivery.pump.wakeups import wakeup_sender
 from tests.support import pumping
+from tests.support.principals import acting
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ALICE = Principal("user:alice", "a test")
+ALICE = acting("user:alice", "a test")
 NOWHERE = "http://127.0.0.1:9/"
 Change = Callable[[Consumer, str], object]
 
 
 def pause(consumer: Consumer, _: str) -> object:
     slug, client_id = consumer.channel.slug, consumer.client_id
-    return consumers.pause(slug, client_id, actor="user:alice")
+    return consumers.pause(slug, client_id, principal=acting("user:alice"))
 
 
 def retire(consumer: Consumer, _: str) -> object:
     slug, client_id = consumer.channel.slug, consumer.client_id
-    return consumers.retire(slug, client_id, actor="user:alice")
+    return consumers.retire(slug, client_id, principal=acting("user:alice"))
 
 
 def pause_channel(consumer: Consumer, _: str) -> object:
-    return channels.put(consumer.channel.slug, {"paused": True}, actor="user:alice")
+    return channels.put(consumer.channel.slug, {"paused": True}, principal=acting("user:alice"))
 
 
 def pause_key(consumer: Consumer, _: str) -> object:
@@ -54,7 +54,7 @@ def pause_key(consumer: Consumer, _: str) -> object:
 
 def move(consumer: Consumer, url: str) -> object:
     slug, client_id = consumer.channel.slug, consumer.client_id
-    return consumers.patch(slug, client_id, {"url": url}, actor="user:alice")
+    return consumers.patch(slug, client_id, {"url": url}, principal=acting("user:alice"))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_new_url_and_secret_apply_to_every_new_request(
     taken(pump, consumer, 5)
     move(consumer, receiver.url("/new"))
     made = secrets.rotate(
-        consumer.channel.slug, consumer.client_id, {"overlap_s": 0}, actor="user:alice"
+        consumer.channel.slug, consumer.client_id, {"overlap_s": 0}, principal=acting("user:alice")
     )
     go_on(pump)
     pump_until(pump, all_finished)

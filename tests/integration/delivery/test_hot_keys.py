@@ -9,19 +9,20 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from channels_app.access.principal import Principal
 from channels_app.database import clock
 from channels_app.models import Consumer
 from channels_app.registry import consumers
 from delivery.conf import conf
 from delivery.core.health_status import Kind
 from delivery.core.notifications import NotificationContent, text
-from delivery.core.principal import Principal
 from delivery.models import Delivery, HealthStatus, Notification, OrderingKey
 from delivery.ordering import hot_keys, keys
 from delivery.queue import fanout
 from tests.support import console
 from tests.support.factories import TeamFactory
 from tests.support.ordering import end, key_number_of, say, take, words
+from tests.support.principals import acting
 from tests.support.pumping import make_channel, make_consumer
 from tests.support.threads import at_once
 
@@ -147,9 +148,9 @@ def test_a_deliberately_waiting_key_is_not_hot(
     keys.pause(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
     assert look(now) == []
     keys.resume(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
-    consumers.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    consumers.pause(consumer.channel.slug, consumer.client_id, principal=acting("user:olga"))
     assert look(now) == []
-    consumers.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    consumers.resume(consumer.channel.slug, consumer.client_id, principal=acting("user:olga"))
     HealthStatus.objects.create(consumer=consumer, state="failing", since=now, looked_at=now)
     assert look(now) == [], "its owners know why it waits"
     HealthStatus.objects.update(state="healthy")

@@ -29,6 +29,7 @@ from tests.support import pumping
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory
 from tests.support.ordering import check, end, say, take
+from tests.support.principals import acting
 from tests.support.pumping import make_channel, pump_until
 from tests.support.receiver import Receiver, Reply
 from tests.support.threads import in_thread
@@ -48,7 +49,7 @@ WHATSAPP = {
 def register(url: str, **values: Any) -> Consumer:
     channel = make_channel()
     body = {"url": url, "ordering": True, "ack": WHATSAPP, "retry": [0.01], **values}
-    return consumers.put(channel.slug, "whatsapp", body, actor="test").row
+    return consumers.put(channel.slug, "whatsapp", body, principal=acting("test")).row
 
 
 def path_of(consumer: Consumer) -> str:
@@ -187,7 +188,7 @@ def test_an_unused_inbound_address_is_404(consumer: Consumer, method: str) -> No
         answer = Api().call(method, path)
         assert (answer.status, answer.json["code"]) == (404, "unknown_address"), path
     assert Api().call("DELETE", known).status == 405
-    consumers.retire(consumer.channel.slug, "whatsapp", actor="test")
+    consumers.retire(consumer.channel.slug, "whatsapp", principal=acting("test"))
     assert Api().call(method, known).status == 404
 
 
@@ -238,7 +239,7 @@ def test_another_secret_keeps_the_address(consumer: Consumer) -> None:
     other = {"preset": "meta-x-hub-256", "secret": "new"}
     setting = {"preset": "whatsapp-cloud", "signature": other, "verify_token": "mine"}
     values = {"ack": WHATSAPP | {"correlation": setting}}
-    done = consumers.patch(place, "whatsapp", values, actor="test")
+    done = consumers.patch(place, "whatsapp", values, principal=acting("test"))
     assert done.changed
     consumer.refresh_from_db()
     assert path_of(consumer) == before

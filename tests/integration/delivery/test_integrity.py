@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from prometheus_client import REGISTRY
 
 from channels_app import conf as conf_module
+from channels_app.access.principal import Principal
 from channels_app.core.encryption import Changed
 from channels_app.database import clock
 from channels_app.models import ConsumerSecret, Message, MessageBody
@@ -18,7 +19,6 @@ from channels_app.registry import data_encryption
 from channels_app.registry.cache import config_cache
 from channels_app.registry.snapshot import load_signer
 from delivery import replay
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
 from delivery.replay import restore
 from delivery.transport import payloads

@@ -38,7 +38,7 @@ def _no_scans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not long_polls.waiting()
 
 
-class Principal:
+class Receiver:
     """A request that waits without a thread, and the answers that it got."""
 
     def __init__(self, view: ConsumerConfig, wait_s: float, *, is_there: bool = True) -> None:
@@ -85,7 +85,7 @@ def test_waiting_receivers_cause_no_queries(monkeypatch: pytest.MonkeyPatch) -> 
 
     execute = CursorWrapper.execute
     monkeypatch.setattr(CursorWrapper, "execute", count)
-    askers = [Principal(view, PATIENCE_S) for _ in range(50)]
+    receivers = [Receiver(view, PATIENCE_S) for _ in range(50)]
     assert long_polls.waiting() == {view.id: 50}
     assert asked  # each queries once before it waits
     wait_until(
@@ -107,10 +107,10 @@ def test_waiting_receivers_cause_no_queries(monkeypatch: pytest.MonkeyPatch) -> 
             "the thread does not run",
         )
     wait_until(
-        lambda: all(principal.answers for principal in askers), PATIENCE_S, "they still wait"
+        lambda: all(receiver.answers for receiver in receivers), PATIENCE_S, "they still wait"
     )
     assert not asked
-    assert [principal.answers for principal in askers] == [[[]]] * 50
+    assert [receiver.answers for receiver in receivers] == [[[]]] * 50
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -118,31 +118,31 @@ def test_waiting_receivers_get_messages_in_turn(is_alone: bool) -> None:
     consumer = waiting()
     if not is_alone:
         another(consumer)
-    askers = [Principal(view_of(consumer), PATIENCE_S) for _ in range(3)]
-    for place, principal in enumerate(askers):
+    receivers = [Receiver(view_of(consumer), PATIENCE_S) for _ in range(3)]
+    for place, receiver in enumerate(receivers):
         ids = publish(consumer.channel, b"x") if is_alone else bring(consumer, b"x")
         if not is_alone:
             long_polls.wake([consumer.id])
-        wait_until(lambda one=principal: bool(one.answers), PATIENCE_S, "nobody hears of it")  # type: ignore[misc]  # bound now
-        assert principal.answers == [ids]
-        assert [bool(one.answers) for one in askers[place + 1 :]] == [False] * (2 - place)
+        wait_until(lambda one=receiver: bool(one.answers), PATIENCE_S, "nobody hears of it")  # type: ignore[misc]  # bound now
+        assert receiver.answers == [ids]
+        assert [bool(one.answers) for one in receivers[place + 1 :]] == [False] * (2 - place)
     rows = Delivery.objects.filter(consumer=consumer)
     assert {(row.state, row.attempt_count) for row in rows} == {("in_flight", 1)}
 
 
 def test_each_of_many_messages_wakes_a_receiver() -> None:
     consumer = waiting()
-    askers = [Principal(view_of(consumer), PATIENCE_S) for _ in range(20)]
+    receivers = [Receiver(view_of(consumer), PATIENCE_S) for _ in range(20)]
     ids = publish(consumer.channel, *[b"x"] * 20)
     wait_until(
-        lambda: all(principal.answers for principal in askers), PATIENCE_S, "some get nothing"
+        lambda: all(receiver.answers for receiver in receivers), PATIENCE_S, "some get nothing"
     )
-    assert sorted(one for principal in askers for (one,) in principal.answers) == sorted(ids)
+    assert sorted(one for receiver in receivers for (one,) in receiver.answers) == sorted(ids)
 
 
 def test_a_message_that_one_receiver_leaves_goes_to_the_next() -> None:
     consumer = waiting()
-    gone, there = Principal(view_of(consumer), 60, is_there=False), Principal(view_of(consumer), 60)
+    gone, there = Receiver(view_of(consumer), 60, is_there=False), Receiver(view_of(consumer), 60)
     ids = publish(consumer.channel, b"x")
     wait_until(lambda: bool(there.answers), PATIENCE_S, "it is held by nobody")
     assert gone.answers == there.answers == [ids]
@@ -154,10 +154,10 @@ def test_a_message_that_one_receiver_leaves_goes_to_the_next() -> None:
 def test_a_message_handed_to_a_receiver_reaches_all_other_consumers() -> None:
     """A second consumer registers after the receiver began to wait as the only one."""
     consumer = waiting()
-    principal = Principal(view_of(consumer), PATIENCE_S)
+    receiver = Receiver(view_of(consumer), PATIENCE_S)
     later = another(consumer)
     publish(consumer.channel, b"x")
-    wait_until(lambda: bool(principal.answers), PATIENCE_S, "it is not taken")
+    wait_until(lambda: bool(receiver.answers), PATIENCE_S, "it is not taken")
     assert len(Worker(later).receive()) == 1
 
 
@@ -210,9 +210,9 @@ def test_a_wakeup_goes_to_the_process_of_a_waiting_receiver() -> None:
 def test_channels_with_other_consumers_are_fanned_out_by_pumps() -> None:
     consumer = waiting()
     another(consumer)
-    principal = Principal(view_of(consumer), 1.0)
+    receiver = Receiver(view_of(consumer), 1.0)
     publish(make_channel(), b"x")
     publish(consumer.channel, b"x")
-    wait_until(lambda: bool(principal.answers), PATIENCE_S, "it still waits")
-    assert principal.answers == [[]]
+    wait_until(lambda: bool(receiver.answers), PATIENCE_S, "it still waits")
+    assert receiver.answers == [[]]
     assert not Delivery.objects.exists()

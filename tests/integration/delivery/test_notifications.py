@@ -10,17 +10,18 @@ from django.contrib.auth.models import User
 from django.core import mail
 from django_q.models import OrmQ
 
+from channels_app.access.principal import Principal
 from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Membership, Message, Team
 from channels_app.registry import consumers
 from delivery import replay
 from delivery.cluster import tasks
-from delivery.core.principal import Principal
 from delivery.health import consumer_health, monitor, notifications
 from delivery.maintenance import retention
 from delivery.models import ConsumerHealth, Delivery, HealthStatus, Notification
 from delivery.transport import payloads
 from tests.support.factories import ChannelFactory, DeliveryFactory, TeamFactory
+from tests.support.principals import acting
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -135,14 +136,14 @@ def test_a_consumer_with_410_is_notified_only_as_disabled(
     assert look(now + 2 * MINUTE) == []
     assert Notification.objects.get().reason == "It answered 410 Gone."
     # Earlier failures are not reported again after somebody resumed the consumer.
-    consumers.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    consumers.resume(consumer.channel.slug, consumer.client_id, principal=acting("user:olga"))
     assert look(clock.now() + MINUTE) == []
     works(consumer, clock.now() + 2 * MINUTE)
     assert look(clock.now() + 4 * MINUTE) == ["recovered"]
 
 
 def test_a_consumer_that_a_person_paused_is_left_alone(consumer: Consumer) -> None:
-    consumers.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    consumers.pause(consumer.channel.slug, consumer.client_id, principal=acting("user:olga"))
     fails(consumer, clock.now() + MINUTE)
     assert look(clock.now() + 2 * MINUTE) == []
 

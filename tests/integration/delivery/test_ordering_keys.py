@@ -18,7 +18,6 @@ from channels_app.models import Consumer, Message
 from channels_app.registry import consumers
 from delivery import replay
 from delivery.core.ordering import BEHIND, key_number
-from delivery.core.principal import Principal
 from delivery.maintenance import retention
 from delivery.models import Counter, Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import key_queue, keys
@@ -26,6 +25,7 @@ from delivery.queue import cancel, claim, fanout, release, reschedule
 from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
 from tests.support.ordering import LEASE_MS, check, end, key_number_of, say, take, words
+from tests.support.principals import acting
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
 from tests.support.threads import at_once, in_thread, is_lock_awaited
@@ -33,7 +33,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
-ALICE = Principal("user:alice", "a test")
+ALICE = acting("user:alice", "a test")
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_a_replay_of_many_keeps_the_order_of_each_key(consumer: Consumer, now: d
     fan_out()
     deliver_all(consumer, now)
     wanted = replay.parse({"channel": consumer.channel.slug, "states": ["delivered"]})
-    job = replay.create(wanted, replay.consumers_of(wanted), ALICE, now=now)
+    job = replay.create(wanted, replay.consumers_of(wanted, ALICE), ALICE, now=now)
     replay.run_slice(job, now, 1000, 0)
     check()
     assert deliver_all(consumer, now) == ["A1 B1", "A2 B2", "A3"]
@@ -244,7 +244,7 @@ def test_a_backfill_keeps_the_order_of_each_key(consumer: Consumer, now: datetim
     fan_out()
     late = make_consumer(consumer.channel, NOWHERE, ordering=True)
     wanted = replay.parse({}, kind="missing").within(consumer.channel.slug, late.client_id)
-    job = replay.create(wanted, replay.consumers_of(wanted), ALICE, now=now)
+    job = replay.create(wanted, replay.consumers_of(wanted, ALICE), ALICE, now=now)
     replay.run_slice(job, now, 1000, 0)
     check()
     assert deliver_all(late, now) == ["A1 B1", "A2"]
@@ -364,9 +364,9 @@ def test_a_paused_consumer_keeps_its_keys(consumer: Consumer, now: datetime) -> 
     say(consumer, "A1 A2")
     fan_out()
     slug = consumer.channel.slug
-    consumers.pause(slug, consumer.client_id, actor="user:alice")
+    consumers.pause(slug, consumer.client_id, principal=acting("user:alice"))
     assert list(keys.repair(now)) == []
-    consumers.resume(slug, consumer.client_id, actor="user:alice")
+    consumers.resume(slug, consumer.client_id, principal=acting("user:alice"))
     assert deliver_all(consumer, now) == ["A1", "A2"]
 
 
@@ -375,7 +375,7 @@ def test_keys_of_a_retired_consumer_are_deleted_with_its_deliveries(
 ) -> None:
     say(consumer, "A1 A2 A3")
     fan_out()
-    consumers.retire(consumer.channel.slug, consumer.client_id, actor="user:alice")
+    consumers.retire(consumer.channel.slug, consumer.client_id, principal=acting("user:alice"))
     assert cancel.cancel_retired(now, 0, 100) == 3
     assert sum(keys.repair(now)) == 1
     assert not OrderingKey.objects.exists()

@@ -15,15 +15,15 @@ from channels_app.core.errors import Refused
 from channels_app.database import clock
 from channels_app.models import AuditEntry
 from delivery.cluster import tasks
-from delivery.core.principal import Principal
 from delivery.maintenance import pipeline_runs, sweeps
 from delivery.models import PipelineRun, PipelineSchedule
 from delivery.processes import task_queue
 from pipeline.contract.jobs import JOBS
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OLGA = Principal("user:olga", "because")
+OLGA = acting("user:olga", "because")
 State = PipelineRun.State
 
 

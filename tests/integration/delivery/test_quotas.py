@@ -34,6 +34,7 @@ from tests.support.factories import (
     TeamFactory,
 )
 from tests.support.limits import a_short_disk
+from tests.support.principals import acting
 from tests.support.pulling import Worker
 from tests.support.pumping import (
     make_channel,
@@ -148,7 +149,7 @@ def test_acknowledgements_are_accepted_while_publishing_is_refused(
     answers = [Reply(body=b'{"messages": [{"id": "wamid.%d"}]}' % n) for n in range(3)]
     receiver.script("/provider", answers)
     values = {"url": receiver.url("/provider"), "ack": provider}
-    called_back = consumers.put(channel.slug, "provider", values, actor="test").row
+    called_back = consumers.put(channel.slug, "provider", values, principal=acting("test")).row
     worker = Worker(ConsumerFactory.create(channel=channel, pull=True))
     publish(channel, b"1", b"2", b"3")
     with pumping() as pump:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
+from channels_app.access.principal import Principal
 from channels_app.core import ids
 from channels_app.core.errors import Conflict, OverQuota, StorageFull
 from channels_app.core.recurrence import Timetable
@@ -31,7 +32,6 @@ from channels_app.models import (
 from channels_app.registry import data_encryption, producers, schedules
 from channels_app.registry.cache import config_cache
 from channels_app.registry.schedules import Order
-from delivery.core.principal import Principal
 from delivery.maintenance import channel_erasure, recurring, sweeps
 from delivery.maintenance import quota_usage as counting
 from delivery.maintenance.recurring import ScheduleRunner
@@ -48,6 +48,7 @@ from tests.support.factories import (
     TeamFactory,
 )
 from tests.support.limits import a_short_disk
+from tests.support.principals import acting
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -61,6 +62,7 @@ from tests.support.receiver import Receiver
 from tests.support.threads import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
+TEST = acting("test")
 SECOND = timedelta(seconds=1)
 
 
@@ -71,9 +73,9 @@ def due(late_s: float = 0.5, **values: Any) -> Schedule:
     return ScheduleFactory.create(start_at=at, next_at=at, **values)
 
 
-def order(schedule: Schedule, actor: str = "test", reason: str = "") -> Order:
+def order(schedule: Schedule, principal: Principal = TEST) -> Order:
     """Return a call on the schedule."""
-    return Order(schedule.channel.slug, schedule.name, actor, reason=reason)
+    return Order(schedule.channel.slug, schedule.name, principal)
 
 
 def all_fired() -> None:
@@ -205,13 +207,13 @@ def smaller(schedule: Schedule) -> None:
 
 def disabled(schedule: Schedule) -> None:
     assert schedule.producer is not None
-    producers.patch(schedule.producer.slug, {"disabled": True}, actor="test")
+    producers.patch(schedule.producer.slug, {"disabled": True}, principal=acting("test"))
 
 
 def humbled(schedule: Schedule) -> None:
     assert schedule.producer is not None
     Schedule.objects.update(priority=9)
-    producers.patch(schedule.producer.slug, {"max_priority": 5}, actor="test")
+    producers.patch(schedule.producer.slug, {"max_priority": 5}, principal=acting("test"))
 
 
 def keyless(schedule: Schedule) -> None:
@@ -243,7 +245,7 @@ def fill(schedule: Schedule, scope: str) -> None:
     for row in (team, schedule.channel):
         row.save()
     assert schedule.producer is not None
-    producers.patch(schedule.producer.slug, {"team": team.slug}, actor="test")
+    producers.patch(schedule.producer.slug, {"team": team.slug}, principal=acting("test"))
     accept.accept(view_of(schedule.channel), schedule.producer.pk, [Publication(b"waits")])
 
 
@@ -402,17 +404,17 @@ def test_a_channel_takes_its_schedules_along() -> None:
     schedule = due()
     going = channel_erasure.count_rows(schedule.channel)
     assert going.schedules == 1
-    channel_erasure.close(schedule.channel, actor="test", reason="", counted=going)
+    channel_erasure.close(schedule.channel, acting("test"), going)
     assert recurring.fire_due() == 0
-    assert channel_erasure.finish(schedule.channel, actor="test", reason="")
+    assert channel_erasure.finish(schedule.channel, acting("test"))
     assert not Channel.objects.exists()
     assert not ScheduleBody.objects.exists()
 
 
 def test_by_hand() -> None:
     schedule = ScheduleFactory.create(paused=True)
-    shown = recurring.run_now(order(schedule, actor="user:mia", reason="why"))
-    again = recurring.run_now(order(schedule, actor="user:mia"))
+    shown = recurring.run_now(order(schedule, acting("user:mia", "why")))
+    again = recurring.run_now(order(schedule, acting("user:mia")))
     assert shown["id"] != again["id"]
     moved = fresh(schedule)
     assert (moved.fired_count, moved.state, moved.next_at) == (0, "paused", None)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,12 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Q
 
+from channels_app.access.principal import Principal
 from channels_app.core import ids
-from channels_app.core.access import Tenant
 from channels_app.core.errors import Conflict, Invalid, NotFound
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from delivery import replay
-from delivery.core.principal import Principal
 from delivery.models import Counter, Delivery, Replay
 from delivery.replay import filters, requests, runner
 from delivery.serializers.filters import BackfillFilterSerializer
@@ -33,16 +33,17 @@ from tests.support.counts import (
     public,
 )
 from tests.support.factories import ChannelFactory, ConsumerFactory, DeliveryFactory, TeamFactory
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
-ALICE = Principal("user:alice", "after the outage")
+ALICE = acting("user:alice", "after the outage")
 
 
 def start(
     data: dict[str, Any], *, rate: float | None = None, now: datetime | None = None
 ) -> Replay:
     wanted = replay.parse(data)
-    consumers = replay.consumers_of(wanted)
+    consumers = replay.consumers_of(wanted, ALICE)
     return replay.create(wanted, consumers, ALICE, now=now or clock.now(), rate_per_second=rate)
 
 
@@ -402,7 +403,7 @@ def test_ids_name_deliveries_one_by_one() -> None:
     foreign = make_deliveries(other, 1)
     data = {"ids": [public(rows[0]), public(rows[2]), public(foreign[0])]}
 
-    assert replay.consumers_of(replay.parse(data)) == [consumer, other]
+    assert replay.consumers_of(replay.parse(data), ALICE) == [consumer, other]
     assert run(start(data)) == 3
     rows[1].refresh_from_db()
     assert rows[1].state == "dead"
@@ -489,23 +490,23 @@ def test_a_replay_finds_only_the_callers_consumers() -> None:
     mine = ConsumerFactory.create(team=team)
     theirs = ConsumerFactory.create(channel=mine.channel)
     gone = ConsumerFactory.create(channel=mine.channel, retired=True, team=team)
-    tenant = Tenant(team_id=team.id)
+    member = Principal("user:olga", team_id=team.id)
     whole = replay.parse({"channel": mine.channel.slug})
 
-    assert replay.consumers_of(whole) == [mine, theirs]
-    assert replay.consumers_of(whole, tenant=tenant) == [mine]
-    assert replay.consumers_of(replay.parse(of(mine)), tenant=tenant) == [mine]
+    assert replay.consumers_of(whole, ALICE) == [mine, theirs]
+    assert replay.consumers_of(whole, member) == [mine]
+    assert replay.consumers_of(replay.parse(of(mine)), member) == [mine]
     for wanted, channels in (
-        (of(theirs), None),
+        (of(theirs), []),
         (of(mine), ["elsewhere"]),
         ({"channel": mine.channel.slug}, ["elsewhere"]),
-        ({"channel": "nowhere"}, None),
-        ({"channel": mine.channel.slug, "consumer": "nobody"}, None),
+        ({"channel": "nowhere"}, []),
+        ({"channel": mine.channel.slug, "consumer": "nobody"}, []),
     ):
         with pytest.raises(NotFound):
-            replay.consumers_of(replay.parse(wanted), tenant=tenant, channels=channels)
+            replay.consumers_of(replay.parse(wanted), replace(member, channels=channels))
     with pytest.raises(Conflict, match="retired"):
-        replay.consumers_of(replay.parse(of(gone)), tenant=tenant)
+        replay.consumers_of(replay.parse(of(gone)), member)
 
 
 # -- counting ----------------------------------------------------------------------------------
@@ -522,7 +523,7 @@ def test_counts_stop_at_the_limit_and_are_marked_inexact(monkeypatch: pytest.Mon
 
     def count(**data: Any) -> tuple[int, bool]:
         wanted = replay.parse({"channel": channel.slug, **data})
-        found = replay.count(wanted, replay.consumers_of(wanted), now)
+        found = replay.count(wanted, replay.consumers_of(wanted, ALICE), now)
         return found.number, found.exact
 
     assert count() == (47, False)  # estimated from the counters
@@ -530,7 +531,7 @@ def test_counts_stop_at_the_limit_and_are_marked_inexact(monkeypatch: pytest.Mon
     assert count(consumer=small.client_id, outcomes=["timeout"]) == (5, True)
     assert count(consumer=large.client_id, outcomes=["gone"]) == (0, False)
     wanted = replay.parse({"channel": channel.slug, "outcomes": ["timeout"]})
-    sample = replay.sample(wanted, replay.consumers_of(wanted), now)
+    sample = replay.sample(wanted, replay.consumers_of(wanted, ALICE), now)
     assert [row.consumer_id for row in sample] == [small.id] * 5 + [large.id] * 5
 
 
@@ -566,7 +567,9 @@ def test_the_request_and_its_cancellation_are_audited() -> None:
 def backfill(consumer: Consumer, **data: Any) -> Replay:
     now = clock.now()
     values = BackfillFilterSerializer().read(data)
-    return replay.create(replay.backfill(values, consumer, now=now), [consumer], ALICE, now=now)
+    return replay.create(
+        replay.backfill(values, consumer, ALICE, now=now), [consumer], ALICE, now=now
+    )
 
 
 @pytest.mark.trap("a message without consumers is lost")

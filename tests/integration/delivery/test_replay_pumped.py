@@ -5,9 +5,9 @@ import pytest
 from channels_app.core import ids
 from channels_app.database import clock
 from delivery import replay
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
 from tests.support.counts import assert_counters_are_true
+from tests.support.principals import acting
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -19,7 +19,7 @@ from tests.support.pumping import (
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
-OPERATOR = Principal("user:operator")
+OPERATOR = acting("user:operator")
 
 
 @pytest.mark.seed("S0-07")

@@ -14,13 +14,13 @@ from channels_app.core import ids, times
 from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message, MessageBody
-from delivery.core.principal import Principal
 from delivery.maintenance import sweeps
 from delivery.models import Counter, Delivery, Replay, Restored, RestoredMessage
 from delivery.queue import fanout
 from delivery.replay import restore
 from tests.support.counts import assert_counters_are_true
 from tests.support.ordering import end, take
+from tests.support.principals import acting
 from tests.support.pumping import (
     SECRET,
     all_finished,
@@ -35,7 +35,7 @@ from tests.support.restoring import MESSAGE_COLUMNS, bring, take_away
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
-OPERATOR = Principal("user:olga", "enough")
+OPERATOR = acting("user:olga", "enough")
 
 
 def lived(number: int = 3, url: str = NOWHERE) -> Consumer:

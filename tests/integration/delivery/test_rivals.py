@@ -16,7 +16,6 @@ from channels_app.registry import consumers
 from delivery import replay
 from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, Reason, Transition
 from delivery.core.outcome import Outcome
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Counter, Delivery
 from delivery.pull import backlog
 from delivery.queue import cancel, claim, fanout, settle
@@ -26,6 +25,7 @@ from tests.support import pumping
 from tests.support.broker import database_with_key
 from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
+from tests.support.principals import acting
 from tests.support.pumping import make_channel, make_consumer, publish
 from tests.support.threads import at_once
 from tests.support.waiting import until
@@ -33,7 +33,7 @@ from tests.support.wire import Web
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
 NOWHERE = "http://127.0.0.1:9/"
-ALICE = Principal("user:alice", "a test")
+ALICE = acting("user:alice", "a test")
 DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
 ROWS = 60
 
@@ -100,7 +100,7 @@ def test_a_consumer_that_is_retired_during_the_fan_out_gets_all_of_a_message_or_
 
     def retire() -> None:
         until(Delivery.objects.exists, "the fan-out has begun")
-        consumers.retire(slug, consumer.client_id, actor="user:alice")
+        consumers.retire(slug, consumer.client_id, principal=acting("user:alice"))
 
     at_once(fan_out, retire)
     while cancel.cancel_retired(clock.now(), slot=2, batch=1000):

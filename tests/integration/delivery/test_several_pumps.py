@@ -19,6 +19,7 @@ from delivery.queue import claim
 from delivery.queue.claim import ClaimRequest
 from delivery.queue.fanout import fan_out
 from tests.support import pumping, waiting
+from tests.support.principals import acting
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
 
@@ -118,7 +119,7 @@ def test_a_new_share_waits_until_the_other_pump_knows(
         monkeypatch.setattr(confirmation, "FENCE_S", 60.0)
         with confirmation.unconfirmed():
             slug, client_id = consumer.channel.slug, consumer.client_id
-            consumers.patch(slug, client_id, {"max_pumps": 2}, actor="user:alice")
+            consumers.patch(slug, client_id, {"max_pumps": 2}, principal=acting("user:alice"))
         publish(consumer.channel, *[b"x"] * 20)
         rounds(second, second)
         assert second.assignment.queues

@@ -15,7 +15,6 @@ from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.registry import snapshot
 from delivery.api.views import timeline as views
-from delivery.core.principal import Principal
 from delivery.models import Delivery
 from delivery.queue import cancel, timeline
 from delivery.queue.timeline import Place
@@ -35,10 +34,11 @@ from tests.support.factories import (
     ProducerFactory,
     TeamFactory,
 )
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
-ASKER = Principal("test")
+ASKER = acting("test")
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from channels_app.core.errors import Conflict
 from channels_app.database import clock
 from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
 from delivery.pump.consumer_queue import AHEAD, LEAD
 from delivery.pump.pump import Pump
@@ -19,6 +18,7 @@ from delivery.queue import cancel, claim, fanout, release, reschedule
 from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
 from tests.support.counts import assert_counters_are_true, make_deliveries
+from tests.support.principals import acting
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -31,7 +31,7 @@ from tests.support.receiver import Receiver
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ASKER = Principal("test")
+ASKER = acting("test")
 HOUR = timedelta(hours=1)
 
 

@@ -14,7 +14,6 @@ from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
 from channels_app.models import ApiKey, MessageBody
 from delivery import replay
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Delivery
 from delivery.queue import cancel, claim, fanout, reschedule
 from delivery.queue.claim import ClaimRequest
@@ -22,6 +21,7 @@ from tests.support import pumping
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ApiKeyFactory, ProducerFactory, TeamFactory
+from tests.support.principals import acting
 from tests.support.pulling import Worker, bring, lapse, waiting
 from tests.support.pumping import (
     all_finished,
@@ -35,7 +35,7 @@ from tests.support.pumping import (
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ASKER = Principal("test")
+ASKER = acting("test")
 HOUR = timedelta(hours=1)
 
 

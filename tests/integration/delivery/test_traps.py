@@ -18,6 +18,7 @@ from delivery.queue import fanout
 from tests.support import pumping
 from tests.support.api import Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory
+from tests.support.principals import acting
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
 
@@ -86,7 +87,7 @@ def test_messages_for_a_disabled_consumer_are_kept(receiver: Receiver) -> None:
         pump.membership.next_beat = 0.0  # the pump reads the configuration again
         publish(channel, b"2", b"3")
         pump_until(pump, lambda: consumer.deliveries.filter(state="queued").count() == 2)
-        consumers.resume(channel.slug, consumer.client_id, actor="test")
+        consumers.resume(channel.slug, consumer.client_id, principal=acting("test"))
         pump_until(pump, all_finished)
     assert sorted(one.body for one in receiver.requests()) == [b"1", b"2", b"3"]
 

@@ -14,7 +14,6 @@ from delivery.core.acks import Bounds, ProviderStatus
 from delivery.core.leases import Lease
 from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, Reason, Transition
 from delivery.core.outcome import Outcome
-from delivery.core.principal import Principal
 from delivery.health import consumer_health
 from delivery.maintenance import channel_erasure
 from delivery.models import Delivery, OrderingKey, OrderingWaiter, Replay
@@ -31,12 +30,13 @@ from tests.integration.indexes.world import World, analyze, earlier
 from tests.support.console import operator, page_url
 from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
+from tests.support.principals import acting
 from tests.support.pumping import publish
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
 LATER = Transition(DeliveryState.QUEUED, Reason.RETRY, 60.0, True)
-ASKER = Principal("command", "test")
+ASKER = acting("command", "test")
 
 
 @pytest.mark.slow("explains every statement of a delivery")
@@ -168,7 +168,7 @@ def test_repair_statements_use_indexes(large: World) -> None:
         judge.where = "replay by ids"
         names = [ids.to_public(ids.DELIVERY, row.id) for row in dead[1:51]]
         wanted = replay.parse({"ids": names})
-        job = replay.create(wanted, replay.consumers_of(wanted), ASKER, now=now)
+        job = replay.create(wanted, replay.consumers_of(wanted, ASKER), ASKER, now=now)
         assert replay.run_slice(job, now, 100) == 50
         judge.where = "census"
         channel_erasure.count_rows(large.consumer.channel)
@@ -209,7 +209,7 @@ def test_replays(large: World) -> None:
 def look_and_leap(judge: Judge, wanted: replay.ReplayFilter) -> None:
     """Run all that a person or a program does with one filter."""
     now = clock.now()
-    consumers = replay.consumers_of(wanted)
+    consumers = replay.consumers_of(wanted, ASKER)
     judge.where = "count"
     replay.count(wanted, consumers, now)
     judge.where = "sample"

@@ -26,7 +26,6 @@ from delivery.core import lifecycle
 from delivery.core.leases import Lease
 from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
 from delivery.core.outcome import Outcome
-from delivery.core.principal import Principal
 from delivery.health import consumer_health
 from delivery.models import Attempt, Counter, Delivery
 from delivery.queue import cancel, claim, fanout, lease_rows, release, settle
@@ -34,11 +33,12 @@ from delivery.queue.claim import ClaimRequest
 from delivery.queue.settle import Result
 from tests.integration.stateful.model import CANCELLED, DEAD, IN_FLIGHT, QUEUED, Books, Row
 from tests.integration.stateful.running import run
+from tests.support.principals import acting
 from tests.support.properties import examples
 from tests.support.pumping import make_channel, make_consumer, publish
 
 NOWHERE = "http://127.0.0.1:9/"
-ALICE = Principal("user:alice", "a test")
+ALICE = acting("user:alice", "a test")
 LEASE_MS = 10_000
 AFTER_THE_LEASE_S = 11
 EXAMPLES = examples(few=8, many=16)
@@ -237,7 +237,7 @@ class Deliveries(RuleBasedStateMachine):
             if self.books.replayable(row, retired, self.now):
                 row.replay(self.now)
         wanted = replay.parse({"channel": self.channel.slug})
-        job = replay.create(wanted, replay.consumers_of(wanted), ALICE, now=self.now)
+        job = replay.create(wanted, replay.consumers_of(wanted, ALICE), ALICE, now=self.now)
         while job.state == "running":
             replay.run_slice(job, self.now, 1000, 8)
             job.refresh_from_db()
@@ -278,9 +278,9 @@ class Deliveries(RuleBasedStateMachine):
         step, to, refused = SWITCHES[what]
         if error := refused.get(state):
             with pytest.raises(error):
-                step(self.channel.slug, consumer.client_id, actor="user:alice")
+                step(self.channel.slug, consumer.client_id, principal=acting("user:alice"))
             return
-        step(self.channel.slug, consumer.client_id, actor="user:alice")
+        step(self.channel.slug, consumer.client_id, principal=acting("user:alice"))
         self.states[consumer.id] = to
 
     # -- invariants ----------------------------------------------------------------------------

@@ -19,16 +19,16 @@ from channels_app.database import clock
 from channels_app.models import Message, MessageBody
 from delivery import replay
 from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
-from delivery.core.principal import Principal
 from delivery.models import Attempt, Counter, Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import keys
 from delivery.queue import cancel, fanout, release
 from tests.integration.stateful.running import run
 from tests.integration.stateful.test_deliveries import EXAMPLES
 from tests.support.ordering import ENDS, LEASE_MS, check, end, take
+from tests.support.principals import acting
 from tests.support.pumping import make_channel, make_consumer, publish
 
-ALICE = Principal("user:alice", "a test")
+ALICE = acting("user:alice", "a test")
 PICK = st.integers(0, 1 << 16)
 KEYS = st.sampled_from(["", "A", "B"])
 

@@ -7,12 +7,11 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app.access import callers
 from channels_app.core import keys
 from channels_app.core.encryption import Unreadable, generate_key
 from channels_app.core.errors import KeyUnavailable
 from channels_app.models import ApiKey, AuditEntry, Message
-from channels_app.registry import api_keys
+from channels_app.registry import api_keys, authentication
 from tests.support.api import Api
 from tests.support.factories import (
     ApiKeyFactory,
@@ -23,6 +22,7 @@ from tests.support.factories import (
     text_of,
 )
 from tests.support.keys import host
+from tests.support.principals import acting
 
 URL = "channels/orders"
 
@@ -88,13 +88,13 @@ def test_revoking_works_at_once() -> None:
 def test_recording_a_keys_use_does_not_delay_requests() -> None:
     key = ApiKeyFactory.create()
     header = bearer(key)
-    callers.identify(header)  # fills the configuration cache
-    callers._noted.clear()
-    callers._uses.clear()
+    authentication.identify(header)  # fills the configuration cache
+    authentication._noted.clear()
+    authentication._uses.clear()
     with CaptureQueriesContext(connection) as captured:
-        assert callers.identify(header) is not None
+        assert authentication.identify(header) is not None
     assert [it["sql"] for it in captured if not it["sql"].startswith("SELECT")] == []
-    assert callers.write_uses() == 1
+    assert authentication.write_uses() == 1
     key.refresh_from_db()
     assert key.last_used_at is not None
 
@@ -105,7 +105,7 @@ def test_last_use_is_recorded_at_most_once_a_minute(monkeypatch: pytest.MonkeyPa
 
     def use() -> datetime:
         api.get(URL)
-        callers.write_uses()
+        authentication.write_uses()
         key.refresh_from_db()
         assert key.last_used_at is not None
         return key.last_used_at
@@ -113,10 +113,10 @@ def test_last_use_is_recorded_at_most_once_a_minute(monkeypatch: pytest.MonkeyPa
     first, version = use(), key.version
     assert (use(), key.version) == (first, version)
     # Another process, whose memory is empty, reads the time that this one stored.
-    monkeypatch.setattr(callers, "_noted", {})
+    monkeypatch.setattr(authentication, "_noted", {})
     assert use() == first
     ApiKey.objects.filter(id=key.id).update(last_used_at=first - timedelta(minutes=2))
-    monkeypatch.setattr(callers, "_noted", {})
+    monkeypatch.setattr(authentication, "_noted", {})
     assert use() >= first
 
 
@@ -163,14 +163,16 @@ def test_a_team_publishes_with_its_own_key() -> None:
 
 def signing(**wishes: object) -> tuple[ApiKey, api_keys.Shown]:
     """Create a key for SQS clients; return it with what its owner is shown."""
-    done = api_keys.create({"all_channels": True, "sigv4": True, **wishes}, actor="test")
+    done = api_keys.create(
+        {"all_channels": True, "sigv4": True, **wishes}, principal=acting("test")
+    )
     return done.row, api_keys.Shown(*done.secrets)
 
 
 def verified(shown: api_keys.Shown) -> str | None:
     """Return the secret with which a signature of this access key id is verified."""
     assert shown.access_key_id is not None
-    found = callers.sigv4_secret(shown.access_key_id)
+    found = authentication.sigv4_secret(shown.access_key_id)
     return found[1] if found else None
 
 
@@ -181,7 +183,7 @@ def test_a_sigv4_secret_is_found_until_its_key_is_revoked_or_has_expired() -> No
         verified(shown)
     assert not any("apikey" in query["sql"] for query in queries), "opened once"
 
-    api_keys.revoke(key.key_id, actor="test")
+    api_keys.revoke(key.key_id, principal=acting("test"))
     assert verified(shown) is None
     expired, shown = signing()
     expired.expires_at = datetime.now(UTC) - timedelta(seconds=60)
@@ -197,13 +199,13 @@ def test_a_key_without_sigv4_and_an_unknown_one_have_no_secret() -> None:
         text_of(plain),
         "",
     ):
-        assert callers.sigv4_secret(access_key_id) is None
+        assert authentication.sigv4_secret(access_key_id) is None
 
 
 def test_rotating_gives_a_new_pair_beside_the_old_one() -> None:
     key, old = signing()
 
-    new = api_keys.Shown(*api_keys.rotate(key.key_id, {}, actor="test").secrets)
+    new = api_keys.Shown(*api_keys.rotate(key.key_id, {}, principal=acting("test")).secrets)
 
     assert new.access_key_id != old.access_key_id
     assert (verified(old), verified(new)) == (old.secret_access_key, new.secret_access_key)

@@ -21,6 +21,7 @@ from tests.support.factories import (
     ProducerFactory,
     TeamFactory,
 )
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
 
@@ -75,7 +76,7 @@ def test_a_team_cannot_backfill_from_before_its_grant() -> None:
     assert problem(before) == (422, "invalid_fields", "to")
     assert Replay.objects.count() == 1
 
-    channels.patch(channel.slug, {"history": "shared"}, actor="test")
+    channels.patch(channel.slug, {"history": "shared"}, principal=acting("test"))
     assert looked(api, consumer) == (7, 7)
 
 
@@ -113,7 +114,7 @@ def test_an_external_channel_is_granted_from_when_it_became_external() -> None:
     consumer = consumer_of(team, channel)
     api = Api(keyed(team, since=20))
 
-    channels.patch(channel.slug, {"exposure": "external"}, actor="test")
+    channels.patch(channel.slug, {"exposure": "external"}, principal=acting("test"))
 
     assert looked(api, consumer)[0] == 0
 
@@ -123,7 +124,7 @@ def test_a_successor_without_an_overlap_keeps_what_its_key_had() -> None:
     consumer = consumer_of(team, channel)
     old = keyed(team, channel.slug, since=6)
 
-    api_keys.rotate(old.key_id, {"overlap_s": 0}, actor="test")
+    api_keys.rotate(old.key_id, {"overlap_s": 0}, principal=acting("test"))
 
     newest = keyed(team, channel.slug, since=0)
     assert looked(Api(newest), consumer)[0] == 6

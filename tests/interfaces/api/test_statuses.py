@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection
 
+from channels_app.access.principal import Principal
 from channels_app.core import ids
 from channels_app.ingest import body as request_body
 from channels_app.ingest import storage
 from channels_app.ingest.concurrency import ConcurrencyLimit
 from channels_app.models import ApiKey
 from delivery import replay
-from delivery.core.principal import Principal
 from delivery.models import Delivery
 from delivery.transport import test_delivery
 from tests.support import world

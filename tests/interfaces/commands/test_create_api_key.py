@@ -9,10 +9,9 @@ import pytest
 from django.core.management import CommandError, call_command, load_command_class
 from django.utils import timezone
 
-from channels_app.access import callers
-from channels_app.access.callers import Caller
 from channels_app.core import keys
 from channels_app.models import ApiKey, Channel, Producer
+from channels_app.registry import authentication
 from channels_app.registry.cache import config_cache
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +36,7 @@ def test_only_the_key_is_on_stdout_and_it_works() -> None:
     view = config_cache.key(parsed[0])
     assert view is not None
     assert keys.matches(parsed[1], view.digest)
-    assert view.scopes == ("publish",)
+    assert view.principal.scopes == ("publish",)
     assert f"Key {parsed[0]} of shop: publish on all channels, without expiry." in err
     assert parsed[1] not in err
 
@@ -112,7 +111,7 @@ def test_sigv4_prints_lines_that_a_shell_evaluates() -> None:
     assert access_key_id == f"HSAK{parsed[0].upper()}"
     view = config_cache.key(parsed[0])
     assert view is not None
-    assert callers.sigv4_secret(access_key_id) == (Caller(view), secret)
+    assert authentication.sigv4_secret(access_key_id) == (view.principal, secret)
     assert secret not in err
 
 

@@ -35,6 +35,7 @@ from tests.support.factories import (
     secret_of,
 )
 from tests.support.keys import host
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
 
@@ -152,8 +153,8 @@ def test_after_a_rotation_responses_and_headers_need_only_the_new_key(
 
 def test_after_a_rotation_sigv4_secrets_need_only_the_new_key(install: Install) -> None:
     install(OLD)
-    done = api_keys.create({"all_channels": True, "sigv4": True}, actor="test")
-    api_keys.create({"all_channels": True}, actor="test")
+    done = api_keys.create({"all_channels": True, "sigv4": True}, principal=acting("test"))
+    api_keys.create({"all_channels": True}, principal=acting("test"))
     assert secrets.used_keys(0) == {Keyring.from_texts([OLD]).primary_id}
     install(NEW, OLD)
 

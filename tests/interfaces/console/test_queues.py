@@ -8,11 +8,11 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
+from channels_app.access.principal import Principal
 from channels_app.database import clock
 from channels_app.models import AuditEntry, Consumer
 from channels_app.registry import roles
 from delivery.admin import queue
-from delivery.core.principal import Principal
 from delivery.models import Delivery, MoveTask, Queue
 from delivery.pull import backlog
 from tests.support import console

@@ -13,7 +13,6 @@ from channels_app.models import AuditEntry, Team
 from channels_app.portal.views import audit
 from channels_app.registry import api_keys, consumers, producers, secrets
 from delivery import replay
-from delivery.core.principal import Principal
 from delivery.health import consumer_health
 from delivery.queue import cancel, reschedule
 from delivery.replay import ReplayFilter
@@ -26,6 +25,7 @@ from tests.support.factories import (
     ProducerFactory,
     TeamFactory,
 )
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
 
@@ -43,7 +43,7 @@ def told(client: Client, query: str = "") -> list[str]:
 
 def test_every_change_of_a_teams_objects_is_listed(team: Team, viewer: Client) -> None:
     ChannelFactory.create(slug="orders", external=True)
-    who: Any = {"actor": "user:olga"}
+    who: Any = {"principal": acting("user:olga")}
     producers.put("shop", {"team": "acme"}, **who)
     key = api_keys.create({"all_channels": True}, producer="shop", **who).row
     api_keys.rotate(key.key_id, {}, **who)
@@ -63,12 +63,12 @@ def test_every_change_of_a_teams_objects_is_listed(team: Team, viewer: Client) -
 
 def test_actions_on_a_teams_deliveries_are_listed(team: Team, viewer: Client) -> None:
     consumer = ConsumerFactory.create(team=team)
-    principal, now = Principal("user:olga"), clock.now()
+    principal, now = acting("user:olga"), clock.now()
     dead = DeliveryFactory.create(consumer=consumer, dead=True)
     replay.replay_one(dead.id, principal, now=now)
     cancel.cancel_one(dead.id, principal, now=now)
     wanted = ReplayFilter(channel=consumer.channel.slug)
-    started = replay.create(wanted, replay.consumers_of(wanted), principal, now=now)
+    started = replay.create(wanted, replay.consumers_of(wanted, principal), principal, now=now)
     replay.cancel(started.id, principal, now=now)
     producer = ProducerFactory.create(team=team)
     message = MessageFactory.create(producer=producer, scheduled=True)
@@ -88,7 +88,7 @@ def test_entries_of_other_teams_are_not_listed(team: Team, viewer: Client) -> No
     theirs = ConsumerFactory.create(team=other, client_id="theirs")
     nobody_s = ConsumerFactory.create(client_id="nobodys")
     for consumer in (theirs, nobody_s):
-        consumers.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
+        consumers.pause(consumer.channel.slug, consumer.client_id, principal=acting("user:olga"))
 
     assert told(viewer) == []
     assert AuditEntry.objects.count() == 2

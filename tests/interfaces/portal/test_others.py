@@ -12,6 +12,7 @@ from channels_app.registry import teams
 from tests.interfaces.api.test_tenants import TABLES
 from tests.support import people, world
 from tests.support.factories import ApiKeyFactory, ConsumerFactory, DeliveryFactory, TeamFactory
+from tests.support.principals import acting
 from tests.support.snapshot import rows, undone
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +35,7 @@ def belongings(team: Team) -> dict[str, str]:
     people.person("somebody", team, "viewer")
     membership = Membership.objects.get(team=team)
     receive_request = {"email": "new@example.com", "role": "viewer"}
-    invited = teams.invite(team.slug, receive_request, actor="test", inviter="somebody")
+    invited = teams.invite(team.slug, receive_request, principal=acting("test"), inviter="somebody")
     key = ApiKeyFactory.create(team=team)
     return {
         **made.parameters,

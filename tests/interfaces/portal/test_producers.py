@@ -9,6 +9,7 @@ from channels_app.core.errors import NotFound
 from channels_app.models import Producer, Team
 from channels_app.registry import producers
 from tests.support.factories import ProducerFactory, TeamFactory
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
 
@@ -99,4 +100,4 @@ def test_a_producer_that_changed_its_team_meanwhile_is_not_written(team: Team) -
     """The page of another team's producer is 404: test_others.py."""
     ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
     with pytest.raises(NotFound):
-        producers.change_within("acme", "bank", {}, actor="user:eddy")
+        producers.change_within("acme", "bank", {}, principal=acting("user:eddy"))

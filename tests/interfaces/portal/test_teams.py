@@ -18,6 +18,7 @@ from channels_app.models import AuditEntry, Invitation, Membership, Team
 from channels_app.registry import teams
 from tests.support import people
 from tests.support.factories import TeamFactory
+from tests.support.principals import acting
 
 pytestmark = pytest.mark.django_db
 
@@ -177,10 +178,10 @@ def test_invalid_input_is_kept_in_the_form(owner: Client) -> None:
 
 def test_the_number_of_invitations_is_limited(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teams, "MAX_OPEN", 1)
-    teams.invite("acme", {}, actor="user:o", inviter="o")
+    teams.invite("acme", {}, principal=acting("user:o"), inviter="o")
 
     with pytest.raises(Refused, match="revoke some first"):
-        teams.invite("acme", {}, actor="user:o", inviter="o")
+        teams.invite("acme", {}, principal=acting("user:o"), inviter="o")
 
 
 @pytest.mark.parametrize(
@@ -192,15 +193,15 @@ def test_revoking_invitations_does_not_reset_the_mail_limit(
 ) -> None:
     TeamFactory.create(slug="blue")
     monkeypatch.setattr(teams, limit, 1)
-    first = teams.invite("acme", {}, actor="user:olive", inviter="olive").row
-    teams.revoke_invitation("acme", first.pk, actor="user:olive")
+    first = teams.invite("acme", {}, principal=acting("user:olive"), inviter="olive").row
+    teams.revoke_invitation("acme", first.pk, principal=acting("user:olive"))
 
     with pytest.raises(Refused, match="within a day"):
-        teams.invite(team_slug, {}, actor="a", inviter=inviter)
+        teams.invite(team_slug, {}, principal=acting("a"), inviter=inviter)
 
-    teams.invite("blue", {}, actor="a", inviter="otto")
+    teams.invite("blue", {}, principal=acting("a"), inviter="otto")
     Invitation.objects.update(created_at=timezone.now() - timedelta(days=1, seconds=1))
-    teams.invite(team_slug, {}, actor="a", inviter=inviter)
+    teams.invite(team_slug, {}, principal=acting("a"), inviter=inviter)
 
 
 def test_an_owner_changes_roles_and_removes_members(team: Team, owner: Client) -> None:
@@ -256,9 +257,9 @@ def test_a_removed_member_cannot_return_by_an_own_invitation(
 
 def test_a_new_owner_keeps_pending_invitations(team: Team, owner: Client) -> None:
     people.person("vera", team, "viewer")
-    teams.invite("acme", {}, actor="user:vera", inviter="vera")
+    teams.invite("acme", {}, principal=acting("user:vera"), inviter="vera")
 
-    teams.set_role("acme", member("vera").pk, "owner", actor="user:olive")
+    teams.set_role("acme", member("vera").pk, "owner", principal=acting("user:olive"))
 
     assert Invitation.objects.get().revoked_at is None
 

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels_app.core.keys import (
-    SCOPES,
     access_key_id,
-    allows,
     generate,
     generate_sigv4_secret,
     matches,
@@ -78,16 +76,6 @@ def test_malformed_keys_are_not_parsed(mangle: object) -> None:
 def test_no_text_breaks_parsing_or_matching(text: str) -> None:
     assert parse(text) is None
     assert not matches("secret", text)
-
-
-def test_scopes_are_exact_and_admin_has_them_all() -> None:
-    assert SCOPES == ("publish", "register", "receive", "read", "replay", "sensitive", "admin")
-    for wanted in SCOPES:
-        assert allows([wanted], wanted)
-        assert allows(["admin"], wanted)
-        assert not allows([], wanted)
-        others = [scope for scope in SCOPES if scope not in (wanted, "admin")]
-        assert not allows(others, wanted)
 
 
 def test_an_access_key_id_is_the_keys_id_as_aws_clients_take_it() -> None:
