@@ -8,7 +8,6 @@ from channels_app.access.principal import Principal
 from channels_app.core.errors import Forbidden
 from channels_app.registry.cache import ChannelConfig
 from delivery.sqs import errors, queues
-from delivery.sqs.errors import SqsError
 from delivery.sqs.queues import ACCOUNT, QueueView
 
 ANY_SCOPE = ("publish", "receive", "register", "read", "replay")
@@ -37,7 +36,7 @@ class Context:
         try:
             self.principal.require(*scopes)
         except Forbidden as refused:
-            raise SqsError("AccessDenied", refused.detail) from None
+            raise errors.of(refused) from None
 
     def sees(self, channel: ChannelConfig) -> bool:
         """Whether the key may use the channel."""

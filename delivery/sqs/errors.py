@@ -1,10 +1,17 @@
-"""Define the service's errors with their names in both protocols and their HTTP status.
+"""Define the service's errors: their names in both protocols, their HTTP status, their causes.
 
 Names and codes: https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/ (Errors of
 each operation, and CommonErrors).
 """
 
+import logging
 from typing import NamedTuple
+
+from django.db import Error as DatabaseFailure
+from django.http import UnreadablePostError
+
+from channels_app.core.encryption import KeyMissing
+from channels_app.core.errors import BrokerError
 
 SERVICE = "com.amazonaws.sqs#"
 FRAMEWORK = "com.amazon.coral.service#"
@@ -76,6 +83,20 @@ SHARED = {
 }
 
 
+NAMES = {
+    400: "MalformedInput",
+    403: "AccessDenied",
+    404: "QueueDoesNotExist",
+    411: "MalformedInput",
+    413: "RequestEntityTooLarge",
+    429: "RequestThrottled",
+    503: "ServiceUnavailable",
+    507: "ServiceUnavailable",
+}
+"""The name of a BrokerError by its status; of any other, InvalidParameterValue."""
+log = logging.getLogger(__name__)
+
+
 class SqsError(Exception):
     """An error of the service."""
 
@@ -99,6 +120,23 @@ class SqsError(Exception):
     def is_senders(self) -> bool:
         """Whether the caller must change the request; otherwise a retry may succeed."""
         return self.kind.status < 500
+
+
+def of(failure: Exception) -> SqsError:
+    """Return the service's error for any failure, which is logged if it is a bug."""
+    if isinstance(failure, SqsError):
+        return failure
+    if isinstance(failure, BrokerError):
+        name = NAMES.get(failure.status, "InvalidParameterValue")
+        return no_queue() if name == "QueueDoesNotExist" else SqsError(name, failure.detail)
+    if isinstance(failure, KeyMissing | DatabaseFailure):
+        log.warning("sqs: %s", failure)
+        detail = "The request has failed due to a temporary failure of the server."
+        return SqsError("ServiceUnavailable", detail)
+    if isinstance(failure, UnreadablePostError | OSError):
+        return SqsError("MalformedInput", "The request ended before its body did.")
+    log.error("sqs: an operation failed", exc_info=failure)
+    return SqsError("InternalFailure", "The request processing has failed because of an error.")
 
 
 def invalid(parameter: str, value: object, reason: str) -> SqsError:

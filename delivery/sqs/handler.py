@@ -1,24 +1,19 @@
 """Handle a request of an SQS client: authenticate it, run the operation and respond."""
 
-import logging
 import re
 import uuid
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
-from django.http import UnreadablePostError
 
 from channels_app import origin
 from channels_app.conf import conf
-from channels_app.core.encryption import KeyMissing
-from channels_app.core.errors import BrokerError, LengthRequired, Malformed, TooLarge
 from channels_app.database import clock
 from channels_app.ingest.body import read_body
 from channels_app.registry import authentication
-from delivery.sqs import messages, protocol, signature
+from delivery.sqs import errors, protocol, signature
 from delivery.sqs.context import Context, ResultLater
 from delivery.sqs.errors import SqsError
 from delivery.sqs.operations import OPERATIONS
@@ -26,7 +21,6 @@ from delivery.sqs.operations import OPERATIONS
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A batch of 1 MiB with every second character escaped as six in JSON, and attributes in base64."""
 _QUEUE = re.compile(r"/[0-9]{12}/[A-Za-z0-9._-]{1,100}")
-log = logging.getLogger(__name__)
 
 
 class HandlerResponse(NamedTuple):
@@ -91,7 +85,7 @@ def _done(call: protocol.Call, result: dict[str, Any], request_id: str) -> Handl
 
 
 def _refused(failure: Exception, meta: Mapping[str, Any], request_id: str) -> HandlerResponse:
-    error, as_json = _refusal(failure), protocol.is_json(meta)
+    error, as_json = errors.of(failure), protocol.is_json(meta)
     headers = [
         ("Content-Type", protocol.JSON if as_json else protocol.XML),
         ("x-amzn-RequestId", request_id),
@@ -159,22 +153,3 @@ def _base_url(meta: Mapping[str, Any]) -> str:
     public, host = urlsplit(conf().public_url), meta["HTTP_HOST"]
     scheme = public.scheme if host == public.netloc else meta["wsgi.url_scheme"]
     return f"{scheme}://{host}"
-
-
-def _refusal(failure: Exception) -> SqsError:
-    if isinstance(failure, SqsError):
-        return failure
-    if isinstance(failure, TooLarge):
-        return SqsError("RequestEntityTooLarge", failure.detail)
-    if isinstance(failure, Malformed | LengthRequired):
-        return SqsError("MalformedInput", failure.detail)
-    if isinstance(failure, BrokerError):
-        return messages.refused(failure)
-    if isinstance(failure, KeyMissing | DatabaseFailure):
-        log.warning("sqs: %s", failure)
-        detail = "The request has failed due to a temporary failure of the server."
-        return SqsError("ServiceUnavailable", detail)
-    if isinstance(failure, UnreadablePostError | OSError):
-        return SqsError("MalformedInput", "The request ended before its body did.")
-    log.exception("sqs: an operation failed")
-    return SqsError("InternalFailure", "The request processing has failed because of an error.")

@@ -137,20 +137,6 @@ def change_visibility_batch(context: Context, parameters: Parameters) -> Result:
     return _batch_result([{"Id": id_} for id_ in done], failed)
 
 
-def refused(error: BrokerError) -> SqsError:
-    """Convert an error of the broker to one of the service."""
-    status, detail = error.status, error.detail
-    if status == 429:
-        return SqsError("RequestThrottled", detail)
-    if status in {503, 507}:
-        return SqsError("ServiceUnavailable", detail)
-    if status == 404:
-        return errors.no_queue()
-    if status == 403:
-        return SqsError("AccessDenied", detail)
-    return SqsError("InvalidParameterValue", detail)
-
-
 class _Prepared(NamedTuple):
     """A message to store, and its checksums for the response."""
 
@@ -188,7 +174,7 @@ def _read(context: Context, queue: QueueView, given: Mapping[str, Any], now: dat
     try:
         made = publication.from_item(item, queue.channel, context.principal.producer, now)
     except BrokerError as problem:
-        raise refused(problem) from None
+        raise errors.of(problem) from None
     kept_s = delay_s + queue.number("MessageRetentionPeriod")
     made = made._replace(
         headers=attributes.to_headers(sent, system),
