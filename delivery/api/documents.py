@@ -26,6 +26,7 @@ from channels_app.api.openapi import (
     taken,
 )
 from delivery.api import bodies
+from delivery.pull import calls
 from delivery.replay.filters import FILTER
 from delivery.serializers import deliveries, filters, messages, ordering_keys, pull, replays
 from delivery.serializers.base import public_id
@@ -62,7 +63,7 @@ RESCHEDULE = taken(bodies.RESCHEDULE)
 MOVE_MANY = component("MoveMany", ManySerializer.schema_of(bodies.MOVE_ITEM))
 CANCEL_MANY = component("CancelMany", ManySerializer.schema_of(bodies.CANCEL_ITEM))
 REPLAY_REQUEST, BACKFILL_REQUEST = taken(bodies.REPLAY), taken(bodies.BACKFILL)
-RECEIVE = taken(bodies.RECEIVE)
+RECEIVE = taken(calls.RECEIVE)
 
 _BODY = (400, 411, 413, 415, 422)
 _MESSAGE, _DELIVERY, _REPLAY = (

@@ -14,7 +14,6 @@ from channels_app.core import ids
 from channels_app.core.errors import Forbidden, NotFound
 from channels_app.ingest import publishing
 from channels_app.models import Consumer, Message, Producer
-from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.models import Delivery
 
 
@@ -29,28 +28,6 @@ def consumer_of(principal: Principal, channel: str, client_id: str) -> Consumer:
     if consumer is None or not principal.owns(consumer.team_id):
         raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
     return consumer
-
-
-def view_of(principal: Principal, channel: str, client_id: str) -> ConsumerConfig:
-    """Return the configuration of the URL's consumer, without a query. Raises NotFound.
-
-    A retired consumer has none.
-    """
-    publishing.channel_of(channel)
-    view = config_cache.consumer(channel, client_id)
-    if view is not None and principal.owns(view.team_id):
-        return view
-    raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
-
-
-def received_by(principal: Principal, consumer_ids: Collection[int]) -> set[int]:
-    """Return those of the consumers for which the caller may receive."""
-    views = config_cache.consumers(consumer_ids) if consumer_ids else {}
-    return {
-        view.id
-        for view in map(views.get, consumer_ids)
-        if view and principal.owns(view.team_id) and principal.may_use(view.channel_slug)
-    }
 
 
 def delivery_of(principal: Principal, text: str) -> Delivery:

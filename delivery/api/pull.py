@@ -4,7 +4,7 @@ The callers are views/leases.py, and broker_site/fast_path.py in front of it.
 """
 
 import base64
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from channels_app.access.principal import Principal
@@ -12,38 +12,28 @@ from channels_app.api import fast_path
 from channels_app.api.base import read_object
 from channels_app.api.fast_path import Response
 from channels_app.core import ids, times
-from channels_app.core.errors import Conflict, Invalid, Unavailable
+from channels_app.core.errors import Unavailable
 from channels_app.database import clock
 from channels_app.registry.cache import ConsumerConfig
-from delivery.api import bodies, policy
-from delivery.core.leases import Lease
+from delivery.api import bodies
 from delivery.core.outcome import Outcome
-from delivery.pull import leasing, receiving
+from delivery.pull import calls, receiving
 from delivery.pull.receiving import Deliver, ReceivedMessage, ReceiveRequest
 from delivery.serializers.base import url
 
-SCOPES = ("receive",)
-MAX_MESSAGES = 10
-LEASE_S = 30.0
-NO_PLACE = "Too many calls wait for messages already; ask again, or ask without waiting."
-NAMELESS = "Give the worker a name of its own: its keys, and what it holds, are found by that."
-EXPIRED, UNKNOWN, TOO_LONG = "expired", "unknown", "too_long"
-
 Read = Callable[[int], bytes]
 """Reads up to so many bytes of the request's body."""
-TokensByLease = dict[Lease, str]
-"""Leases with their tokens."""
 
 
 def answer_receipt(meta: Mapping[str, Any], read: Read, channel: str, client_id: str) -> Response:
     """Receive for the caller named in the headers of ``meta``. Raises what the views raise."""
-    principal = fast_path.principal_of(meta, SCOPES, channel)
+    principal = fast_path.principal_of(meta, calls.SCOPES, channel)
     return Response(200, fast_path.to_json(receive(principal, meta, read, channel, client_id)))
 
 
 def answer_acknowledgement(meta: Mapping[str, Any], read: Read) -> Response:
     """Acknowledge for the caller named in the headers of ``meta``. Raises what the views raise."""
-    principal = fast_path.principal_of(meta, SCOPES)
+    principal = fast_path.principal_of(meta, calls.SCOPES)
     return Response(200, fast_path.to_json(acknowledge(principal, meta, read)))
 
 
@@ -56,9 +46,9 @@ def receive(
     value is not sent. Raises NotFound, Conflict, Invalid and BrokerError; no message is claimed
     then.
     """
-    view = consumer_of(principal, channel, client_id)
-    asked = bodies.RECEIVE.read(read_object(principal, meta, read, optional=True))
-    receive_request = request_of(principal, asked)
+    view = calls.consumer_of(principal, channel, client_id)
+    asked = calls.RECEIVE.read(read_object(principal, meta, read, optional=True))
+    receive_request = calls.request_of(principal, asked)
     messages = receiving.receive_ignoring_outage(
         view,
         receive_request,
@@ -67,32 +57,8 @@ def receive(
         defer=_deferring(meta, view, receive_request),
     )
     if messages is None:
-        raise Unavailable("too_many_polls", NO_PLACE)
+        raise Unavailable("too_many_polls", calls.NO_PLACE)
     return _received(messages, view, receive_request)
-
-
-def consumer_of(principal: Principal, channel: str, client_id: str) -> ConsumerConfig:
-    """Return the pull consumer with this name. Raises NotFound and Conflict."""
-    view = policy.view_of(principal, channel, client_id)
-    if view.mode != "pull":
-        raise Conflict("not_pull", "Messages are sent to this consumer; make it a pull one.")
-    return view
-
-
-def request_of(principal: Principal, asked: Mapping[str, Any]) -> ReceiveRequest:
-    """Return the request for checked fields of ``bodies.RECEIVE``. Raises Invalid."""
-    is_sticky = asked.get("keys") == "sticky"
-    is_back = asked.get("resume", False)
-    if (is_sticky or is_back) and not asked.get("worker_id"):
-        raise Invalid("invalid_fields", NAMELESS, field="worker_id")
-    return ReceiveRequest(
-        most=asked.get("max", MAX_MESSAGES),
-        lease_ms=int(asked.get("lease_s", LEASE_S) * 1000),
-        worker=asked.get("worker_id") or principal.key_id,
-        settled=asked.get("auto_ack", False),
-        sticky=is_sticky,
-        resume=is_back,
-    )
 
 
 def _received(
@@ -167,53 +133,4 @@ def _deferring(
 def acknowledge(principal: Principal, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
     """Acknowledge the body's leases; returns each one's result. Raises BrokerError and Invalid."""
     asked = bodies.ACK.read(read_object(principal, meta, read))
-    return ended(principal, asked, Outcome.DELIVERED)
-
-
-def ended(principal: Principal, asked: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
-    """Settle the leases with this outcome; returns each one's result."""
-    mine, failed = known(principal, asked["leases"])
-    done = leasing.end(
-        mine,
-        outcome,
-        delay_s=asked.get("delay_s"),
-        error=asked.get("error", ""),
-        is_final=asked.get("final", False),
-    )
-    return result(mine, done, failed)
-
-
-def released(principal: Principal, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the messages of the leases back; returns each lease's result."""
-    asked = {"delay_s": 0.0} | dict(asked) | {"error": "Its worker released it."}
-    return ended(principal, asked, Outcome.INTERRUPTED)
-
-
-def extended(principal: Principal, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Extend the leases; returns each one's result."""
-    mine, failed = known(principal, asked["leases"])
-    done, too_long = leasing.extend(mine, int(asked.get("lease_s", LEASE_S) * 1000))
-    failed |= {mine[lease]: TOO_LONG for lease in too_long}
-    return result(mine, done, failed)
-
-
-def known(principal: Principal, tokens: Collection[str]) -> tuple[TokensByLease, dict[str, str]]:
-    """Return the leases that the caller may see with their tokens, and errors for the others."""
-    found = {token: leasing.lease_of(token) for token in tokens}
-    theirs = policy.received_by(principal, {lease.consumer_id for lease in found.values() if lease})
-    mine = {lease: token for token, lease in found.items() if lease and lease.consumer_id in theirs}
-    failed = dict.fromkeys(tokens, UNKNOWN)
-    for token in mine.values():
-        del failed[token]
-    return mine, failed
-
-
-def result(
-    mine: TokensByLease, done: Collection[Lease], failed: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the response: settled leases, and failed ones with errors."""
-    lost = {token: EXPIRED for lease, token in mine.items() if lease not in done}
-    return {
-        "done": [token for lease, token in mine.items() if lease in done],
-        "failed": [{"lease": token, "error": error} for token, error in {**lost, **failed}.items()],
-    }
+    return calls.ended(principal, asked, Outcome.DELIVERED)

@@ -19,7 +19,6 @@ from channels_app.core import ids
 from channels_app.core.errors import Invalid, Unavailable
 from channels_app.registry import authentication
 from channels_app.registry.cache import ConsumerConfig
-from delivery.api import bodies, pull
 from delivery.core.outcome import Outcome
 from delivery.grpc.hookstation_pb2 import (
     Delivery,
@@ -31,7 +30,7 @@ from delivery.grpc.hookstation_pb2 import (
     Subscription,
 )
 from delivery.grpc.threads import Threads
-from delivery.pull import receiving
+from delivery.pull import calls, receiving
 from delivery.pull.receiving import Deliver, ReceivedMessage
 from delivery.pull.receiving import ReceiveRequest as Claim
 from delivery.serializers.base import RequestSerializer, url
@@ -97,12 +96,12 @@ class Worker:
 
     def principal(self) -> Principal:
         """Return the caller. Raises what the REST API raises."""
-        return authentication.authenticate(self.meta, pull.SCOPES, self.subscription.channel)
+        return authentication.authenticate(self.meta, calls.SCOPES, self.subscription.channel)
 
     def claim(self, most: int) -> tuple[Principal, ConsumerConfig, Claim]:
         """Return what to claim next. Raises what the REST API raises."""
         principal, at = self.principal(), self.subscription
-        view = pull.consumer_of(principal, at.channel, at.consumer)
+        view = calls.consumer_of(principal, at.channel, at.consumer)
         asked: dict[str, Any] = {
             "worker_id": at.worker_id or None,
             "keys": "sticky" if at.sticky else None,
@@ -111,7 +110,7 @@ class Worker:
         }
         if at.HasField("lease_s"):
             asked["lease_s"] = at.lease_s
-        claim = pull.request_of(principal, bodies.RECEIVE.read(asked))
+        claim = calls.request_of(principal, calls.RECEIVE.read(asked))
         return principal, view, claim._replace(most=most)
 
 
@@ -251,7 +250,7 @@ class ReceiveStream:
         )
         self._worker.is_back = False
         if messages is None:
-            raise Unavailable("too_many_polls", pull.NO_PLACE)
+            raise Unavailable("too_many_polls", calls.NO_PLACE)
         if not (is_deferred or self._hand(view, claim, messages, bool)):
             receiving.take_back(view.id, claim.worker, messages)
 
@@ -359,13 +358,13 @@ def settle(worker: Worker, orders: Sequence[Order]) -> ReceiveResponse:
     principal, first = worker.principal(), orders[0]
     asked = {"leases": [lease for order in orders for lease in order.leases], **first.options}
     if first.action == Settlement.ACK:
-        done = pull.ended(principal, asked, Outcome.DELIVERED)
+        done = calls.ended(principal, asked, Outcome.DELIVERED)
     elif first.action == Settlement.NACK:
-        done = pull.ended(principal, asked, Outcome.REJECTED)
+        done = calls.ended(principal, asked, Outcome.REJECTED)
     elif first.action == Settlement.RELEASE:
-        done = pull.released(principal, asked)
+        done = calls.released(principal, asked)
     else:
-        done = pull.extended(principal, asked)
+        done = calls.extended(principal, asked)
     failed = {one["lease"]: one["error"] for one in done["failed"]}
     results = [
         SettlementResult(

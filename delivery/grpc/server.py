@@ -20,7 +20,6 @@ from channels_app.garbage import freeze_loaded_objects
 from channels_app.ingest import publishing
 from channels_app.ingest.concurrency import TURN_S, ConcurrencyLimit, bodies
 from channels_app.registry import authentication
-from delivery.api import pull
 from delivery.cluster import children, web_watch
 from delivery.conf import conf
 from delivery.grpc import errors, publish
@@ -28,6 +27,7 @@ from delivery.grpc.publish import PublishStream
 from delivery.grpc.receive import ReceiveStream
 from delivery.grpc.threads import Threads
 from delivery.processes import registration
+from delivery.pull import calls
 from delivery.pull.long_polling import long_polls
 from delivery.pull.receiving import polls
 
@@ -109,7 +109,7 @@ class Service:
 
     async def receive(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Handle the call Receive."""
-        await self._serve(requests, context, ReceiveStream, pull.SCOPES)
+        await self._serve(requests, context, ReceiveStream, calls.SCOPES)
 
     async def publish_stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Handle the call PublishStream."""

@@ -33,6 +33,7 @@ from delivery.api import bodies
 from delivery.core import signing
 from delivery.core.lifecycle import DeliveryState, Reason
 from delivery.core.outcome import Outcome
+from delivery.pull import calls
 from delivery.replay.filters import FILTER
 from tests.support.routes import routes
 
@@ -168,7 +169,7 @@ def test_every_problem_code_is_documented_and_used() -> None:
         pytest.param("## Publish", publication._HEADER_OF.values(), id="publish headers"),
         pytest.param("### Publish many", publication.ITEM_FIELDS, id="batch item"),
         pytest.param("## Messages", bodies.RESCHEDULE.fields, id="reschedule"),
-        pytest.param("## Pull consumers", bodies.RECEIVE.fields, id="receive"),
+        pytest.param("## Pull consumers", calls.RECEIVE.fields, id="receive"),
         pytest.param("## Pull consumers", bodies.ACK.fields, id="ack"),
         pytest.param("## Pull consumers", bodies.NACK.fields, id="nack"),
         pytest.param("## Pull consumers", bodies.EXTEND.fields, id="extend"),

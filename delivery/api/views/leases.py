@@ -11,12 +11,13 @@ from rest_framework.response import Response
 from channels_app.api.base import ApiView
 from delivery.api import bodies, documents, pull
 from delivery.core.outcome import Outcome
+from delivery.pull import calls
 
 
 class ReceiveView(ApiView):
     """The messages of one pull consumer."""
 
-    scopes: ClassVar = {"POST": pull.SCOPES}
+    scopes: ClassVar = {"POST": calls.SCOPES}
 
     @documents.receive
     def post(self, request: Request, channel: str, client_id: str) -> Response:
@@ -34,7 +35,7 @@ class ReceiveView(ApiView):
 class AckView(ApiView):
     """Acknowledge leases."""
 
-    scopes: ClassVar = {"POST": pull.SCOPES}
+    scopes: ClassVar = {"POST": calls.SCOPES}
 
     @documents.ack_leases
     def post(self, request: Request) -> Response:
@@ -48,7 +49,7 @@ class AckView(ApiView):
 class NackView(ApiView):
     """Report failed handling."""
 
-    scopes: ClassVar = {"POST": pull.SCOPES}
+    scopes: ClassVar = {"POST": calls.SCOPES}
 
     @documents.nack_leases
     def post(self, request: Request) -> Response:
@@ -58,13 +59,13 @@ class NackView(ApiView):
         At `max_attempts`, or at once with `final`, the delivery is dead.
         """
         asked = bodies.read(request, bodies.NACK)
-        return Response(pull.ended(self.principal, asked, Outcome.REJECTED))
+        return Response(calls.ended(self.principal, asked, Outcome.REJECTED))
 
 
 class ReleaseView(ApiView):
     """Release leases."""
 
-    scopes: ClassVar = {"POST": pull.SCOPES}
+    scopes: ClassVar = {"POST": calls.SCOPES}
 
     @documents.release_leases
     def post(self, request: Request) -> Response:
@@ -72,15 +73,15 @@ class ReleaseView(ApiView):
 
         Up to twenty times this counts as no failure; after that the message becomes a dead letter.
         """
-        return Response(pull.released(self.principal, bodies.read(request, bodies.RELEASE)))
+        return Response(calls.released(self.principal, bodies.read(request, bodies.RELEASE)))
 
 
 class ExtendView(ApiView):
     """Extend leases."""
 
-    scopes: ClassVar = {"POST": pull.SCOPES}
+    scopes: ClassVar = {"POST": calls.SCOPES}
 
     @documents.extend_leases
     def post(self, request: Request) -> Response:
         """Extend leases to `lease_s` seconds from now, up to twelve hours in all."""
-        return Response(pull.extended(self.principal, bodies.read(request, bodies.EXTEND)))
+        return Response(calls.extended(self.principal, bodies.read(request, bodies.EXTEND)))
