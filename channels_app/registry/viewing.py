@@ -24,7 +24,8 @@ def note(principal: Principal, target: str, *parts: str, team_id: int | None = N
     """Record a view before the content is shown; if recording fails, the content is not shown.
 
     ``target`` is ``message:msg_...``, ``delivery:dlv_...`` or ``schedule:channel/name``; ``parts``
-    name the parts viewed. Raises what the database raises.
+    name the parts viewed. ``team_id`` is the team that reads the entry, by default the principal's.
+    Raises what the database raises.
     """
     key = (principal.actor, target, origin.current.get(), *parts)
     now = time.monotonic()
@@ -32,9 +33,8 @@ def note(principal: Principal, target: str, *parts: str, team_id: int | None = N
         if now - _noted.get(key, float("-inf")) < REPEAT_S:
             return
     action = f"{target.partition(':')[0]}.open"
-    AuditEntry.record(
-        principal.actor, action, target, team_id=team_id, after={"opened": list(parts)}
-    )
+    readers, seen = team_id or principal.team_id, {"opened": list(parts)}
+    AuditEntry.record(principal.actor, action, target, team_id=readers, after=seen)
     with _lock:
         _noted[key] = now
         _noted.move_to_end(key)

@@ -194,7 +194,7 @@ def _visible(principal: Principal, channel_id: int) -> QuerySet[Schedule]:
     if principal.is_operator:
         return mine
     of_producers = Q(producer__isnull=False, producer__team_id=principal.team_id)
-    return mine.filter(of_producers | Q(producer=None, team_id=principal.team_id))
+    return mine.filter(of_producers | Q(producer=None))
 
 
 def _shown_whole(
@@ -211,7 +211,7 @@ def _shown_whole(
     else:
         target = f"schedule:{schedule.channel.slug}/{schedule.name}"
         if not sent:
-            viewing.note(principal, target, "body", "headers", team_id=principal.team_id)
+            viewing.note(principal, target, "body", "headers")
         content |= _readable(schedule)
     return {**ScheduleSerializer(schedule, context={"now": now}).data, **content}
 

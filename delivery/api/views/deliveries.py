@@ -81,8 +81,7 @@ class DeliveryView(ApiView):
         newest = list(known[:MAX_ATTEMPTS])
         may_open = self.principal.may_open(row.channel)
         if may_open and any(one.answer_headers or one.answer_excerpt for one in newest):
-            team_id = self.principal.team_id
-            viewing.note(self.principal, f"delivery:{row}", "answers", team_id=team_id)
+            viewing.note(self.principal, f"delivery:{row}", "answers")
         context = {
             "roundtrip": lambda row: row.roundtrip(newest),
             "attempts": lambda _: newest[::-1],

@@ -360,4 +360,4 @@ def _headers(principal: Principal, row: Message) -> dict[str, str] | None:
 
 
 def _note(principal: Principal, row: Message, part: str) -> None:
-    viewing.note(principal, f"message:{row}", part, team_id=principal.team_id)
+    viewing.note(principal, f"message:{row}", part)

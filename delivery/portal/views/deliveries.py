@@ -38,7 +38,7 @@ class DeliveryView(WebhookView):
         hidden = policy.hidden(request, webhook)
         if not hidden:
             parts = ("body", "headers", "answers", "curl")
-            viewing.note(request.principal, f"delivery:{row}", *parts, team_id=request.team.id)
+            viewing.note(request.principal, f"delivery:{row}", *parts)
         context = {
             "row": row,
             "hidden": hidden,
