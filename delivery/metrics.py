@@ -39,13 +39,9 @@ class Histogram(prometheus_client.Histogram):
 
 
 class Ended(NamedTuple):
-    """One attempt whose result is in the database."""
+    """A delivery that was delivered or died."""
 
-    outcome: Outcome
     state: DeliveryState
-    """The state of its delivery now."""
-    seconds: float
-    """Duration of the attempt."""
     latency_s: float
     """Time from acceptance until now."""
 
@@ -122,14 +118,17 @@ PUMP_ERRORS = Counter(
 )
 
 
-def count(ended: Iterable[Ended]) -> None:
-    """Count attempts that ended, and the deliveries that they finished."""
-    ended = list(ended)
-    for outcome, number in Tally(it.outcome for it in ended).items():
+def count_attempts(attempts: Iterable[tuple[Outcome, float]]) -> None:
+    """Count recorded attempts; each has its outcome and its duration in seconds."""
+    attempts = list(attempts)
+    for outcome, number in Tally(outcome for outcome, _ in attempts).items():
         ATTEMPTS.labels(outcome.value).inc(number)
+    ATTEMPT_DURATION.observe_all([seconds for _, seconds in attempts])
+
+
+def count_deliveries(ended: Iterable[Ended]) -> None:
+    """Count deliveries that were delivered or died."""
+    ended = list(ended)
     for state, number in Tally(it.state for it in ended).items():
-        if state in (DeliveryState.DELIVERED, DeliveryState.DEAD):
-            DELIVERIES.labels(state.value).inc(number)
-    ATTEMPT_DURATION.observe_all([it.seconds for it in ended])
-    delivered = DeliveryState.DELIVERED
-    LATENCY.observe_all([it.latency_s for it in ended if it.state is delivered])
+        DELIVERIES.labels(state.value).inc(number)
+    LATENCY.observe_all([it.latency_s for it in ended if it.state is DeliveryState.DELIVERED])

@@ -16,8 +16,8 @@ from channels_app.ingest import limits, storage
 from channels_app.registry import cache as config_cache_module
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import config_cache
+from delivery.processes.wakeups import wakeup_sender
 from delivery.pull import receiving
-from delivery.pump.wakeups import wakeup_sender
 from tests.support import properties, resetting
 from tests.support.receiver import Receiver
 

@@ -12,7 +12,35 @@ from delivery.models import Attempt, Delivery
 
 RECENT = 200
 """Deliveries to examine; takes a few milliseconds, however long the consumer's history is."""
+FRESH_S = 5.0
+"""Seconds for which a value from the tables is used."""
 _ENDS = (DeliveryState.DELIVERED, DeliveryState.DEAD)
+
+
+class Waits:
+    """Timeouts of consumers whose ``timeout_ms`` is adaptive; others need no query."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, float]] = {}
+        """Milliseconds by consumer, and until when (`time.monotonic`) they are fresh."""
+        self._wanted: dict[int, acks.Bounds] = {}
+
+    def of(self, view: ConsumerConfig) -> float | None:
+        """Return the timeout in milliseconds; None if it is fixed or not known yet."""
+        bounds = acks.bounds_of(view.ack)
+        if bounds is None:
+            return None
+        known_ms, fresh_until = self._known.get(view.id, (bounds.high_ms, 0.0))
+        if time.monotonic() >= fresh_until:
+            self._wanted[view.id] = bounds
+        return min(bounds.high_ms, max(bounds.low_ms, known_ms))
+
+    def learn(self) -> None:
+        """Read the timeouts that were requested and are not fresh."""
+        while self._wanted:
+            consumer_id, bounds = self._wanted.popitem()
+            wait_ms = measured_wait_ms(consumer_id, bounds)
+            self._known[consumer_id] = (wait_ms, time.monotonic() + FRESH_S)
 
 
 def measured_wait_ms(consumer_id: int, bounds: Bounds) -> float:
@@ -42,33 +70,3 @@ def measured_wait_ms(consumer_id: int, bounds: Bounds) -> float:
         for key, started_at, total_ms in firsts.values_list("delivery_id", "started_at", "total_ms")
     ]
     return acks.wait_ms(took_ms, silent, low=bounds.low_ms, high=bounds.high_ms)
-
-
-FRESH_S = 5.0
-"""Seconds for which a value from the tables is used."""
-
-
-class Waits:
-    """Timeouts of consumers whose ``timeout_ms`` is adaptive; others need no query."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[float, float]] = {}
-        """Milliseconds by consumer, and until when (`time.monotonic`) they are fresh."""
-        self._wanted: dict[int, acks.Bounds] = {}
-
-    def of(self, view: ConsumerConfig) -> float | None:
-        """Return the timeout in milliseconds; None if it is fixed or not known yet."""
-        bounds = acks.bounds_of(view.ack)
-        if bounds is None:
-            return None
-        known_ms, fresh_until = self._known.get(view.id, (bounds.high_ms, 0.0))
-        if time.monotonic() >= fresh_until:
-            self._wanted[view.id] = bounds
-        return min(bounds.high_ms, max(bounds.low_ms, known_ms))
-
-    def learn(self) -> None:
-        """Read the timeouts that were requested and are not fresh."""
-        while self._wanted:
-            consumer_id, bounds = self._wanted.popitem()
-            wait_ms = measured_wait_ms(consumer_id, bounds)
-            self._known[consumer_id] = (wait_ms, time.monotonic() + FRESH_S)

@@ -32,7 +32,6 @@ from delivery.admin.attempt import MAX_SHOWN, headers, moments
 from delivery.admin.filters import FILTERS, Deliveries
 from delivery.core.lifecycle import FINISHED, DeliveryState, tone
 from delivery.models import Delivery
-from delivery.pump import wakeups
 from delivery.queue import cancel, release, reschedule
 
 MAY_CHANGE_MESSAGE = "channels_app.change_message"
@@ -56,8 +55,6 @@ def move_message(request: HttpRequest, object_id: int) -> HttpResponse:
         return redirect(f"{page}{mark}{urlencode({'due_at': typed})}")
     with base.telling(request, f"It is sent from {times.text(due_at)} on."):
         reschedule.reschedule(object_id, _principal(request), now=now, due_at=due_at)
-        queued = Delivery.objects.filter(message_id=object_id, state="queued")
-        wakeups.notify_pumps(queued.values_list("consumer_id", flat=True))
     return redirect(page)
 
 
@@ -349,8 +346,6 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         number = delivery.pk if delivery else 0
         with base.telling(request, f"{delivery} {done}"):
             step(number, _principal(request), now=clock.now())
-            if delivery:
-                wakeups.notify_pumps([delivery.consumer_id])
         return redirect(self._list_before(request) or self.page_of(number or object_id))
 
     def _curl(self, delivery: Delivery, data: bytes) -> str:

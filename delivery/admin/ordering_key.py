@@ -20,7 +20,8 @@ from channels_app.models import Consumer
 from delivery.admin.replays import of
 from delivery.core.ordering import key_number
 from delivery.models import Delivery, OrderingKey, OrderingWaiter
-from delivery.ordering import hot_keys, keys
+from delivery.ordering import hot_keys
+from delivery.queue import ordering_keys
 
 PAUSE = dialog(
     "Pause this key?", "A delivery in flight still ends. No further ones are sent.", "Pause"
@@ -148,14 +149,14 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
     def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Pause the key."""
         return self.carry_out(
-            request, form, object_id, of(object_id, keys.pause), "The key is paused."
+            request, form, object_id, of(object_id, ordering_keys.pause), "The key is paused."
         )
 
     @resuming(RESUME)
     def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Resume the key."""
         return self.carry_out(
-            request, form, object_id, of(object_id, keys.resume), "The key is resumed."
+            request, form, object_id, of(object_id, ordering_keys.resume), "The key is resumed."
         )
 
     @action(
@@ -170,7 +171,7 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
         head_id = form.cleaned_data["head"] or 0
 
         def step(number: int, principal: Principal, *, now: datetime) -> object:
-            return keys.skip(number, head_id, principal, now=now)
+            return ordering_keys.skip(number, head_id, principal, now=now)
 
         return self.carry_out(request, form, object_id, of(object_id, step), "The head is skipped.")
 
@@ -213,7 +214,7 @@ class OrderingKeyAdmin(WithPageContext, RowActions, base.BigList):
     @display(description="At most")
     def most(self, key_row: OrderingKey) -> str:
         """Maximum rate of one key of this consumer."""
-        found = keys.most_per_second(key_row.consumer_id)
+        found = hot_keys.most_per_second(key_row.consumer_id)
         if found is None:
             return "1 / response time; known after the first delivery"
         return f"about {found:,.3g} per second: one at a time; more keys allow more"

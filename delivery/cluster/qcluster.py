@@ -29,8 +29,8 @@ from delivery.maintenance.sweeps import SOON_S
 from delivery.models import PumpSlot
 from delivery.processes import registration, task_queue
 from delivery.processes.registration import PumpRegistration, Replaced
+from delivery.processes.wakeups import Listener
 from delivery.pump.pump import Pump
-from delivery.pump.wakeups import Listener
 from delivery.queue import release
 
 logger = logging.getLogger(__name__)

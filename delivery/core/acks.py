@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from channels_app.core import backoff, json_paths, provider_ids
 from channels_app.core.backoff import Policy
-from delivery.core.lifecycle import DeliveryState, Reason, Transition
+from delivery.core.lifecycle import EXHAUST, DeliveryState, Reason, Transition
 
 OnTimeout = Literal["proceed", "retry", "dead"]
 _S, _R = DeliveryState, Reason
@@ -110,7 +110,7 @@ def refused(
     """
     failures = failure_count + 1
     if failures >= backoff.allowed_attempts(policy, max_attempts):
-        return Transition(_S.DEAD, _R.EXHAUSTED, due_in=None, charged=True)
+        return EXHAUST
     wait = backoff.delay(policy, failures, jitter)
     return Transition(_S.QUEUED, reason, due_in=wait, charged=True)
 

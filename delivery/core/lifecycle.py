@@ -132,7 +132,7 @@ _REASON_AFTER = {
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A delivery's state after an attempt."""
+    """Where a delivery goes, and why."""
 
     state: DeliveryState
     reason: Reason
@@ -140,10 +140,20 @@ class Transition:
     """Seconds until it may be claimed again; None when it is finished."""
     charged: bool
     """Whether ``failure_count`` increases by one."""
-    is_local: bool = False
-    """Whether the broker's host could not make the request: neither count increases."""
+    is_free: bool = False
+    """Whether no attempt is counted, neither as a failure nor as an interruption."""
+
+    @property
+    def counted(self) -> str | None:
+        """The count that increases by one: ``failure_count``, ``interruption_count`` or None."""
+        if self.charged:
+            return "failure_count"
+        is_again = self.state in {DeliveryState.QUEUED, DeliveryState.IN_FLIGHT}
+        return "interruption_count" if is_again and not self.is_free else None
 
 
+EXHAUST = Transition(_S.DEAD, _R.EXHAUSTED, due_in=None, charged=True)
+"""The attempt was the last one allowed."""
 _FINAL = {
     outcome: Transition(state, reason, due_in=None, charged=outcome.charged)
     for outcome, state, reason in (
@@ -183,7 +193,7 @@ def after_attempt(
     if is_local:
         wait = backoff.delay(policy, failure_count + 1, jitter)
         wait = min(max(wait, MIN_LOCAL_WAIT_S), MAX_LOCAL_WAIT_S)
-        return Transition(_S.QUEUED, _R.INTERRUPTED, due_in=wait, charged=False, is_local=True)
+        return Transition(_S.QUEUED, _R.INTERRUPTED, due_in=wait, charged=False, is_free=True)
     if outcome in _FINAL:
         return _FINAL[outcome]
     if is_final:
@@ -192,7 +202,7 @@ def after_attempt(
         return Transition(_S.QUEUED, _REASON_AFTER[outcome], due_in=0.0, charged=False)
     failures = failure_count + 1
     if failures >= backoff.allowed_attempts(policy, max_attempts):
-        return Transition(_S.DEAD, _R.EXHAUSTED, due_in=None, charged=True)
+        return EXHAUST
     if charges_leases and not outcome.charged:
         return Transition(_S.QUEUED, _REASON_AFTER[outcome], due_in=0.0, charged=True)
     wait = max(backoff.delay(policy, failures, jitter), retry_after or 0.0)
@@ -280,6 +290,11 @@ class ClaimedDelivery(NamedTuple):
     ordering_key: str
     replayed: bool
     lease_until: datetime
+
+    @property
+    def state(self) -> DeliveryState:
+        """Its state until the attempt ends."""
+        return DeliveryState.IN_FLIGHT
 
     @property
     def tries(self) -> int:

@@ -23,8 +23,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 
 from channels_app.core.encryption import PUBLIC, decode_public_key, decode_secret, encode
 from channels_app.core.http import canonical, is_brokers_own
-from delivery.core import dead_letters
 
+DEAD_LETTER_PREFIX = "Hookstation-Dead-Letter-"
+"""Prefix of headers that only the broker sets; producers and consumers may not."""
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -102,7 +103,7 @@ def _people(envelope: Envelope) -> list[tuple[str, str]]:
     people: dict[str, tuple[str, str]] = {}
     for name, value in chain(envelope.forwarded.items(), envelope.static.items()):
         # Except the headers that the broker itself adds to messages on dead-letter channels.
-        if not is_brokers_own(name) or name.startswith(dead_letters.PREFIX):
+        if not is_brokers_own(name) or name.startswith(DEAD_LETTER_PREFIX):
             # Popped, so that the replacement is placed with its own layer.
             people.pop(canonical(name), None)
             people[canonical(name)] = (name, value)

@@ -12,7 +12,7 @@ from channels_app import failpoints
 from channels_app.database import clock, raw, transactions
 from channels_app.ingest import sequence
 from delivery import metrics, replay
-from delivery.acks import callbacks
+from delivery.acks import callbacks, correlations
 from delivery.conf import conf
 from delivery.health import notifications
 from delivery.maintenance import (
@@ -26,11 +26,18 @@ from delivery.maintenance import (
     traffic,
 )
 from delivery.models import SweepRun
-from delivery.ordering import hot_keys, keys
+from delivery.ordering import hot_keys
 from delivery.processes import registration, task_queue
 from delivery.pull import backlog
-from delivery.pump.wakeups import notify_pumps
-from delivery.queue import cancel, dead_letters, fanout, lease_rows, reassign, release
+from delivery.queue import (
+    cancel,
+    dead_letters,
+    fanout,
+    lease_rows,
+    ordering_keys,
+    reassign,
+    release,
+)
 from delivery.replay import restore
 
 logger = logging.getLogger(__name__)
@@ -266,7 +273,6 @@ def reassigned() -> Iterator[int]:
     """Move deliveries of queues' unavailable consumers to others."""
     if reassign.is_needed():
         for given in reassign.reassign(clock.now(), SLOT):
-            notify_pumps(given)
             yield given.total()
 
 
@@ -340,14 +346,14 @@ SWEEPS = (
     Sweep("lapsed", 5.0, _once(lapsed)),
     Sweep("reassigned", 2.0, reassigned, idle_s=5.0, has_work=reassign.is_needed),
     Sweep("retired", 5.0, retired),
-    Sweep("ordering_keys", 5.0, lambda: keys.repair(clock.now()), idle_s=15.0),
+    Sweep("ordering_keys", 5.0, lambda: ordering_keys.repair(clock.now()), idle_s=15.0),
     Sweep("hot keys", 15.0, lambda: hot_keys.scan(clock.now())),
     Sweep("quotas", 1.0, _waiting.run, pause_s=QUOTA_PAUSE_S, has_work=_waiting.has_work),
     Sweep("notices", 5.0, notifications.sweep),
     Sweep("dead letters", 0.5, _until_none(dead_letters.forward), has_work=dead_letters.has_work),
     Sweep("message moves", 0.5, _until_none(backlog.run), has_work=backlog.has_work),
     Sweep("early acks", 600.0, _once(lambda: callbacks.forget(clock.now()))),
-    Sweep("correlations", 60.0, lambda: callbacks.forget_provider_statuses(clock.now())),
+    Sweep("correlations", 60.0, lambda: correlations.forget_provider_statuses(clock.now())),
     Sweep("idempotency", 60.0, lambda: retention.delete_idempotency_keys(clock.now())),
     Sweep("retention", 300.0, old_rows),
     Sweep("archived", 5.0, archived_rows, idle_s=60.0),

@@ -44,7 +44,7 @@ class OrderingKey(models.Model):
     }
 
     class Meta:
-        # lists of a consumer's keys, oldest heads first; the search in ordering/keys
+        # lists of a consumer's keys, oldest heads first; the search in queue/ordering_keys
         indexes = [models.Index(fields=["consumer", "head_at"], name="key_of_consumer")]
 
     def __str__(self) -> str:

@@ -1,11 +1,11 @@
-"""Find ordering keys that get more messages than can be sent in order, and notify once.
+"""Find ordering keys that get more messages than can be sent in order, and estimate their pace.
 
 This does not slow deliveries down: it reads the keys as they are stored anyway.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from django.db import IntegrityError
@@ -13,12 +13,15 @@ from django.db.models import Q
 from django.utils.text import Truncator
 
 from channels_app.database import raw, transactions
+from channels_app.database.raw import by_index
 from channels_app.models import Consumer
 from channels_app.registry.cache import config_cache
 from delivery.conf import conf
 from delivery.core import health_status
 from delivery.core.health_status import Kind, State
-from delivery.models import Delivery, HealthStatus, Notification, OrderingKey
+from delivery.core.lifecycle import DeliveryState
+from delivery.core.outcome import Outcome
+from delivery.models import Attempt, Delivery, HealthStatus, Notification, OrderingKey
 
 SLICE = 5000
 """Keys that one query reads."""
@@ -35,6 +38,9 @@ HOT = f"""
 """
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_COUNT = 2**31 - 1
+SAMPLE = 20
+"""Deliveries by which the pace of a key is estimated, newest first."""
+MIN_INTERVAL = timedelta(milliseconds=1)
 
 
 class Hot(NamedTuple):
@@ -99,6 +105,26 @@ def totals() -> tuple[int, int]:
     rows = HealthStatus.objects.filter(hot_count__gt=0).values_list("hot_count", "hot_waiting")
     counts = list(rows)
     return sum(count for count, _ in counts), max((waiting for _, waiting in counts), default=0)
+
+
+def most_per_second(consumer_id: int) -> float | None:
+    """Return the rate at which one key's deliveries can follow each other; None without data.
+
+    A delivery holds its key for the response time, and if the consumer acknowledges later until it
+    has done so; only then the next one is sent.
+    """
+    rows = Delivery.objects.filter(consumer_id=consumer_id, state=DeliveryState.DELIVERED.value)
+    newest = by_index(rows, "delivery_list").order_by("-id")
+    ended = dict(newest.values_list("id", "finished_at")[:SAMPLE])
+    taken = Attempt.objects.filter(
+        delivery_id__in=list(ended),
+        outcome__in=[one.value for one in Outcome if one.is_success],
+    ).order_by("delivery_id", "number")
+    began = dict(taken.values_list("delivery_id", "started_at"))
+    held = [at - began[key] for key, at in ended.items() if at is not None and key in began]
+    if not held:
+        return None
+    return len(held) / sum((max(one, MIN_INTERVAL) for one in held), timedelta()).total_seconds()
 
 
 def _hot(after: int, last: int, now: datetime) -> list[Hot]:

@@ -29,7 +29,29 @@ from delivery.core.ordering import BEHIND, acceptance, key_number
 from delivery.models import Delivery, OrderingKey, OrderingWaiter
 
 KEYS, WAITERS, DELIVERIES = (one._meta.db_table for one in (OrderingKey, OrderingWaiter, Delivery))
+MESSAGES = Message._meta.db_table
 NEVER = raw.text(BEHIND)
+NEW = raw.Insert(
+    OrderingKey,
+    numbers=("id", "consumer_id", "head_id", "last_place", "waiting_count"),
+    values=("ordering_key", "head_at"),
+)
+WAITING = raw.Insert(
+    OrderingWaiter, numbers=("delivery_id", "key_number", "place"), values=("due_at",)
+)
+NEXT = f"""
+    SELECT (
+        SELECT delivery_id FROM {WAITERS} AS waiter
+        WHERE waiter.key_number = key_row.id AND waiter.place > key_row.head_place
+        ORDER BY waiter.key_number, waiter.place LIMIT 1
+    ) FROM {KEYS} AS key_row WHERE key_row.id IN ({{key_rows}})
+"""
+"""Reads one index entry per key, however many deliveries wait. The order names all of the index's
+columns, because MySQL takes an outer row's value for no constant, and would sort."""
+MAX_ROWS = 500
+"""Waiting deliveries that one transaction checks."""
+MAX_KEYS = 50
+"""Keys checked at a time, so that each gets a useful share of `MAX_ROWS`."""
 
 
 class Locked(NamedTuple):
@@ -41,62 +63,6 @@ class Locked(NamedTuple):
     last_place: int
     waiting_count: int
     is_paused: int
-
-
-def lock(key_rows: Iterable[int]) -> dict[int, Locked]:
-    """Lock the keys that exist until the end of the transaction; return them by id."""
-    keys = sorted(key_rows)
-    if not keys:
-        return {}
-    rows = raw.read(
-        "SELECT id, consumer_id, head_id, last_place, waiting_count, paused_at IS NOT NULL "
-        f"FROM {KEYS} WHERE id IN ({raw.listed(keys)}) ORDER BY id{dialect.locked}"
-    )
-    return {row[0]: Locked._make(row) for row in rows}
-
-
-def paused(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Return those of the keys (consumer, ordering key) that a person has paused."""
-    known = config_cache.ordered()
-    by_key = {key_number(*key): key for key in keys if key[1] and key[0] in known}
-    if not by_key:
-        return set()
-    rows = raw.read(
-        f"SELECT id FROM {KEYS} WHERE id IN ({raw.listed(sorted(by_key))}) "
-        "AND paused_at IS NOT NULL"
-    )
-    return {by_key[key] for (key,) in rows}
-
-
-def lengthen(count: int, keys: Sequence[int], places: int | None = None) -> raw.Statement:
-    more = count if places is None else places
-    return (
-        f"UPDATE {KEYS} SET waiting_count = waiting_count + {count:d}, "
-        f"last_place = last_place + {more:d} WHERE id IN ({raw.listed(keys)})",
-        [],
-    )
-
-
-def keyed(delivery_ids: Collection[int], more: str = "") -> list[tuple[Any, ...]]:
-    """Return id, consumer and key of those deliveries that belong into keys."""
-    known = config_cache.ordered()
-    if not known or not delivery_ids:
-        return []
-    columns = "id, consumer_id, ordering_key" + (f", {more}" if more else "")
-    return raw.read(
-        f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({raw.listed(delivery_ids)}) "
-        f"AND ordering_key <> '' AND consumer_id IN ({raw.listed(known)})"
-    )
-
-
-NEW = raw.Insert(
-    OrderingKey,
-    numbers=("id", "consumer_id", "head_id", "last_place", "waiting_count"),
-    values=("ordering_key", "head_at"),
-)
-WAITING = raw.Insert(
-    OrderingWaiter, numbers=("delivery_id", "key_number", "place"), values=("due_at",)
-)
 
 
 class NewEntry(NamedTuple):
@@ -115,6 +81,36 @@ class Entered:
     behind: frozenset[int] = frozenset()
     """Deliveries whose ``due_at`` must be core.ordering.BEHIND."""
     statements: list[raw.Statement] = field(default_factory=list)
+
+
+class ClosingEntry(NamedTuple):
+    """A delivery that is no longer open."""
+
+    delivery_id: int
+    consumer_id: int
+    ordering_key: str
+    is_dead: bool = False
+
+
+class Accepted(Protocol):
+    """A message that is being fanned out."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def channel_id(self) -> int: ...
+    @property
+    def ordering_key(self) -> str: ...
+    @property
+    def due_at(self) -> str: ...
+    @property
+    def accepted_at(self) -> str: ...
+
+
+M = TypeVar("M", bound=Accepted)
+FIRST = raw.Insert(
+    OrderingWaiter, numbers=("delivery_id", "key_number", "place"), values=("due_at",)
+)
 
 
 def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
@@ -175,34 +171,6 @@ def enter_rows(delivery_ids: Collection[int]) -> None:
         raw.execute(f"UPDATE {DELIVERIES} SET due_at = %s WHERE id IN ({behind})", [NEVER])
 
 
-def _unblocking(keys: Sequence[int], now: datetime) -> raw.Statement:
-    return (
-        f"UPDATE {KEYS} SET blocked_at = NULL, head_at = %s WHERE id IN ({raw.listed(keys)})",
-        [raw.text(now)],
-    )
-
-
-MESSAGES = Message._meta.db_table
-
-
-class Accepted(Protocol):
-    """A message that is being fanned out."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def channel_id(self) -> int: ...
-    @property
-    def ordering_key(self) -> str: ...
-    @property
-    def due_at(self) -> str: ...
-    @property
-    def accepted_at(self) -> str: ...
-
-
-M = TypeVar("M", bound=Accepted)
-
-
 def in_turn(messages: list[M], passed: Sequence[int]) -> list[M]:
     """Return the messages that may be fanned out now.
 
@@ -236,26 +204,6 @@ def new_deliveries(rows: Iterable[tuple[int, Accepted, int]]) -> Entered:
     return enter(
         (NewEntry(key, owner, it.ordering_key, it.due_at) for key, it, owner in mine), clock.now()
     )
-
-
-NEXT = f"""
-    SELECT (
-        SELECT delivery_id FROM {WAITERS} AS waiter
-        WHERE waiter.key_number = key_row.id AND waiter.place > key_row.head_place
-        ORDER BY waiter.key_number, waiter.place LIMIT 1
-    ) FROM {KEYS} AS key_row WHERE key_row.id IN ({{key_rows}})
-"""
-"""Reads one index entry per key, however many deliveries wait. The order names all of the index's
-columns, because MySQL takes an outer row's value for no constant, and would sort."""
-
-
-class ClosingEntry(NamedTuple):
-    """A delivery that is no longer open."""
-
-    delivery_id: int
-    consumer_id: int
-    ordering_key: str
-    is_dead: bool = False
 
 
 def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
@@ -309,30 +257,6 @@ def leave(leavers: Iterable[ClosingEntry], now: datetime, *, ended: int = 0) -> 
     return advance([key_row for key_row in free if key_row.id not in blocked], now)
 
 
-def leave_rows(
-    rows: Iterable[tuple[int, int]], now: datetime, *, dead: bool = False
-) -> dict[int, datetime]:
-    """Do the same for finished deliveries of which the caller has only id and consumer."""
-    config_cache.refresh()
-    known = config_cache.ordered()
-    found = keyed([key for key, consumer_id in rows if consumer_id in known])
-    return leave((ClosingEntry(row[0], row[1], row[2], dead) for row in found), now)
-
-
-def is_stalled() -> set[int]:
-    """Return consumers whose keys wait behind a dead delivery until a person decides (S3-14)."""
-    return {view.id for view in config_cache.ordered().values() if view.head_of_line == "block"}
-
-
-def block(key_rows: Sequence[int], now: datetime) -> None:
-    """Block locked keys behind a dead head."""
-    if key_rows:
-        raw.execute(
-            f"UPDATE {KEYS} SET blocked_at = %s WHERE id IN ({raw.listed(key_rows)})",
-            [raw.text(now)],
-        )
-
-
 def advance(key_rows: Sequence[Locked], now: datetime) -> dict[int, datetime]:
     """Make the next entry of locked keys without a head their head; delete empty keys.
 
@@ -383,6 +307,141 @@ def releasing(dues: dict[int, str]) -> Iterable[raw.Statement]:
     yield f"DELETE FROM {WAITERS} WHERE delivery_id IN ({raw.listed(dues)})", []
 
 
+def block(key_rows: Sequence[int], now: datetime) -> None:
+    """Block locked keys behind a dead head."""
+    if key_rows:
+        raw.execute(
+            f"UPDATE {KEYS} SET blocked_at = %s WHERE id IN ({raw.listed(key_rows)})",
+            [raw.text(now)],
+        )
+
+
+def is_stalled() -> set[int]:
+    """Return consumers whose keys wait behind a dead delivery until a person decides (S3-14)."""
+    return {view.id for view in config_cache.ordered().values() if view.head_of_line == "block"}
+
+
+def step_back(heads: Mapping[int, int], now: datetime) -> set[int]:
+    """Put heads of paused keys back to wait, and return those; ``heads`` maps them to keys.
+
+    The caller has locked the deliveries, and sets them to queued before its transaction ends. Their
+    keys then have no head until they are resumed.
+    """
+    key_rows = lock(heads.values())
+    back = {
+        key: key_row.id
+        for key, key_row in ((key, key_rows.get(key_row)) for key, key_row in heads.items())
+        if key_row is not None and key_row.is_paused and key_row.head_id == key
+    }
+    if not back:
+        return set()
+    keys, ids = raw.listed(sorted(back.values())), raw.listed(sorted(back))
+    places = dict(raw.read(f"SELECT id, head_place FROM {KEYS} WHERE id IN ({keys})"))
+    dues = dict(raw.read(f"SELECT id, CAST(due_at AS CHAR) FROM {DELIVERIES} WHERE id IN ({ids})"))
+    raw.execute_all(
+        [
+            (f"DELETE FROM {WAITERS} WHERE delivery_id IN ({ids})", []),
+            *FIRST.statements(
+                ((key, key_row, places[key_row]), (dues[key],)) for key, key_row in back.items()
+            ),
+            (
+                f"UPDATE {KEYS} SET head_id = NULL, head_place = head_place - 1, head_at = %s, "
+                f"blocked_at = NULL WHERE id IN ({keys})",
+                [raw.text(now)],
+            ),
+            lengthen(1, list(back.values()), 0),
+            (f"UPDATE {DELIVERIES} SET due_at = %s WHERE id IN ({ids})", [NEVER]),
+        ]
+    )
+    return set(back)
+
+
+def expired_behind(
+    heads: Iterable[tuple[int, str]], columns: str, instant: str
+) -> list[tuple[Any, ...]]:
+    """Lock deliveries behind these heads that expired by ``instant``, and return their ``columns``.
+
+    ``heads`` are consumers and keys. Skips deliveries that other transactions hold; those farther
+    back are left to the next claim. The caller finishes them and removes them from their keys.
+    """
+    known = config_cache.ordered()
+    keys = sorted({key_number(*head) for head in heads if head[1] and head[0] in known})[:MAX_KEYS]
+    if not keys:
+        return []
+    crowded = raw.read(
+        f"SELECT id, head_place FROM {KEYS} WHERE id IN ({raw.listed(keys)}) AND waiting_count > 0"
+    )
+    if not crowded:
+        return []
+    share = MAX_ROWS // len(crowded)
+    waiting = dialect.union(
+        f"SELECT delivery_id FROM {WAITERS} WHERE key_number = {key:d} "
+        f"AND place > {place:d} ORDER BY place LIMIT {share:d}"
+        for key, place in crowded
+    )
+    if not (found := raw.read(waiting)):
+        return []
+    ids = raw.listed(delivery_id for (delivery_id,) in found)
+    return raw.read(
+        f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({ids}) AND state = %s "
+        f"AND due_at = %s AND expires_at <= %s{dialect.skip_locked}",
+        [DeliveryState.QUEUED.value, NEVER, instant],
+    )
+
+
+def paused(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return those of the keys (consumer, ordering key) that a person has paused."""
+    known = config_cache.ordered()
+    by_key = {key_number(*key): key for key in keys if key[1] and key[0] in known}
+    if not by_key:
+        return set()
+    rows = raw.read(
+        f"SELECT id FROM {KEYS} WHERE id IN ({raw.listed(sorted(by_key))}) "
+        "AND paused_at IS NOT NULL"
+    )
+    return {by_key[key] for (key,) in rows}
+
+
+def lock(key_rows: Iterable[int]) -> dict[int, Locked]:
+    """Lock the keys that exist until the end of the transaction; return them by id."""
+    keys = sorted(key_rows)
+    if not keys:
+        return {}
+    rows = raw.read(
+        "SELECT id, consumer_id, head_id, last_place, waiting_count, paused_at IS NOT NULL "
+        f"FROM {KEYS} WHERE id IN ({raw.listed(keys)}) ORDER BY id{dialect.locked}"
+    )
+    return {row[0]: Locked._make(row) for row in rows}
+
+
+def lengthen(count: int, keys: Sequence[int], places: int | None = None) -> raw.Statement:
+    more = count if places is None else places
+    return (
+        f"UPDATE {KEYS} SET waiting_count = waiting_count + {count:d}, "
+        f"last_place = last_place + {more:d} WHERE id IN ({raw.listed(keys)})",
+        [],
+    )
+
+
+def keyed(delivery_ids: Collection[int], more: str = "") -> list[tuple[Any, ...]]:
+    """Return id, consumer and key of those deliveries that belong into keys."""
+    known = config_cache.ordered()
+    if not known or not delivery_ids:
+        return []
+    columns = "id, consumer_id, ordering_key" + (f", {more}" if more else "")
+    return raw.read(
+        f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({raw.listed(delivery_ids)}) "
+        f"AND ordering_key <> '' AND consumer_id IN ({raw.listed(known)})"
+    )
+
+
+def _unblocking(keys: Sequence[int], now: datetime) -> raw.Statement:
+    return (
+        f"UPDATE {KEYS} SET blocked_at = NULL, head_at = %s WHERE id IN ({raw.listed(keys)})",
+        [raw.text(now)],
+    )
+
+
 def _next(key_rows: Iterable[int]) -> list[tuple[int, int, int, str]]:
     """Return key, delivery, place and due time of the first waiting entry of each key."""
     keys = sorted(key_rows)
@@ -429,82 +488,3 @@ def _drop(delivery_ids: Collection[int], key_rows: dict[int, Locked]) -> dict[in
         key: key_row._replace(waiting_count=key_row.waiting_count - fewer[key])
         for key, key_row in key_rows.items()
     }
-
-
-FIRST = raw.Insert(
-    OrderingWaiter, numbers=("delivery_id", "key_number", "place"), values=("due_at",)
-)
-
-
-def step_back(heads: Mapping[int, int], now: datetime) -> set[int]:
-    """Put heads of paused keys back to wait, and return those; ``heads`` maps them to keys.
-
-    The caller has locked the deliveries, and sets them to queued before its transaction ends. Their
-    keys then have no head until they are resumed.
-    """
-    key_rows = lock(heads.values())
-    back = {
-        key: key_row.id
-        for key, key_row in ((key, key_rows.get(key_row)) for key, key_row in heads.items())
-        if key_row is not None and key_row.is_paused and key_row.head_id == key
-    }
-    if not back:
-        return set()
-    keys, ids = raw.listed(sorted(back.values())), raw.listed(sorted(back))
-    places = dict(raw.read(f"SELECT id, head_place FROM {KEYS} WHERE id IN ({keys})"))
-    dues = dict(raw.read(f"SELECT id, CAST(due_at AS CHAR) FROM {DELIVERIES} WHERE id IN ({ids})"))
-    raw.execute_all(
-        [
-            (f"DELETE FROM {WAITERS} WHERE delivery_id IN ({ids})", []),
-            *FIRST.statements(
-                ((key, key_row, places[key_row]), (dues[key],)) for key, key_row in back.items()
-            ),
-            (
-                f"UPDATE {KEYS} SET head_id = NULL, head_place = head_place - 1, head_at = %s, "
-                f"blocked_at = NULL WHERE id IN ({keys})",
-                [raw.text(now)],
-            ),
-            lengthen(1, list(back.values()), 0),
-            (f"UPDATE {DELIVERIES} SET due_at = %s WHERE id IN ({ids})", [NEVER]),
-        ]
-    )
-    return set(back)
-
-
-MAX_ROWS = 500
-"""Waiting deliveries that one transaction checks."""
-MAX_KEYS = 50
-"""Keys checked at a time, so that each gets a useful share of `MAX_ROWS`."""
-
-
-def expired_behind(
-    heads: Iterable[tuple[int, str]], columns: str, instant: str
-) -> list[tuple[Any, ...]]:
-    """Lock deliveries behind these heads that expired by ``instant``, and return their ``columns``.
-
-    ``heads`` are consumers and keys. Skips deliveries that other transactions hold; those farther
-    back are left to the next claim. The caller finishes them and removes them from their keys.
-    """
-    known = config_cache.ordered()
-    keys = sorted({key_number(*head) for head in heads if head[1] and head[0] in known})[:MAX_KEYS]
-    if not keys:
-        return []
-    crowded = raw.read(
-        f"SELECT id, head_place FROM {KEYS} WHERE id IN ({raw.listed(keys)}) AND waiting_count > 0"
-    )
-    if not crowded:
-        return []
-    share = MAX_ROWS // len(crowded)
-    waiting = dialect.union(
-        f"SELECT delivery_id FROM {WAITERS} WHERE key_number = {key:d} "
-        f"AND place > {place:d} ORDER BY place LIMIT {share:d}"
-        for key, place in crowded
-    )
-    if not (found := raw.read(waiting)):
-        return []
-    ids = raw.listed(delivery_id for (delivery_id,) in found)
-    return raw.read(
-        f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({ids}) AND state = %s "
-        f"AND due_at = %s AND expires_at <= %s{dialect.skip_locked}",
-        [DeliveryState.QUEUED.value, NEVER, instant],
-    )

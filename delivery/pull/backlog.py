@@ -14,10 +14,10 @@ from channels_app.ingest import accept
 from channels_app.ingest.accept import Publication
 from channels_app.models import AuditEntry, Channel, Consumer, Message, new_id, reseed_ids
 from channels_app.registry.cache import ChannelConfig, config_cache
-from delivery.core.dead_letters import PREFIX
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.ordering import BEHIND
 from delivery.core.recipients import LEVELS
+from delivery.core.signing import DEAD_LETTER_PREFIX
 from delivery.models import Counter, Delivery, MoveTask
 from delivery.queue import cancel
 from delivery.transport import payloads
@@ -227,7 +227,7 @@ def _run() -> int:
         return 1
     messages = Message.objects.in_bulk([row.message_id for row in rows])
     contents = payloads.load(messages)
-    moved: list[tuple[int, int]] = []
+    moved: list[Delivery] = []
     for row in rows:
         message, payload = messages[row.message_id], contents[row.message_id]
         target = _target(task, payload)
@@ -237,7 +237,7 @@ def _run() -> int:
             break
         publication = _publication(message, payload, payload.body)
         accept.accept(target, message.producer_id, [publication], within_quota=False)
-        moved.append((row.id, row.consumer_id))
+        moved.append(row)
     cancel.take_back(moved, now, SLOT)
     task.moved_count += len(moved)
     if task.max_per_second:
@@ -257,7 +257,7 @@ def _target(task: MoveTask, payload: Payload) -> ChannelConfig | str:
     """Return the channel for the message, or why the task cannot continue."""
     if task.destination is not None:
         return config_cache.channel(task.destination.slug) or UNKNOWN_SOURCE
-    slug = payload.headers.get(f"{PREFIX}Channel", "")
+    slug = payload.headers.get(f"{DEAD_LETTER_PREFIX}Channel", "")
     channel = config_cache.channel(slug) if slug else None
     if channel is None:
         return UNKNOWN_SOURCE
@@ -273,6 +273,8 @@ def _publication(message: Message, payload: Payload, body: bytes) -> Publication
         priority=message.priority,
         ordering_key=message.ordering_key,
         headers={
-            name: value for name, value in payload.headers.items() if not name.startswith(PREFIX)
+            name: value
+            for name, value in payload.headers.items()
+            if not name.startswith(DEAD_LETTER_PREFIX)
         },
     )

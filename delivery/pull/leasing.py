@@ -20,7 +20,6 @@ from delivery.core.acks import confirmed
 from delivery.core.leases import Lease
 from delivery.core.lifecycle import ClaimedDelivery, Transition
 from delivery.core.outcome import Outcome
-from delivery.pump.wakeups import notify_pumps
 from delivery.queue import lease_rows, settle
 from delivery.queue.settle import Result
 
@@ -141,26 +140,12 @@ def _closed(results: Sequence[Result]) -> set[_End]:
 
 def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
     results = list(itertools.chain.from_iterable(orders))
-    due: set[int] = set()
-    closed = settle.close(
-        results,
-        now=clock.now(),
-        slot=os.getpid(),
-        expect=lambda consumer_id, _: due.add(consumer_id),
-    )
-    due |= {it.claimed.consumer_id for it in closed if _is_due_soon(it.transition)}
-    if due:
-        notify_pumps(due)
+    closed = settle.close(results, now=clock.now(), slot=os.getpid())
     ends = {_End(it.claimed.id, it.claimed.attempt, it.outcome) for it in closed}
     return [ends] * len(orders)
 
 
 _group_commit = GroupCommit(_close, max_orders=MAX_SHARED, max_size=MAX_SHARED)
-
-
-def _is_due_soon(transition: Transition) -> bool:
-    """Whether to notify waiting receivers; they find later deliveries by themselves in time."""
-    return transition.due_in is not None and transition.due_in <= SOON_S
 
 
 def _event_types(leases: Iterable[Lease], views: Mapping[int, ConsumerConfig]) -> dict[int, str]:

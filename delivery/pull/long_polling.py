@@ -27,7 +27,7 @@ from channels_app.database import clock
 from channels_app.registry.cache import config_cache
 from delivery import metrics
 from delivery.conf import conf
-from delivery.pump.wakeups import FORGET_S, Listener, WaitingReceivers, wakeup_sender
+from delivery.processes.wakeups import FORGET_S, Listener, WaitingReceivers, wakeup_sender
 from delivery.queue import due_times
 
 logger = logging.getLogger(__name__)

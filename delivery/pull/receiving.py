@@ -29,10 +29,10 @@ from delivery.core.leases import Lease
 from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim, Reason
 from delivery.core.outcome import Outcome
 from delivery.processes import registration
+from delivery.processes.wakeups import notify_pumps, wakeup_sender
 from delivery.pull import key_affinity, leasing
 from delivery.pull.long_polling import WaitingReceiver, Wakeup, long_polls
 from delivery.pump.consumer_queue import GUARD_EVERY
-from delivery.pump.wakeups import notify_pumps, wakeup_sender
 from delivery.queue import claim, fanout, lease_rows, release
 from delivery.queue.claim import ClaimRequest
 from delivery.transport import payloads
@@ -308,7 +308,6 @@ def take_back(consumer_id: int, worker: str, messages: Sequence[ReceivedMessage]
         reason=Reason.INTERRUPTED,
     )
     long_polls.wake([consumer_id])
-    notify_pumps([consumer_id])
 
 
 def _takes_new(view: ConsumerConfig, receive_request: ReceiveRequest) -> bool:

@@ -19,7 +19,7 @@ from django.db import Error as DatabaseFailure
 from channels_app.models import ConfigVersion
 from delivery.conf import conf
 from delivery.processes import registration
-from delivery.pump.wakeups import wakeup_sender
+from delivery.processes.wakeups import wakeup_sender
 
 logger = logging.getLogger(__name__)
 

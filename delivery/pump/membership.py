@@ -12,9 +12,9 @@ from channels_app.models import ConfigVersion
 from delivery.conf import conf
 from delivery.processes import registration
 from delivery.processes.registration import PumpRegistration, Replaced
+from delivery.processes.wakeups import wakeup_sender
 from delivery.pump.assignment import Assignment
 from delivery.pump.confirmation import FENCE_S
-from delivery.pump.wakeups import wakeup_sender
 
 AWAY_S = 3.0
 """After this long without a heartbeat others may have treated it as dead, so it joins again."""

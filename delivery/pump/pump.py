@@ -22,6 +22,7 @@ from delivery.core.outcome import Outcome
 from delivery.ordering import key_queue
 from delivery.processes import registration
 from delivery.processes.registration import PumpRegistration
+from delivery.processes.wakeups import Listener, WaitingReceivers, pulls, wakeup_sender
 from delivery.pump import results
 from delivery.pump.assignment import Assignment
 from delivery.pump.body_buffer import BodyBuffer, is_late
@@ -29,7 +30,6 @@ from delivery.pump.capacity import CapacityPlanner
 from delivery.pump.consumer_queue import AHEAD, ConsumerQueue
 from delivery.pump.membership import Membership
 from delivery.pump.results import Recorder, ignoring_outage
-from delivery.pump.wakeups import Listener, WaitingReceivers, pulls, wakeup_sender
 from delivery.queue import claim, fanout, release
 from delivery.queue.fanout import FanoutResult
 from delivery.transport import Response, payloads

@@ -18,10 +18,10 @@ from delivery.core import acks, lifecycle
 from delivery.core.lifecycle import ClaimedDelivery
 from delivery.core.outcome import Outcome
 from delivery.processes.registration import PumpRegistration
+from delivery.processes.wakeups import wakeup_sender
 from delivery.pump.assignment import Assignment
 from delivery.pump.consumer_queue import ConsumerQueue
 from delivery.pump.outage import Outages
-from delivery.pump.wakeups import wakeup_sender
 from delivery.queue import settle
 from delivery.queue.settle import Result
 from delivery.transport import Response

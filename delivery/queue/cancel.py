@@ -1,6 +1,5 @@
 """Cancel deliveries that are not sent yet: of a delivery, a message, or a retired consumer."""
 
-from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,21 +17,25 @@ from channels_app.core.http import ALWAYS, Precondition
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Consumer, Message, new_id, reseed_ids
 from channels_app.registry import configuration
-from delivery import metrics
-from delivery.core.lifecycle import DeliveryState, Reason
+from delivery import metrics, transitions
+from delivery.core.lifecycle import DeliveryState, Reason, Transition
 from delivery.core.outcome import Outcome
-from delivery.models import Attempt, Counter, Delivery
-from delivery.ordering import key_queue
+from delivery.models import Attempt, Delivery
+from delivery.transitions import Move
 
 QUEUED = DeliveryState.QUEUED.value
 CANCELLED = DeliveryState.CANCELLED.value
 TAKEN = {
-    DeliveryState.IN_FLIGHT.value: Reason.LEASE_EXPIRED,
-    DeliveryState.AWAITING_ACK.value: Reason.ACK_TIMEOUT,
+    DeliveryState.IN_FLIGHT.value: Transition(
+        DeliveryState.QUEUED, Reason.LEASE_EXPIRED, due_in=0.0, charged=False
+    ),
+    DeliveryState.AWAITING_ACK.value: Transition(
+        DeliveryState.QUEUED, Reason.ACK_TIMEOUT, due_in=0.0, charged=False, is_free=True
+    ),
 }
-"""States of a delivery that a worker or the consumer has, and why it is queued again at its end."""
-
-
+"""States of a delivery that a worker or the consumer has, and its transition at their end."""
+COLUMNS = ("id", "message_id", "consumer_id", "state", "ordering_key", "accepted_at")
+"""What a transition needs of a row."""
 BATCH_SIZE = 2000
 """Approximate number of deliveries that one transaction cancels."""
 
@@ -57,7 +60,7 @@ def cancel_one(delivery_id: int, principal: Principal, *, now: datetime, slot: i
             raise Conflict(
                 "not_queued", f"The delivery is {row.state}: only a queued one can be cancelled."
             )
-        _take_back([(row.id, row.consumer_id)], Reason.CANCELLED, now, slot)
+        take_back([row], now, slot)
         AuditEntry.record(
             principal.actor,
             "delivery.cancel",
@@ -117,6 +120,50 @@ def cancel_messages(
     return done
 
 
+def cancel_waiting(consumer_id: int, *, now: datetime, limit: int, slot: int = 0) -> int:
+    """Cancel up to ``limit`` queued deliveries of one consumer; return how many.
+
+    For a caller that cancels all of them in slices and writes a single audit entry.
+    """
+
+    def write() -> int:
+        queued = Delivery.objects.filter(consumer_id=consumer_id, state=QUEUED).order_by("id")
+        # Rows that another transaction holds are being received.
+        rows = queued.select_for_update(skip_locked=True).only(*COLUMNS)[:limit]
+        return take_back(rows, now, slot)
+
+    return transactions.run(write)
+
+
+def cancel_retired(now: datetime, slot: int, batch: int) -> int:
+    """Cancel up to ``batch`` queued deliveries of retired consumers; return how many rows changed.
+
+    Runs in a sweep, so that retiring a consumer does not wait for its backlog. An expired lease,
+    which no claim will find any more, is queued first and cancelled by the next run.
+    """
+    retired = list(
+        Consumer.objects.filter(state=Consumer.State.RETIRED).values_list("id", flat=True)
+    )
+    if not retired:
+        return 0
+    count = transactions.run(
+        lambda: _cancel_retired(retired, now, slot, batch), on_collision=reseed_ids
+    )
+    metrics.SWEEP_ROWS.labels("retired").inc(count)
+    return count
+
+
+def take_back(
+    rows: Iterable[Delivery], now: datetime, slot: int, reason: Reason = Reason.CANCELLED
+) -> int:
+    """Cancel queued deliveries that the caller's transaction has locked; return how many."""
+    to = Transition(DeliveryState.CANCELLED, reason, due_in=None, charged=False)
+    moves = [Move(row, to) for row in rows]
+    if moves:
+        transitions.apply(moves, now=now, slot=slot)
+    return len(moves)
+
+
 def _cancel_messages(
     wanted: Mapping[int, Precondition],
     principal: Principal,
@@ -126,11 +173,10 @@ def _cancel_messages(
 ) -> dict[int, Cancelled | BrokerError]:
     # Waits for a fan-out in progress; then its deliveries exist.
     messages = configuration.messages(wanted)
-    queued: dict[int, list[tuple[int, int]]] = {key: [] for key in messages}
+    queued: dict[int, list[Delivery]] = {key: [] for key in messages}
     rows = Delivery.objects.filter(message_id__in=messages, state=QUEUED)
-    in_order = rows.order_by("message_id", "consumer_id").select_for_update()
-    for key, id, consumer_id in in_order.values_list("message_id", "id", "consumer_id"):
-        queued[key].append((id, consumer_id))
+    for row in rows.order_by("message_id", "consumer_id").select_for_update().only(*COLUMNS):
+        queued[row.message_id].append(row)
     sent = _sent([key for key in messages if not queued[key]]) if unless_sent else {}
     done: dict[int, Cancelled | BrokerError] = {}
     entries, changed = [], []
@@ -152,7 +198,7 @@ def _cancel_messages(
                 entries += _entries(message, principal, before)
             done[key] = Cancelled(message, count)
     ours = [row for key in done if isinstance(done[key], Cancelled) for row in queued[key]]
-    _take_back(ours, Reason.CANCELLED, now, slot)
+    take_back(ours, now, slot)
     for state in (Message.State.CANCELLED, Message.State.DISPATCHED):
         keys = [message.id for message in changed if message.state == state]
         ends = {"expires_at": now} if state == Message.State.DISPATCHED else {}
@@ -163,23 +209,6 @@ def _cancel_messages(
     AuditEntry.objects.bulk_create(entries)
     failpoints.reach("in_cancel")
     return done
-
-
-def _entries(message: Message, principal: Principal, before: dict[str, Any]) -> list[AuditEntry]:
-    return AuditEntry.entries(
-        principal.actor,
-        "message.cancel",
-        f"message:{ids.to_public(ids.MESSAGE, message.id)}",
-        team_id=message.producer.team_id if message.producer else None,
-        reason=principal.reason,
-        before=before,
-        after={
-            "state": message.state,
-            "queued": 0,
-            "cancelled": before["queued"],
-            "due_at": times.text(message.due_at),
-        },
-    )
 
 
 def _sent(message_ids: list[int]) -> dict[int, datetime]:
@@ -207,54 +236,28 @@ def _has_expired(message: Message, now: datetime) -> bool:
     return message.expires_at is not None and message.expires_at <= now
 
 
-def cancel_waiting(consumer_id: int, *, now: datetime, limit: int, slot: int = 0) -> int:
-    """Cancel up to ``limit`` queued deliveries of one consumer; return how many.
-
-    For a caller that cancels all of them in slices and writes a single audit entry.
-    """
-
-    def write() -> int:
-        mine = Delivery.objects.filter(consumer_id=consumer_id, state=QUEUED)
-        # Rows that another transaction holds are being received.
-        rows = mine.order_by("id").select_for_update(skip_locked=True)
-        found = list(rows.values_list("id", "consumer_id")[:limit])
-        take_back(found, now, slot)
-        return len(found)
-
-    return transactions.run(write)
-
-
-def take_back(rows: Iterable[tuple[int, int]], now: datetime, slot: int) -> None:
-    """Cancel queued deliveries (id, consumer id) that the caller's transaction has locked."""
-    _take_back(rows, Reason.CANCELLED, now, slot)
-
-
-def cancel_retired(now: datetime, slot: int, batch: int) -> int:
-    """Cancel up to ``batch`` queued deliveries of retired consumers; return how many rows changed.
-
-    Runs in a sweep, so that retiring a consumer does not wait for its backlog. An expired lease,
-    which no claim will find any more, is queued first and cancelled by the next run.
-    """
-    retired = list(
-        Consumer.objects.filter(state=Consumer.State.RETIRED).values_list("id", flat=True)
+def _entries(message: Message, principal: Principal, before: dict[str, Any]) -> list[AuditEntry]:
+    return AuditEntry.entries(
+        principal.actor,
+        "message.cancel",
+        f"message:{ids.to_public(ids.MESSAGE, message.id)}",
+        team_id=message.producer.team_id if message.producer else None,
+        reason=principal.reason,
+        before=before,
+        after={
+            "state": message.state,
+            "queued": 0,
+            "cancelled": before["queued"],
+            "due_at": times.text(message.due_at),
+        },
     )
-    if not retired:
-        return 0
-    count = transactions.run(
-        lambda: _cancel_retired(retired, now, slot, batch), on_collision=reseed_ids
-    )
-    metrics.SWEEP_ROWS.labels("retired").inc(count)
-    return count
 
 
 def _cancel_retired(retired: list[int], now: datetime, slot: int, batch: int) -> int:
-    rows = list(
-        Delivery.objects.filter(consumer_id__in=retired, state=QUEUED)
-        .select_for_update(skip_locked=True)
-        .values_list("id", "consumer_id")[:batch]
-    )
-    _take_back(rows, Reason.RETIRED, now, slot)
-    return len(rows) + _end_leases(retired, now, slot, batch)
+    queued = Delivery.objects.filter(consumer_id__in=retired, state=QUEUED)
+    rows = queued.select_for_update(skip_locked=True).only(*COLUMNS)[:batch]
+    cancelled_count = take_back(rows, now, slot, Reason.RETIRED)
+    return cancelled_count + _end_leases(retired, now, slot, batch)
 
 
 def _end_leases(retired: list[int], now: datetime, slot: int, batch: int) -> int:
@@ -262,7 +265,7 @@ def _end_leases(retired: list[int], now: datetime, slot: int, batch: int) -> int
     rows = list(
         Delivery.objects.filter(consumer_id__in=retired, state__in=TAKEN, due_at__lte=now)
         .select_for_update(skip_locked=True)
-        .only("id", "consumer_id", "state", "attempt_count")[:batch]
+        .only(*COLUMNS, "attempt_count")[:batch]
     )
     open_attempts = [row for row in rows if row.state == DeliveryState.IN_FLIGHT]
     Attempt.objects.bulk_create(
@@ -278,36 +281,6 @@ def _end_leases(retired: list[int], now: datetime, slot: int, batch: int) -> int
             for row in open_attempts
         ]
     )
-    tally: Tally[tuple[int, str]] = Tally()
-    for row in rows:
-        tally[row.consumer_id, row.state] -= 1
-        tally[row.consumer_id, QUEUED] += 1
-    for state, reason in TAKEN.items():
-        Delivery.objects.filter(id__in=[row.id for row in rows], state=state).update(
-            state=QUEUED,
-            reason=reason.value,
-            due_at=now,
-            lease_owner=None,
-            version=F("version") + 1,
-        )
-    Counter.add(tally, slot)
+    if rows:
+        transitions.apply([Move(row, TAKEN[row.state]) for row in rows], now=now, slot=slot)
     return len(rows)
-
-
-def _take_back(rows: Iterable[tuple[int, int]], reason: Reason, now: datetime, slot: int) -> None:
-    """Cancel locked queued rows (id, consumer id) and move the counters."""
-    rows = list(rows)
-    Delivery.objects.filter(id__in=[row[0] for row in rows], state=QUEUED).update(
-        state=CANCELLED,
-        reason=reason.value,
-        due_at=None,
-        lease_owner=None,
-        finished_at=now,
-        version=F("version") + 1,
-    )
-    tally: Tally[tuple[int, str]] = Tally()
-    for _, consumer_id in rows:
-        tally[consumer_id, QUEUED] -= 1
-        tally[consumer_id, CANCELLED] += 1
-    Counter.add(tally, slot)
-    key_queue.leave_rows(rows, now)

@@ -17,18 +17,43 @@ from channels_app.database import raw, transactions
 from channels_app.database.raw import dialect
 from channels_app.models import new_id, reseed_ids
 from channels_app.registry.cache import config_cache
-from delivery import dead_letters
-from delivery.acks import callbacks
+from delivery import transitions
+from delivery.acks import decisions
 from delivery.core import lifecycle
-from delivery.core.lifecycle import FINISHED, FREE_ATTEMPTS, ClaimedDelivery, DeliveryState, Reason
-from delivery.core.ordering import key_number
+from delivery.core.lifecycle import (
+    FREE_ATTEMPTS,
+    ClaimedDelivery,
+    DeliveryState,
+    Reason,
+    Transition,
+)
+from delivery.core.ordering import BEHIND, key_number
 from delivery.core.outcome import Outcome
 from delivery.core.recipients import ALONE, LEVELS, Row, Share, by_age, share_out
-from delivery.models import Attempt, Counter, Delivery
+from delivery.models import Attempt, Delivery
 from delivery.ordering import key_queue
-from delivery.ordering.key_queue import ClosingEntry
+from delivery.transitions import Move
 
+T = TypeVar("T")
 TABLE = Delivery._meta.db_table
+IMMEDIATELY = timedelta(0)
+CONSUMERS_PER_QUERY = 40
+"""SQLite allows 500 terms of a union; 10 levels each."""
+_IN_FLIGHT = DeliveryState.IN_FLIGHT
+_LAPSED = raw.Insert(
+    Attempt,
+    numbers=("id", "delivery_id", "number"),
+    values=("started_at", "error"),
+    same={"outcome": Outcome.LEASE_EXPIRED.value},
+)
+_CLAIM = Transition(_IN_FLIGHT, Reason.CLAIMED, due_in=0.0, charged=False, is_free=True)
+_CLAIM_AGAIN = Transition(_IN_FLIGHT, Reason.CLAIMED, due_in=0.0, charged=False)
+"""After a lease that expired, which counts as an interruption, or as a failure below."""
+_CLAIM_CHARGED = Transition(_IN_FLIGHT, Reason.CLAIMED, due_in=0.0, charged=True)
+_EXPIRE = Transition(DeliveryState.CANCELLED, Reason.EXPIRED, due_in=None, charged=False)
+_GIVE_UP = Transition(DeliveryState.DEAD, Reason.EXHAUSTED, due_in=None, charged=False)
+_WAIT = Transition(DeliveryState.QUEUED, Reason.LEASE_EXPIRED, due_in=0.0, charged=False)
+"""A retry of a paused ordering key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +98,121 @@ class Candidates:
     """When the earliest row that was not chosen is due, by consumer and priority."""
 
 
-def candidates_sql(requests: Sequence[ClaimRequest], now: datetime) -> tuple[str, list[Any]]:
-    """Return the query for due rows: one range per consumer and level, each in index order."""
-    terms = [
-        (request.consumer_id, level, request.rows_per_level)
-        for request in requests
-        for level in request.levels
-    ]
-    sql = dialect.union(
-        f"SELECT id, consumer_id, priority, due_at FROM {TABLE} "
-        f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
-        f"ORDER BY due_at, id LIMIT {limit:d}"
-        for consumer_id, level, limit in terms
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The rows that one call claimed, and what else it found."""
+
+    rows: list[ClaimedDelivery]
+    expired_count: int = 0
+    """Rows past their expiry: cancelled instead of sent."""
+    rescued_count: int = 0
+    """Rows whose former lease had expired."""
+    drained: frozenset[int] = frozenset()
+    """Consumers that have no more due rows than were asked for."""
+    left: dict[int, dict[int, datetime]] = field(default_factory=dict)
+    """For the other consumers: when the earliest row of each priority that was not chosen is
+    due."""
+
+
+class ClaimContext(NamedTuple):
+    """Who claims, and when."""
+
+    requests: Sequence[ClaimRequest]
+    now: datetime
+    slot: int
+    ahead: timedelta
+    owner: int | None = None
+    """If set, rows that this owner holds are claimed again before their leases expire."""
+
+
+class _OfConsumer(Protocol):
+    @property
+    def consumer_id(self) -> int: ...
+
+
+R = TypeVar("R", bound=_OfConsumer)
+
+
+class _DueRow(NamedTuple):
+    """A due row that this transaction has locked."""
+
+    id: int
+    message_id: int
+    consumer_id: int
+    state: str
+    attempt_count: int
+    failure_count: int
+    interruption_count: int
+    priority: int
+    due_at: str
+    accepted_at: str
+    expires_at: str | None
+    event_type: str
+    ordering_key: str
+    replay_id: int | None
+
+
+_INSTANTS = {"due_at", "accepted_at", "expires_at"}
+_COLUMNS = ", ".join(
+    f"CAST({name} AS CHAR)" if name in _INSTANTS else name for name in _DueRow._fields
+)
+
+
+def claim(
+    requests: Sequence[ClaimRequest],
+    *,
+    now: datetime,
+    slot: int,
+    ahead: timedelta = IMMEDIATELY,
+    most: int | None = None,
+) -> Claim:
+    """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
+
+    ``slot`` is the caller's slot of the counters. Rows that another worker holds are skipped
+    without waiting. Queued rows due within ``ahead`` are claimed too, for a worker that keeps each
+    until its ``ClaimedDelivery.due_at``; no lease ends early because of it. Of several requests for
+    one consumer the first is served first; `shared` assigns the rows to the requests.
+    ``most`` limits the total for each group of `CONSUMERS_PER_QUERY` consumers; the highest
+    priority then goes first across consumers as well (`core.recipients`).
+    """
+    context = ClaimContext(requests, now, slot, ahead)
+    parts = [_claim_group(group, context, most) for group in _groups(_merged(requests))]
+    return Claim(
+        rows=[row for part in parts for row in part.rows],
+        expired_count=sum(part.expired_count for part in parts),
+        rescued_count=sum(part.rescued_count for part in parts),
+        drained=frozenset[int]().union(*(part.drained for part in parts)),
+        left={key: due for part in parts for key, due in part.left.items()},
     )
-    return sql, [raw.text(now)] * len(terms)
+
+
+def claim_chosen(
+    chosen: list[int], request: ClaimRequest, *, now: datetime, slot: int, reclaim: bool = False
+) -> Claim:
+    """Lease rows of one consumer that the caller has chosen among its due ones.
+
+    ``reclaim`` also claims rows that the owner itself holds, as if their leases had expired.
+    """
+    if not chosen:
+        return Claim([])
+    candidates = Candidates({request.consumer_id: chosen}, {}, frozenset())
+    return _claim_candidates(
+        candidates,
+        ClaimContext([request], now, slot, IMMEDIATELY, request.owner if reclaim else None),
+    )
+
+
+def shared(rows: Iterable[R], requests: Sequence[ClaimRequest]) -> list[list[R]]:
+    """Distribute rows over the requests: each gets up to its limit, earlier requests first."""
+    left: dict[int, deque[R]] = {}
+    for row in rows:
+        left.setdefault(row.consumer_id, deque()).append(row)
+    nothing: deque[R] = deque()
+    shares = []
+    for request in requests:
+        mine = left.get(request.consumer_id, nothing)
+        shares.append([mine.popleft() for _ in range(min(request.limit, len(mine)))])
+    return shares
 
 
 def choose(requests: Sequence[ClaimRequest], now: datetime, most: int | None = None) -> Candidates:
@@ -132,6 +258,54 @@ def choose(requests: Sequence[ClaimRequest], now: datetime, most: int | None = N
     return Candidates(first, spare, frozenset(found.keys() - left.keys()), left)
 
 
+def candidates_sql(requests: Sequence[ClaimRequest], now: datetime) -> tuple[str, list[Any]]:
+    """Return the query for due rows: one range per consumer and level, each in index order."""
+    terms = [
+        (request.consumer_id, level, request.rows_per_level)
+        for request in requests
+        for level in request.levels
+    ]
+    sql = dialect.union(
+        f"SELECT id, consumer_id, priority, due_at FROM {TABLE} "
+        f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
+        f"ORDER BY due_at, id LIMIT {limit:d}"
+        for consumer_id, level, limit in terms
+    )
+    return sql, [raw.text(now)] * len(terms)
+
+
+def _merged(requests: Sequence[ClaimRequest]) -> Sequence[ClaimRequest]:
+    """Combine requests so that each consumer has one."""
+    by_consumer: dict[int, ClaimRequest] = {}
+    for request in requests:
+        known = by_consumer.get(request.consumer_id)
+        by_consumer[request.consumer_id] = (
+            replace(
+                request,
+                limit=known.limit + request.limit,
+                spare=known.spare + request.spare,
+                oldest_first=known.oldest_first or request.oldest_first,
+                levels=LEVELS,
+            )
+            if known
+            else request
+        )
+    return list(by_consumer.values())
+
+
+def _groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), CONSUMERS_PER_QUERY):
+        yield items[start : start + CONSUMERS_PER_QUERY]
+
+
+def _claim_group(
+    requests: Sequence[ClaimRequest], context: ClaimContext, most: int | None
+) -> Claim:
+    candidates = choose(requests, context.now + context.ahead, most)
+    taken = _claim_candidates(candidates, context) if candidates.first else Claim([])
+    return replace(taken, drained=candidates.drained, left=candidates.left)
+
+
 def _preferred(request: ClaimRequest, rows: Sequence[Row]) -> Iterator[Row]:
     """Up to the limit of each priority: this owner's rows first, then those of other owners."""
     by_level: dict[int, list[Row]] = {}
@@ -150,127 +324,66 @@ def _earliest(rows: set[Row]) -> dict[int, datetime]:
     return {priority: dialect.instant(due_at) for priority, due_at in earliest.items()}
 
 
-LAPSED = raw.Insert(
-    Attempt,
-    numbers=("id", "delivery_id", "number"),
-    values=("started_at", "error"),
-    same={"outcome": Outcome.LEASE_EXPIRED.value},
-)
+def _claim_candidates(candidates: Candidates, context: ClaimContext) -> Claim:
+    claimed = transactions.run(lambda: _write(candidates, context), on_collision=reseed_ids)
+    failpoints.reach("after_claim")
+    return claimed
 
 
-class ClaimContext(NamedTuple):
-    """Who claims, and when."""
-
-    requests: Sequence[ClaimRequest]
-    now: datetime
-    slot: int
-    ahead: timedelta
-    owner: int | None = None
-    """If set, rows that this owner holds are claimed again before their leases expire."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The rows that one call claimed, and what else it found."""
-
-    rows: list[ClaimedDelivery]
-    expired_count: int = 0
-    """Rows past their expiry: cancelled instead of sent."""
-    rescued_count: int = 0
-    """Rows whose former lease had expired."""
-    drained: frozenset[int] = frozenset()
-    """Consumers that have no more due rows than were asked for."""
-    left: dict[int, dict[int, datetime]] = field(default_factory=dict)
-    """For the other consumers: when the earliest row of each priority that was not chosen is
-    due."""
-
-
-class _OfConsumer(Protocol):
-    @property
-    def consumer_id(self) -> int: ...
-
-
-R = TypeVar("R", bound=_OfConsumer)
-
-
-def shared(rows: Iterable[R], requests: Sequence[ClaimRequest]) -> list[list[R]]:
-    """Distribute rows over the requests: each gets up to its limit, earlier requests first."""
-    left: dict[int, deque[R]] = {}
-    for row in rows:
-        left.setdefault(row.consumer_id, deque()).append(row)
-    nothing: deque[R] = deque()
-    shares = []
-    for request in requests:
-        mine = left.get(request.consumer_id, nothing)
-        shares.append([mine.popleft() for _ in range(min(request.limit, len(mine)))])
-    return shares
-
-
-class _DueRow(NamedTuple):
-    """A due row that this transaction has locked."""
-
-    id: int
-    message_id: int
-    consumer_id: int
-    state: str
-    attempt_count: int
-    failure_count: int
-    interruption_count: int
-    priority: int
-    due_at: str
-    accepted_at: str
-    expires_at: str | None
-    event_type: str
-    ordering_key: str
-    replay_id: int | None
-
-
-_INSTANTS = {"due_at", "accepted_at", "expires_at"}
-_COLUMNS = ", ".join(
-    f"CAST({name} AS CHAR)" if name in _INSTANTS else name for name in _DueRow._fields
-)
-
-
-def take(candidates: Candidates, context: ClaimContext) -> Claim:
-    """Lease the chosen rows that no other worker holds. Must be the transaction's last step."""
+def _write(candidates: Candidates, context: ClaimContext) -> Claim:
+    """Lease the candidates that no other worker holds, and move those that are not to be sent."""
     now, instant = context.now, raw.text(context.now)
     rows = _locked(candidates, now + context.ahead, context.owner)
     if context.ahead:
         waiting = DeliveryState.QUEUED.value
         rows = [row for row in rows if row.state == waiting or row.due_at <= instant]
-    tally: Tally[tuple[int, str]] = Tally()
     lapsed = [row for row in rows if row.state == DeliveryState.IN_FLIGHT]
-    acknowledged = callbacks.decided(lapsed)
-    charged = _record_lapsed(lapsed, {move.delivery_id for move in acknowledged}, instant)
-    unacknowledged = [row for row in rows if row.state == DeliveryState.AWAITING_ACK]
-    if decided := acknowledged + callbacks.timed_out(unacknowledged):
-        rows = _apply_decided(rows, decided, now, tally)
-    if expired := [row for row in rows if row.expires_at and row.expires_at <= instant]:
+    moves = decisions.decided(lapsed)
+    moves += decisions.timed_out(row for row in rows if row.state == DeliveryState.AWAITING_ACK)
+    decided = {move.row.id for move in moves}
+    rows = [row for row in rows if row.id not in decided]
+    is_last_lease = _charged(row for row in lapsed if row.id not in decided)
+    expired = [row for row in rows if row.expires_at and row.expires_at <= instant]
+    if expired:
         heads = ((row.consumer_id, row.ordering_key) for row in expired)
         expired += map(_DueRow._make, key_queue.expired_behind(heads, _COLUMNS, instant))
-    _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, instant, tally)
-    interrupted = [
-        row for row in rows if row.interruption_count >= FREE_ATTEMPTS and row not in expired
-    ]
-    _finish(interrupted, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, instant, tally)
-    out_of_attempts = [
-        row for row in rows if charged.get(row.id) and row not in (*expired, *interrupted)
-    ]
-    _finish(
-        out_of_attempts, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.LEASE_EXPIRED, instant, tally
-    )
-    if expired or interrupted or out_of_attempts:
-        dead = {row.id for row in (*interrupted, *out_of_attempts)}
-        finished = dead | {row.id for row in expired}
-        rows = [row for row in rows if row.id not in finished]
-        _leave((*expired, *interrupted, *out_of_attempts), dead, now)
-        dead_letters.note(
-            ((row.id, row.consumer_id) for row in (*interrupted, *out_of_attempts)), now
+        moves += [Move(row, _EXPIRE, outcome=Outcome.EXPIRED) for row in expired]
+    leasable: list[_DueRow] = []
+    for row in rows:
+        if row.expires_at and row.expires_at <= instant:
+            continue
+        if row.interruption_count >= FREE_ATTEMPTS:
+            moves.append(Move(row, _GIVE_UP, outcome=Outcome.INTERRUPTED))
+        elif is_last_lease.get(row.id):
+            moves.append(Move(row, lifecycle.EXHAUST, outcome=Outcome.LEASE_EXPIRED))
+        else:
+            leasable.append(row)
+    held = _step_back(leasable, now)
+    moves += [
+        Move(
+            row,
+            replace(_WAIT, charged=row.id in is_last_lease),
+            due_at=BEHIND,
+            outcome=Outcome.LEASE_EXPIRED,
         )
-    rows = _without_held([_counted(row, charged) for row in rows], now, tally)
-    claimed = _lease(rows, context, tally)
-    rescued_count = sum(row.due_at <= instant for row in lapsed)
-    return Claim(claimed, len(expired), rescued_count)
+        for row in leasable
+        if row.id in held and row.state == DeliveryState.IN_FLIGHT
+    ]
+    leases = _leases([row for row in leasable if row.id not in held], is_last_lease, context)
+    error = "The worker died before it recorded a response."
+    attempts = _LAPSED.statements(
+        ((new_id(), row.id, row.attempt_count), (instant, error)) for row in lapsed
+    )
+    failpoints.reach("in_claim")
+    if moves or leases:
+        transitions.apply(
+            [*moves, *leases], now=now, slot=context.slot, beside=attempts, is_last=True
+        )
+    return Claim(
+        [_claimed(lease) for lease in leases],
+        len(expired),
+        sum(row.due_at <= instant for row in lapsed),
+    )
 
 
 def _locked(candidates: Candidates, now: datetime, owner: int | None) -> list[_DueRow]:
@@ -298,261 +411,65 @@ def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None)
     return sorted(rows, key=lambda row: place[row.id])
 
 
-def _lease(
-    rows: list[_DueRow], context: ClaimContext, tally: Tally[tuple[int, str]]
-) -> list[ClaimedDelivery]:
-    """Lease the rows, one UPDATE per owner and lease time, and update the counters."""
-    by_holder: dict[tuple[int, int], list[_DueRow]] = {}
-    for request, mine in zip(context.requests, shared(rows, context.requests), strict=True):
-        by_holder.setdefault((request.owner, request.lease_ms), []).extend(mine)
-    claimed: dict[int, ClaimedDelivery] = {}
-    statements = []
-    for (owner, lease_ms), some in by_holder.items():
-        until = context.now + timedelta(milliseconds=lease_ms)
-        claimed |= {row.id: _claimed(row, until) for row in some}
-        if some:
-            statements.append(_leasing(some, until, owner))
-    for (consumer_id, state), count in Tally((row.consumer_id, row.state) for row in rows).items():
-        tally[consumer_id, state] -= count
-        tally[consumer_id, DeliveryState.IN_FLIGHT.value] += count
-    statements += Counter.adding(tally, context.slot)
-    failpoints.reach("in_claim")
-    if statements:
-        raw.execute_last(statements)
-    return [claimed[row.id] for row in rows]
+def _charged(lapsed: Iterable[_DueRow]) -> dict[int, bool]:
+    """Return rows whose expired leases count as failures, each with whether it was the last one."""
+    views = config_cache.consumers()
+    return {
+        row.id: lifecycle.is_last_lease(row.failure_count, rule=view.retry_for(row.event_type))
+        for row in lapsed
+        if (view := views.get(row.consumer_id)) and view.charges_leases
+    }
 
 
-def _leasing(rows: list[_DueRow], until: datetime, owner: int) -> raw.Statement:
-    return (
-        f"UPDATE {TABLE} SET state = %s, reason = %s, attempt_count = attempt_count + 1, "
-        "due_at = %s, lease_owner = %s, version = version + 1 "
-        f"WHERE id IN ({raw.listed(row.id for row in rows)})",
-        [DeliveryState.IN_FLIGHT.value, Reason.CLAIMED.value, raw.text(until), owner],
-    )
-
-
-def _finish(
-    rows: list[_DueRow],
-    state: DeliveryState,
-    reason: Reason,
-    outcome: Outcome,
-    now: str,
-    tally: Tally[tuple[int, str]],
-) -> None:
-    """Move rows that are not to be sent to a final state."""
-    if not rows:
-        return
-    for row in rows:
-        tally[row.consumer_id, row.state] -= 1
-        tally[row.consumer_id, state.value] += 1
-    raw.execute(
-        f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, due_at = NULL, "
-        "lease_owner = NULL, finished_at = %s, version = version + 1 "
-        f"WHERE id IN ({raw.listed(row.id for row in rows)})",
-        [state.value, reason.value, outcome.value, now],
-    )
-
-
-def _apply_decided(
-    rows: list[_DueRow], decided: list[callbacks.Move], now: datetime, tally: Tally[tuple[int, str]]
-) -> list[_DueRow]:
-    """Move rows whose result is already known, and return the other rows."""
-    callbacks.move(decided, now)
-    to = {move.delivery_id: move.transition.state for move in decided}
-    moved = [row for row in rows if row.id in to]
-    for row in moved:
-        tally[row.consumer_id, row.state] -= 1
-        tally[row.consumer_id, to[row.id].value] += 1
-    over = [row for row in moved if to[row.id] in FINISHED]
-    dead = [row for row in over if to[row.id] is DeliveryState.DEAD]
-    _leave(over, {row.id for row in dead}, now)
-    dead_letters.note(((row.id, row.consumer_id) for row in dead), now)
-    return [row for row in rows if row.id not in to]
-
-
-def _without_held(
-    rows: list[_DueRow], now: datetime, tally: Tally[tuple[int, str]]
-) -> list[_DueRow]:
-    """Put retries of paused ordering keys back, and return the rows that may be sent.
+def _step_back(rows: Sequence[_DueRow], now: datetime) -> set[int]:
+    """Put retries of paused ordering keys back to wait, and return those.
 
     Rows that were never attempted need no check: they already wait behind their key's head.
     """
     retries = [row for row in rows if row.ordering_key and (row.attempt_count or row.replay_id)]
     if not retries:
-        return rows
+        return set()
     held = key_queue.paused((row.consumer_id, row.ordering_key) for row in retries)
     heads = {
         row.id: key_number(row.consumer_id, row.ordering_key)
         for row in retries
         if (row.consumer_id, row.ordering_key) in held
     }
-    if not heads:
-        return rows
-    back = key_queue.step_back(heads, now)
-    lapsed = [row for row in rows if row.id in back and row.state == DeliveryState.IN_FLIGHT]
-    if lapsed:
-        raw.execute(
-            f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, lease_owner = NULL "
-            f"WHERE id IN ({raw.listed(row.id for row in lapsed)})",
-            [DeliveryState.QUEUED.value, Reason.LEASE_EXPIRED.value, Outcome.LEASE_EXPIRED.value],
-        )
-        for row in lapsed:
-            tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
-            tally[row.consumer_id, DeliveryState.QUEUED.value] += 1
-    return [row for row in rows if row.id not in back]
+    return key_queue.step_back(heads, now) if heads else set()
 
 
-def _leave(rows: Sequence[_DueRow], dead: set[int], now: datetime) -> None:
-    """Remove finished rows from their ordering keys, where the next entries become heads."""
-    ordered = config_cache.ordered()
-    key_queue.leave(
-        (
-            ClosingEntry(row.id, row.consumer_id, row.ordering_key, is_dead=row.id in dead)
-            for row in rows
-            if row.ordering_key and row.consumer_id in ordered
-        ),
-        now,
-    )
+def _leases(
+    rows: Sequence[_DueRow], is_last_lease: Mapping[int, bool], context: ClaimContext
+) -> list[Move]:
+    """Return the leases in the order of the rows; each goes to the request that has room."""
+    leases: dict[int, Move] = {}
+    for request, its_rows in zip(context.requests, shared(rows, context.requests), strict=True):
+        until = context.now + timedelta(milliseconds=request.lease_ms)
+        for row in its_rows:
+            if row.state != DeliveryState.IN_FLIGHT:
+                to = _CLAIM
+            else:
+                to = _CLAIM_CHARGED if row.id in is_last_lease else _CLAIM_AGAIN
+            leases[row.id] = Move(row, to, until, owner=request.owner)
+    return [leases[row.id] for row in rows]
 
 
-def _record_lapsed(lapsed: list[_DueRow], acknowledged: set[int], now: str) -> dict[int, bool]:
-    """Record the expired attempts, after which their former holders can no longer close them.
-
-    ``acknowledged`` are deliveries whose consumers have acknowledged or refused them: these count
-    as neither failure nor interruption. Returns the other deliveries that count as a failure of the
-    consumer, and for each whether that was its last attempt.
-    """
-    if not lapsed:
-        return {}
-    unacknowledged = [row for row in lapsed if row.id not in acknowledged]
-    views = config_cache.consumers()
-    charged = {
-        row.id: lifecycle.is_last_lease(row.failure_count, rule=view.retry_for(row.event_type))
-        for row in unacknowledged
-        if (view := views.get(row.consumer_id)) and view.charges_leases
-    }
-    free = [row.id for row in unacknowledged if row.id not in charged]
-    for counted, ids in (("failure_count", list(charged)), ("interruption_count", free)):
-        if ids:
-            raw.execute(
-                f"UPDATE {TABLE} SET {counted} = {counted} + 1 WHERE id IN ({raw.listed(ids)})"
-            )
-    error = "The worker died before it recorded a response."
-    LAPSED.write(((new_id(), row.id, row.attempt_count), (now, error)) for row in lapsed)
-    return charged
-
-
-def _counted(row: _DueRow, charged: Mapping[int, bool]) -> _DueRow:
-    """Return the row with the counts that `_record_lapsed` has written."""
-    if row.state != DeliveryState.IN_FLIGHT:
-        return row
-    if row.id in charged:
-        return row._replace(failure_count=row.failure_count + 1)
-    return row._replace(interruption_count=row.interruption_count + 1)
-
-
-def _claimed(row: _DueRow, lease_until: datetime) -> ClaimedDelivery:
+def _claimed(lease: Move) -> ClaimedDelivery:
+    row, to = lease.row, lease.to
+    assert isinstance(row, _DueRow)
+    assert lease.due_at is not None
     return ClaimedDelivery(
         id=row.id,
         message_id=row.message_id,
         consumer_id=row.consumer_id,
         attempt=row.attempt_count + 1,
-        failure_count=row.failure_count,
-        interruption_count=row.interruption_count,
+        failure_count=row.failure_count + (to is _CLAIM_CHARGED),
+        interruption_count=row.interruption_count + (to is _CLAIM_AGAIN),
         priority=row.priority,
         due_at=raw.instant(row.due_at),
         accepted_at=raw.instant(row.accepted_at),
         event_type=row.event_type,
         ordering_key=row.ordering_key,
         replayed=row.replay_id is not None,
-        lease_until=lease_until,
+        lease_until=lease.due_at,
     )
-
-
-T = TypeVar("T")
-
-IMMEDIATELY = timedelta(0)
-CONSUMERS_PER_QUERY = 40
-"""SQLite allows 500 terms of a union; 10 levels each."""
-
-
-def claim(
-    requests: Sequence[ClaimRequest],
-    *,
-    now: datetime,
-    slot: int,
-    ahead: timedelta = IMMEDIATELY,
-    most: int | None = None,
-) -> Claim:
-    """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
-
-    ``slot`` is the caller's slot of the counters. Rows that another worker holds are skipped
-    without waiting. Queued rows due within ``ahead`` are claimed too, for a worker that keeps each
-    until its ``ClaimedDelivery.due_at``; no lease ends early because of it. Of several requests for
-    one consumer the first is served first; `shared` assigns the rows to the requests.
-    ``most`` limits the total for each group of `CONSUMERS_PER_QUERY` consumers; the highest
-    priority then goes first across consumers as well (`core.recipients`).
-    """
-    context = ClaimContext(requests, now, slot, ahead)
-    parts = [_claim_group(group, context, most) for group in _groups(_merged(requests))]
-    return Claim(
-        rows=[row for part in parts for row in part.rows],
-        expired_count=sum(part.expired_count for part in parts),
-        rescued_count=sum(part.rescued_count for part in parts),
-        drained=frozenset[int]().union(*(part.drained for part in parts)),
-        left={key: due for part in parts for key, due in part.left.items()},
-    )
-
-
-def claim_chosen(
-    chosen: list[int], request: ClaimRequest, *, now: datetime, slot: int, reclaim: bool = False
-) -> Claim:
-    """Lease rows of one consumer that the caller has chosen among its due ones.
-
-    ``reclaim`` also claims rows that the owner itself holds, as if their leases had expired.
-    """
-    if not chosen:
-        return Claim([])
-    candidates = Candidates({request.consumer_id: chosen}, {}, frozenset())
-    return _take(
-        candidates,
-        ClaimContext([request], now, slot, IMMEDIATELY, request.owner if reclaim else None),
-    )
-
-
-def _claim_group(
-    requests: Sequence[ClaimRequest], context: ClaimContext, most: int | None
-) -> Claim:
-    candidates = choose(requests, context.now + context.ahead, most)
-    taken = _take(candidates, context) if candidates.first else Claim([])
-    return replace(taken, drained=candidates.drained, left=candidates.left)
-
-
-def _take(candidates: Candidates, context: ClaimContext) -> Claim:
-    part = transactions.run(lambda: take(candidates, context), on_collision=reseed_ids)
-    failpoints.reach("after_claim")
-    return part
-
-
-def _merged(requests: Sequence[ClaimRequest]) -> Sequence[ClaimRequest]:
-    """Combine requests so that each consumer has one."""
-    by_consumer: dict[int, ClaimRequest] = {}
-    for request in requests:
-        known = by_consumer.get(request.consumer_id)
-        by_consumer[request.consumer_id] = (
-            replace(
-                request,
-                limit=known.limit + request.limit,
-                spare=known.spare + request.spare,
-                oldest_first=known.oldest_first or request.oldest_first,
-                levels=LEVELS,
-            )
-            if known
-            else request
-        )
-    return list(by_consumer.values())
-
-
-def _groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), CONSUMERS_PER_QUERY):
-        yield items[start : start + CONSUMERS_PER_QUERY]

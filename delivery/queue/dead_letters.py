@@ -1,6 +1,7 @@
 """Publish the messages of dead deliveries on the dead-letter channels of their consumers."""
 
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
 
 from channels_app import failpoints
@@ -14,8 +15,8 @@ from channels_app.ingest.accept import Publication
 from channels_app.models import MessageBody, reseed_ids
 from channels_app.registry import data_encryption
 from channels_app.registry.cache import config_cache
-from delivery.core.dead_letters import MAX_HOPS, headers, hops
 from delivery.core.lifecycle import DeliveryState
+from delivery.core.signing import DEAD_LETTER_PREFIX
 from delivery.models import DeadLetter, Delivery
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,9 @@ BATCH_SIZE = 20
 """Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
 RETRY = timedelta(seconds=30)
 """Wait before another try to read a body whose encryption key this process lacks."""
+MAX_HOPS = 5
+"""Most dead-letter channels that a message may pass in succession."""
+_HOPS = f"{DEAD_LETTER_PREFIX}Hops"
 _TABLE = DeadLetter._meta.db_table
 _DUE = f"SELECT delivery_id FROM {_TABLE} WHERE due_at <= %s ORDER BY due_at LIMIT %s"
 
@@ -78,7 +82,7 @@ def _publish(row: Delivery) -> None:
         return
     body = data_encryption.decrypt_body(message.id, bytes(stored.data), stored.key_id)
     carried = data_encryption.decrypt_headers(message.id, message.headers)
-    if hops(carried) >= MAX_HOPS:
+    if _hops(carried) >= MAX_HOPS:
         logger.warning(
             "dead letter %s is not published: it has passed %d dead-letter channels", row, MAX_HOPS
         )
@@ -89,7 +93,7 @@ def _publish(row: Delivery) -> None:
         event_type=message.event_type,
         priority=message.priority,
         ordering_key=message.ordering_key,
-        headers=headers(
+        headers=_headers(
             carried,
             channel=row.channel.slug,
             consumer=row.consumer.client_id,
@@ -99,3 +103,33 @@ def _publish(row: Delivery) -> None:
         ),
     )
     accept.accept(view, message.producer_id, [publication], within_quota=False)
+
+
+def _headers(
+    carried: Mapping[str, str],
+    *,
+    channel: str,
+    consumer: str,
+    message: str,
+    reason: str,
+    attempts: int,
+) -> dict[str, str]:
+    """Return the forwarded headers with those of this death instead of those of an earlier one."""
+    return {
+        **{
+            name: value
+            for name, value in carried.items()
+            if not name.startswith(DEAD_LETTER_PREFIX)
+        },
+        f"{DEAD_LETTER_PREFIX}Channel": channel,
+        f"{DEAD_LETTER_PREFIX}Consumer": consumer,
+        f"{DEAD_LETTER_PREFIX}Message": message,
+        f"{DEAD_LETTER_PREFIX}Reason": reason,
+        f"{DEAD_LETTER_PREFIX}Attempts": str(attempts),
+        _HOPS: str(_hops(carried) + 1),
+    }
+
+
+def _hops(carried: Mapping[str, str]) -> int:
+    """Return how many dead-letter channels the message has passed."""
+    return int(carried.get(_HOPS, 0))

@@ -14,204 +14,19 @@ from typing import Any, NamedTuple, TypeAlias
 
 from channels_app import failpoints
 from channels_app.database import raw, transactions
-from channels_app.database.raw import dialect
-from channels_app.models import ConfigVersion, Consumer, Message, new_id, reseed_ids
+from channels_app.models import Consumer, Message, new_id, reseed_ids
 from channels_app.registry.cache import config_cache
-from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, DirectClaim, Reason
+from delivery import transitions
+from delivery.core.lifecycle import ClaimedDelivery, DirectClaim
 from delivery.core.ordering import BEHIND
 from delivery.core.recipients import Recipients
-from delivery.models import ConsumerHealth, Counter, Delivery, PullWorker
-from delivery.models.counter import MADE
+from delivery.models import ConsumerHealth, Counter, PullWorker
 from delivery.ordering import key_queue
+from delivery.queue import waiting_messages
+from delivery.queue.waiting_messages import Accepted, MessageScan, SelectPayloads
 
-SelectPayloads: TypeAlias = Callable[[Iterable[int]], raw.Statement]
-"""Builds a query for the payloads of these messages."""
 Choose: TypeAlias = Callable[[Mapping[int, Collection[int]]], Collection[int]]
 """Gets the consumers of each message, and returns the messages that go first."""
-MESSAGES = Message._meta.db_table
-MAX_SEEN = 256
-"""Rows at which a scan of waiting messages stops; the backlog is then read by priority."""
-FEW = 8
-"""Most messages for which payloads are read in the same round trip. With more, reading payloads of
-messages that another worker has locked costs more than a second round trip."""
-
-
-class Accepted(NamedTuple):
-    """A message to fan out, with its times as the text that its deliveries store."""
-
-    id: int
-    channel_id: int
-    priority: int
-    due_at: str
-    expires_at: str | None
-    event_type: str
-    ordering_key: str
-    accepted_at: str
-
-    def is_due(self, now: str) -> bool:
-        """Whether a delivery of it may be sent at ``now``."""
-        # The database's clock set accepted_at, and ``now`` may be a little behind it.
-        return self.due_at <= max(now, self.accepted_at) and not (
-            self.expires_at and self.expires_at <= now
-        )
-
-
-class ScanResult(NamedTuple):
-    """What one scan found, beginning with messages from wake-ups."""
-
-    waiting: list[int]
-    """Ids, as `MessageScan.first` returns them."""
-    is_all: bool
-    locked: list[Accepted]
-    """Those of the waiting messages that this transaction has locked."""
-    payload_rows: list[tuple[Any, ...]]
-
-
-class Ranked(NamedTuple):
-    """Some messages of a backlog, chosen by priority or age."""
-
-    ids: list[int]
-    """In ascending order."""
-    is_alike: bool
-    """Whether all messages that were read have one priority."""
-    is_all: bool
-    """Whether no more messages wait."""
-
-
-class MessageScan(NamedTuple):
-    """A query for up to ``limit`` accepted messages."""
-
-    limit: int
-    condition: str = ""
-    values: tuple[str, ...] = ()
-
-    def first(self) -> tuple[list[int], bool]:
-        """Return ids of waiting messages, oldest first, and whether these are all of them.
-
-        With more than ``limit`` messages priority decides. Returns no ids if this query cannot
-        decide, because priorities differ or `MAX_SEEN` rows were found; `ranked` then can.
-        """
-        return self._cut(raw.read(*self._select_waiting()))
-
-    def ranked(self, passed: int, *, oldest_first: bool) -> Ranked:
-        """Return the messages after the first ``passed`` ones.
-
-        Reads one short range for each priority, as a claim does; that pays only for a backlog.
-        """
-        most = passed + self.limit
-        sql = dialect.union(
-            f"SELECT id, priority FROM {MESSAGES} WHERE state = %s AND priority = {level:d}"
-            f"{self.condition} ORDER BY id LIMIT {most + 1:d}"
-            for level in range(10)
-        )
-        rows = raw.read(sql, [Message.State.ACCEPTED.value, *self.values] * 10)
-        rows.sort(key=None if oldest_first else lambda row: (-row[1], row[0]))
-        is_alike = len({priority for _, priority in rows}) < 2
-        return Ranked(
-            sorted([found for found, _ in rows[passed:most]]), is_alike, len(rows) <= most
-        )
-
-    def with_notified(
-        self, notified: Iterable[int], select_payloads: SelectPayloads | None
-    ) -> ScanResult:
-        """Return what waits and lock what is free, with the payloads if there are few.
-
-        For use inside a transaction. Takes one round trip where `first`, `lock`, the configuration
-        version and ``select_payloads`` take four; one or two more if other messages wait as well.
-        """
-        ids = sorted(notified)[: self.limit]
-        more = [select_payloads(ids)] if select_payloads and len(ids) <= FEW else []
-        # The scan runs after the locks, so it sees each message accepted before a locked one.
-        rows, scanned, version, *payload_rows = raw.read_all(
-            [_locking(ids), self._select_waiting(), (ConfigVersion.CURRENT, []), *more]
-        )
-        waiting, is_all = self._cut(scanned)
-        locked, number = _accepted(rows), ConfigVersion.of(version)
-        if not is_all:
-            chosen = set(waiting)
-            locked = [it for it in locked if it.id in chosen]
-        config_cache.refresh(number=number)
-        if others := sorted(set(waiting).difference(ids)):
-            # This refreshes the configuration again: consumers may have registered in between.
-            locked = sorted([*locked, *lock(others)[0]])
-        return ScanResult(waiting, is_all, locked, *(payload_rows or [[]]))
-
-    def _select_waiting(self) -> raw.Statement:
-        # Index order, so that the read ends at the limit.
-        sql = f"SELECT id, priority FROM {MESSAGES} WHERE state = %s{self.condition}"
-        values = [Message.State.ACCEPTED.value, *self.values, MAX_SEEN]
-        return f"{sql} ORDER BY priority, id LIMIT %s", values
-
-    def _cut(self, rows: Sequence[tuple[Any, ...]]) -> tuple[list[int], bool]:
-        ids = sorted(found for found, _ in rows)
-        if len(ids) <= self.limit and len(ids) < MAX_SEEN:
-            return ids, True
-        if len(ids) >= MAX_SEEN or rows[0][1] != rows[-1][1]:
-            return [], False
-        return ids[: self.limit], False
-
-
-def of_channel(channel_id: int) -> tuple[list[int], bool]:
-    """Return ids of waiting messages in one channel, oldest first, and whether these are all.
-
-    Reads `MAX_SEEN` rows at most twice, however large the backlog. Of a larger one it looks only at
-    the channel's newest messages.
-    """
-    accepted = Message.State.ACCEPTED.value
-    rows = raw.read(
-        f"SELECT id, channel_id FROM {MESSAGES} WHERE state = %s LIMIT {MAX_SEEN}", [accepted]
-    )
-    if len(rows) < MAX_SEEN:
-        return sorted(found for found, owner in rows if owner == channel_id), True
-    newest = raw.read(
-        f"SELECT id, state FROM {MESSAGES} WHERE channel_id = %s ORDER BY id DESC LIMIT {MAX_SEEN}",
-        [channel_id],
-    )
-    return sorted(found for found, state in newest if state == accepted), False
-
-
-def are_waiting(ids: Iterable[int]) -> bool:
-    """Whether one of these messages still waits; another process may be fanning it out."""
-    sql = f"SELECT 1 FROM {MESSAGES} WHERE id IN ({raw.listed(ids)}) AND state = %s LIMIT 1"
-    return bool(raw.read(sql, [Message.State.ACCEPTED.value]))
-
-
-def lock(
-    ids: Collection[int], select_payloads: SelectPayloads | None = None
-) -> tuple[list[Accepted], list[tuple[Any, ...]]]:
-    """Lock and return the messages that still wait and that no other process has locked.
-
-    Also returns the payloads if there are few messages. Then refreshes the configuration, so that
-    it includes each consumer that registered before one of the messages was accepted, and all
-    consumers are read at one point in time.
-    """
-    more = [select_payloads(ids)] if select_payloads and len(ids) <= FEW else []
-    statements = [_locking(ids), (ConfigVersion.CURRENT, []), *more]
-    rows, version, *payload_rows = raw.read_all(statements)
-    config_cache.refresh(number=ConfigVersion.of(version))
-    return _accepted(rows), payload_rows[0] if payload_rows else []
-
-
-def _locking(ids: Iterable[int]) -> raw.Statement:
-    sql, values = _reading(ids)
-    return f"{sql}{dialect.skip_locked}", values
-
-
-def _reading(ids: Iterable[int]) -> raw.Statement:
-    sql = (
-        "SELECT state, id, channel_id, priority, CAST(due_at AS CHAR), CAST(expires_at AS CHAR), "
-        "event_type, ordering_key, CAST(accepted_at AS CHAR) "
-        # No condition on the state: it would make the query use the state's index.
-        f"FROM {MESSAGES} WHERE id IN ({raw.listed(ids)}) ORDER BY id"
-    )
-    return sql, []
-
-
-def _accepted(rows: Iterable[tuple[object, ...]]) -> list[Accepted]:
-    accepted = Message.State.ACCEPTED.value
-    return [Accepted._make(row) for state, *row in rows if state == accepted]
-
-
 MAX_ROWS = 200
 """Deliveries that one transaction creates, unless a single message has more consumers. A more
 urgent message waits until the transaction ends."""
@@ -221,25 +36,6 @@ MAX_PASSED = 2_000
 """Messages that a fan-out skips because other processes hold them, or wait behind those in an
 ordering key: as many as ten pumps hold at a time."""
 NEVER = raw.text(BEHIND)
-_NUMBERS = ("id", "message_id", "consumer_id", "channel_id", "priority")
-_VALUES = ("due_at", "expires_at", "event_type", "ordering_key", "accepted_at")
-QUEUED = raw.Insert(
-    Delivery,
-    numbers=_NUMBERS,
-    values=_VALUES,
-    same={"state": DeliveryState.QUEUED.value, "reason": Reason.ACCEPTED.value},
-)
-CLAIMED = raw.Insert(
-    Delivery,
-    numbers=(*_NUMBERS, "lease_owner"),
-    values=_VALUES,
-    same={
-        "state": DeliveryState.IN_FLIGHT.value,
-        "reason": Reason.CLAIMED.value,
-        "attempt_count": 1,
-        "version": 2,  # as if it had been queued first
-    },
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +106,9 @@ def fan_out_past_backlog(
 
     Messages of an ordering key stay in order, and wait with the backlog.
     """
-    if len(message_ids) > FEW:
+    if len(message_ids) > waiting_messages.FEW:
         # Without locks: most of them belong to the backlog.
-        message_ids = _choose(_accepted(raw.read(*_reading(message_ids))), choose)
+        message_ids = _choose(waiting_messages.read(message_ids), choose)
         if not message_ids:
             return FanoutResult()
         choose = list
@@ -343,7 +139,7 @@ def fan_out_channel(channel_id: int, slot: int) -> Iterator[FanoutResult]:
     process is fanning out. Of a large backlog only the newest messages are fanned out, without
     those of ordering keys.
     """
-    ids, is_all = of_channel(channel_id)
+    ids, is_all = waiting_messages.of_channel(channel_id)
     if not ids:
         return
     if is_all:
@@ -355,7 +151,7 @@ def fan_out_channel(channel_id: int, slot: int) -> Iterator[FanoutResult]:
         made = _make(work)
         yield made
         can_go_on = made.message_count > 0 or is_all
-        if not (can_go_on and are_waiting(ids) and time.monotonic() < end):
+        if not (can_go_on and waiting_messages.are_waiting(ids) and time.monotonic() < end):
             return
         if not made.message_count:
             time.sleep(RIVAL_PAUSE_S)
@@ -421,7 +217,7 @@ def _make(work: Callable[[], FanoutResult]) -> FanoutResult:
 def _fan_out_messages(
     passed: list[int], found: int, scan: MessageScan, slot: int, claimer: DirectClaim | None
 ) -> FanoutResult:
-    locked, _ = lock(passed[-found:])
+    locked, _ = waiting_messages.lock(passed[-found:])
     if not locked:
         return FanoutResult()
     made = _fan_out(key_queue.in_turn(locked, passed), slot, claimer)
@@ -430,7 +226,7 @@ def _fan_out_messages(
 
 def _fan_out_free(ids: list[int], slot: int) -> FanoutResult:
     """Fan out a backlog's messages that may overtake others."""
-    locked, _ = lock(ids)
+    locked, _ = waiting_messages.lock(ids)
     return _fan_out(_free(locked), slot, None)
 
 
@@ -446,7 +242,7 @@ def _fan_out_urgent(ids: list[int], slot: int, claimer: DirectClaim | None) -> F
     Messages of an ordering key stay in order and wait for a fan-out by age. That follows at once if
     they are more than half of the messages found.
     """
-    locked, _ = lock(ids)
+    locked, _ = waiting_messages.lock(ids)
     highest = max((it.priority for it in locked), default=0)
     locked = [it for it in locked if it.priority == highest]
     free = _free(locked)
@@ -474,7 +270,7 @@ def _fan_out_notified(
 def _fan_out_alone(
     message_ids: Collection[int], slot: int, claimer: DirectClaim, select_payloads: SelectPayloads
 ) -> FanoutResult:
-    locked, payload_rows = lock(message_ids, select_payloads)
+    locked, payload_rows = waiting_messages.lock(message_ids, select_payloads)
     channels = {view.channel_id for view in config_cache.ordered().values()}
     if not locked or any(it.channel_id in channels for it in locked):
         return FanoutResult()
@@ -488,7 +284,7 @@ def _fan_out_chosen(
     select_payloads: SelectPayloads,
     choose: Choose,
 ) -> FanoutResult:
-    locked, payload_rows = lock(message_ids, select_payloads)
+    locked, payload_rows = waiting_messages.lock(message_ids, select_payloads)
     chosen = set(_choose(locked, choose))
     made = _fan_out([it for it in locked if it.id in chosen], slot, claimer)
     return replace(made, payload_rows=payload_rows)
@@ -534,15 +330,12 @@ def _fan_out(locked: list[Accepted], slot: int, claimer: DirectClaim | None) -> 
         claimed=claimed,
     )
     failpoints.reach("in_claimed_fanout" if claimed else "in_fanout")
+    new = [(_numbers(row), _values(row.message, row.message.due_at)) for row in queued]
     raw.execute_last(
         [
             *entered.statements,
-            *QUEUED.statements(
-                (_numbers(row), _values(row.message, row.message.due_at)) for row in queued
-            ),
-            *_insert_claimed(chosen.values(), claimer),
+            *transitions.creating(new, _claimed_rows(chosen.values(), claimer), slot),
             *_mark_dispatched(messages, rows),
-            *Counter.adding(_tally(queued, claimed), slot),
         ]
     )
     return made
@@ -605,16 +398,16 @@ def _values(message: Accepted, due_at: str) -> tuple[str | None, ...]:
     return due_at, message.expires_at, *kind, message.accepted_at
 
 
-def _insert_claimed(
+def _claimed_rows(
     chosen: Iterable[tuple[_NewDelivery, int]], claimer: DirectClaim | None
-) -> Iterable[raw.Statement]:
+) -> Iterable[raw.Row]:
     if claimer is None:
         return ()
     ends = {lease_ms: raw.text(claimer.end(lease_ms)) for _, lease_ms in chosen}
-    return CLAIMED.statements(
+    return [
         ((*_numbers(row), claimer.owner), _values(row.message, ends[lease_ms]))
         for row, lease_ms in chosen
-    )
+    ]
 
 
 def _claimed(
@@ -660,19 +453,7 @@ def _mark_dispatched(
         by_count.setdefault(fan_out[message.id], []).append(message.id)
     for count, ids in by_count.items():
         yield (
-            f"UPDATE {MESSAGES} SET state = %s, consumer_count = %s "
+            f"UPDATE {waiting_messages.MESSAGES} SET state = %s, consumer_count = %s "
             f"WHERE id IN ({raw.listed(ids)})",
             [Message.State.DISPATCHED.value, count],
         )
-
-
-def _tally(
-    queued: Iterable[_NewDelivery], claimed: Iterable[ClaimedDelivery]
-) -> Tally[tuple[int, str]]:
-    tally: Tally[tuple[int, str]] = Tally()
-    states = (DeliveryState.QUEUED.value, queued), (DeliveryState.IN_FLIGHT.value, claimed)
-    for state, rows in states:
-        for consumer_id, count in Tally(row.consumer_id for row in rows).items():
-            tally[consumer_id, state] = count
-            tally[consumer_id, MADE] += count
-    return tally

@@ -74,26 +74,6 @@ def extend(until: Mapping[Lease, datetime]) -> set[Lease]:
     return transactions.run(lambda: _extend(until)) if until else set()
 
 
-def _extend(until: Mapping[Lease, datetime]) -> set[Lease]:
-    found = raw.read(
-        f"SELECT id, attempt_count FROM {TABLE} "
-        f"WHERE id IN ({_keys(until)}) AND state = %s{dialect.locked}",
-        [DeliveryState.IN_FLIGHT.value],
-    )
-    held = set(found)
-    ours = {lease for lease in until if (lease.delivery_id, lease.attempt) in held}
-    by_end: dict[datetime, list[Lease]] = {}
-    for lease in ours:
-        by_end.setdefault(until[lease], []).append(lease)
-    for end, some in by_end.items():
-        raw.execute(
-            f"UPDATE {TABLE} SET due_at = %s, version = version + 1 WHERE id IN ({_keys(some)})",
-            [raw.text(end)],
-        )
-    failpoints.reach("in_extend")
-    return ours
-
-
 def ended_so(leases: Collection[Lease], outcome: Outcome) -> set[Lease]:
     """Return leases whose attempt already ended with this outcome and was the latest.
 
@@ -114,6 +94,26 @@ def event_types(delivery_ids: Iterable[int]) -> dict[int, str]:
     """Return the event type of each of these deliveries, by id."""
     found = raw.read(f"SELECT id, event_type FROM {TABLE} WHERE id IN ({raw.listed(delivery_ids)})")
     return dict(found)
+
+
+def _extend(until: Mapping[Lease, datetime]) -> set[Lease]:
+    found = raw.read(
+        f"SELECT id, attempt_count FROM {TABLE} "
+        f"WHERE id IN ({_keys(until)}) AND state = %s{dialect.locked}",
+        [DeliveryState.IN_FLIGHT.value],
+    )
+    held = set(found)
+    ours = {lease for lease in until if (lease.delivery_id, lease.attempt) in held}
+    by_end: dict[datetime, list[Lease]] = {}
+    for lease in ours:
+        by_end.setdefault(until[lease], []).append(lease)
+    for end, some in by_end.items():
+        raw.execute(
+            f"UPDATE {TABLE} SET due_at = %s, version = version + 1 WHERE id IN ({_keys(some)})",
+            [raw.text(end)],
+        )
+    failpoints.reach("in_extend")
+    return ours
 
 
 def _keys(leases: Collection[Lease]) -> str:

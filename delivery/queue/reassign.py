@@ -10,19 +10,15 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from django.db.models import F
-
 from channels_app.core.subscriptions import Subscriptions
 from channels_app.database import transactions
 from channels_app.models import Channel, Consumer, Message
 from channels_app.registry.cache import ChannelConfig, ConsumerConfig, config_cache
-from delivery import metrics
+from delivery import metrics, transitions
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.ordering import BEHIND
 from delivery.core.recipients import Recipients
 from delivery.models import ConsumerHealth, Counter, Delivery, OrderingWaiter, PullWorker
-from delivery.models.counter import MADE
-from delivery.ordering import key_queue
 
 QUEUED = DeliveryState.QUEUED.value
 BATCH = 500
@@ -144,28 +140,10 @@ def _move(
     chosen = [(row, pools.chosen(row)) for row in found]
     to = {row.id: one for row, one in chosen if one and (row.message_id, one) not in had}
     if to:
-        _give([row for row in found if row.id in to], to, now, slot)
+        rows_given = [row for row in found if row.id in to]
+        transitions.hand_over(rows_given, to, _due(rows_given, now), now=now, slot=slot)
+        metrics.SWEEP_ROWS.labels("reassigned").inc(len(to))
     return found[-1].id, Tally(to.values())
-
-
-def _give(rows: list[Delivery], to: dict[int, int], now: datetime, slot: int) -> None:
-    due = _due(rows, now)
-    key_queue.leave_rows([(row.id, row.consumer_id) for row in rows], now)
-    alike: dict[tuple[int, datetime], list[int]] = {}
-    for row in rows:
-        alike.setdefault((to[row.id], due[row.id]), []).append(row.id)
-    for (consumer_id, due_at), keys in alike.items():
-        Delivery.objects.filter(id__in=keys).update(
-            consumer_id=consumer_id, due_at=due_at, version=F("version") + 1
-        )
-    tally: Tally[tuple[int, str]] = Tally()
-    for row in rows:
-        for state in (QUEUED, MADE):
-            tally[row.consumer_id, state] -= 1
-            tally[to[row.id], state] += 1
-    Counter.add(tally, slot)
-    key_queue.enter_rows([row.id for row in rows])
-    metrics.SWEEP_ROWS.labels("reassigned").inc(len(rows))
 
 
 def _due(rows: Iterable[Delivery], now: datetime) -> dict[int, datetime]:

@@ -1,11 +1,10 @@
 """Release the leases of workers that died or stopped, without waiting for the leases to end."""
 
-from collections import Counter as Tally
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 
 from channels_app import failpoints
 from channels_app.access.principal import Principal
@@ -14,15 +13,39 @@ from channels_app.core.errors import NotFound, Refused
 from channels_app.database import transactions
 from channels_app.models import AuditEntry, Consumer, Message, new_id, reseed_ids
 from channels_app.registry.cache import config_cache
-from delivery import dead_letters, metrics
-from delivery.acks import callbacks
+from delivery import metrics, transitions
+from delivery.acks import decisions
 from delivery.core import lifecycle
-from delivery.core.lifecycle import FINISHED, ClaimedDelivery, DeliveryState, Reason
+from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, Reason, Transition
 from delivery.core.outcome import Outcome
-from delivery.models import Attempt, Counter, Delivery
-from delivery.ordering import key_queue
+from delivery.models import Attempt, Delivery
+from delivery.transitions import Move
 
 BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How an unfinished attempt is recorded."""
+
+    reason: Reason
+    outcome: Outcome
+    error: str
+
+
+_STOPPED = _Ending(
+    Reason.INTERRUPTED,
+    Outcome.INTERRUPTED,
+    "The worker stopped before it recorded a response.",
+)
+_TAKEN = _Ending(
+    Reason.INTERRUPTED, Outcome.INTERRUPTED, "An operator released it from its worker."
+)
+_LAPSED = _Ending(
+    Reason.LEASE_EXPIRED,
+    Outcome.LEASE_EXPIRED,
+    "The worker died before it recorded a response.",
+)
 
 
 def release_owner(owner: int, *, now: datetime, slot: int) -> int:
@@ -93,56 +116,31 @@ def give_back(
     lacks a key therefore uses up no attempts, however often it tries. Also used if the receiver has
     disconnected; ``reason`` tells which.
     """
-    return transactions.run(lambda: _return_claims(rows, owner, due_at, slot, reason))
+    return transactions.run(lambda: _return_claims(rows, owner, due_at, now, slot, reason))
 
 
 def _return_claims(
-    rows: Collection[ClaimedDelivery], owner: int, due_at: datetime, slot: int, reason: Reason
+    rows: Collection[ClaimedDelivery],
+    owner: int,
+    due_at: datetime,
+    now: datetime,
+    slot: int,
+    reason: Reason,
 ) -> int:
     fences = {row.id: row.attempt for row in rows}
     # Fenced by owner too: after the release another owner's claim has the same number.
     held = Delivery.objects.select_for_update().filter(
         id__in=fences, state=DeliveryState.IN_FLIGHT.value, lease_owner=owner
     )
-    ours = [row for row in held if row.attempt_count == fences[row.id]]
-    Delivery.objects.filter(id__in=[row.id for row in ours]).update(
-        state=DeliveryState.QUEUED.value,
-        reason=reason.value,
-        due_at=due_at,
-        lease_owner=None,
-        attempt_count=F("attempt_count") - 1,
-        version=F("version") + 1,
-    )
-    tally: Tally[tuple[int, str]] = Tally()
-    for row in ours:
-        tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
-        tally[row.consumer_id, DeliveryState.QUEUED.value] += 1
-    Counter.add(tally, slot)
-    return len(ours)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """How an unfinished attempt is recorded."""
-
-    reason: Reason
-    outcome: Outcome
-    error: str
-
-
-_STOPPED = _Ending(
-    Reason.INTERRUPTED,
-    Outcome.INTERRUPTED,
-    "The worker stopped before it recorded a response.",
-)
-_TAKEN = _Ending(
-    Reason.INTERRUPTED, Outcome.INTERRUPTED, "An operator released it from its worker."
-)
-_LAPSED = _Ending(
-    Reason.LEASE_EXPIRED,
-    Outcome.LEASE_EXPIRED,
-    "The worker died before it recorded a response.",
-)
+    to = Transition(DeliveryState.QUEUED, reason, due_in=0.0, charged=False, is_free=True)
+    moves = [
+        Move(row, to, due_at, undoes_claim=True)
+        for row in held
+        if row.attempt_count == fences[row.id]
+    ]
+    if moves:
+        transitions.apply(moves, now=now, slot=slot)
+    return len(moves)
 
 
 def _held(consumer_ids: Iterable[int]) -> QuerySet[Delivery]:
@@ -178,82 +176,26 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
             for row in rows
         ]
     )
-    to = _decide(rows, now)
-    open_rows = [row for row in rows if row.id not in to]
-    charged = _charged(open_rows) if ending is _LAPSED else []
-    to |= _give_up(charged, now)
-    free = [row for row in open_rows if row not in charged]
-    for counted, some in (("failure_count", charged), ("interruption_count", free)):
-        for due_at, numbers in _due([row for row in some if row.id not in to], now).items():
-            Delivery.objects.filter(id__in=numbers).update(
-                state=DeliveryState.QUEUED.value,
-                reason=ending.reason.value,
-                outcome=ending.outcome.value,
-                due_at=due_at,
-                lease_owner=None,
-                version=F("version") + 1,
-                **{counted: F(counted) + 1},
-            )
-    tally: Tally[tuple[int, str]] = Tally()
-    for row in rows:
-        tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
-        tally[row.consumer_id, to.get(row.id, DeliveryState.QUEUED).value] += 1
-    Counter.add(tally, slot)
+    moves = decisions.decided(rows)
+    decided = {move.row.id for move in moves}
+    open_rows = [row for row in rows if row.id not in decided]
+    views = config_cache.consumers({row.consumer_id for row in open_rows})
+    scheduled = _scheduled(open_rows, now)
+    for row in open_rows:
+        view = views.get(row.consumer_id)
+        is_charged = ending is _LAPSED and view is not None and view.charges_leases
+        to = Transition(DeliveryState.QUEUED, ending.reason, due_in=0.0, charged=is_charged)
+        if is_charged and view is not None:
+            rule = view.retry_for(row.event_type)
+            if lifecycle.is_last_lease(row.failure_count, rule=rule):
+                to = lifecycle.EXHAUST
+        moves.append(Move(row, to, scheduled.get(row.message_id), outcome=ending.outcome))
+    transitions.apply(moves, now=now, slot=slot)
     failpoints.reach("in_release")
     return len(rows)
 
 
-def _decide(rows: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
-    """Apply acknowledgements that arrived before, and return the new states."""
-    decided = callbacks.decided(rows)
-    callbacks.move(decided, now)
-    to = {move.delivery_id: move.transition.state for move in decided}
-    for state in FINISHED & set(to.values()):
-        over = [(row.id, row.consumer_id) for row in rows if to.get(row.id) is state]
-        key_queue.leave_rows(over, now, dead=state is DeliveryState.DEAD)
-        if state is DeliveryState.DEAD:
-            dead_letters.note(over, now)
-    return to
-
-
-def _charged(rows: list[Delivery]) -> list[Delivery]:
-    """Return rows whose expired leases count as failures of their consumers."""
-    views = config_cache.consumers({row.consumer_id for row in rows})
-    return [row for row in rows if (it := views.get(row.consumer_id)) and it.charges_leases]
-
-
-def _give_up(charged: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
-    """Finish rows for which this was the last attempt."""
-    views = config_cache.consumers()
-    last = [
-        row
-        for row in charged
-        if lifecycle.is_last_lease(
-            row.failure_count,
-            rule=views[row.consumer_id].retry_for(row.event_type),
-        )
-    ]
-    if last:
-        Delivery.objects.filter(id__in=[row.id for row in last]).update(
-            state=DeliveryState.DEAD.value,
-            reason=Reason.EXHAUSTED.value,
-            outcome=Outcome.LEASE_EXPIRED.value,
-            due_at=None,
-            finished_at=now,
-            lease_owner=None,
-            failure_count=F("failure_count") + 1,
-            version=F("version") + 1,
-        )
-        key_queue.leave_rows([(row.id, row.consumer_id) for row in last], now, dead=True)
-        dead_letters.note([(row.id, row.consumer_id) for row in last], now)
-    return {row.id: DeliveryState.DEAD for row in last}
-
-
-def _due(rows: list[Delivery], now: datetime) -> dict[datetime, list[int]]:
-    """Group rows by when they are due: now, or at their message's time if that is later."""
+def _scheduled(rows: list[Delivery], now: datetime) -> dict[int, datetime]:
+    """Return the due times of messages that are not due yet."""
     messages = Message.objects.filter(id__in={row.message_id for row in rows}, due_at__gt=now)
-    early = dict(messages.values_list("id", "due_at"))
-    due: dict[datetime, list[int]] = {}
-    for row in rows:
-        due.setdefault(early.get(row.message_id, now), []).append(row.id)
-    return due
+    return dict(messages.values_list("id", "due_at"))

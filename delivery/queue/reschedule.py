@@ -19,6 +19,7 @@ from channels_app.registry import configuration
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.ordering import BEHIND
 from delivery.models import Delivery, OrderingWaiter
+from delivery.processes import wakeups
 
 TAKEN = {DeliveryState.IN_FLIGHT.value, DeliveryState.AWAITING_ACK.value}
 DELIVERIES, MESSAGES, WAITERS = (one._meta.db_table for one in (Delivery, Message, OrderingWaiter))
@@ -47,15 +48,6 @@ class Move:
     condition: Precondition = ALWAYS
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A rescheduled message."""
-
-    message: Message
-    consumer_ids: frozenset[int]
-    """Consumers with queued deliveries: their pumps may have to check earlier."""
-
-
 def reschedule(
     message_id: int,
     principal: Principal,
@@ -76,17 +68,17 @@ def reschedule(
     (done,) = reschedule_many(wanted, principal, now=now).values()
     if isinstance(done, BrokerError):
         raise done
-    return done.message
+    return done
 
 
 def reschedule_many(
     wanted: Mapping[int, Move], principal: Principal, *, now: datetime
-) -> dict[int, Moved | BrokerError]:
+) -> dict[int, Message | BrokerError]:
     """Reschedule many messages, by key; each succeeds or fails by itself.
 
     Messages with together `BATCH_SIZE` deliveries are one transaction of a few statements.
     """
-    done: dict[int, Moved | BrokerError] = {}
+    done: dict[int, Message | BrokerError] = {}
     for group in configuration.in_groups(list(wanted), BATCH_SIZE):
         some = {key: wanted[key] for key in group}
         done |= transactions.run(partial(_reschedule, some, principal, now))
@@ -96,7 +88,7 @@ def reschedule_many(
 
 def _reschedule(
     wanted: Mapping[int, Move], principal: Principal, now: datetime
-) -> dict[int, Moved | BrokerError]:
+) -> dict[int, Message | BrokerError]:
     # Waits for a fan-out in progress; then its deliveries exist.
     messages = configuration.messages(wanted)
     deliveries: dict[int, list[_Row]] = {key: [] for key in messages}
@@ -105,7 +97,7 @@ def _reschedule(
     in_order = rows.order_by("message_id", "consumer_id").select_for_update()
     for key, id, consumer_id, state, due_at in in_order.values_list(*columns):
         deliveries[key].append(_Row(id, consumer_id, state, due_at))
-    done: dict[int, Moved | BrokerError] = {}
+    done: dict[int, Message | BrokerError] = {}
     waiting: dict[int, list[_Row]] = {}
     changes: dict[int, dict[str, Any]] = {}
     entries = []
@@ -130,9 +122,10 @@ def _reschedule(
             before=before,
             after=_shown(message),
         )
-        done[key] = Moved(message, frozenset(row.consumer_id for row in waiting[key]))
+        done[key] = message
     if changes:
         raw.execute_all(list(_writing(waiting, changes)))
+        wakeups.notify_after_commit({row.consumer_id for key in changes for row in waiting[key]})
     AuditEntry.objects.bulk_create(entries)
     failpoints.reach("in_move")
     return done

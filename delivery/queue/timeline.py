@@ -55,22 +55,6 @@ def ahead(
     return list(islice(heapq.merge(*found), most))
 
 
-def ahead_sql(
-    channel_ids: Sequence[int], begin: datetime, end: datetime, most: int, after: Place | None
-) -> tuple[str, list[Any]]:
-    """Read one short range per channel, or two after a position: first the rest of its time."""
-    terms: list[str] = []
-    values: list[Any] = []
-    for channel_id in channel_ids:
-        if after is not None:
-            terms.append(_range(channel_id, "due_at = %s AND id > %s", most))
-            values += [raw.text(after.due_at), after.id]
-        bound = "due_at >= %s" if after is None else "due_at > %s"
-        terms.append(_range(channel_id, f"{bound} AND due_at < %s", most))
-        values += [raw.text(after.due_at if after else begin), raw.text(end)]
-    return dialect.union(terms), values
-
-
 def load(channel_ids: Sequence[int], begin: datetime, end: datetime, width: timedelta) -> Load:
     """Count by spans of ``width``, in whole seconds, beginning with the one around ``begin``."""
     counts: Tally[int] = Tally()
@@ -95,6 +79,38 @@ def count(
     """Count given times in the same way."""
     counts = Tally(int(instant.timestamp()) // _seconds(width) for instant in instants)
     return _load(counts, begin, end, width, complete)
+
+
+def upcoming(channel_ids: Sequence[int], now: datetime, spans: Sequence[timedelta]) -> list[int]:
+    """Return how many messages are due within each of ``spans`` from now, the longest last."""
+    totals = [0] * len(spans)
+    sums = ", ".join(["SUM(due_at <= %s)"] * len(spans))
+    ends = [raw.text(now + span) for span in spans]
+    for some in _groups(channel_ids):
+        sql = (
+            f"SELECT {sums} FROM (SELECT due_at FROM {TABLE}{BY_INDEX} "
+            f"WHERE channel_id IN ({raw.listed(some)}) AND due_at > %s AND due_at <= %s "
+            "LIMIT %s) AS slice"
+        )
+        (row,) = raw.read(sql, [*ends, raw.text(now), ends[-1], MAX_COUNTED])
+        totals = [total + int(found or 0) for total, found in zip(totals, row, strict=True)]
+    return totals
+
+
+def ahead_sql(
+    channel_ids: Sequence[int], begin: datetime, end: datetime, most: int, after: Place | None
+) -> tuple[str, list[Any]]:
+    """Read one short range per channel, or two after a position: first the rest of its time."""
+    terms: list[str] = []
+    values: list[Any] = []
+    for channel_id in channel_ids:
+        if after is not None:
+            terms.append(_range(channel_id, "due_at = %s AND id > %s", most))
+            values += [raw.text(after.due_at), after.id]
+        bound = "due_at >= %s" if after is None else "due_at > %s"
+        terms.append(_range(channel_id, f"{bound} AND due_at < %s", most))
+        values += [raw.text(after.due_at if after else begin), raw.text(end)]
+    return dialect.union(terms), values
 
 
 def load_sql(
@@ -126,22 +142,6 @@ def _load(
 
 def _seconds(width: timedelta) -> int:
     return int(width.total_seconds())
-
-
-def upcoming(channel_ids: Sequence[int], now: datetime, spans: Sequence[timedelta]) -> list[int]:
-    """Return how many messages are due within each of ``spans`` from now, the longest last."""
-    totals = [0] * len(spans)
-    sums = ", ".join(["SUM(due_at <= %s)"] * len(spans))
-    ends = [raw.text(now + span) for span in spans]
-    for some in _groups(channel_ids):
-        sql = (
-            f"SELECT {sums} FROM (SELECT due_at FROM {TABLE}{BY_INDEX} "
-            f"WHERE channel_id IN ({raw.listed(some)}) AND due_at > %s AND due_at <= %s "
-            "LIMIT %s) AS slice"
-        )
-        (row,) = raw.read(sql, [*ends, raw.text(now), ends[-1], MAX_COUNTED])
-        totals = [total + int(found or 0) for total, found in zip(totals, row, strict=True)]
-    return totals
 
 
 def _range(channel_id: int, where: str, most: int) -> str:

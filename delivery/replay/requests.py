@@ -22,6 +22,8 @@ from delivery.replay.runner import Pace, requeue
 SCAN_ROWS = 100_000
 """Most rows that a count reads."""
 SAMPLE = 10
+MAX_RUNNING = 20
+"""Replays that one tenant may run at once: each takes a slice of each maintenance round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,75 +105,6 @@ def message_sample(
     """Return a few of the messages that ``missing`` matches, oldest first."""
     rows = _missing(wanted, consumers[0], now)[0].order_by("id")
     return list(Message.with_open(rows)[:SAMPLE])
-
-
-def _named(known: QuerySet[Consumer], wanted: ReplayFilter) -> Consumer:
-    consumer = known.filter(channel__slug=wanted.channel, client_id=wanted.consumer).first()
-    if consumer is None:
-        raise _not_found("consumer", wanted.consumer)
-    if consumer.state == Consumer.State.RETIRED:
-        raise Conflict("consumer_retired", "The consumer is retired: the broker sends it nothing.")
-    return consumer
-
-
-def _finished(
-    wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime
-) -> tuple[QuerySet[Delivery], bool]:
-    """Return matching deliveries among at most `SCAN_ROWS` rows, and whether these are all."""
-    matching = Delivery.objects.filter(wanted.replayable(now), state__in=wanted.states)
-    matching = matching.filter(id__gte=wanted.first_id)
-    everyone = Q(consumer_id__in=[consumer.id for consumer in consumers])
-    counted = _counted(wanted, consumers)
-    if wanted.ids or sum(counted.values()) <= SCAN_ROWS:
-        return matching.filter(everyone), True
-    # The counters tell where the rows are: all small consumers, then a part of the next one.
-    left, whole, part = SCAN_ROWS, list[int](), Q()
-    for consumer_id, number in counted.items():
-        if number > left:
-            depth = left // len(wanted.states)
-            ends = [
-                runner.boundary(consumer_id, state, wanted.first_id - 1, ids.LARGEST, depth)
-                for state in wanted.states
-            ]
-            part = Q(consumer_id=consumer_id, id__lte=min(ends))
-            break
-        left -= number
-        whole.append(consumer_id)
-    return matching.filter(Q(consumer_id__in=whole) | part), False
-
-
-def _counted(wanted: ReplayFilter, consumers: Sequence[Consumer]) -> dict[int, int]:
-    totals = Counter.read(consumer.id for consumer in consumers)
-    return {
-        consumer_id: sum(states[state] for state in wanted.states)
-        for consumer_id, states in totals.items()
-    }
-
-
-def _missing(
-    wanted: ReplayFilter, consumer: Consumer, now: datetime
-) -> tuple[QuerySet[Message], bool]:
-    rows = Message.objects.filter(
-        channel_id=consumer.channel_id,
-        id__gte=wanted.first_id,
-        id__lte=wanted.last_message_id,
-    )
-    ends: Iterable[int] = rows.order_by("id").values_list("id", flat=True)[
-        SCAN_ROWS : SCAN_ROWS + 1
-    ]
-    condition = wanted.missing(consumer.event_types, now)
-    matching = rows.filter(condition & runner.unknown_to(consumer))
-    for end in ends:
-        return matching.filter(id__lt=end), False
-    return matching, True
-
-
-def _not_found(noun: str, name: str) -> NotFound:
-    return NotFound(f"unknown_{noun}", f"There is no {noun} {name} for this key.", field=noun)
-
-
-MAX_RUNNING = 20
-"""Replays that one tenant may run at once: each takes a slice of each maintenance round."""
 
 
 def create(
@@ -315,27 +248,69 @@ def replay_one(delivery_id: int, principal: Principal, *, now: datetime, slot: i
     return transactions.run(write, on_collision=reseed_ids)
 
 
-def _team_of(replay: Replay) -> int | None:
-    """Return the team of the consumers; None if they belong to several teams."""
-    consumers = Consumer.objects.filter(id__in=replay.consumer_ids)
-    teams = set(consumers.values_list("team_id", flat=True).distinct())
-    return teams.pop() if len(teams) == 1 else None
-
-
-def _one(row: Delivery) -> ReplayFilter:
-    return ReplayFilter(states=(row.state,), ids=(row.id,))
-
-
-def _check_replayable(row: Delivery, consumer: Consumer, now: datetime) -> None:
-    if DeliveryState(row.state) not in FINISHED:
-        raise Conflict(
-            "not_finished",
-            f"The delivery is {row.state}: only finished deliveries can be replayed.",
-        )
+def _named(known: QuerySet[Consumer], wanted: ReplayFilter) -> Consumer:
+    consumer = known.filter(channel__slug=wanted.channel, client_id=wanted.consumer).first()
+    if consumer is None:
+        raise _not_found("consumer", wanted.consumer)
     if consumer.state == Consumer.State.RETIRED:
         raise Conflict("consumer_retired", "The consumer is retired: the broker sends it nothing.")
-    if row.expires_at is not None and row.expires_at <= now:
-        raise Conflict("expired", "The message has expired: the broker does not send it any more.")
+    return consumer
+
+
+def _finished(
+    wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime
+) -> tuple[QuerySet[Delivery], bool]:
+    """Return matching deliveries among at most `SCAN_ROWS` rows, and whether these are all."""
+    matching = Delivery.objects.filter(wanted.replayable(now), state__in=wanted.states)
+    matching = matching.filter(id__gte=wanted.first_id)
+    everyone = Q(consumer_id__in=[consumer.id for consumer in consumers])
+    counted = _counted(wanted, consumers)
+    if wanted.ids or sum(counted.values()) <= SCAN_ROWS:
+        return matching.filter(everyone), True
+    # The counters tell where the rows are: all small consumers, then a part of the next one.
+    left, whole, part = SCAN_ROWS, list[int](), Q()
+    for consumer_id, number in counted.items():
+        if number > left:
+            depth = left // len(wanted.states)
+            ends = [
+                runner.boundary(consumer_id, state, wanted.first_id - 1, ids.LARGEST, depth)
+                for state in wanted.states
+            ]
+            part = Q(consumer_id=consumer_id, id__lte=min(ends))
+            break
+        left -= number
+        whole.append(consumer_id)
+    return matching.filter(Q(consumer_id__in=whole) | part), False
+
+
+def _counted(wanted: ReplayFilter, consumers: Sequence[Consumer]) -> dict[int, int]:
+    totals = Counter.read(consumer.id for consumer in consumers)
+    return {
+        consumer_id: sum(states[state] for state in wanted.states)
+        for consumer_id, states in totals.items()
+    }
+
+
+def _missing(
+    wanted: ReplayFilter, consumer: Consumer, now: datetime
+) -> tuple[QuerySet[Message], bool]:
+    rows = Message.objects.filter(
+        channel_id=consumer.channel_id,
+        id__gte=wanted.first_id,
+        id__lte=wanted.last_message_id,
+    )
+    ends: Iterable[int] = rows.order_by("id").values_list("id", flat=True)[
+        SCAN_ROWS : SCAN_ROWS + 1
+    ]
+    condition = wanted.missing(consumer.event_types, now)
+    matching = rows.filter(condition & runner.unknown_to(consumer))
+    for end in ends:
+        return matching.filter(id__lt=end), False
+    return matching, True
+
+
+def _not_found(noun: str, name: str) -> NotFound:
+    return NotFound(f"unknown_{noun}", f"There is no {noun} {name} for this key.", field=noun)
 
 
 def _check_room(principal: Principal) -> None:
@@ -354,6 +329,29 @@ def _newest(wanted: ReplayFilter) -> int:
     model = Message if wanted.kind == "missing" else Delivery
     newest = model.objects.order_by("-id").values_list("id", flat=True).first() or 0
     return min(newest, wanted.last_message_id) if wanted.kind == "missing" else newest
+
+
+def _check_replayable(row: Delivery, consumer: Consumer, now: datetime) -> None:
+    if DeliveryState(row.state) not in FINISHED:
+        raise Conflict(
+            "not_finished",
+            f"The delivery is {row.state}: only finished deliveries can be replayed.",
+        )
+    if consumer.state == Consumer.State.RETIRED:
+        raise Conflict("consumer_retired", "The consumer is retired: the broker sends it nothing.")
+    if row.expires_at is not None and row.expires_at <= now:
+        raise Conflict("expired", "The message has expired: the broker does not send it any more.")
+
+
+def _one(row: Delivery) -> ReplayFilter:
+    return ReplayFilter(states=(row.state,), ids=(row.id,))
+
+
+def _team_of(replay: Replay) -> int | None:
+    """Return the team of the consumers; None if they belong to several teams."""
+    consumers = Consumer.objects.filter(id__in=replay.consumer_ids)
+    teams = set(consumers.values_list("team_id", flat=True).distinct())
+    return teams.pop() if len(teams) == 1 else None
 
 
 def _target(replay: Replay) -> str:

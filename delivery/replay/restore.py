@@ -5,7 +5,6 @@ the old one if the tables still have it. Everything for a row is written togethe
 is deleted with it, so a killed process leaves all of it or nothing.
 """
 
-from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -28,9 +27,9 @@ from channels_app.models import (
     reseed_ids,
 )
 from channels_app.registry import data_encryption
+from delivery import transitions
 from delivery.core.lifecycle import FINISHED, DeliveryState, Reason
 from delivery.models import (
-    Counter,
     Delivery,
     Replay,
     Restore,
@@ -38,13 +37,17 @@ from delivery.models import (
     RestoredMessage,
     RetentionMark,
 )
-from delivery.models.counter import MADE
 from delivery.models.reconciliation import EVERY_CHANNEL
-from delivery.ordering import key_queue
 from delivery.replay.filters import ReplayFilter, store
 from delivery.replay.runner import Pace, requeue
 
 DONE = tuple(sorted(state.value for state in FINISHED))
+BATCH = 200
+"""Rows in one transaction; each may have a body."""
+HORIZON_S = 5.0
+"""With a rate, rows are queued only this far ahead, so that cancelling takes effect soon."""
+GONE = "The consumer is retired: the broker sends it nothing."
+SEALED = "Bodies are encrypted with keys that are no longer installed: {}."
 
 
 class Sorted(NamedTuple):
@@ -56,6 +59,67 @@ class Sorted(NamedTuple):
     """Rows whose deliveries are created."""
     finished: list[int]
     """Existing deliveries that are finished."""
+
+
+def is_any_open() -> bool:
+    """Whether any restore is unfinished."""
+    return Restore.objects.filter(state__in=Restore.OPEN).exists()
+
+
+def run_each(now: datetime, slot: int) -> Iterator[int]:
+    """Queue rows as long as there are any; yields the number of each step."""
+    moved = 1
+    while moved:
+        moved = 0
+        open_ = Restore.objects.filter(state__in=Restore.OPEN).order_by("id")
+        for restore_id in open_.values_list("id", flat=True):
+            work = partial(_admit, restore_id, now, slot)
+            count = transactions.run(work, on_collision=reseed_ids)
+            failpoints.reach("after_restore")
+            moved += count
+            yield count
+
+
+def cancel(restore_id: int, principal: Principal, *, now: datetime) -> Restore:
+    """Stop a restore. Deliveries that it has queued are still sent.
+
+    Raises Conflict when it has ended, NotFound when there is none.
+    """
+
+    def write() -> Restore:
+        row = Restore.objects.select_for_update().filter(id=restore_id).first()
+        if row is None:
+            raise NotFound("unknown_replay", "There is no such restore.")
+        if row.state not in Restore.OPEN:
+            raise Conflict("replay_ended", f"The restore is {row.state} already.")
+        _end(row, Restore.State.CANCELLED, now, actor=principal.actor, reason=principal.reason)
+        return row
+
+    return transactions.run(write)
+
+
+def forget() -> Iterator[int]:
+    """Delete rows that restores leave behind; yields the number of each step.
+
+    These are restored messages without deliveries, which the lake has, and copied rows that will
+    not be queued.
+    """
+    ended = Restore.objects.exclude(state__in=Restore.OPEN).filter(id=OuterRef("restore_id"))
+    while brought := list(
+        Restored.objects.filter(Exists(ended)).values_list("id", "body_bytes")[:BATCH]
+    ):
+        for part in slices.cut(brought):
+            yield Restored.objects.filter(id__in=part).delete()[0]
+    after = -1
+    while page := list(
+        RestoredMessage.objects.filter(message_id__gt=after)
+        .order_by("message_id")
+        .values_list("message_id", flat=True)[:BATCH]
+    ):
+        after = page[-1]
+        sizes = dict(Message.objects.filter(id__in=page).values_list("id", "body_bytes"))
+        for part in slices.cut((key, sizes.get(key, 0)) for key in page):
+            yield transactions.run(partial(_forget, part))
 
 
 def sort(rows: Sequence[Restored], consumer: Consumer, now: datetime) -> Sorted:
@@ -142,100 +206,10 @@ def deliveries(
         )
         for place, row in enumerate(rows)
     ]
-    Delivery.objects.bulk_create(made)
+    transitions.create(made, slot)
     first = [row.message_id for row in rows if row.is_first]
     Message.objects.filter(id__in=first).update(consumer_count=F("consumer_count") + 1)
-    tally: Tally[tuple[int, str]] = Tally()
-    tally[consumer.id, DeliveryState.QUEUED.value] += len(made)
-    tally[consumer.id, MADE] += len(made)
-    Counter.add(tally, slot)
-    key_queue.enter_rows([row.id for row in made])
     return [row.id for row in made]
-
-
-BATCH = 200
-"""Rows in one transaction; each may have a body."""
-HORIZON_S = 5.0
-"""With a rate, rows are queued only this far ahead, so that cancelling takes effect soon."""
-GONE = "The consumer is retired: the broker sends it nothing."
-SEALED = "Bodies are encrypted with keys that are no longer installed: {}."
-
-
-def is_any_open() -> bool:
-    """Whether any restore is unfinished."""
-    return Restore.objects.filter(state__in=Restore.OPEN).exists()
-
-
-def run_each(now: datetime, slot: int) -> Iterator[int]:
-    """Queue rows as long as there are any; yields the number of each step."""
-    moved = 1
-    while moved:
-        moved = 0
-        open_ = Restore.objects.filter(state__in=Restore.OPEN).order_by("id")
-        for restore_id in open_.values_list("id", flat=True):
-            work = partial(_admit, restore_id, now, slot)
-            count = transactions.run(work, on_collision=reseed_ids)
-            failpoints.reach("after_restore")
-            moved += count
-            yield count
-
-
-def cancel(restore_id: int, principal: Principal, *, now: datetime) -> Restore:
-    """Stop a restore. Deliveries that it has queued are still sent.
-
-    Raises Conflict when it has ended, NotFound when there is none.
-    """
-
-    def write() -> Restore:
-        row = Restore.objects.select_for_update().filter(id=restore_id).first()
-        if row is None:
-            raise NotFound("unknown_replay", "There is no such restore.")
-        if row.state not in Restore.OPEN:
-            raise Conflict("replay_ended", f"The restore is {row.state} already.")
-        _end(row, Restore.State.CANCELLED, now, actor=principal.actor, reason=principal.reason)
-        return row
-
-    return transactions.run(write)
-
-
-def forget() -> Iterator[int]:
-    """Delete rows that restores leave behind; yields the number of each step.
-
-    These are restored messages without deliveries, which the lake has, and copied rows that will
-    not be queued.
-    """
-    ended = Restore.objects.exclude(state__in=Restore.OPEN).filter(id=OuterRef("restore_id"))
-    while brought := list(
-        Restored.objects.filter(Exists(ended)).values_list("id", "body_bytes")[:BATCH]
-    ):
-        for part in slices.cut(brought):
-            yield Restored.objects.filter(id__in=part).delete()[0]
-    after = -1
-    while page := list(
-        RestoredMessage.objects.filter(message_id__gt=after)
-        .order_by("message_id")
-        .values_list("message_id", flat=True)[:BATCH]
-    ):
-        after = page[-1]
-        sizes = dict(Message.objects.filter(id__in=page).values_list("id", "body_bytes"))
-        for part in slices.cut((key, sizes.get(key, 0)) for key in page):
-            yield transactions.run(partial(_forget, part))
-
-
-def _forget(page: list[int]) -> int:
-    # Locked first, as in retention: a backfill may be creating a delivery of one of them.
-    locked = Message.objects.filter(id__in=page).order_by("id").select_for_update()
-    here = set(locked.values_list("id", flat=True))
-    wanted = set(Delivery.objects.filter(message_id__in=page).values_list("message_id", flat=True))
-    gone = sorted(here - wanted)
-    if gone:
-        RetentionMark.note(EVERY_CHANNEL, gone[-1])
-        MessageBody.objects.filter(message_id__in=gone).delete()
-        messages = Message.objects.filter(id__in=gone)
-        messages._raw_delete(messages.db)
-    left = [key for key in page if key not in here or key not in wanted]
-    RestoredMessage.objects.filter(message_id__in=left).delete()
-    return len(gone)
 
 
 def _admit(restore_id: int, now: datetime, slot: int) -> int:
@@ -369,3 +343,19 @@ def _end(
         reason=reason or error,
         after={"queued": restore.queued_count, "left_out": restore.skipped_count},
     )
+
+
+def _forget(page: list[int]) -> int:
+    # Locked first, as in retention: a backfill may be creating a delivery of one of them.
+    locked = Message.objects.filter(id__in=page).order_by("id").select_for_update()
+    here = set(locked.values_list("id", flat=True))
+    wanted = set(Delivery.objects.filter(message_id__in=page).values_list("message_id", flat=True))
+    gone = sorted(here - wanted)
+    if gone:
+        RetentionMark.note(EVERY_CHANNEL, gone[-1])
+        MessageBody.objects.filter(message_id__in=gone).delete()
+        messages = Message.objects.filter(id__in=gone)
+        messages._raw_delete(messages.db)
+    left = [key for key in page if key not in here or key not in wanted]
+    RestoredMessage.objects.filter(message_id__in=left).delete()
+    return len(gone)

@@ -6,7 +6,6 @@ slice, which then has no effect.
 
 import heapq
 import logging
-from collections import Counter as Tally
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,14 +19,23 @@ from channels_app.core.errors import Invalid
 from channels_app.database import transactions
 from channels_app.database.raw import by_index
 from channels_app.models import Channel, Consumer, Message, new_id, reseed_ids
+from delivery import transitions
 from delivery.core.lifecycle import DeliveryState, Reason
-from delivery.models import Counter, Delivery, Replay
-from delivery.models.counter import MADE
-from delivery.ordering import key_queue
+from delivery.models import Delivery, Replay
 from delivery.replay.filters import ReplayFilter, load
+from delivery.transitions import Move
 
+logger = logging.getLogger(__name__)
 SCAN = 2000
 """Most rows of one state that one range reads, even if a filter matches nothing."""
+STEP = timedelta(milliseconds=100)
+"""Rows of one tenth of a second share a time, so that a fast rate needs few UPDATEs."""
+BATCH = 1000
+"""Most rows that one slice queues."""
+MAX_SLICES = 50
+"""Most consumers without a match that one slice examines; a long key range counts as five."""
+HORIZON_S = 60.0
+"""With a rate, rows are queued only this far ahead, so that cancelling takes effect soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,61 @@ class KeyRange:
     """Key up to which everything was read."""
     done: bool
     """Whether nothing is left up to the upper end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When the rows of a slice are due."""
+
+    start: datetime
+    rate_per_second: float | None
+    """None: all at ``start``."""
+
+    def at(self, place: int) -> datetime:
+        """Return when the row at ``place`` is due, never later than the rate says."""
+        if not self.rate_per_second:
+            return self.start
+        return self.start + timedelta(seconds=place / self.rate_per_second) // STEP * STEP
+
+    def after(self, count: int) -> datetime:
+        """Return when the next slice begins."""
+        if not self.rate_per_second:
+            return self.start
+        return self.start + timedelta(seconds=count / self.rate_per_second)
+
+
+def is_any_open() -> bool:
+    """Whether any replay is running."""
+    return Replay.objects.filter(state=Replay.State.RUNNING).exists()
+
+
+def run_due(now: datetime, slot: int) -> int:
+    """Run one slice of every running replay; return how many deliveries were queued."""
+    return sum(run_each(now, slot))
+
+
+def run_each(now: datetime, slot: int) -> Iterator[int]:
+    """Run one slice of every running replay, each in its own transaction; yields the counts."""
+    for replay in Replay.objects.filter(state=Replay.State.RUNNING).order_by("id"):
+        try:
+            yield run_slice(replay, now, BATCH, slot)
+        except Invalid as error:
+            # Written by another version of the program: it must not hold up the others.
+            logger.error("replay %s is cancelled, because it cannot run: %s", replay.id, error)
+            Replay.objects.filter(id=replay.id, state=Replay.State.RUNNING).update(
+                state=Replay.State.CANCELLED, finished_at=now, version=F("version") + 1
+            )
+
+
+def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
+    """Queue up to ``budget`` deliveries and store the progress; return how many.
+
+    Has no effect on a replay that is finished, cancelled, or locked by another process.
+    """
+    work = partial(_run, replay.id, now, budget, slot)
+    count = transactions.run(work, on_collision=reseed_ids)
+    failpoints.reach("after_replay")
+    return count
 
 
 def deliveries(
@@ -80,49 +143,6 @@ def boundary(consumer_id: int, state: str, after: int, upper: int, scan: int) ->
     return next(iter(keys[scan : scan + 1]), upper)
 
 
-def _of(consumer_id: int) -> QuerySet[Delivery]:
-    return by_index(Delivery.objects.filter(consumer_id=consumer_id), "delivery_list")
-
-
-def _cut(found: list[int], end: int, upper: int, limit: int) -> KeyRange:
-    if len(found) > limit:
-        found = found[:limit]
-        return KeyRange(found, found[-1] if found else 0, False)
-    return KeyRange(found, end, end >= upper)
-
-
-STEP = timedelta(milliseconds=100)
-"""Rows of one tenth of a second share a time, so that a fast rate needs few UPDATEs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """When the rows of a slice are due."""
-
-    start: datetime
-    rate_per_second: float | None
-    """None: all at ``start``."""
-
-    def at(self, place: int) -> datetime:
-        """Return when the row at ``place`` is due, never later than the rate says."""
-        if not self.rate_per_second:
-            return self.start
-        return self.start + timedelta(seconds=place / self.rate_per_second) // STEP * STEP
-
-    def after(self, count: int) -> datetime:
-        """Return when the next slice begins."""
-        if not self.rate_per_second:
-            return self.start
-        return self.start + timedelta(seconds=count / self.rate_per_second)
-
-    def group(self, keys: Sequence[int], first_place: int) -> dict[datetime, list[int]]:
-        """Group ``keys`` by when they are due."""
-        groups: dict[datetime, list[int]] = {}
-        for place, key in enumerate(keys, first_place):
-            groups.setdefault(self.at(place), []).append(key)
-        return groups
-
-
 def requeue(
     delivery_ids: Collection[int],
     *,
@@ -136,46 +156,20 @@ def requeue(
 
     Runs inside the caller's transaction. Skips rows that this replay has queued before.
     """
-    held = [
+    rows = [
         row
         for row in Delivery.objects.filter(id__in=delivery_ids, state__in=states)
         .order_by("id")
         .select_for_update()
-        .values_list("id", "consumer_id", "state", "replay_id")
-        if row[3] != replay_id
+        if row.replay_id != replay_id
     ]
-    for due_at, keys in pace.group([row[0] for row in held], first_place).items():
-        Delivery.objects.filter(id__in=keys, state__in=states).update(
-            state=DeliveryState.QUEUED.value,
-            reason=Reason.REPLAYED.value,
-            due_at=due_at,
-            finished_at=None,
-            lease_owner=None,
-            failure_count=0,
-            interruption_count=0,
-            replay_id=replay_id,
-            version=F("version") + 1,
-        )
-    tally: Tally[tuple[int, str]] = Tally()
-    for _, consumer_id, state, _ in held:
-        tally[consumer_id, state] -= 1
-        tally[consumer_id, DeliveryState.QUEUED.value] += 1
-    Counter.add(tally, slot)
-    key_queue.enter_rows([row[0] for row in held])
-    return len(held)
-
-
-def unknown_to(consumer: Consumer) -> Q:
-    """Return the condition for messages that this consumer has not been given.
-
-    On a queue: messages that no consumer has been given. Deliveries that still waited when their
-    consumer was retired do not count.
-    """
-    had = Delivery.objects.filter(message_id=OuterRef("pk"))
-    if consumer.channel.kind != Channel.Kind.QUEUE:
-        return Q(~Exists(had.filter(consumer_id=consumer.id)))
-    lost = Q(state=DeliveryState.CANCELLED.value, reason=Reason.RETIRED.value)
-    return Q(~Exists(had.exclude(lost & ~Q(consumer_id=consumer.id))))
+    moves = [
+        Move(row, transitions.REPLAY, pace.at(place), replay_id=replay_id)
+        for place, row in enumerate(rows, first_place)
+    ]
+    if moves:
+        transitions.apply(moves, now=pace.start, slot=slot)
+    return len(moves)
 
 
 def make(
@@ -202,77 +196,24 @@ def make(
         _delivery(message, consumer, pace, first_place + place)
         for place, message in enumerate(messages)
     ]
-    Delivery.objects.bulk_create(made)
+    transitions.create(made, slot)
     Message.objects.filter(id__in=[message.id for message in messages]).update(
         consumer_count=F("consumer_count") + 1
     )
-    tally: Tally[tuple[int, str]] = Tally()
-    tally[consumer.id, DeliveryState.QUEUED.value] += len(made)
-    tally[consumer.id, MADE] += len(made)
-    Counter.add(tally, slot)
-    key_queue.enter_rows([row.id for row in made])
     return len(made)
 
 
-def _delivery(message: Message, consumer: Consumer, pace: Pace, place: int) -> Delivery:
-    return Delivery(
-        id=new_id(),
-        message_id=message.id,
-        consumer_id=consumer.id,
-        channel_id=message.channel_id,
-        state=DeliveryState.QUEUED.value,
-        reason=Reason.ACCEPTED.value,
-        priority=message.priority,
-        due_at=max(message.due_at, pace.at(place)),
-        expires_at=message.expires_at,
-        event_type=message.event_type,
-        ordering_key=message.ordering_key,
-        accepted_at=message.accepted_at,
-    )
+def unknown_to(consumer: Consumer) -> Q:
+    """Return the condition for messages that this consumer has not been given.
 
-
-logger = logging.getLogger(__name__)
-
-BATCH = 1000
-"""Most rows that one slice queues."""
-MAX_SLICES = 50
-"""Most consumers without a match that one slice examines; a long key range counts as five."""
-HORIZON_S = 60.0
-"""With a rate, rows are queued only this far ahead, so that cancelling takes effect soon."""
-
-
-def run_due(now: datetime, slot: int) -> int:
-    """Run one slice of every running replay; return how many deliveries were queued."""
-    return sum(run_each(now, slot))
-
-
-def is_any_open() -> bool:
-    """Whether any replay is running."""
-    return Replay.objects.filter(state=Replay.State.RUNNING).exists()
-
-
-def run_each(now: datetime, slot: int) -> Iterator[int]:
-    """Run one slice of every running replay, each in its own transaction; yields the counts."""
-    for replay in Replay.objects.filter(state=Replay.State.RUNNING).order_by("id"):
-        try:
-            yield run_slice(replay, now, BATCH, slot)
-        except Invalid as error:
-            # Written by another version of the program: it must not hold up the others.
-            logger.error("replay %s is cancelled, because it cannot run: %s", replay.id, error)
-            Replay.objects.filter(id=replay.id, state=Replay.State.RUNNING).update(
-                state=Replay.State.CANCELLED, finished_at=now, version=F("version") + 1
-            )
-
-
-def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
-    """Queue up to ``budget`` deliveries and store the progress; return how many.
-
-    Has no effect on a replay that is finished, cancelled, or locked by another process.
+    On a queue: messages that no consumer has been given. Deliveries that still waited when their
+    consumer was retired do not count.
     """
-    work = partial(_run, replay.id, now, budget, slot)
-    count = transactions.run(work, on_collision=reseed_ids)
-    failpoints.reach("after_replay")
-    return count
+    had = Delivery.objects.filter(message_id=OuterRef("pk"))
+    if consumer.channel.kind != Channel.Kind.QUEUE:
+        return Q(~Exists(had.filter(consumer_id=consumer.id)))
+    lost = Q(state=DeliveryState.CANCELLED.value, reason=Reason.RETIRED.value)
+    return Q(~Exists(had.exclude(lost & ~Q(consumer_id=consumer.id))))
 
 
 @dataclass(slots=True)
@@ -355,17 +296,17 @@ def _run(replay_id: int, now: datetime, budget: int, slot: int) -> int:
     return part.count
 
 
+def _consumer(consumer_id: int) -> Consumer | None:
+    """Return the consumer, unless it was retired meanwhile."""
+    return Consumer.objects.filter(id=consumer_id).exclude(state=Consumer.State.RETIRED).first()
+
+
 def _places(pace: Pace, now: datetime) -> int:
     """Return how many rows the rate permits to be queued now."""
     if not pace.rate_per_second:
         return 1 << 31
     seconds = (now + timedelta(seconds=HORIZON_S) - pace.start).total_seconds()
     return max(0, int(seconds * pace.rate_per_second) + 1) if seconds >= 0 else 0
-
-
-def _consumer(consumer_id: int) -> Consumer | None:
-    """Return the consumer, unless it was retired meanwhile."""
-    return Consumer.objects.filter(id=consumer_id).exclude(state=Consumer.State.RETIRED).first()
 
 
 def _keep(replay: Replay, count: int, pace: Pace, now: datetime) -> None:
@@ -376,3 +317,31 @@ def _keep(replay: Replay, count: int, pace: Pace, now: datetime) -> None:
         replay.finished_at = now
     replay.version += 1
     replay.save()
+
+
+def _of(consumer_id: int) -> QuerySet[Delivery]:
+    return by_index(Delivery.objects.filter(consumer_id=consumer_id), "delivery_list")
+
+
+def _cut(found: list[int], end: int, upper: int, limit: int) -> KeyRange:
+    if len(found) > limit:
+        found = found[:limit]
+        return KeyRange(found, found[-1] if found else 0, False)
+    return KeyRange(found, end, end >= upper)
+
+
+def _delivery(message: Message, consumer: Consumer, pace: Pace, place: int) -> Delivery:
+    return Delivery(
+        id=new_id(),
+        message_id=message.id,
+        consumer_id=consumer.id,
+        channel_id=message.channel_id,
+        state=DeliveryState.QUEUED.value,
+        reason=Reason.ACCEPTED.value,
+        priority=message.priority,
+        due_at=max(message.due_at, pace.at(place)),
+        expires_at=message.expires_at,
+        event_type=message.event_type,
+        ordering_key=message.ordering_key,
+        accepted_at=message.accepted_at,
+    )

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from channels_app.core import http, names
-from delivery.core.dead_letters import PREFIX
+from delivery.core.signing import DEAD_LETTER_PREFIX
 from delivery.sqs.errors import SqsError
 
 MAX_ATTRIBUTES = 10
@@ -173,7 +173,7 @@ def of_message(stored: Mapping[str, str], kind: str, media_type: str) -> dict[st
     found = {
         name: Attribute("String", value)
         for name, value in stored.items()
-        if value and name not in {PACKED, TRACE} and not name.startswith(PREFIX)
+        if value and name not in {PACKED, TRACE} and not name.startswith(DEAD_LETTER_PREFIX)
     }
     for name, value in ((EVENT_TYPE, kind), (CONTENT_TYPE, media_type)):
         if value:

@@ -15,10 +15,10 @@ from channels_app.database import clock
 from channels_app.ingest import accept, publication, publishing
 from channels_app.ingest.accept import Publication
 from channels_app.models import Message
-from delivery.core.dead_letters import PREFIX
 from delivery.core.leases import Lease
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.outcome import Outcome
+from delivery.core.signing import DEAD_LETTER_PREFIX
 from delivery.models import Attempt, Delivery
 from delivery.pull import leasing, receiving
 from delivery.pull.receiving import Deliver, ReceivedMessage, ReceiveRequest
@@ -332,8 +332,8 @@ def _show(
 
 def _died_in(one: ReceivedMessage, region: str) -> str:
     """Return the ARN of the queue in which the message died; '' if it was no queue."""
-    channel = one.payload.headers.get(f"{PREFIX}Channel", "")
-    name = queues.name_of(channel, one.payload.headers.get(f"{PREFIX}Consumer", ""))
+    channel = one.payload.headers.get(f"{DEAD_LETTER_PREFIX}Channel", "")
+    name = queues.name_of(channel, one.payload.headers.get(f"{DEAD_LETTER_PREFIX}Consumer", ""))
     return queues.arn_of(name, region) if name else ""
 
 
@@ -348,7 +348,7 @@ def _system(one: ReceivedMessage, queue: QueueView, known: _Known, region: str) 
         "AWSTraceHeader": one.payload.headers.get(attributes.TRACE, ""),
         "MessageGroupId": row.ordering_key,
     }
-    if f"{PREFIX}Channel" in one.payload.headers:
+    if f"{DEAD_LETTER_PREFIX}Channel" in one.payload.headers:
         found["DeadLetterQueueSourceArn"] = _died_in(one, region)
     if queue.is_fifo:
         found["MessageDeduplicationId"] = key.removeprefix(_scope(queue, row.ordering_key))

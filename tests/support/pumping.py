@@ -16,8 +16,8 @@ from channels_app.registry.cache import ChannelConfig, config_cache
 from delivery.models import Counter, Delivery
 from delivery.models.counter import COUNTED, MADE
 from delivery.processes import registration
+from delivery.processes.wakeups import Listener
 from delivery.pump.pump import Pump
-from delivery.pump.wakeups import Listener
 from tests.support.factories import ChannelFactory, ConsumerFactory
 
 SECRET = b"0123456789abcdef0123456789abcdef"

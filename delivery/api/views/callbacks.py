@@ -22,11 +22,10 @@ from channels_app.database import clock
 from channels_app.ingest.body import AuthenticatedRequest, parse_json, read_body, whole_json
 from channels_app.models import Consumer
 from channels_app.registry import consumers
-from delivery.acks import callbacks
+from delivery.acks import callbacks, correlations
 from delivery.api import bodies
 from delivery.core import acks
 from delivery.core.acks import AckResult, ProviderStatus
-from delivery.pump import wakeups
 
 
 class AckView(OpenView):
@@ -47,8 +46,6 @@ class AckView(OpenView):
             answered = callbacks.acknowledge(
                 number, ok=status == "ok", now=clock.now(), slot=os.getpid()
             )
-        if answered.due:
-            wakeups.notify_pumps(answered.due)
         return Response({"result": answered.result, "state": answered.delivery.shown})
 
 
@@ -84,7 +81,7 @@ class InboundView(OpenView):
         consumer = consumers.called(token)
         statuses = self._statuses(request, consumer)
         now = clock.now()
-        reports = callbacks.find(consumer.id, statuses, now)
+        reports = correlations.find(consumer.id, statuses, now)
         counts = Tally(one.result or _acknowledge(one, now) for one in reports)
         return Response({"results": {name.value: count for name, count in counts.items()}})
 
@@ -107,7 +104,7 @@ class InboundView(OpenView):
             raise TooLarge("too_many_words", str(error)) from None
 
 
-def _acknowledge(report: callbacks.ProviderReport, now: datetime) -> AckResult:
+def _acknowledge(report: correlations.ProviderReport, now: datetime) -> AckResult:
     assert report.delivery_id is not None
     try:
         answered = callbacks.acknowledge(
@@ -115,6 +112,4 @@ def _acknowledge(report: callbacks.ProviderReport, now: datetime) -> AckResult:
         )
     except NotFound:
         return AckResult.LATE  # its delivery has been deleted since
-    if answered.due:
-        wakeups.notify_pumps(answered.due)
     return answered.result

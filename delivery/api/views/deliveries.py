@@ -18,7 +18,6 @@ from channels_app.registry.cache import config_cache
 from delivery import replay
 from delivery.api import bodies, documents, policy
 from delivery.models import Attempt, Delivery
-from delivery.pump import wakeups
 from delivery.queue import cancel, high_watermark
 from delivery.serializers.deliveries import (
     AttemptSerializer,
@@ -109,7 +108,6 @@ class DeliveryReplayView(ApiView):
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
         principal = self.principal.because(reason)
         after = replay.replay_one(row.id, principal, now=clock.now(), slot=os.getpid())
-        wakeups.notify_pumps([after.consumer_id])
         body = DeliverySerializer.show_of(after, row.consumer)
         return etags.tagged(body, after.version, status=202, location=body["url"])
 

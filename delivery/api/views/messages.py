@@ -26,7 +26,6 @@ from channels_app.registry.cache import ChannelConfig
 from delivery.api import bodies, documents, policy
 from delivery.core.outcome import Outcome
 from delivery.models import Delivery
-from delivery.pump import wakeups
 from delivery.queue import cancel, reschedule
 from delivery.serializers.base import RequestSerializer
 from delivery.serializers.filters import DeliveryFilter, MessageQuerySerializer
@@ -108,7 +107,6 @@ class MoveView(ApiView):
         Each message is changed or refused on its own, like a PATCH of it. `version` stands for
         If-Match.
         """
-        moved: set[int] = set()
 
         def move(items: Mapping[int, Item], principal: Principal, now: datetime) -> dict[int, Any]:
             results: dict[int, Result | BrokerError] = {}
@@ -125,13 +123,10 @@ class MoveView(ApiView):
                 if isinstance(done, BrokerError):
                     results[key] = done
                     continue
-                moved.update(done.consumer_ids)
-                results[key] = {"status": 200, "version": done.message.version}
+                results[key] = {"status": 200, "version": done.version}
             return results
 
-        answer = _each(self, request, bodies.MOVE_ITEM, move)
-        wakeups.notify_pumps(moved)
-        return answer
+        return _each(self, request, bodies.MOVE_ITEM, move)
 
 
 class CancelView(ApiView):
@@ -262,8 +257,6 @@ class MessageView(ApiView):
         now = clock.now()
         values = bodies.move_of(values, now)
         changed = reschedule.reschedule(row.id, principal, now=now, condition=condition, **values)
-        consumers = Delivery.objects.filter(message_id=row.id, state="queued")
-        wakeups.notify_pumps(consumers.values_list("consumer_id", flat=True))
         return etags.tagged(_with_deliveries(self.principal, changed), changed.version)
 
     @documents.delete_message

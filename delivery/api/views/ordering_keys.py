@@ -16,8 +16,8 @@ from channels_app.models import Consumer
 from delivery.api import bodies, documents, policy
 from delivery.core.ordering import key_number as key_number_of
 from delivery.models import OrderingKey
-from delivery.ordering import keys
-from delivery.pump import wakeups
+from delivery.ordering import hot_keys
+from delivery.queue import ordering_keys
 from delivery.serializers.filters import OrderingKeyQuerySerializer
 from delivery.serializers.ordering_keys import OrderingKeySerializer
 
@@ -71,8 +71,7 @@ class _HeldKey(ApiView):
         known = bodies.SKIP if what == "skip" else bodies.REPAIR
         values = bodies.read(request, known, optional=True)
         principal = self.principal.because(values.get("reason", ""))
-        if _carry_out(key_row, principal, what, values):
-            wakeups.notify_pumps([consumer.id])
+        _carry_out(key_row, principal, what, values)
         after = OrderingKey.objects.filter(id=key_row.id).first()
         return Response(_shown([after or _empty(key_row)], consumer)[0])
 
@@ -115,7 +114,7 @@ class OrderingKeySkipView(_HeldKey):
 
 
 def _shown(rows: Iterable[OrderingKey], consumer: Consumer) -> list[dict[str, Any]]:
-    serializer = OrderingKeySerializer.at_rate(keys.most_per_second(consumer.id))
+    serializer = OrderingKeySerializer.at_rate(hot_keys.most_per_second(consumer.id))
     shown = []
     for row in rows:
         row.consumer = consumer  # without a query
@@ -125,15 +124,15 @@ def _shown(rows: Iterable[OrderingKey], consumer: Consumer) -> list[dict[str, An
 
 def _carry_out(
     key_row: OrderingKey, principal: Principal, what: str, values: dict[str, Any]
-) -> bool:
-    """Run the action; returns whether a delivery may now be due."""
+) -> None:
     now = clock.now()
     if what == "pause":
-        keys.pause(key_row.id, principal, now=now)
-        return False
-    if what == "resume":
-        return bool(keys.resume(key_row.id, principal, now=now))
-    return bool(keys.skip(key_row.id, values.get("head", key_row.head_id or 0), principal, now=now))
+        ordering_keys.pause(key_row.id, principal, now=now)
+    elif what == "resume":
+        ordering_keys.resume(key_row.id, principal, now=now)
+    else:
+        head_id = values.get("head", key_row.head_id or 0)
+        ordering_keys.skip(key_row.id, head_id, principal, now=now)
 
 
 def _key_row(consumer: Consumer, text: str) -> OrderingKey:

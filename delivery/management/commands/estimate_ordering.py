@@ -14,7 +14,7 @@ from delivery.maintenance import traffic
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error
 from delivery.models import OrderingKey
-from delivery.ordering import keys
+from delivery.ordering import hot_keys
 
 HOUR_S = 3600
 HEAD = ("", "messages/s", "of one key", "held for", "busy", "waits")
@@ -108,7 +108,7 @@ def _found(name: str) -> ConsumerConfig:
 
 def _own(view: ConsumerConfig) -> dict[str, Any]:
     """Return a consumer's observed figures: its rate, its latency, and its open keys."""
-    most = keys.most_per_second(view.id)
+    most = hot_keys.most_per_second(view.id)
     spans = traffic.series(clock.now(), hours=2, step_s=HOUR_S, consumer_id=view.id)
     return {
         "keys": OrderingKey.objects.filter(consumer_id=view.id).count(),

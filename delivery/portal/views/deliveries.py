@@ -17,7 +17,6 @@ from delivery.portal import policy, presenters
 from delivery.portal import presenters as requests
 from delivery.portal.policy import WebhookView
 from delivery.portal.views.webhook import tab
-from delivery.pump import wakeups
 from delivery.queue import cancel
 
 MAX_ATTEMPTS = 50
@@ -77,7 +76,6 @@ class DeliveryActionView(WebhookView):
         except BrokerError as error:
             messages.error(request, error.detail)
         else:
-            wakeups.notify_pumps([webhook.id])
             done = "Queued: it is sent now." if action == "replay" else "Cancelled."
             messages.success(request, done)
         return redirect("webhooks:delivery", request.team.slug, channel, client_id, delivery)

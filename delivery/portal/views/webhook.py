@@ -22,7 +22,7 @@ from delivery.portal import charts, pages, policy, presenters
 from delivery.portal.forms import RotateForm, SwitchForm, WebhookForm, initial
 from delivery.portal.policy import WebhookView
 from delivery.portal.presenters import code_for
-from delivery.pump import wakeups
+from delivery.processes import wakeups
 from delivery.queue import due_times
 from delivery.serializers.filters import SPANS, DeliveryFilter
 from delivery.transport import test_delivery

@@ -16,7 +16,7 @@ from channels_app.models import ConfigVersion
 from channels_app.registry import cache as config_cache_module
 from channels_app.registry.cache import ConfigCache, config_cache
 from delivery.processes import registration
-from delivery.pump.wakeups import WakeupSender
+from delivery.processes.wakeups import WakeupSender
 from tests.support.factories import ConsumerFactory
 from tests.support.waiting import until
 

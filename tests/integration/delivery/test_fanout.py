@@ -22,7 +22,7 @@ from delivery.models import Attempt, Counter, Delivery
 from delivery.pump.pump import Pump
 from delivery.queue import claim, fanout, high_watermark, release
 from delivery.queue.claim import ClaimRequest
-from delivery.queue.fanout import FEW
+from delivery.queue.waiting_messages import FEW
 from delivery.replay import restore
 from delivery.serializers.filters import BackfillFilterSerializer
 from delivery.transport import payloads

@@ -18,11 +18,11 @@ from channels_app.registry import cache as config_cache_module
 from channels_app.registry import channels, consumers, secrets
 from delivery.core.ordering import key_number
 from delivery.models import Attempt, Delivery, PumpSlot
-from delivery.ordering import keys
 from delivery.processes import registration
+from delivery.processes.wakeups import wakeup_sender
 from delivery.pump import confirmation, membership
 from delivery.pump.pump import Pump
-from delivery.pump.wakeups import wakeup_sender
+from delivery.queue import ordering_keys
 from tests.support import pumping
 from tests.support.principals import acting
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
@@ -49,7 +49,7 @@ def pause_channel(consumer: Consumer, _: str) -> object:
 
 
 def pause_key(consumer: Consumer, _: str) -> object:
-    return keys.pause(key_number(consumer.id, "A"), ALICE, now=clock.now())
+    return ordering_keys.pause(key_number(consumer.id, "A"), ALICE, now=clock.now())
 
 
 def move(consumer: Consumer, url: str) -> object:

@@ -17,8 +17,8 @@ from delivery.conf import conf
 from delivery.core.health_status import Kind
 from delivery.core.notifications import NotificationContent, text
 from delivery.models import Delivery, HealthStatus, Notification, OrderingKey
-from delivery.ordering import hot_keys, keys
-from delivery.queue import fanout
+from delivery.ordering import hot_keys
+from delivery.queue import fanout, ordering_keys
 from tests.support import console
 from tests.support.factories import TeamFactory
 from tests.support.ordering import end, key_number_of, say, take, words
@@ -145,9 +145,9 @@ def test_a_deliberately_waiting_key_is_not_hot(
     crowd(consumer, "A1")
     assert look(now + 40 * MINUTE) == [], "a producer wants the head to go tomorrow"
     allow(waiting=1)
-    keys.pause(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
+    ordering_keys.pause(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
     assert look(now) == []
-    keys.resume(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
+    ordering_keys.resume(key_number_of(consumer, "A").id, Principal("user:olga"), now=now)
     consumers.pause(consumer.channel.slug, consumer.client_id, principal=acting("user:olga"))
     assert look(now) == []
     consumers.resume(consumer.channel.slug, consumer.client_id, principal=acting("user:olga"))

@@ -17,7 +17,7 @@ from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.registry import consumers
 from channels_app.registry.cache import config_cache
 from delivery import metrics
-from delivery.acks import callbacks
+from delivery.acks import callbacks, correlations
 from delivery.core import acks
 from delivery.core.acks import ProviderStatus, correlation_id
 from delivery.core.lifecycle import ClaimedDelivery
@@ -314,7 +314,8 @@ def test_a_callback_from_before_the_message_is_not_about_it(
     """The id's owner is unknown then: another system on the same account, or a guess."""
     before = {name: words_heard(name) for name in ("early", "foreign")}
     assert (
-        callbacks.find(consumer.id, [ProviderStatus("wamid.1", ok=True)], now)[0].result == "early"
+        correlations.find(consumer.id, [ProviderStatus("wamid.1", ok=True)], now)[0].result
+        == "early"
     )
     say(consumer, "A1")
     Message.objects.update(accepted_at=now + timedelta(seconds=2))
@@ -333,8 +334,8 @@ def test_a_callback_counts_once_its_delivery_is_known(consumer: Consumer, now: d
     assert {name: words_heard(name) for name in before} == before
     note(row, "wamid.1", now)
     assert words_heard("early") - before["early"] == 1
-    assert sum(callbacks.forget_provider_statuses(now + timedelta(days=1))) == 0
-    assert sum(callbacks.forget_provider_statuses(now + timedelta(days=3))) == 2
+    assert sum(correlations.forget_provider_statuses(now + timedelta(days=1))) == 0
+    assert sum(correlations.forget_provider_statuses(now + timedelta(days=3))) == 2
     assert not Correlation.objects.exists()
     assert words_heard("foreign") - before["foreign"] == 1
 

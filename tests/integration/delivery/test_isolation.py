@@ -10,13 +10,13 @@ import pytest
 from channels_app.models import Channel, Message
 from delivery import conf as conf_module
 from delivery.models import Delivery
+from delivery.processes.wakeups import wakeup_sender
 from delivery.pump import capacity
 from delivery.pump import pump as pump_module
 from delivery.pump.capacity import RESERVED, UNTRIED_RESERVED
 from delivery.pump.consumer_queue import PROMPT_S
 from delivery.pump.pump import Pump
-from delivery.pump.wakeups import wakeup_sender
-from delivery.queue import fanout
+from delivery.queue import waiting_messages
 from tests.support import pumping
 from tests.support.pumping import make_channel, make_consumer, publish, pump_rounds, pump_until
 from tests.support.receiver import Receiver, Reply
@@ -110,7 +110,7 @@ def test_a_message_for_an_idle_consumer_passes_a_backlog(
     passes: bool,
 ) -> None:
     """But not in an ordering key, and not to a consumer that the backlog is for."""
-    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
+    monkeypatch.setattr(waiting_messages, "MAX_SEEN", SEEN)
     monkeypatch.setattr(capacity, "FANOUT_BATCH", 4)
     monkeypatch.setattr(capacity, "MIXED_BATCH", 4)
     channel = make_channel()

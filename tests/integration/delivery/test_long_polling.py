@@ -13,12 +13,11 @@ from django.db.backends.utils import CursorWrapper
 from channels_app.models import Consumer
 from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.models import Delivery, PumpSlot
-from delivery.processes import registration
+from delivery.processes import registration, wakeups
+from delivery.processes.wakeups import Listener, wakeup_sender
 from delivery.pull import long_polling, receiving
 from delivery.pull.long_polling import long_polls
 from delivery.pull.receiving import Deliver, ReceivedMessage, ReceiveRequest
-from delivery.pump import wakeups
-from delivery.pump.wakeups import Listener, wakeup_sender
 from tests.support import clocks, pumping
 from tests.support.broker import wait_until
 from tests.support.pulling import Worker, bring, waiting

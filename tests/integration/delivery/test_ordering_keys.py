@@ -20,8 +20,8 @@ from delivery import replay
 from delivery.core.ordering import BEHIND, key_number
 from delivery.maintenance import retention
 from delivery.models import Counter, Delivery, OrderingKey, OrderingWaiter
-from delivery.ordering import key_queue, keys
-from delivery.queue import cancel, claim, fanout, release, reschedule
+from delivery.ordering import key_queue
+from delivery.queue import cancel, claim, fanout, ordering_keys, release, reschedule
 from delivery.queue.claim import ClaimRequest
 from tests.support import pumping
 from tests.support.ordering import LEASE_MS, check, end, key_number_of, say, take, words
@@ -192,15 +192,15 @@ def test_a_dead_head_blocks_its_key_if_configured_until_somebody_decides(
     key_row = key_number_of(consumer, "A")
     head_id = key_row.head_id or 0
     assert key_row.blocked_at == now
-    assert list(keys.repair(now)) == []
+    assert list(ordering_keys.repair(now)) == []
     if what == "replay":
         replay.replay_one(head_id, ALICE, now=now)
     elif what == "skip":
-        assert keys.skip(key_row.id, head_id, ALICE, now=now) == {consumer.id: now}
+        assert ordering_keys.skip(key_row.id, head_id, ALICE, now=now) == {consumer.id: now}
     else:
         consumer.head_of_line = "skip"
         consumer.save()
-        assert sum(keys.repair(now)) == 2
+        assert sum(ordering_keys.repair(now)) == 2
     check()
     assert deliver_all(consumer, now) == rest
 
@@ -365,7 +365,7 @@ def test_a_paused_consumer_keeps_its_keys(consumer: Consumer, now: datetime) -> 
     fan_out()
     slug = consumer.channel.slug
     consumers.pause(slug, consumer.client_id, principal=acting("user:alice"))
-    assert list(keys.repair(now)) == []
+    assert list(ordering_keys.repair(now)) == []
     consumers.resume(slug, consumer.client_id, principal=acting("user:alice"))
     assert deliver_all(consumer, now) == ["A1", "A2"]
 
@@ -377,7 +377,7 @@ def test_keys_of_a_retired_consumer_are_deleted_with_its_deliveries(
     fan_out()
     consumers.retire(consumer.channel.slug, consumer.client_id, principal=acting("user:alice"))
     assert cancel.cancel_retired(now, 0, 100) == 3
-    assert sum(keys.repair(now)) == 1
+    assert sum(ordering_keys.repair(now)) == 1
     assert not OrderingKey.objects.exists()
     assert Delivery.objects.filter(state="cancelled").count() == 3
 
@@ -390,7 +390,7 @@ def test_turning_ordering_off_releases_all_followers(consumer: Consumer, now: da
     say(consumer, "A4")
     fan_out()
     assert words(take(consumer, now, 1)) == "A1"
-    assert sum(keys.repair(now)) == 2
+    assert sum(ordering_keys.repair(now)) == 2
     assert not OrderingKey.objects.exists()
     assert words(take(consumer, now)) == "A2 A3 A4 B1"
 
@@ -436,7 +436,7 @@ def test_a_sweep_continues_keys_without_a_head(consumer: Consumer, now: datetime
     Counter.add({(consumer.id, "queued"): -2, (consumer.id, "delivered"): 1}, 0)
     Counter.add({(consumer.id, "made"): -1}, 0)
     assert not take(consumer, now)
-    assert sum(keys.repair(now)) == 2
+    assert sum(ordering_keys.repair(now)) == 2
     assert Delivery.objects.get(state="queued").id == key_number_of(consumer, "A").head_id
     assert not OrderingKey.objects.filter(id=key_number(consumer.id, "B")).exists()
     deliver_all(consumer, now)
@@ -457,26 +457,26 @@ def test_pause_resume_and_skip_a_key(consumer: Consumer, now: datetime) -> None:
     key = key_number(consumer.id, "A")
     rows = take(consumer, now)
     assert words(rows) == "A1 B1"
-    assert keys.pause(key, ALICE, now=now).paused_at == now
-    keys.pause(key, ALICE, now=now)
+    assert ordering_keys.pause(key, ALICE, now=now).paused_at == now
+    ordering_keys.pause(key, ALICE, now=now)
     with pytest.raises(Conflict):
-        keys.skip(key, rows[0].id, ALICE, now=now)
+        ordering_keys.skip(key, rows[0].id, ALICE, now=now)
     end(rows, "delivered", now)
     check()
     say(consumer, "A4")
     fan_out()
     assert not take(consumer, now)
-    assert list(keys.repair(now)) == []
-    assert keys.resume(key, ALICE, now=now) == {consumer.id: now}
-    assert keys.resume(key, ALICE, now=now) == {}
+    assert list(ordering_keys.repair(now)) == []
+    assert ordering_keys.resume(key, ALICE, now=now) == {consumer.id: now}
+    assert ordering_keys.resume(key, ALICE, now=now) == {}
     check()
     with pytest.raises(Conflict):
-        keys.skip(key, rows[0].id, ALICE, now=now)
+        ordering_keys.skip(key, rows[0].id, ALICE, now=now)
     second = key_number_of(consumer, "A").head_id or 0
-    assert keys.skip(key, second, ALICE, now=now) == {consumer.id: now}
+    assert ordering_keys.skip(key, second, ALICE, now=now) == {consumer.id: now}
     assert deliver_all(consumer, now) == ["A3", "A4"]
     with pytest.raises(NotFound):
-        keys.pause(key, ALICE, now=now)
+        ordering_keys.pause(key, ALICE, now=now)
 
 
 def test_an_empty_key_can_be_paused(consumer: Consumer, now: datetime) -> None:
@@ -484,12 +484,12 @@ def test_an_empty_key_can_be_paused(consumer: Consumer, now: datetime) -> None:
     fan_out()
     key = key_number(consumer.id, "A")
     rows = take(consumer, now)
-    keys.pause(key, ALICE, now=now)
+    ordering_keys.pause(key, ALICE, now=now)
     end(rows, "delivered", now)
     say(consumer, "A2")
     fan_out()
     assert not take(consumer, now)
-    keys.resume(key, ALICE, now=now)
+    ordering_keys.resume(key, ALICE, now=now)
     assert deliver_all(consumer, now) == ["A2"]
 
 
@@ -497,11 +497,11 @@ def test_a_queued_head_of_a_paused_key_waits(consumer: Consumer, now: datetime) 
     say(consumer, "A1 A2 B1")
     fan_out()
     key = key_number(consumer.id, "A")
-    keys.pause(key, ALICE, now=now)
+    ordering_keys.pause(key, ALICE, now=now)
     check()
     assert words(take(consumer, now)) == "B1"
-    assert list(keys.repair(now)) == []
-    assert keys.resume(key, ALICE, now=now) == {consumer.id: now}
+    assert list(ordering_keys.repair(now)) == []
+    assert ordering_keys.resume(key, ALICE, now=now) == {consumer.id: now}
     check()
     assert deliver_all(consumer, now) == ["A1", "A2"]
 
@@ -512,14 +512,14 @@ def test_a_paused_key_is_not_retried(consumer: Consumer, now: datetime, how: str
     fan_out()
     key = key_number(consumer.id, "A")
     rows = take(consumer, now)
-    keys.pause(key, ALICE, now=now)
+    ordering_keys.pause(key, ALICE, now=now)
     if how == "retry":
         end(rows, "retry", now)
     later = now + timedelta(minutes=2)  # the retry is due, or the lease has expired
     assert not take(consumer, later)
     check()
     assert set(Delivery.objects.values_list("state", "due_at")) == {("queued", BEHIND)}
-    keys.resume(key, ALICE, now=later)
+    ordering_keys.resume(key, ALICE, now=later)
     check()
     (first,) = take(consumer, later)
     assert (first.event_type, first.attempt) == ("A1", 2)

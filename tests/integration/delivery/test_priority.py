@@ -10,13 +10,13 @@ from channels_app.database import clock
 from channels_app.models import Message
 from delivery import conf as conf_module
 from delivery.models import Delivery
+from delivery.processes.wakeups import wakeup_sender
 from delivery.pump import capacity
 from delivery.pump import pump as pump_module
 from delivery.pump.capacity import CLAIM_BATCH
 from delivery.pump.pump import FAN_OUT_GUARD
-from delivery.pump.wakeups import wakeup_sender
-from delivery.queue import fanout
-from delivery.queue.fanout import MAX_SEEN
+from delivery.queue import fanout, waiting_messages
+from delivery.queue.waiting_messages import MAX_SEEN
 from tests.support import pumping
 from tests.support.pumping import (
     all_finished,
@@ -104,7 +104,7 @@ def test_urgent_deliveries_are_sent_between_two_steps(
 
 def test_ordinary_messages_do_not_pass_their_own_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the pump has claimed nothing so far, with which it could compare them."""
-    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
+    monkeypatch.setattr(waiting_messages, "MAX_SEEN", SEEN)
     monkeypatch.setattr(capacity, "FANOUT_BATCH", 4)
     channel = make_channel()
     make_consumer(channel, "", mode="pull")
@@ -132,7 +132,7 @@ def test_the_oldest_backlog_is_fanned_out_alongside_urgent_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The starvation guard of the fan-out, as a pump requests it."""
-    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
+    monkeypatch.setattr(waiting_messages, "MAX_SEEN", SEEN)
     channel = make_channel()
     make_consumer(channel, "http://127.0.0.1:9/")
     (oldest,) = publish(channel, b"low", priority=0)
@@ -147,7 +147,7 @@ def test_the_oldest_backlog_is_fanned_out_alongside_urgent_messages(
 def test_the_rest_of_a_backlog_is_read_with_one_query(
     monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
+    monkeypatch.setattr(waiting_messages, "MAX_SEEN", SEEN)
     channel = make_channel()
     make_consumer(channel, "http://127.0.0.1:9/")
     publish(channel, *[b"low"] * 30, priority=0)
@@ -167,7 +167,7 @@ def test_the_starvation_guard_applies_to_fan_outs(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Low priorities are fanned out eventually, however much urgent work arrives."""
-    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
+    monkeypatch.setattr(waiting_messages, "MAX_SEEN", SEEN)
     channel = make_channel()
     low = make_consumer(channel, receiver.url("/low"), event_types=["low"])
     make_consumer(channel, receiver.url("/high"), event_types=["high"])
@@ -186,7 +186,7 @@ def test_a_key_keeps_its_order_in_a_backlog_of_mixed_priorities(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An urgent message of a key does not overtake messages accepted earlier."""
-    monkeypatch.setattr(fanout, "MAX_SEEN", SEEN)
+    monkeypatch.setattr(waiting_messages, "MAX_SEEN", SEEN)
     channel = make_channel()
     consumer = make_consumer(channel, "http://127.0.0.1:9/", ordering=True)
     first = publish(channel, *[b"x"] * 30, priority=0, ordering_key="room")

@@ -13,10 +13,9 @@ from channels_app.registry.cache import config_cache
 from delivery import conf as conf_module
 from delivery.maintenance import sweeps
 from delivery.models import ConsumerHealth, Counter, Delivery, PullWorker
-from delivery.ordering import keys
 from delivery.pull import receiving
 from delivery.pump import assignment
-from delivery.queue import cancel, claim, fanout
+from delivery.queue import cancel, claim, fanout, ordering_keys
 from delivery.queue.claim import ClaimRequest
 from tests.support.calling import Api, problem
 from tests.support.counts import assert_counters_are_true
@@ -210,7 +209,7 @@ def test_keys_stay_with_a_consumer_until_it_is_retired() -> None:
     assert set(dealt(channel)) == {"a", "b"} - {owner}
     rows = Delivery.objects.filter(channel=channel).order_by("id")
     assert [row.is_behind for row in rows] == [False, True, True, True]
-    sum(keys.repair(clock.now()))  # deletes the row of the remaining key
+    sum(ordering_keys.repair(clock.now()))  # deletes the row of the remaining key
     check()
 
 

@@ -21,12 +21,12 @@ from delivery.core.health_status import DISABLE_FAILURES
 from delivery.maintenance import counters, retention, sweeps
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot, SweepRun
 from delivery.processes import registration
+from delivery.processes.wakeups import Listener
 from delivery.pump import pump as pump_module
 from delivery.pump.assignment import MAX_SCANNED
 from delivery.pump.consumer_queue import LEAD
 from delivery.pump.pump import Pump
 from delivery.pump.results import ignoring_outage
-from delivery.pump.wakeups import Listener
 from delivery.queue import claim, fanout
 from delivery.queue.claim import ClaimRequest
 from tests.support import clocks, counts, pumping

@@ -16,8 +16,7 @@ from delivery.core.lifecycle import FREE_ATTEMPTS
 from delivery.models import Attempt, Counter, Delivery, PullWorker
 from delivery.pull import leasing, receiving
 from delivery.pull.long_polling import long_polls
-from delivery.queue import fanout as fan_out
-from delivery.queue import lease_rows, release, settle
+from delivery.queue import lease_rows, release, settle, waiting_messages
 from tests.support import calling, clocks, doors
 from tests.support.api import LeanClient
 from tests.support.broker import wait_until
@@ -179,7 +178,7 @@ def test_fan_out_during_receive_keeps_the_order_of_keys() -> None:
 def test_receive_in_a_backlog_keeps_the_order_of_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fan_out, "MAX_SEEN", 4)
+    monkeypatch.setattr(waiting_messages, "MAX_SEEN", 4)
     other = waiting()
     arrived(other, *"abcd")
     plain, ordered = waiting(), waiting(ordering=True)

@@ -13,7 +13,7 @@ from delivery.core import recipients
 from delivery.core.health_status import DISABLE_FAILURES
 from delivery.models import ConsumerHealth, PumpSlot
 from delivery.processes import registration
-from delivery.pump.wakeups import Listener, wakeup_sender
+from delivery.processes.wakeups import Listener, wakeup_sender
 from tests.support import pumping
 from tests.support.pumping import make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver

@@ -10,7 +10,7 @@ from pytest_django import DjangoDbBlocker
 
 from channels_app.admin import base
 from channels_app.database import keyset, raw
-from delivery.acks import callbacks
+from delivery.acks import correlations
 from delivery.admin import dead_letter_groups, filters
 from delivery.api.views import timeline as timeline_view
 from delivery.health import monitor
@@ -73,7 +73,7 @@ def large(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> World:
         (runner, "SCAN", 40),
         (requests, "SCAN_ROWS", 40),
         (retention, "BATCH", 40),
-        (callbacks, "BATCH", 40),
+        (correlations, "BATCH", 40),
         (traffic, "SLICE", 40),
         # Include rows of the current instant.
         (traffic, "LAG", timedelta(minutes=-1)),

@@ -9,7 +9,7 @@ from channels_app.core import ids
 from channels_app.database import clock
 from channels_app.models import Consumer
 from delivery import replay
-from delivery.acks import callbacks, timeouts
+from delivery.acks import correlations, timeouts
 from delivery.core.acks import Bounds, ProviderStatus
 from delivery.core.leases import Lease
 from delivery.core.lifecycle import ClaimedDelivery, DeliveryState, Reason, Transition
@@ -17,12 +17,22 @@ from delivery.core.outcome import Outcome
 from delivery.health import consumer_health
 from delivery.maintenance import channel_erasure
 from delivery.models import Delivery, OrderingKey, OrderingWaiter, Replay
-from delivery.ordering import key_queue, keys
+from delivery.ordering import key_queue
 from delivery.pull import key_affinity
-from delivery.queue import cancel, claim, due_times, fanout, lease_rows, release, reschedule, settle
+from delivery.queue import (
+    cancel,
+    claim,
+    due_times,
+    fanout,
+    lease_rows,
+    ordering_keys,
+    release,
+    reschedule,
+    settle,
+)
 from delivery.queue.claim import ClaimRequest
-from delivery.queue.fanout import MAX_SEEN
 from delivery.queue.settle import Result
+from delivery.queue.waiting_messages import MAX_SEEN
 from delivery.transport import payloads
 from tests.integration.indexes import judge as judge_module
 from tests.integration.indexes.judge import LARGE, Judge, judging
@@ -69,7 +79,7 @@ def test_the_path_of_a_message(large: World) -> None:
         judge.where = "patience"
         timeouts.measured_wait_ms(large.consumer.id, Bounds(100, 60_000))
         judge.where = "callback"
-        assert callbacks.find(large.consumer.id, [ProviderStatus("wamid.1", ok=True)], now)
+        assert correlations.find(large.consumer.id, [ProviderStatus("wamid.1", ok=True)], now)
         for judge.where in ("/readyz", "/metrics"):
             assert Client().get(judge.where).status_code in {200, 503}
     judge.accept()
@@ -116,7 +126,7 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
         results = [Result(row, DELIVERED, Outcome.DELIVERED, now, "test") for row in rows]
         assert settle.settle(results, now=now, slot=0) == 61
         judge.where = "sweep"
-        assert list(keys.repair(now)) == []
+        assert list(ordering_keys.repair(now)) == []
         judge.where = "page of a key"
         key_row = OrderingKey.objects.filter(consumer=consumer).latest("waiting_count")
         assert operator().get(page_url(key_row)).context["waiting"]

@@ -20,8 +20,7 @@ from channels_app.models import Message, MessageBody
 from delivery import replay
 from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
 from delivery.models import Attempt, Counter, Delivery, OrderingKey, OrderingWaiter
-from delivery.ordering import keys
-from delivery.queue import cancel, fanout, release
+from delivery.queue import cancel, fanout, ordering_keys, release
 from tests.integration.stateful.running import run
 from tests.integration.stateful.test_deliveries import EXAMPLES
 from tests.support.ordering import ENDS, LEASE_MS, check, end, take
@@ -104,16 +103,18 @@ class KeyRows(RuleBasedStateMachine):
         rows = list(OrderingKey.objects.order_by("id"))
         key_row = rows[pick % len(rows)]
         if what == "pause":
-            keys.pause(key_row.id, ALICE, now=self.now)
+            ordering_keys.pause(key_row.id, ALICE, now=self.now)
         elif what == "resume":
-            keys.resume(key_row.id, ALICE, now=self.now)
+            ordering_keys.resume(key_row.id, ALICE, now=self.now)
         else:
             with suppress(Conflict):
-                keys.skip(key_row.id, key_row.head_id or 0, ALICE, now=self.now)
+                ordering_keys.skip(key_row.id, key_row.head_id or 0, ALICE, now=self.now)
 
     @rule()
     def sweep(self) -> None:
-        assert list(keys.repair(self.now)) == [], "nothing but a failure makes it necessary"
+        assert list(ordering_keys.repair(self.now)) == [], (
+            "nothing but a failure makes it necessary"
+        )
 
     @invariant()
     def one_of_each_key_may_go(self) -> None:
@@ -132,9 +133,9 @@ class KeyRows(RuleBasedStateMachine):
         if not hasattr(self, "now"):
             return
         for key_row in OrderingKey.objects.all():
-            keys.resume(key_row.id, ALICE, now=self.now)
+            ordering_keys.resume(key_row.id, ALICE, now=self.now)
             if key_row.blocked_at:
-                keys.skip(key_row.id, key_row.head_id or 0, ALICE, now=self.now)
+                ordering_keys.skip(key_row.id, key_row.head_id or 0, ALICE, now=self.now)
         open_ones = Delivery.objects.filter(consumer=self.consumer).exclude(
             state__in=["delivered", "dead", "cancelled"]
         )

@@ -17,7 +17,7 @@ from channels_app.core.backoff import PRESETS
 from channels_app.database import clock
 from channels_app.registry.cache import config_cache
 from delivery import metrics
-from delivery.acks import callbacks
+from delivery.acks import callbacks, correlations
 from delivery.api import pull
 from delivery.core import acks
 from delivery.core.acks import AckResult, ProviderStatus
@@ -140,7 +140,7 @@ class Words(RuleBasedStateMachine):
     def the_provider_calls_back(self, pick: int, ok: bool) -> None:
         row = self.held[-1 - pick % min(len(self.held), 3)]
         name = f"wamid.{row.id}"
-        (told,) = callbacks.find(self.push.id, [ProviderStatus(name, ok)], self.now)
+        (told,) = correlations.find(self.push.id, [ProviderStatus(name, ok)], self.now)
         if told.delivery_id is None:
             if told.result is AckResult.EARLY and ok:
                 self.kept.add(name)
@@ -154,7 +154,7 @@ class Words(RuleBasedStateMachine):
         self.foreign += 1
         name = f"foreign.{self.foreign}"
         before = _early_words()
-        callbacks.find(self.push.id, [ProviderStatus(name, ok=True)], self.now)
+        correlations.find(self.push.id, [ProviderStatus(name, ok=True)], self.now)
         assert _early_words() == before, "nobody knows yet what it is about"
         self.time_passes(31)
         self.messages_come()

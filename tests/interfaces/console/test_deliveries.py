@@ -17,7 +17,6 @@ from delivery.admin import filters as newest_module
 from delivery.admin.filters import newest
 from delivery.admin.replays import LivePage
 from delivery.models import Attempt, Counter, Delivery, Replay
-from delivery.pump import wakeups
 from tests.support import console
 from tests.support.counts import make_deliveries
 from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFactory
@@ -359,19 +358,6 @@ def test_a_list_without_pagination_cannot_be_registered() -> None:
 
     with pytest.raises(TypeError, match="live"):
         Silent(Replay, admin.site)
-
-
-@pytest.mark.trap("a replay that starts late or never")
-def test_a_manual_replay_wakes_its_pump(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-    monkeypatch.setattr(wakeups.wakeup_sender, "due", told.extend)
-    delivery = DeliveryFactory.create(dead=True)
-    operator.post(reverse("admin:delivery_delivery_replay", args=[delivery.pk]))
-    assert told == [delivery.consumer_id]
-    operator.post(
-        reverse("admin:delivery_message_move", args=[delivery.message_id]), {"now": "now"}
-    )
-    assert told == 2 * [delivery.consumer_id]
 
 
 @pytest.mark.trap("a key press that sends twice")

@@ -189,7 +189,7 @@ def test_what_this_side_could_not_send_is_never_charged(policy: Policy, wait_s: 
         jitter=0.5,
         is_local=True,
     )
-    assert move == Transition(S.QUEUED, R.INTERRUPTED, wait_s, charged=False, is_local=True)
+    assert move == Transition(S.QUEUED, R.INTERRUPTED, wait_s, charged=False, is_free=True)
 
 
 def test_charged_failures_do_not_use_up_the_free_attempts() -> None:

@@ -62,12 +62,19 @@ def test_ends_are_counted_by_outcome_and_state() -> None:
     ]
     before = [value(name, **labels) for name, labels in names]
 
-    metrics.count(
+    metrics.count_attempts(
         [
-            Ended(Outcome.DELIVERED, DeliveryState.DELIVERED, 0.25, 2.0),
-            Ended(Outcome.SERVER_ERROR, DeliveryState.QUEUED, 0.25, 100.0),
-            Ended(Outcome.DELIVERED, DeliveryState.DELIVERED, 0.25, 4.0),
-            Ended(Outcome.SERVER_ERROR, DeliveryState.DEAD, 0.25, 100.0),
+            (Outcome.DELIVERED, 0.25),
+            (Outcome.SERVER_ERROR, 0.25),
+            (Outcome.DELIVERED, 0.25),
+            (Outcome.SERVER_ERROR, 0.25),
+        ]
+    )
+    metrics.count_deliveries(
+        [
+            Ended(DeliveryState.DELIVERED, 2.0),
+            Ended(DeliveryState.DELIVERED, 4.0),
+            Ended(DeliveryState.DEAD, 100.0),
         ]
     )
 

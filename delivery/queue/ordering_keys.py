@@ -1,24 +1,24 @@
-"""Pause and resume ordering keys, skip and repair their heads, and estimate their pace.
+"""Pause and resume ordering keys, and skip and repair their heads.
 
 All other changes of keys are made when deliveries begin and end (delivery/ordering/key_queue).
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from channels_app import failpoints
 from channels_app.access.principal import Principal
 from channels_app.core.errors import Conflict, NotFound
 from channels_app.database import raw, transactions
-from channels_app.database.raw import by_index
 from channels_app.models import AuditEntry, ConfigVersion
 from channels_app.registry.cache import config_cache
-from delivery import metrics
-from delivery.core.lifecycle import FINISHED, DeliveryState, Reason
-from delivery.core.outcome import Outcome
-from delivery.models import Attempt, Counter, Delivery, OrderingKey, OrderingWaiter
+from delivery import metrics, transitions
+from delivery.core.lifecycle import FINISHED, DeliveryState
+from delivery.models import Delivery, OrderingKey, OrderingWaiter
 from delivery.ordering import key_queue
 from delivery.ordering.key_queue import Locked
+from delivery.processes import wakeups
+from delivery.transitions import Move
 
 BATCH = 500
 """Keys examined, or deliveries released, in one transaction."""
@@ -68,7 +68,7 @@ def resume(key_number: int, principal: Principal, *, now: datetime) -> dict[int,
         failpoints.reach("in_pause_key")
         if key_row.head_id is not None:
             return {}
-        return key_queue.advance([locked._replace(is_paused=0)], now)
+        return _advance([locked._replace(is_paused=0)], now)
 
     due = transactions.run(write)
     failpoints.reach("after_key_change")
@@ -94,10 +94,10 @@ def skip(
             raise Conflict(
                 "in_flight", f"The head is {head.state}. Try again when its attempt has ended."
             )
-        if head.state == DeliveryState.QUEUED:
-            _cancel(head, now, slot)
         _record(key_row, principal, "ordering_key.skip", head.id)
-        return key_queue.advance([locked], now)
+        if head.state == DeliveryState.QUEUED:
+            return transitions.apply([Move(head, transitions.CANCEL)], now=now, slot=slot)
+        return _advance([locked], now)
 
     due = transactions.run(write)
     failpoints.reach("after_key_change")
@@ -161,7 +161,7 @@ def _repair(keys: Sequence[int], now: datetime) -> int:
     )
     key_queue.block(sorted(known), now)
     if free:
-        key_queue.advance(free, now)
+        _advance(free, now)
     return len(known) + len(free) + sum(_dissolve(key_row, now) for key_row in over)
 
 
@@ -175,6 +175,12 @@ def _dissolve(key_row: Locked, now: datetime) -> int:
     if len(some) < BATCH:
         OrderingKey.objects.filter(id=key_row.id).delete()
     return 1
+
+
+def _advance(key_rows: Sequence[Locked], now: datetime) -> dict[int, datetime]:
+    due = key_queue.advance(key_rows, now)
+    wakeups.notify_after_commit(due)
+    return due
 
 
 def _find(key_number: int) -> tuple[OrderingKey, Locked]:
@@ -195,18 +201,6 @@ def _keep_head(key_row: Locked, now: datetime) -> None:
         ConfigVersion.bump(confirmed=True)
 
 
-def _cancel(head: Delivery, now: datetime, slot: int) -> None:
-    head.state, head.reason = DeliveryState.CANCELLED.value, Reason.CANCELLED.value
-    head.due_at, head.lease_owner, head.finished_at = None, None, now
-    head.version += 1
-    head.save()
-    change = {
-        (head.consumer_id, DeliveryState.QUEUED.value): -1,
-        (head.consumer_id, DeliveryState.CANCELLED.value): 1,
-    }
-    Counter.add(change, slot)
-
-
 def _record(
     key_row: OrderingKey, principal: Principal, action: str, head_id: int | None = None
 ) -> None:
@@ -219,28 +213,3 @@ def _record(
         reason=principal.reason,
         after={"ordering_key": key_row.ordering_key} | ({"head": head_id} if head_id else {}),
     )
-
-
-SAMPLE = 20
-"""Deliveries examined, newest first."""
-MIN_INTERVAL = timedelta(milliseconds=1)
-
-
-def most_per_second(consumer_id: int) -> float | None:
-    """Return the rate at which one key's deliveries can follow each other; None without data.
-
-    A delivery holds its key for the response time, and if the consumer acknowledges later until it
-    has done so; only then the next one is sent.
-    """
-    rows = Delivery.objects.filter(consumer_id=consumer_id, state=DeliveryState.DELIVERED.value)
-    newest = by_index(rows, "delivery_list").order_by("-id")
-    ended = dict(newest.values_list("id", "finished_at")[:SAMPLE])
-    taken = Attempt.objects.filter(
-        delivery_id__in=list(ended),
-        outcome__in=[one.value for one in Outcome if one.is_success],
-    ).order_by("delivery_id", "number")
-    began = dict(taken.values_list("delivery_id", "started_at"))
-    held = [at - began[key] for key, at in ended.items() if at is not None and key in began]
-    if not held:
-        return None
-    return len(held) / sum((max(one, MIN_INTERVAL) for one in held), timedelta()).total_seconds()

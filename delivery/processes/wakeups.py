@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 
 from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.conf import conf
@@ -274,3 +275,8 @@ def notify_pumps(consumer_ids: Iterable[int]) -> None:
         wakeup_sender.due(consumer_ids)
     except DatabaseError:
         return  # the requested change is stored
+
+
+def notify_after_commit(consumer_ids: Collection[int]) -> None:
+    """Do so when the transaction commits; at once outside a transaction."""
+    transaction.on_commit(partial(notify_pumps, consumer_ids), robust=True)
