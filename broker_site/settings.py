@@ -21,7 +21,7 @@ DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 DEBUG = ENVIRONMENT.debug
 SECRET_KEY = ENVIRONMENT.secret_key
 SECRET_KEY_FALLBACKS = list(ENVIRONMENT.secret_key_fallbacks)
-PUBLIC_URL = ENVIRONMENT.public_url.rstrip("/")
+PUBLIC_URL = ENVIRONMENT.public_url
 _public = urlsplit(PUBLIC_URL)
 ALLOWED_HOSTS = [*ENVIRONMENT.allowed_hosts, *([_public.hostname] if _public.hostname else [])]
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
