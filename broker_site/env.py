@@ -38,7 +38,7 @@ class BadEnvironment(Exception):
 
 def _database(text: str) -> str:
     if text and urlsplit(text).scheme not in dialects.BY_SCHEME:
-        raise ValueError("expected sqlite:///path or mysql://user:password@host:port/name")
+        raise ValueError(f"expected {dialects.ADDRESSES}")
     return text
 
 
@@ -59,7 +59,7 @@ class Environment(conf.Conf):
         "DATABASE_URL",
         "",
         _database,
-        "sqlite:///path or mysql://user:password@host:port/name.",
+        f"{dialects.ADDRESSES}.",
         secret=True,
     )
     secret_key: str = variable(

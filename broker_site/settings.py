@@ -100,7 +100,7 @@ TEMPLATES = [
 
 def _database() -> dict[str, Any]:
     """Parse DATABASE_URL, and add the options for durable commits (docs/settings.md)."""
-    url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'hookstation.sqlite3'}"
+    url = ENVIRONMENT.database_url or dialects.EMBEDDED.url_in(DATA_DIR)
     config: dict[str, Any] = dict(Env.db_url_config(url))
     config["CONN_MAX_AGE"] = 60
     config["CONN_HEALTH_CHECKS"] = True

@@ -11,7 +11,7 @@ from django.test import Client
 from channels_app import conf
 from channels_app.api.views import publish
 from channels_app.database import clock
-from channels_app.database.dialects import MySQL
+from channels_app.database.dialects.mysql import MySQL
 from channels_app.ingest import limits
 from channels_app.models import Channel, ConfigVersion, Message, Producer, QuotaUsage
 from delivery.maintenance import quota_usage as counting
