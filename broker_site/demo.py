@@ -13,6 +13,7 @@ from pathlib import Path
 from broker_site import env
 from channels_app.core.encryption import generate_key
 from channels_app.core.program import typed
+from channels_app.database import dialects
 
 FOLDER = "demo"
 FILE = "demo.env"
@@ -68,7 +69,7 @@ def _keep(folder: Path) -> dict[str, str]:
     values = {
         "SECRET_KEY": kept.get("SECRET_KEY") or secrets.token_urlsafe(50),
         "HOOKSTATION_ENCRYPTION_KEYS": kept.get("HOOKSTATION_ENCRYPTION_KEYS") or generate_key(),
-        "DATABASE_URL": f"sqlite:///{folder / 'hookstation.sqlite3'}",
+        "DATABASE_URL": dialects.EMBEDDED.url_in(folder),
         "HOOKSTATION_DATA_DIR": str(folder),
         "HOOKSTATION_ALLOWED_TARGETS": "127.0.0.0/8",
     }

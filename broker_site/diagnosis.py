@@ -166,11 +166,11 @@ def packets() -> Iterable[Finding]:
     if most is not None and most < needed:
         yield Finding(
             "warning",
-            "max_allowed_packet",
+            dialect.statement_setting,
             f"The database accepts statements of up to {most} bytes. A message of "
             f"HOOKSTATION_MAX_BODY_BYTES needs {needed}, and is refused with 503.",
-            f"Set max_allowed_packet to {-(-needed // 1024**2)}M in the server's configuration, or "
-            "lower HOOKSTATION_MAX_BODY_BYTES.",
+            f"Set {dialect.statement_setting} to {-(-needed // 1024**2)}M in the server's "
+            "configuration, or lower HOOKSTATION_MAX_BODY_BYTES.",
         )
 
 

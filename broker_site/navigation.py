@@ -28,8 +28,6 @@ class Place:
     query: str = ""
     lit: Callable[[Asked], bool] = lambda asked: True
     """Several entries may lead to one list: whether the query parameters select this one."""
-    kin: tuple[str, ...] = ()
-    """Models whose lists highlight this entry as well."""
     has_badge: bool = False
     """Shows the number of dead letters, unless it is 0."""
     page: str = ""
@@ -54,10 +52,7 @@ class Place:
         """Whether it is the current page."""
         if self.page or not self.model:
             return request.path == self._address
-        lists = (self.model, *self.kin)
-        return any(request.path.startswith(_list_of(one)) for one in lists) and self.lit(
-            request.GET
-        )
+        return request.path.startswith(self._address) and self.lit(request.GET)
 
     @property
     def _address(self) -> str:
@@ -112,12 +107,7 @@ NAVIGATION = (
             ),
             Place("Attempts", "repeat_one", "delivery.attempt"),
             Place("Replays", "replay", "delivery.replay"),
-            Place(
-                "Ordering keys",
-                "format_list_numbered",
-                "delivery.orderingkey",
-                kin=("delivery.correlation",),
-            ),
+            Place("Ordering keys", "format_list_numbered", "delivery.orderingkey"),
             Place("Sequences", "sort", "channels_app.sequence"),
         ),
     ),

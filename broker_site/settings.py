@@ -21,7 +21,7 @@ DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 DEBUG = ENVIRONMENT.debug
 SECRET_KEY = ENVIRONMENT.secret_key
 SECRET_KEY_FALLBACKS = list(ENVIRONMENT.secret_key_fallbacks)
-PUBLIC_URL = ENVIRONMENT.public_url.rstrip("/")
+PUBLIC_URL = ENVIRONMENT.public_url
 _public = urlsplit(PUBLIC_URL)
 ALLOWED_HOSTS = [*ENVIRONMENT.allowed_hosts, *([_public.hostname] if _public.hostname else [])]
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
@@ -100,7 +100,7 @@ TEMPLATES = [
 
 def _database() -> dict[str, Any]:
     """Parse DATABASE_URL, and add the options for durable commits (docs/settings.md)."""
-    url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'hookstation.sqlite3'}"
+    url = ENVIRONMENT.database_url or dialects.EMBEDDED.url_in(DATA_DIR)
     config: dict[str, Any] = dict(Env.db_url_config(url))
     config["CONN_MAX_AGE"] = 60
     config["CONN_HEALTH_CHECKS"] = True

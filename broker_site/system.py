@@ -103,9 +103,9 @@ def _drift() -> str:
 
 
 def settings_in_force() -> list[dict[str, str]]:
-    """All settings in force; of a secret only whether it is set."""
+    """All settings in force, by name; of a secret only whether it is set."""
     found = []
-    for each in fields(settings.ENVIRONMENT):
+    for each in sorted(fields(settings.ENVIRONMENT), key=lambda each: each.metadata["name"]):
         value = getattr(settings.ENVIRONMENT, each.name)
         if each.metadata["secret"]:
             text = "set" if value else "not set"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from channels_app.conf import conf
+from django.conf import settings
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -22,7 +22,7 @@ class ChangeMarker:
 
     @property
     def _path(self) -> str:
-        return _path(conf().data_dir)
+        return _path(settings.DATA_DIR)
 
     def make(self) -> None:
         """Announce that configuration changed."""

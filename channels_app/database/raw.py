@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
-from django.db import OperationalError, connection, models
+from django.db import connection, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql.datastructures import BaseTable
 
@@ -16,8 +16,6 @@ from channels_app.database import dialects
 
 dialect = dialects.of(connection)
 """That of the broker's database."""
-LOST = 2013
-"""MySQL: the connection was lost during a statement."""
 MAX_ROWS = 1000
 """Maximum rows of one INSERT: SQLite limits the number of values in a statement."""
 MAX_BYTES = 4 * 1024 * 1024
@@ -114,7 +112,7 @@ def execute_all(statements: Sequence[Statement]) -> list[int]:
             counts.append(int(cursor.rowcount))
     if len(counts) < len(statements):
         # Do not commit only a part: this error ends the transaction.
-        raise OperationalError(LOST, "The server did not answer for all of a packet.")
+        raise dialect.lost("The server did not answer for all of a packet.")
     return counts
 
 
@@ -159,7 +157,7 @@ def read_all(statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
         while cursor.nextset():
             found.append(list(cursor.fetchall()))
     if len(found) < len(statements):
-        raise OperationalError(LOST, "The server did not answer for all of a packet.")
+        raise dialect.lost("The server did not answer for all of a packet.")
     return found
 
 

@@ -124,13 +124,13 @@ def _write_at_once(statements: Sequence[raw.Statement]) -> None:
         while cursor.nextset():
             results += 1
         if results < len(statements) + 2:
-            raise OperationalError(raw.LOST, "The server did not answer for all of a packet.")
+            raise dialect.lost("The server did not answer for all of a packet.")
     except Error as error:
         try:
             cursor.execute("ROLLBACK")
         except Error:
             connection.close()
-            raise OperationalError(raw.LOST, str(error)) from error
+            raise dialect.lost(str(error)) from error
         raise
     except BaseException:
         # Interrupted: the remaining results would be taken for those of the next statement.
@@ -226,7 +226,7 @@ class GroupCommit(Generic[Order, Result]):
         with self._lock:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-                raise OperationalError(raw.LOST, "The database does not answer those before.")
+                raise dialect.lost("The database does not answer those before.")
         waiter.wakeup.acquire()  # its group is being stored, or it leads; both end
 
     def _lead(self, leader: _Waiter[Order, Result]) -> None:

@@ -37,7 +37,7 @@ MAX_PUMPS = 16
 def _url_fault(value: str) -> str | None:
     if not value:
         return None
-    return networks.check_url(value, allowed=conf().allowed_targets, https_only=conf().https_only)
+    return networks.check_url(value, allowed=conf().allowed_networks, https_only=conf().https_only)
 
 
 class SlugOf(Slug):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
 from django.db.models import Count, Sum
@@ -18,6 +17,7 @@ from django.utils.safestring import SafeString
 from channels_app.admin import base
 from channels_app.admin.base import WithPageContext, display
 from channels_app.core import ids
+from delivery.conf import conf
 from delivery.models import Segment
 
 DAYS = 42
@@ -75,7 +75,7 @@ class SegmentAdmin(WithPageContext, base.BigList):
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """The lake's rows by day."""
-        return {"days": list(days()), "shown": DAYS, "lake": settings.ENVIRONMENT.lake}
+        return {"days": list(days()), "shown": DAYS, "lake": conf().lake}
 
     @display(description="Segment")
     def number(self, row: Segment) -> str:

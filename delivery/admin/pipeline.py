@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
-from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.humanize.templatetags.humanize import intcomma
 from django.http import Http404, HttpRequest, HttpResponse
@@ -33,6 +32,7 @@ from channels_app.core.program import typed
 from channels_app.database import clock
 from channels_app.registry.consumers import MAX_REASON_LENGTH
 from delivery.admin.replays import Live, LivePage, button
+from delivery.conf import conf
 from delivery.maintenance import pipeline_runs
 from delivery.models import PipelineRun, PipelineSchedule
 from pipeline.contract.jobs import DRY_RUN, JOBS, Job, Kind, Option
@@ -231,7 +231,7 @@ def duration(run: PipelineRun, now: datetime) -> str:
 
 def is_on(row: PipelineSchedule) -> bool:
     """Whether this installation runs the job by its schedule."""
-    return pipeline_runs.is_on(row, has_lake=bool(settings.ENVIRONMENT.lake))
+    return pipeline_runs.is_on(row, has_lake=bool(conf().lake))
 
 
 def period(minutes: int) -> str:
@@ -354,7 +354,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
             "jobs": job_statuses(),
             "may_operate": self.has_operate_permission(request),
             "may_plan": request.user.has_perm(MAY_PLAN),
-            "lake": settings.ENVIRONMENT.lake,
+            "lake": conf().lake,
         }
 
     def live(self, row: PipelineRun) -> Live:

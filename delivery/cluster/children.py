@@ -17,7 +17,6 @@ from django.core.management import execute_from_command_line
 from django.db import connections
 from setproctitle import setproctitle
 
-from channels_app.conf import conf as site
 from channels_app.database.raw import dialect
 from channels_app.garbage import freeze_loaded_objects
 from delivery.cluster.web_watch import WebWatch
@@ -188,7 +187,7 @@ def _serve(words: tuple[str, ...]) -> None:
 
 def _longest_pause_s() -> float:
     """Return a short pause when a failpoint kills the broker on purpose (failpoints.py)."""
-    return 0.2 if site().failpoint else MAX_PAUSE_S
+    return 0.2 if conf().failpoint else MAX_PAUSE_S
 
 
 def web_workers() -> int:
@@ -199,7 +198,7 @@ def web_workers() -> int:
     CPU, because requests share commits within a process, but producers would wait for people's
     pages.
     """
-    chosen: int = settings.ENVIRONMENT.web_workers
+    chosen = conf().web_workers
     if chosen:
         return chosen
     if dialect.is_embedded:
@@ -214,10 +213,9 @@ def web_threads() -> int:
     commit: 32 threads accept a tenth more messages than 16. Each thread may open a connection to
     the database; servers allow about 150. A single writer can use half as many threads.
     """
-    chosen: int = settings.ENVIRONMENT.web_threads
-    return chosen or max(8, (32 if dialect.is_embedded else 64) // web_workers())
+    return conf().web_threads or max(8, (32 if dialect.is_embedded else 64) // web_workers())
 
 
 def long_polls() -> int:
     """Return how many requests may wait in each web process; each holds a connection, no thread."""
-    return int(settings.ENVIRONMENT.long_polls)
+    return conf().long_polls

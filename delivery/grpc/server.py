@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import grpc
-from django.conf import settings
 from grpc import aio
 
-from channels_app.conf import conf as site
 from channels_app.core.errors import RateLimited
 from channels_app.database import transactions
 from channels_app.garbage import freeze_loaded_objects
@@ -77,7 +75,7 @@ class Certificate:
 
 def configured_certificate() -> Certificate | None:
     """Return the certificate of the settings; None to serve without TLS. Raises OSError."""
-    chain, key = settings.ENVIRONMENT.grpc_certificate, settings.ENVIRONMENT.grpc_certificate_key
+    chain, key = conf().grpc_certificate, conf().grpc_certificate_key
     if not chain and not key:
         return None
     if not (chain and key):
@@ -207,7 +205,7 @@ def _options() -> list[tuple[str, Any]]:
     return [
         # A second server on the port would take half of the connections unnoticed.
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", site().max_body_bytes + REQUEST_ROOM),
+        ("grpc.max_receive_message_length", conf().max_body_bytes + REQUEST_ROOM),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
         # Notice dead hosts after a minute and a half, as web processes do.

@@ -28,7 +28,7 @@ from channels_app.access.principal import Principal
 from channels_app.core.errors import Refused
 from channels_app.database import clock
 from channels_app.models import AuditEntry
-from delivery.conf import conf
+from delivery.conf import HOST, conf
 from delivery.models import PipelineRun, PipelineSchedule
 from delivery.processes import task_queue
 from pipeline.contract.jobs import JOBS
@@ -256,7 +256,7 @@ def wake_up() -> None:
 
 def turn() -> list[threading.Thread]:
     """Request due runs and start those that may begin; return the threads that wait for them."""
-    ask_due(clock.now(), has_lake=bool(settings.ENVIRONMENT.lake))
+    ask_due(clock.now(), has_lake=bool(conf().lake))
     return start()
 
 
@@ -264,7 +264,7 @@ def start() -> list[threading.Thread]:
     """Start a process for each waiting run that may begin."""
     watchers = []
     tried: set[int] = set()  # A run that is given back meanwhile waits for the next time.
-    while run := take(conf().host, now=clock.now(), but=tried):
+    while run := take(HOST, now=clock.now(), but=tried):
         tried.add(run.pk)
         path = log_of(run)
         try:
@@ -280,7 +280,7 @@ def start() -> list[threading.Thread]:
 
 def interpreter() -> str:
     """Return the Python that has the pipeline's packages."""
-    return settings.ENVIRONMENT.pipeline_python or sys.executable
+    return conf().pipeline_python or sys.executable
 
 
 def is_installed() -> bool:

@@ -6,7 +6,6 @@ duration grows with them, and it blocks no other process.
 """
 
 import logging
-import socket
 import zlib
 from collections.abc import Iterator
 from datetime import datetime
@@ -20,6 +19,7 @@ from channels_app.database import raw
 from channels_app.database.raw import dialect
 from channels_app.ingest.storage import disks
 from channels_app.models import Channel, Consumer, Message, Producer, QuotaUsage, Team
+from delivery.conf import HOST
 from delivery.core import notifications
 from delivery.core.health_status import Kind
 from delivery.models import Delivery, Notification
@@ -27,7 +27,6 @@ from delivery.models.counter import OPEN
 
 logger = logging.getLogger(__name__)
 
-HOST = socket.gethostname()
 DISK = QuotaUsage.Scope.DISK.value, zlib.crc32(HOST.encode())
 MIB = 1024**2
 KIND = {

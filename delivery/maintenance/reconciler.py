@@ -62,7 +62,8 @@ class Reconciler:
     def __init__(self, wanted: Wanted, *, now: datetime, most_ids: int) -> None:
         self.wanted = wanted
         self._now = now
-        self._grace = conf().reconcile_grace if wanted.grace is None else wanted.grace
+        usual = timedelta(seconds=conf().reconcile_grace_s)
+        self._grace = usual if wanted.grace is None else wanted.grace
         self.config = checks.ConfigSnapshot(self._grace)
         """Names of channels and consumers at the last step."""
         self.result = Reconciliation(most_ids)

@@ -23,15 +23,15 @@ RETENTION = {Span.RECENT: timedelta(days=7), Span.EVERYTHING: timedelta(days=400
 def recent() -> Iterator[int]:
     """Reconcile the last hours when that is due; yields zeros, because it repairs nothing."""
     now = clock.now()
-    if _is_due(Span.RECENT, conf().reconcile_interval, now):
-        wanted = Wanted(since=now - conf().reconcile_recent, counters=False)
+    if _is_due(Span.RECENT, conf().reconcile_interval_s, now):
+        wanted = Wanted(since=now - timedelta(seconds=conf().reconcile_recent_s), counters=False)
         yield from _run(wanted, Span.RECENT, now)
 
 
 def everything() -> Iterator[int]:
     """Reconcile everything when that is due."""
     now = clock.now()
-    if _is_due(Span.EVERYTHING, conf().reconcile_full_interval, now):
+    if _is_due(Span.EVERYTHING, conf().reconcile_full_interval_s, now):
         yield from _run(Wanted(most_counted=MAX_COUNTED), Span.EVERYTHING, now)
 
 
@@ -81,17 +81,18 @@ def _run(wanted: Wanted, span: Span, now: datetime) -> Iterator[int]:
     keep(reconciler, span, now)
 
 
-def _is_due(span: Span, every: timedelta, now: datetime) -> bool:
-    if not every or not _is_settled(now):
+def _is_due(span: Span, every_s: int, now: datetime) -> bool:
+    if not every_s or not _is_settled(now):
         return False
     last = _newest(span)
     # A last run in the future means that the clock was set back.
-    return last is None or not now - every < last.started_at <= now
+    return last is None or not now - timedelta(seconds=every_s) < last.started_at <= now
 
 
 def _is_settled(now: datetime) -> bool:
     """Whether a pump has run long enough: just after a start many deliveries are late."""
-    return any(pump.started_at < now - conf().reconcile_grace for pump in registration.living())
+    since = now - timedelta(seconds=conf().reconcile_grace_s)
+    return any(pump.started_at < since for pump in registration.living())
 
 
 def _newest(span: Span) -> ReconciliationReport | None:

@@ -305,7 +305,7 @@ def fault_of(url: str) -> str | None:
         return "Type an address first."
     return networks.check_url(
         url[: networks.MAX_URL_LENGTH + 1],
-        allowed=conf().allowed_targets,
+        allowed=conf().allowed_networks,
         https_only=conf().https_only,
     )
 

@@ -17,7 +17,7 @@ from channels_app.conf import keyring
 from channels_app.database import clock, raw
 from channels_app.models import new_id
 from channels_app.registry import data_encryption
-from delivery.conf import conf
+from delivery.conf import HOST, conf
 from delivery.core.recipients import KeyHolder
 from delivery.models import PumpSlot, SweepRun
 from delivery.processes.control import runs
@@ -73,7 +73,7 @@ class PumpRegistration:
     @property
     def worker(self) -> str:
         """The name of this process in attempts."""
-        return f"{conf().host}/{os.getpid()}/{self.kind}-{self.ordinal}"
+        return f"{HOST}/{os.getpid()}/{self.kind}-{self.ordinal}"
 
 
 def acquire(
@@ -262,7 +262,7 @@ def is_dead(slot: PumpSlot, now: datetime) -> bool:
 
 
 def _is_gone(slot: PumpSlot) -> bool:
-    return slot.host == conf().host and not runs(slot.pid)
+    return slot.host == HOST and not runs(slot.pid)
 
 
 def reap(slot: PumpSlot) -> bool:
@@ -313,7 +313,7 @@ def _take(
     generation = new_id()
     values = {
         "generation": generation,
-        "host": conf().host,
+        "host": HOST,
         "pid": os.getpid(),
         "wake_address": wake_address,
         "started_at": now,

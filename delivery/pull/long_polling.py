@@ -420,7 +420,7 @@ def on_message_accepted(
 
 
 def _scan_interval_s() -> float:
-    return max(MIN_SCAN_INTERVAL_S, conf().poll_s)
+    return max(MIN_SCAN_INTERVAL_S, conf().poll_ms / 1000)
 
 
 def _resume(receivers: Iterable[WaitingReceiver]) -> None:

@@ -533,8 +533,8 @@ def _next_circuit(circuit: Circuit, answer: Response, instant: float) -> Circuit
             circuit,
             instant,
             threshold=conf().breaker_failures,
-            base_s=conf().breaker_base_s,
-            cap_s=conf().breaker_cap_s,
+            base_s=conf().breaker_base_ms / 1000,
+            cap_s=conf().breaker_cap_ms / 1000,
         )
     if answer.outcome.slows_down:
         circuit = breaker.slowed(circuit, instant, answer.retry_after)

@@ -277,7 +277,7 @@ class Pump:
             if late > conf().rational_delay_ms:
                 metrics.SWEEP_ROWS.labels("message").inc(made.message_count)
         if poll:
-            self.next_poll = time.monotonic() + self.assignment.discover(conf().poll_s)
+            self.next_poll = time.monotonic() + self.assignment.discover(conf().poll_ms / 1000)
         return made.message_count
 
     def _handle_fanout(self, made: FanoutResult, now: datetime) -> None:

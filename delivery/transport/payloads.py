@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from channels_app.conf import conf as site
 from channels_app.core import ids
 from channels_app.core.encryption import Changed, KeyMissing, Unreadable
 from channels_app.database import raw
@@ -170,7 +169,7 @@ def _open(found: Row) -> Payload:
 def sender(max_connections: int) -> Sender:
     """Return a sender with this installation's limits; keeps at most ``max_connections`` open."""
     return Sender(
-        allowed=conf().allowed_targets,
+        allowed=conf().allowed_networks,
         excerpt_bytes=conf().excerpt_bytes,
         max_response_bytes=conf().max_response_bytes,
         ca_file=conf().ca_file or None,
@@ -254,7 +253,7 @@ def call(
 def _ack_url(view: ConsumerConfig, mark: DeliveryMetadata) -> str:
     if not (view.ack and view.ack["mode"] == "callback" and mark.delivery_id):
         return ""
-    return f"{site().public_url}/acks/{callbacks.token(mark.delivery_id)}"
+    return f"{conf().public_url}/acks/{callbacks.token(mark.delivery_id)}"
 
 
 def _signatures(signer: Signer, message_id: str, timestamp: int, body: bytes, now: datetime) -> str:

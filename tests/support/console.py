@@ -86,9 +86,9 @@ OWN = "http://testserver/"
 INTERNAL = {
     *("configversion", "consumersecret", "idempotencyrecord", "messagebody", "producerrate"),
     *("pendingsequencenumber", "quotausage", "schedulebody", "signingkey", "writeprobe"),
-    *("consumerhealth", "counter", "deadcluster", "deadletter", "forecastframe", "healthday"),
-    *("healthstatus", "lakefinding", "latencyhour", "orderingwaiter", "pendingack", "pipelinelock"),
-    "pipelineschedule",
+    *("consumerhealth", "correlation", "counter", "deadcluster", "deadletter", "forecastframe"),
+    *("healthday", "healthstatus", "lakefinding", "latencyhour", "orderingwaiter", "pendingack"),
+    *("pipelinelock", "pipelineschedule"),
     *("pullworker", "pumpslot", "restored", "restoredmessage", "retentionmark", "sweeprun"),
     *("trafficmark", "usagehour"),
 }

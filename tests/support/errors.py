@@ -2,7 +2,7 @@
 
 import pytest
 
-from channels_app.database.dialects import MySQL
+from channels_app.database.dialects.mysql import MySQL
 from channels_app.database.raw import dialect
 
 

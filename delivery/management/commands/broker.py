@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import CommandParser
 from django.db import connection
 
@@ -47,8 +46,8 @@ class Command(BaseCommand):
         try:
             if role != "worker":
                 wanted.append(self._web(bind))
-                if settings.ENVIRONMENT.grpc_address:
-                    wanted.append(self._grpc(settings.ENVIRONMENT.grpc_address))
+                if conf().grpc_address:
+                    wanted.append(self._grpc(conf().grpc_address))
             if role != "web":
                 wanted.append(self._worker())
         except children.Unusable as error:

@@ -16,6 +16,7 @@ from django.db import connection
 from channels_app.access.principal import Principal
 from channels_app.core import keys
 from channels_app.core.encryption import new_secret
+from channels_app.database import dialects
 from channels_app.models import ApiKey, Consumer, Team
 from channels_app.registry import api_keys, teams
 from delivery.cluster.children import Bind, Unusable
@@ -75,8 +76,7 @@ def lock(folder: Path) -> IO[str]:
 def forget(folder: Path) -> None:
     """Remove the data of earlier demos and the producer's key; other keys and passwords stay."""
     connection.close()
-    for path in folder.glob("hookstation.sqlite3*"):
-        path.unlink()
+    dialects.EMBEDDED.delete(folder)
     with suppress(FileNotFoundError):
         (folder / f"{PRODUCER}.key").unlink()
 

@@ -18,7 +18,8 @@ from broker_site import checks
 from broker_site.env import Environment
 from channels_app.conf import INSTALLATION
 from channels_app.core.encryption import generate_key
-from channels_app.database.dialects import MySQL, SQLite
+from channels_app.database.dialects.mysql import MySQL
+from channels_app.database.dialects.sqlite import SQLite
 
 
 @pytest.fixture

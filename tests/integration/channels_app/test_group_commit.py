@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import OperationalError
 
 from channels_app.database import raw
 from channels_app.database.transactions import GroupCommit, LeaderLost
@@ -115,7 +114,7 @@ def test_a_failed_message_does_not_fail_others_in_its_group(storage: Storage) ->
 
 def test_an_error_of_the_whole_group_is_not_retried(storage: Storage) -> None:
     calls = queue(make(storage), storage, "abcd")
-    storage.failure = OperationalError(raw.LOST, "away")
+    storage.failure = raw.dialect.lost("away")
     storage.open.set()
     errors = [call.outcome() for call in calls]
 

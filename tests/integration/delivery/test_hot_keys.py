@@ -37,7 +37,8 @@ def allow(monkeypatch: pytest.MonkeyPatch) -> Allow:
     """Changes the two limits; by default two may wait, for any time."""
 
     def change(waiting: int = 2, after: timedelta = timedelta()) -> None:
-        new = dataclasses.replace(conf(), hot_key_waiting=waiting, hot_key_after=after)
+        after_s = int(after.total_seconds())
+        new = dataclasses.replace(conf(), hot_key_waiting=waiting, hot_key_after_s=after_s)
         monkeypatch.setattr(hot_keys, "conf", lambda: new)
 
     change()

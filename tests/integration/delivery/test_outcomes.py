@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from channels_app.core.networks import parse_networks
 from channels_app.database import clock
 from channels_app.models import Channel, Consumer
 from delivery import conf as conf_module
@@ -187,7 +186,7 @@ def test_retry_after_delays_the_retry_and_slows_the_consumer(receiver: Receiver)
 
 @pytest.fixture
 def no_private_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    strict = dataclasses.replace(conf_module.conf(), allowed_targets=parse_networks(""))
+    strict = dataclasses.replace(conf_module.conf(), allowed_targets="")
     monkeypatch.setattr(payloads, "conf", lambda: strict)
 
 
@@ -299,7 +298,7 @@ def test_a_circuit_opens_probes_and_closes(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eager = dataclasses.replace(
-        conf_module.conf(), breaker_failures=3, breaker_base_s=0.3, breaker_cap_s=0.3
+        conf_module.conf(), breaker_failures=3, breaker_base_ms=300, breaker_cap_ms=300
     )
     monkeypatch.setattr(roster_module, "conf", lambda: eager)
     receiver.script("/down", [Reply(500)] * 8 + [Reply(200)])
@@ -334,7 +333,7 @@ def test_a_circuit_opens_probes_and_closes(
 def test_a_refusal_closes_the_circuit_although_the_consumer_fails(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, ...], circuit: str
 ) -> None:
-    eager = dataclasses.replace(conf_module.conf(), breaker_failures=3, breaker_base_s=0.05)
+    eager = dataclasses.replace(conf_module.conf(), breaker_failures=3, breaker_base_ms=50)
     monkeypatch.setattr(roster_module, "conf", lambda: eager)
     receiver.script("/x", [Reply(status) for status in statuses])
     channel = make_channel()
@@ -382,7 +381,7 @@ def _is_open(pump: Pump) -> bool:
 def test_a_probe_takes_another_message_than_the_last_that_failed(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eager = dataclasses.replace(conf_module.conf(), breaker_failures=1, breaker_base_s=0.3)
+    eager = dataclasses.replace(conf_module.conf(), breaker_failures=1, breaker_base_ms=300)
     monkeypatch.setattr(roster_module, "conf", lambda: eager)
     receiver.script("/x", [Reply(500), Reply(200)])
     channel = make_channel()

@@ -78,7 +78,7 @@ def test_an_idle_consumer_gets_the_messages_of_a_slow_one() -> None:
 def test_a_failing_consumer_is_skipped_until_its_probe(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    soon = replace(conf_module.conf(), breaker_failures=3, breaker_base_s=60.0)
+    soon = replace(conf_module.conf(), breaker_failures=3, breaker_base_ms=60_000)
     monkeypatch.setattr(assignment, "conf", lambda: soon)
     channel = make_channel(kind="queue")
     for name in "ab":

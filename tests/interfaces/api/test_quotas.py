@@ -10,9 +10,8 @@ from django.test import Client
 
 from channels_app import conf
 from channels_app.api.views import publish
-from channels_app.core.rate_limits import Quota
 from channels_app.database import clock
-from channels_app.database.dialects import MySQL
+from channels_app.database.dialects.mysql import MySQL
 from channels_app.ingest import limits
 from channels_app.models import Channel, ConfigVersion, Message, Producer, QuotaUsage
 from delivery.maintenance import quota_usage as counting
@@ -121,7 +120,7 @@ def test_installation_quotas_apply_without_own_ones(
 ) -> None:
     Channel.objects.update(max_waiting_messages=None)
     assert producer.post(URL, b"{}").status == 202
-    limited = replace(conf.conf(), channel_quota=Quota(messages=1))
+    limited = replace(conf.conf(), channel_waiting_messages=1, channel_waiting_bytes=0)
     monkeypatch.setattr("channels_app.registry.snapshot.conf", lambda: limited)
     ConfigVersion.bump()
     refused(producer.post(URL, b"{}"), "channel_over_quota")

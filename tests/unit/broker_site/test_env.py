@@ -6,12 +6,13 @@ import pytest
 from django.conf import settings
 
 from broker_site import env
+from channels_app.conf import MAX_BODY_BYTES
 
 
 @pytest.mark.trap("bodies without a limit")
 @pytest.mark.parametrize("name", ["HOOKSTATION_MAX_BODY_BYTES", "HOOKSTATION_MAX_BATCH_BYTES"])
 def test_body_size_settings_have_a_maximum(name: str) -> None:
-    env.read({name: str(env.MAX_BODY_BYTES)})
+    env.read({name: str(MAX_BODY_BYTES)})
     with pytest.raises(env.BadEnvironment, match=f"{name}=.* cannot be used.*67108864"):
         env.read({name: "200000000"})
 
