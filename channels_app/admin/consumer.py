@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -21,6 +22,7 @@ from channels_app.core.errors import BrokerError
 from channels_app.models import Consumer
 from channels_app.registry import consumers, secrets
 from channels_app.serializers.api_keys import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
+from channels_app.serializers.consumers import ConsumerSerializer
 
 State = Consumer.State
 TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.DISABLED: "bad", State.RETIRED: "calm"}
@@ -119,7 +121,6 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
                     "retry_overrides",
                     ("rate_per_second", "rate_burst"),
                     ("max_in_flight", "max_pumps"),
-                    "http_version",
                     ("ordering", "head_of_line"),
                     "ack",
                     ("lapsed_leases", "dead_letter_channel"),
@@ -130,8 +131,12 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """A new consumer has neither a state nor secrets."""
+        """A new consumer has no state. Settings that have no place in the page come last."""
         sets = super().get_fieldsets(request, obj)
+        placed = set(flatten_fieldsets(sets))
+        columns = {field.name for field in Consumer._meta.concrete_fields}
+        others = [name for name in ConsumerSerializer.settings() if name in columns - placed]
+        sets = [*sets, ("More", {"fields": others})]
         return sets if obj else [part for part in sets if part[0] != "State"]
 
     def audit_target(self, obj: Consumer) -> str:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
@@ -32,6 +32,10 @@ from channels_app.registry import data_encryption
 MAX_STALE = 500
 """Channels that are read by their ids after a change; if more have changed, all are read. Also the
 consumers in one query."""
+_COPIED = {field.name for field in fields(ConsumerConfig)}.intersection(
+    field.attname for field in Consumer._meta.concrete_fields
+)
+"""What delivery reads of a consumer as it is stored, unless `_consumer_view` computes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,33 +314,19 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerConfig:
     retry = consumer.retry if consumer.retry is not None else channel.default_retry
     max_attempts = consumer.max_attempts or defaults.max_attempts
     per_second, burst = consumer.rate_per_second, consumer.rate_burst
-    rate = Rate(per_second=per_second, burst=burst) if per_second else None
-    return ConsumerConfig(
-        id=consumer.id,
-        client_id=consumer.client_id,
-        channel_id=channel.id,
-        channel_slug=channel.slug,
-        mode=consumer.mode,
-        state=consumer.state,
-        halted=channel.paused or consumer.state != Consumer.State.ACTIVE,
-        url=consumer.url,
-        event_types=tuple(consumer.event_types),
-        timeout_ms=consumer.timeout_ms or defaults.timeout_ms,
-        retry=backoff.resolve_rule(retry, max_attempts),
-        rate=rate,
-        max_in_flight=consumer.max_in_flight or defaults.max_in_flight,
-        team_id=consumer.team_id,
-        version=consumer.version,
-        ordering=consumer.ordering,
-        head_of_line=consumer.head_of_line,
-        ack=consumer.ack,
-        encrypt_bodies=channel.encrypt_bodies,
-        max_pumps=consumer.max_pumps,
-        http_version=consumer.http_version,
-        lapsed_leases=consumer.lapsed_leases,
-        dead_letter_channel_id=consumer.dead_letter_channel_id,
-        retry_overrides=retry_overrides.resolved(consumer.retry_overrides, retry, max_attempts),
-    )
+    values = {name: getattr(consumer, name) for name in _COPIED}
+    values |= {
+        "channel_slug": channel.slug,
+        "halted": channel.paused or consumer.state != Consumer.State.ACTIVE,
+        "event_types": tuple(consumer.event_types),
+        "timeout_ms": consumer.timeout_ms or defaults.timeout_ms,
+        "retry": backoff.resolve_rule(retry, max_attempts),
+        "rate": Rate(per_second=per_second, burst=burst) if per_second else None,
+        "max_in_flight": consumer.max_in_flight or defaults.max_in_flight,
+        "encrypt_bodies": channel.encrypt_bodies,
+        "retry_overrides": retry_overrides.resolved(consumer.retry_overrides, retry, max_attempts),
+    }
+    return ConsumerConfig(**values)
 
 
 def load_team_limits() -> dict[int, Limit | None]:
