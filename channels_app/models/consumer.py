@@ -89,7 +89,7 @@ class Consumer(Versioned):
     )
     """Channel on which the messages of its dead deliveries are published (S0-77)."""
     inbound_digest = models.CharField(max_length=64, null=True, unique=True, editable=False)  # noqa: DJ001 - several without one
-    """Digest of the address that its provider calls back (channels_app/registry/consumers.py)."""
+    """Digest of the address that its provider calls back (registry/inbound_addresses.py)."""
     inbound_sealed = models.BinaryField(default=bytes)
     """That address, and the provider's signing secret, as encrypted JSON."""
 

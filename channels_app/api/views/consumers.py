@@ -13,7 +13,7 @@ from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.ingest import publishing
 from channels_app.models import Consumer
-from channels_app.registry import consumers, secrets
+from channels_app.registry import consumers, inbound_addresses, secrets
 from channels_app.registry.resource import WriteResult
 from channels_app.serializers.api_keys import OverlapSerializer
 from channels_app.serializers.consumers import (
@@ -240,14 +240,6 @@ def with_secret(done: WriteResult[Consumer]) -> dict[str, Any]:
     return ConsumerWithSecretSerializer(done.row, context=consumers.decrypted() | secret).data
 
 
-def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
-    related = ("channel", "team", "health", "dead_letter_channel")
-    mine = Consumer.objects.select_related(*related).prefetch_related("secrets")
-    mine = mine.filter(channel_id=channel_id)
-    tenant = caller.tenant
-    return mine if tenant.everything else mine.filter(team=tenant.team_id)
-
-
 class InboundAddressView(DoneView):
     """The address at which a consumer's provider calls back."""
 
@@ -261,4 +253,12 @@ class InboundAddressView(DoneView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Create a new inbound address. The current address stops working at once."""
-        return self.done(consumers.renew_inbound, channel, client_id)
+        return self.done(inbound_addresses.renew, channel, client_id)
+
+
+def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
+    related = ("channel", "team", "health", "dead_letter_channel")
+    mine = Consumer.objects.select_related(*related).prefetch_related("secrets")
+    mine = mine.filter(channel_id=channel_id)
+    tenant = caller.tenant
+    return mine if tenant.everything else mine.filter(team=tenant.team_id)
