@@ -13,7 +13,8 @@ from channels_app.registry.cache import ConsumerConfig, config_cache
 from delivery.conf import conf
 from delivery.core.lifecycle import DeliveryState
 from delivery.core.reconciliation import Check, Finding, Place, Reconciliation
-from delivery.maintenance import checks, counters
+from delivery.maintenance import checks, counters, overdue, reconciliation_scope
+from delivery.maintenance.reconciliation_scope import ConfigSnapshot, Scope, next_key_range
 from delivery.models import Counter, RetentionMark
 from delivery.processes import registration
 from delivery.queue import due_times
@@ -22,6 +23,8 @@ CHECK_INTERVAL_S = 2.0
 """Seconds between two checks of consumers that seem to make no progress."""
 BATCH_PAUSE_S = 0.05
 MAX_ID = (1 << 63) - 2
+Stalled = Mapping[int, tuple[datetime, dict[str, int]]]
+"""Consumers that seem to make no progress, with the earliest due time and the counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,6 @@ class Wanted:
         return not (self.is_narrow or self.since or self.until)
 
 
-Stalled = Mapping[int, tuple[datetime, dict[str, int]]]
-"""Consumers that seem to make no progress, with the earliest due time and the counters."""
-
-
 class Reconciler:
     """One run. ``steps`` does the work; then ``result`` and ``findings`` have the results."""
 
@@ -63,11 +62,11 @@ class Reconciler:
         self.wanted = wanted
         self._now = now
         self._grace = conf().reconcile_grace if wanted.grace is None else wanted.grace
-        self.config = checks.ConfigSnapshot(self._grace)
+        self.config = ConfigSnapshot(self._grace)
         """Names of channels and consumers at the last step."""
         self.result = Reconciliation(most_ids)
-        newest = checks.newest()
-        self.scope = checks.Scope(
+        newest = reconciliation_scope.newest()
+        self.scope = Scope(
             first=ids.id_at(wanted.since) if wanted.since else 0,
             last=min(newest, ids.id_at(wanted.until) - 1) if wanted.until else newest,
             channel_ids=_channel_ids(wanted),
@@ -89,10 +88,10 @@ class Reconciler:
         if self.wanted.counters:
             yield from self._counters()
         if self._is_served():
-            checks.late_messages(self.result, self.scope)
+            overdue.messages(self.result, self.scope)
             # Leases of pull consumers have any length, and stay expired until a worker receives.
             pushed = [key for key in self._meant() if self.config.consumers[key].is_pushed]
-            checks.late_leases(self.result, pushed, before=self.scope.before, latest=self._latest())
+            overdue.leases(self.result, pushed, before=self.scope.before, latest=self._latest())
             yield 1.0
             while stalled and time.monotonic() < recheck_at:
                 time.sleep(BATCH_PAUSE_S)
@@ -115,7 +114,7 @@ class Reconciler:
         while first <= last:
             with transactions.snapshot():
                 self.config.refresh()
-                key_range = checks.next_key_range(self.scope, first)
+                key_range = next_key_range(self.scope, first)
                 checks.check(self.result, self.scope, key_range, self.config)
             first = key_range.last + 1
             begins = begins or key_range.first
@@ -172,14 +171,14 @@ class Reconciler:
             for consumer_id in self._meant()
             if consumer_id in views and self._may_be_called(views[consumer_id])
         ]
-        overdue = {
+        late = {
             consumer_id: at
-            for consumer_id, at in due_times.next_due(checks.free(calm, self._now)).items()
+            for consumer_id, at in due_times.next_due(overdue.unblocked(calm, self._now)).items()
             if at < self.scope.before
         }
-        counts = Counter.read(overdue)
+        counts = Counter.read(late)
         held = DeliveryState.IN_FLIGHT.value
-        return {key: (at, counts[key]) for key, at in overdue.items() if not counts[key][held]}
+        return {key: (at, counts[key]) for key, at in late.items() if not counts[key][held]}
 
     def _may_be_called(self, view: ConsumerConfig) -> bool:
         if view.mode != Consumer.Mode.PUSH or view.halted or view.rate is not None:
@@ -196,7 +195,7 @@ class Reconciler:
         for consumer_id, known in self._stalled().items() if first else ():
             if first.get(consumer_id) == known:
                 place = self.config.consumers[consumer_id].place
-                checks.late_deliveries(self.result, place, self.scope.before)
+                overdue.deliveries(self.result, place, self.scope.before)
 
     def _latest(self) -> datetime:
         """Return the latest possible end of any lease given so far."""
