@@ -34,6 +34,17 @@ class RolesExplained(base.Page):
         return super().changelist_view(request, {"roles": access.ROLES} | (extra_context or {}))
 
 
+class AddressFormSet(CheckedFormSet):
+    """Addresses of a user, of which one is the primary one."""
+
+    def clean(self) -> None:
+        """Count them, since not every database checks it."""
+        super().clean()
+        kept = [form for form in self.forms if not self._should_delete_form(form)]
+        if sum(bool(form.cleaned_data.get("primary")) for form in kept if form.is_valid()) > 1:
+            raise ValidationError("Only one address can be the primary one.")
+
+
 def _taken_over(name: str) -> Any:
     """Unregister another app's admin page of a model, and return the model.
 
@@ -44,15 +55,9 @@ def _taken_over(name: str) -> Any:
     return model
 
 
-class AddressFormSet(CheckedFormSet):
-    """Addresses of a user, of which one is the primary one."""
-
-    def clean(self) -> None:
-        """Count them, since not every database checks it."""
-        super().clean()
-        kept = [form for form in self.forms if not self._should_delete_form(form)]
-        if sum(bool(form.cleaned_data.get("primary")) for form in kept if form.is_valid()) > 1:
-            raise ValidationError("Only one address can be the primary one.")
+# django-q2's own pages unpickle data from its tables; the system page shows them without.
+for _name in ("Schedule", "OrmQ", "Success", "Failure"):
+    _taken_over(f"django_q.{_name}")
 
 
 class Addresses(AuditedInline):
@@ -173,8 +178,3 @@ def _may_change(request: HttpRequest, group: Group | None) -> bool:
     if group.name.casefold() in granting.ROLE_NAMES:
         return False
     return granting.groups(request.user).filter(pk=group.pk).exists()
-
-
-# django-q2's own pages unpickle data from its tables; the system page shows them without.
-for _name in ("Schedule", "OrmQ", "Success", "Failure"):
-    _taken_over(f"django_q.{_name}")

@@ -75,6 +75,17 @@ def logarithmic(title: str, lines: Sequence[Line], times: list[str], show: Show)
     )
 
 
+def amount(value: float) -> str:
+    """Format a number; as an integer from a thousand on."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _round_up(value: float) -> float:
+    """Round up to 1, 2, 5, 10, 20 and so on; at least 2, whose half is an integer."""
+    power = 10.0 ** math.floor(math.log10(max(value, 1.0)))
+    return max(2.0, next(power * step for step in (1, 2, 5, 10) if power * step >= value))
+
+
 def _chart(
     title: str,
     lines: Sequence[Line],
@@ -108,14 +119,3 @@ def _path(values: Sequence[Value], height: Callable[[float], float]) -> str:
 def _last(values: Sequence[Value], show: Show) -> str:
     value = values[-1] if values else None
     return "-" if value is None else show(value)
-
-
-def _round_up(value: float) -> float:
-    """Round up to 1, 2, 5, 10, 20 and so on; at least 2, whose half is an integer."""
-    power = 10.0 ** math.floor(math.log10(max(value, 1.0)))
-    return max(2.0, next(power * step for step in (1, 2, 5, 10) if power * step >= value))
-
-
-def amount(value: float) -> str:
-    """Format a number; as an integer from a thousand on."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

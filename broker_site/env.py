@@ -23,6 +23,12 @@ COMMAND = "HOOKSTATION_COMMAND"
 MAX_BODY_BYTES = 64 * 1024**2
 """Maximum of the two body size settings. Web process, database and pump hold a whole body or batch
 in memory, sometimes several copies."""
+OTHERS = {
+    COMMAND,
+    *(f"HOOKSTATION_{name}" for name in ("URL", "GRPC_URL", "KEY", "SECRET", "RELAY_ON_COMMIT")),
+    *(f"HOOKSTATION_{name}" for name in ("TEST_BODIES", "CLIENT_PYTHON", "WHEEL_PYTHON")),
+}
+"""Variables of the clients, of examples and of the tests, which may be set for the broker too."""
 
 
 class BadEnvironment(Exception):
@@ -399,14 +405,6 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
             shown = "" if setting.metadata["secret"] else f"={text!r}"
             raise BadEnvironment(f"{name}{shown} cannot be used: {error}.") from None
     return Environment(**values)
-
-
-OTHERS = {
-    COMMAND,
-    *(f"HOOKSTATION_{name}" for name in ("URL", "GRPC_URL", "KEY", "SECRET", "RELAY_ON_COMMIT")),
-    *(f"HOOKSTATION_{name}" for name in ("TEST_BODIES", "CLIENT_PYTHON", "WHEEL_PYTHON")),
-}
-"""Variables of the clients, of examples and of the tests, which may be set for the broker too."""
 
 
 def unknown(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -89,34 +89,6 @@ def metrics(request: HttpRequest) -> HttpResponse:
     return HttpResponse(encode(scrape.registry()), content_type=content_type)
 
 
-def _may_scrape(request: HttpRequest) -> bool:
-    """Whether the request has the token or, if none is set, comes from this machine."""
-    if token := settings.ENVIRONMENT.metrics_token:
-        scheme, _, given = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
-    # With a public name there is a proxy, which may not send forwarding headers.
-    if not _is_local(urlsplit(settings.PUBLIC_URL).hostname or ""):
-        return False
-    if any(name in request.META for name in FORWARDED) or not _is_local(_host(request)):
-        return False
-    return _is_local(request.META.get("REMOTE_ADDR", ""))
-
-
-def _host(request: HttpRequest) -> str:
-    """The requested host name: DNS rebinding could make a foreign name resolve to this machine."""
-    return split_domain_port(request.META.get("HTTP_HOST", "localhost"))[0].strip("[]")
-
-
-def _is_local(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-
-
 def database() -> Check:
     """Check that the database responds."""
     with connection.cursor() as cursor:
@@ -130,22 +102,6 @@ def unapplied_migrations() -> list[str]:
     executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
-
-
-class _Migrations:
-    """Check the migrations; only until they are all applied, since reading the files takes time."""
-
-    def __init__(self) -> None:
-        self._applied = False
-
-    def __call__(self) -> Check:
-        missing = [] if self._applied else unapplied_migrations()
-        self._applied = not missing
-        if not missing:
-            return Check(True, "The tables fit the code.")
-        return Check(
-            False, f"{len(missing)} migrations are not applied.", typed("Run `manage.py migrate`.")
-        )
 
 
 def storage() -> Check:
@@ -223,6 +179,22 @@ def oldest_due() -> Check:
     )
 
 
+class _Migrations:
+    """Check the migrations; only until they are all applied, since reading the files takes time."""
+
+    def __init__(self) -> None:
+        self._applied = False
+
+    def __call__(self) -> Check:
+        missing = [] if self._applied else unapplied_migrations()
+        self._applied = not missing
+        if not missing:
+            return Check(True, "The tables fit the code.")
+        return Check(
+            False, f"{len(missing)} migrations are not applied.", typed("Run `manage.py migrate`.")
+        )
+
+
 CHECKS: dict[str, Callable[[], Check]] = {
     "database": database,
     "migrations": _Migrations(),
@@ -263,3 +235,31 @@ def _failed(name: str) -> Check:
         "The tables cannot be read.",
         typed("Run `manage.py migrate`; if that does not help, `manage.py doctor` says more."),
     )
+
+
+def _may_scrape(request: HttpRequest) -> bool:
+    """Whether the request has the token or, if none is set, comes from this machine."""
+    if token := settings.ENVIRONMENT.metrics_token:
+        scheme, _, given = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
+    # With a public name there is a proxy, which may not send forwarding headers.
+    if not _is_local(urlsplit(settings.PUBLIC_URL).hostname or ""):
+        return False
+    if any(name in request.META for name in FORWARDED) or not _is_local(_host(request)):
+        return False
+    return _is_local(request.META.get("REMOTE_ADDR", ""))
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _host(request: HttpRequest) -> str:
+    """The requested host name: DNS rebinding could make a foreign name resolve to this machine."""
+    return split_domain_port(request.META.get("HTTP_HOST", "localhost"))[0].strip("[]")

@@ -76,11 +76,6 @@ def _in_state(state: str) -> Callable[[Asked], bool]:
     return lambda asked: asked.get("state", "") == state
 
 
-def _deliveries(title: str, state: str) -> Place:
-    """A filtered list of deliveries."""
-    return Place(title, "", "delivery.delivery", f"?state={state}", _in_state(state))
-
-
 NAVIGATION = (
     Group("", (Place("Overview", "space_dashboard"),)),
     Group(
@@ -170,6 +165,12 @@ NAVIGATION = (
     ),
 )
 
+
+def _deliveries(title: str, state: str) -> Place:
+    """A filtered list of deliveries."""
+    return Place(title, "", "delivery.delivery", f"?state={state}", _in_state(state))
+
+
 TABS = (
     (
         _deliveries("All", ""),
@@ -207,6 +208,17 @@ def tabs(request: HttpRequest) -> list[dict[str, Any]]:
     ]
 
 
+def _list_of(model: str) -> str:
+    """URL of a list."""
+    return _url(f"admin:{model.replace('.', '_')}_changelist" if model else "admin:index")
+
+
+@cache
+def _url(name: str) -> str:
+    """URL of a page by its name, cached: Unfold resolves some over a thousand times per page."""
+    return reverse(name)
+
+
 def _shown(place: Place, request: HttpRequest) -> dict[str, Any]:
     return {
         "title": place.title,
@@ -221,14 +233,3 @@ def _dead() -> str:
     """The number of dead letters; '' for 0."""
     dead = Counter.objects.filter(state=DeliveryState.DEAD).aggregate(total=Sum("count"))["total"]
     return intcomma(dead) if dead else ""
-
-
-def _list_of(model: str) -> str:
-    """URL of a list."""
-    return _url(f"admin:{model.replace('.', '_')}_changelist" if model else "admin:index")
-
-
-@cache
-def _url(name: str) -> str:
-    """URL of a page by its name, cached: Unfold resolves some over a thousand times per page."""
-    return reverse(name)

@@ -33,6 +33,11 @@ KEY_SHOWN = 20
 """Characters of an ordering key on a card."""
 WORST_FRESH_S = 15
 """Seconds for which they are cached: the counts do not change more often (maintenance/sweeps)."""
+FLOW: tuple[tuple[str, str, Callable[[traffic.Span], int]], ...] = (
+    ("accepted", "accepted", lambda span: span.accepted),
+    ("successful", "delivered", lambda span: span.delivered),
+    ("failed", "failed", lambda span: span.failed),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,10 @@ def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
     ]
 
 
+def _card(title: str, value: Any, text: str, link: str, *, alarm: bool = False) -> dict[str, Any]:
+    return {"title": title, "value": value, "text": text, "link": link, "alarm": alarm}
+
+
 def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
     """Cards about the broker's health."""
     living = registration.living()
@@ -189,10 +198,6 @@ def _states(waiting: backlog.Backlog) -> list[dict[str, Any]]:
     ]
 
 
-def _card(title: str, value: Any, text: str, link: str, *, alarm: bool = False) -> dict[str, Any]:
-    return {"title": title, "value": value, "text": text, "link": link, "alarm": alarm}
-
-
 def _charts(spans: list[traffic.Span], chosen: Range) -> list[charts.Chart]:
     ends = (spans[0], spans[len(spans) // 2], spans[-1])
     times = [span.begins_at.strftime(chosen.form) for span in ends]
@@ -209,13 +214,6 @@ def _charts(spans: list[traffic.Span], chosen: Range) -> list[charts.Chart]:
         charts.linear("Per minute", flow, times, charts.amount),
         charts.logarithmic("From acceptance to delivery", latency, times, in_words),
     ]
-
-
-FLOW: tuple[tuple[str, str, Callable[[traffic.Span], int]], ...] = (
-    ("accepted", "accepted", lambda span: span.accepted),
-    ("successful", "delivered", lambda span: span.delivered),
-    ("failed", "failed", lambda span: span.failed),
-)
 
 
 def _per_minute(count: int, chosen: Range) -> float:

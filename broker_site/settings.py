@@ -97,18 +97,12 @@ TEMPLATES = [
     }
 ]
 
-
-def _database() -> dict[str, Any]:
-    """Parse DATABASE_URL, and add the options for durable commits (docs/settings.md)."""
-    url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'hookstation.sqlite3'}"
-    config: dict[str, Any] = dict(Env.db_url_config(url))
-    config["CONN_MAX_AGE"] = 60
-    config["CONN_HEALTH_CHECKS"] = True
-    dialects.BY_SCHEME[urlsplit(url).scheme].configure(config, DATA_DIR)
-    return config
-
-
-DATABASES = {"default": _database()}
+_url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'hookstation.sqlite3'}"
+_database: dict[str, Any] = Env.db_url_config(_url)
+_database |= {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}
+# The options for durable commits (docs/settings.md).
+dialects.BY_SCHEME[urlsplit(_url).scheme].configure(_database, DATA_DIR)
+DATABASES = {"default": _database}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # MariaDB creates django-q2's partial index without its condition, which only makes it larger, and
 # skips allauth's conditional unique constraints, which its forms check as well. The TLS proxy

@@ -94,14 +94,6 @@ def database() -> list[tuple[str, str]]:
     ]
 
 
-def _drift() -> str:
-    """This host's clock compared with the database's, on which every decision is based."""
-    if not dialect.clock_query:
-        return "the only one"
-    found = clock.offset()
-    return f"{found.seconds * 1000:+.1f} ms from the database's, ± {found.error_s * 1000:.1f} ms"
-
-
 def settings_in_force() -> list[dict[str, str]]:
     """All settings in force; of a secret only whether it is set."""
     found = []
@@ -166,11 +158,11 @@ def sweeps() -> Table:
     )
 
 
-# -- Background tasks: reading a row of django-q2's may unpickle it, so its pickles are not read ---
-
-
 def tasks(request: HttpRequest) -> Iterator[Table]:
-    """Schedules, queued and finished background tasks, of those that the user may view."""
+    """Schedules, queued and finished background tasks, of those that the user may view.
+
+    Reading a row of django-q2's may unpickle it, so its pickles are not read.
+    """
     may = {name for name in TASKS if request.user.has_perm(f"django_q.view_{name}")}
     if "schedule" in may:
         yield _schedules(request)
@@ -178,6 +170,32 @@ def tasks(request: HttpRequest) -> Iterator[Table]:
         yield _queued(request)
     if may & {"success", "failure"}:
         yield _finished(request, [name == "success" for name in may & {"success", "failure"}])
+
+
+def pipeline_facts() -> list[tuple[str, str]]:
+    """The configuration of the data pipeline on this host."""
+    environment = settings.ENVIRONMENT
+    return [
+        ("Lake", environment.lake or "none: nothing is archived"),
+        ("Spark", "installed" if pipeline_runs.is_installed() else "not installed on this host"),
+        ("Master", environment.spark_master),
+        ("Python", pipeline_runs.interpreter()),
+    ]
+
+
+def _ping(cursor: Any) -> float:
+    start = time.perf_counter()
+    cursor.execute("SELECT 1")
+    cursor.fetchone()
+    return (time.perf_counter() - start) * 1000
+
+
+def _drift() -> str:
+    """This host's clock compared with the database's, on which every decision is based."""
+    if not dialect.clock_query:
+        return "the only one"
+    found = clock.offset()
+    return f"{found.seconds * 1000:+.1f} ms from the database's, ± {found.error_s * 1000:.1f} ms"
 
 
 def _schedules(request: HttpRequest) -> Table:
@@ -202,6 +220,21 @@ def _schedules(request: HttpRequest) -> Table:
         page,
         "schedules",
     )
+
+
+def _page(request: HttpRequest, name: str, rows: QuerySet[Any]) -> "Page[Any]":
+    return Paginator(rows, ROWS).get_page(request.GET.get(name))
+
+
+def _rows(model: str) -> QuerySet[Any]:
+    """Rows of django-q2; the model by name, because only the runtime imports django-q2."""
+    rows: QuerySet[Any] = apps.get_model("django_q", model)._default_manager.all()
+    return rows
+
+
+def _is_registered(name: str) -> str:
+    """Whether a worker calls the function."""
+    return "yes" if name in task_queue.REGISTERED else base.label("no", "bad")
 
 
 def _queued(request: HttpRequest) -> Table:
@@ -251,36 +284,3 @@ def _finished(request: HttpRequest, successes: list[bool]) -> Table:
         page,
         "finished",
     )
-
-
-def _rows(model: str) -> QuerySet[Any]:
-    """Rows of django-q2; the model by name, because only the runtime imports django-q2."""
-    rows: QuerySet[Any] = apps.get_model("django_q", model)._default_manager.all()
-    return rows
-
-
-def _page(request: HttpRequest, name: str, rows: QuerySet[Any]) -> "Page[Any]":
-    return Paginator(rows, ROWS).get_page(request.GET.get(name))
-
-
-def _is_registered(name: str) -> str:
-    """Whether a worker calls the function."""
-    return "yes" if name in task_queue.REGISTERED else base.label("no", "bad")
-
-
-def pipeline_facts() -> list[tuple[str, str]]:
-    """The configuration of the data pipeline on this host."""
-    environment = settings.ENVIRONMENT
-    return [
-        ("Lake", environment.lake or "none: nothing is archived"),
-        ("Spark", "installed" if pipeline_runs.is_installed() else "not installed on this host"),
-        ("Master", environment.spark_master),
-        ("Python", pipeline_runs.interpreter()),
-    ]
-
-
-def _ping(cursor: Any) -> float:
-    start = time.perf_counter()
-    cursor.execute("SELECT 1")
-    cursor.fetchone()
-    return (time.perf_counter() - start) * 1000

@@ -83,29 +83,6 @@ def download(request: HttpRequest) -> StreamingHttpResponse:
     return pages.csv_file(f"usage-{month.name}-by-{step}", _lines(month, step))
 
 
-@pages.page(
-    "usage", permission="delivery.view_usagehour", template="admin/usage.html", csv=download
-)
-def context(request: HttpRequest) -> dict[str, Any]:
-    """The usage of a month."""
-    month = chosen(request)
-    rows = month.rows(UsageHour.objects.all())
-    found = list(rows.values(*KEYS).annotate(**_sums()).order_by("-attempts", "-messages", *KEYS))
-    whose = named(found[:SHOWN])
-    return {
-        "title": f"Usage, {month.first:%B %Y}",
-        "month": month,
-        "asked": urlencode({"since": str(month.first), "until": str(month.next.first)}),
-        "steps": STEPS,
-        "is_known": UsageHour.objects.exists(),
-        "facts": _facts(found),
-        "rows": whose,
-        "left_out": len(found) - len(whose),
-        "latencies": latencies(month, whose),
-        "charts": _charts(month, rows) if found else [],
-    }
-
-
 def chosen(request: HttpRequest) -> Month:
     """The month in the URL, else the current one."""
     try:
@@ -136,8 +113,27 @@ class Names:
         )
 
 
-def _name(names: dict[int, str], key: int) -> str:
-    return names.get(key) or (f"#{key}" if key else "")
+@pages.page(
+    "usage", permission="delivery.view_usagehour", template="admin/usage.html", csv=download
+)
+def context(request: HttpRequest) -> dict[str, Any]:
+    """The usage of a month."""
+    month = chosen(request)
+    rows = month.rows(UsageHour.objects.all())
+    found = list(rows.values(*KEYS).annotate(**_sums()).order_by("-attempts", "-messages", *KEYS))
+    whose = named(found[:SHOWN])
+    return {
+        "title": f"Usage, {month.first:%B %Y}",
+        "month": month,
+        "asked": urlencode({"since": str(month.first), "until": str(month.next.first)}),
+        "steps": STEPS,
+        "is_known": UsageHour.objects.exists(),
+        "facts": _facts(found),
+        "rows": whose,
+        "left_out": len(found) - len(whose),
+        "latencies": latencies(month, whose),
+        "charts": _charts(month, rows) if found else [],
+    }
 
 
 def named(rows: list[Row]) -> list[Row]:
@@ -176,8 +172,31 @@ def latencies(month: Month, rows: list[Row]) -> list[Row]:
     ]
 
 
+def _lines(month: Month, step: str) -> Iterator[list[Any]]:
+    """The lines of the file."""
+    yield [step, "producer", "channel", "consumer", *COUNTED]
+    names = Names()
+    rows: QuerySet[Any] = month.rows(UsageHour.objects.all())
+    if step == "hour":
+        rows = rows.values("hour", *KEYS, *COUNTED).order_by("hour", *KEYS)
+    elif step == "day":
+        rows = rows.annotate(day=TruncDay("hour")).values("day", *KEYS).annotate(**_sums())
+        rows = rows.order_by("day", *KEYS)
+    else:
+        rows = rows.values(*KEYS).annotate(**_sums()).order_by(*KEYS)
+    for row in rows.iterator():
+        at = month.name if step == "month" else f"{row[step]:%Y-%m-%d %H:%M}"
+        at = at[:10] if step == "day" else at
+        shown = (csv_cells.safe(name) for name in names.of(row))
+        yield [at, *shown, *(int(row[name]) for name in COUNTED)]
+
+
 def _sums() -> dict[str, Sum]:
     return {name: Sum(name) for name in COUNTED}
+
+
+def _name(names: dict[int, str], key: int) -> str:
+    return names.get(key) or (f"#{key}" if key else "")
 
 
 def _facts(rows: list[Row]) -> list[tuple[str, str]]:
@@ -213,22 +232,3 @@ def _charts(month: Month, rows: QuerySet[Any]) -> list[charts.Chart]:
         charts.linear("Per day", flow, times, charts.amount),
         charts.linear("Bytes per day", sizes, times, lambda value: filesizeformat(int(value))),
     ]
-
-
-def _lines(month: Month, step: str) -> Iterator[list[Any]]:
-    """The lines of the file."""
-    yield [step, "producer", "channel", "consumer", *COUNTED]
-    names = Names()
-    rows: QuerySet[Any] = month.rows(UsageHour.objects.all())
-    if step == "hour":
-        rows = rows.values("hour", *KEYS, *COUNTED).order_by("hour", *KEYS)
-    elif step == "day":
-        rows = rows.annotate(day=TruncDay("hour")).values("day", *KEYS).annotate(**_sums())
-        rows = rows.order_by("day", *KEYS)
-    else:
-        rows = rows.values(*KEYS).annotate(**_sums()).order_by(*KEYS)
-    for row in rows.iterator():
-        at = month.name if step == "month" else f"{row[step]:%Y-%m-%d %H:%M}"
-        at = at[:10] if step == "day" else at
-        shown = (csv_cells.safe(name) for name in names.of(row))
-        yield [at, *shown, *(int(row[name]) for name in COUNTED)]

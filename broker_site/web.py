@@ -41,6 +41,7 @@ __all__ = ["application"]
 USE_WRITE_INTERVAL_S = 1.0
 SILENT_S = 60
 """Seconds without traffic after which the kernel probes whether the client's host is alive."""
+read_end, write_end = socket.socketpair()
 
 
 def notice_dead_processes() -> None:
@@ -52,24 +53,6 @@ def notice_dead_processes() -> None:
     """
     while not any([_ask_on(name) for name in os.listdir("/proc/self/fd")]):
         time.sleep(0.1)
-
-
-def _ask_on(descriptor: str) -> bool:
-    """Whether the descriptor is a listening socket; enables keepalive on it."""
-    try:
-        if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
-            return False
-        own = os.dup(int(descriptor))
-    except OSError:  # closed meanwhile
-        return False
-    with socket.socket(fileno=own) as one:
-        if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            return False
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    return True
 
 
 def release_on_stop(stop_socket: socket.socket) -> None:
@@ -92,9 +75,26 @@ def write_uses() -> None:
             connection.close()  # the next write is a minute away
 
 
+def _ask_on(descriptor: str) -> bool:
+    """Whether the descriptor is a listening socket; enables keepalive on it."""
+    try:
+        if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+            return False
+        own = os.dup(int(descriptor))
+    except OSError:  # closed meanwhile
+        return False
+    with socket.socket(fileno=own) as one:
+        if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return False
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    return True
+
+
 # A connection is a file, and there may be more of them than the usual limit of 1,024 files.
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-read_end, write_end = socket.socketpair()
 write_end.setblocking(False)  # required by set_wakeup_fd
 signal.set_wakeup_fd(write_end.fileno())
 threading.Thread(target=write_uses, name="uses", daemon=True).start()

@@ -11,6 +11,15 @@ from channels_app.core.encryption import Keyring
 from channels_app.core.networks import Networks, parse_networks
 from channels_app.core.rate_limits import Quota
 
+INSTALLATION = "installation"
+"""Tag of the system checks of an operator's settings. Our commands run only these; ``manage.py
+check`` also checks the code, which imports every page and takes longer than a broker's start."""
+MAX_TIMEOUT_MS = 300_000
+"""Longest delivery timeout a consumer may ask for (S0-73)."""
+MAX_BATCH_ITEMS = 1000
+MAX_IDEMPOTENCY_KEY = 255
+MAX_ORDERING_KEY = 255
+
 
 @dataclass(frozen=True, slots=True)
 class Conf:
@@ -35,16 +44,6 @@ class Conf:
     data_dir: Path
     require_body_digests: bool
     failpoint: str
-
-
-INSTALLATION = "installation"
-"""Tag of the system checks of an operator's settings. Our commands run only these; ``manage.py
-check`` also checks the code, which imports every page and takes longer than a broker's start."""
-MAX_TIMEOUT_MS = 300_000
-"""Longest delivery timeout a consumer may ask for (S0-73)."""
-MAX_BATCH_ITEMS = 1000
-MAX_IDEMPOTENCY_KEY = 255
-MAX_ORDERING_KEY = 255
 
 
 @cache

@@ -76,31 +76,6 @@ def main(arguments: Sequence[str]) -> int:
     return outcome.code
 
 
-def _begin_run(
-    top: argparse.ArgumentParser, config: settings.Settings, parsed: argparse.Namespace
-) -> tuple[argparse.Namespace, runs.Run]:
-    """Begin a run; returns the effective options and the run."""
-    run_id = parsed.run
-    if run_id is not None:
-        job, stored = runs.options_of(config.database_url, run_id)
-        parsed = top.parse_args([job, *to_arguments(stored)])
-    options = {
-        name: value
-        for name, value in vars(parsed).items()
-        if name not in ("job", "run") and value is not None and value is not False
-    }
-    requested_by = f"{_user()} on the command line"
-    run = runs.begin(
-        config.database_url,
-        parsed.job,
-        options,
-        run_id=run_id,
-        requested_by=requested_by,
-        private=JOBS[parsed.job].private,
-    )
-    return parsed, run
-
-
 def run_job(
     job: Job, config: settings.Settings, options: argparse.Namespace, run: runs.Run
 ) -> RunOutcome:
@@ -131,70 +106,6 @@ def run_job(
         for number, handler in before.items():
             signal.signal(number, handler)
     return outcome
-
-
-def _run_job(
-    job: Job,
-    config: settings.Settings,
-    options: argparse.Namespace,
-    run: runs.Run,
-    outcome: RunOutcome,
-) -> None:
-    context: Context | None = None
-    try:
-        context = Context(config, options, run)
-        outcome.result = job.work(context)
-        if job.finding and outcome.result.get(job.finding):
-            outcome.code = ExitCode.FINDINGS
-    except BaseException as failure:
-        _record_failure(run, failure, outcome)
-    finally:
-        _close(context)
-
-
-def _close(context: Context | None) -> None:
-    """Close the context. Spark may have died, so an error here does not fail the run again."""
-    try:
-        if context is not None:
-            context.close()
-    except Exception:
-        logger.warning("not ended in order: %s", traceback.format_exc(limit=1))
-
-
-def _record_failure(run: runs.Run, failure: BaseException, outcome: RunOutcome) -> None:
-    """Record why a run did not finish."""
-    outcome.state, outcome.code = "failed", ExitCode.FAILED
-    try:
-        # When the run was stopped, report that rather than Spark's error about its cancelled jobs.
-        run.check()
-    except runs.RunCancelled:
-        outcome.state, outcome.code = "cancelled", ExitCode.STOPPED
-        return
-    except runs.LockLost:
-        outcome.error = "The database did not hear from this run for too long."
-        return
-    if isinstance(failure, JobError | session.JavaError | replica.ReplicaLag):
-        outcome.error, outcome.code = run.redact(str(failure)), ExitCode.INVALID
-        return
-    logger.error("%s", "".join(traceback.format_exception(failure)))
-    if isinstance(failure, database.ERRORS):
-        outcome.error = database.error_message(failure)
-    else:
-        outcome.error = run.redact(f"{type(failure).__name__}: {failure}")[:MAX_ERROR_LENGTH]
-
-
-def _record_end(run: runs.Run, outcome: RunOutcome) -> None:
-    """Record the end, and retry while the database is unavailable."""
-    for left in reversed(range(MAX_END_TRIES)):
-        try:
-            run.end(outcome.state, outcome.result, outcome.error)
-        except database.ERRORS as error:
-            if not left:
-                outcome.code = outcome.code or ExitCode.FAILED
-                outcome.error = outcome.error or database.error_message(error)
-            time.sleep(END_PAUSE_S if left else 0)
-        else:
-            return
 
 
 def parser() -> argparse.ArgumentParser:
@@ -231,9 +142,98 @@ def to_arguments(options: dict[str, Any]) -> list[str]:
     return arguments
 
 
+def _begin_run(
+    top: argparse.ArgumentParser, config: settings.Settings, parsed: argparse.Namespace
+) -> tuple[argparse.Namespace, runs.Run]:
+    """Begin a run; returns the effective options and the run."""
+    run_id = parsed.run
+    if run_id is not None:
+        job, stored = runs.options_of(config.database_url, run_id)
+        parsed = top.parse_args([job, *to_arguments(stored)])
+    options = {
+        name: value
+        for name, value in vars(parsed).items()
+        if name not in ("job", "run") and value is not None and value is not False
+    }
+    requested_by = f"{_user()} on the command line"
+    run = runs.begin(
+        config.database_url,
+        parsed.job,
+        options,
+        run_id=run_id,
+        requested_by=requested_by,
+        private=JOBS[parsed.job].private,
+    )
+    return parsed, run
+
+
 def _user() -> str:
     """Return the user at the command line; its number in a container without user names."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"user {os.getuid()}"
+
+
+def _run_job(
+    job: Job,
+    config: settings.Settings,
+    options: argparse.Namespace,
+    run: runs.Run,
+    outcome: RunOutcome,
+) -> None:
+    context: Context | None = None
+    try:
+        context = Context(config, options, run)
+        outcome.result = job.work(context)
+        if job.finding and outcome.result.get(job.finding):
+            outcome.code = ExitCode.FINDINGS
+    except BaseException as failure:
+        _record_failure(run, failure, outcome)
+    finally:
+        _close(context)
+
+
+def _record_failure(run: runs.Run, failure: BaseException, outcome: RunOutcome) -> None:
+    """Record why a run did not finish."""
+    outcome.state, outcome.code = "failed", ExitCode.FAILED
+    try:
+        # When the run was stopped, report that rather than Spark's error about its cancelled jobs.
+        run.check()
+    except runs.RunCancelled:
+        outcome.state, outcome.code = "cancelled", ExitCode.STOPPED
+        return
+    except runs.LockLost:
+        outcome.error = "The database did not hear from this run for too long."
+        return
+    if isinstance(failure, JobError | session.JavaError | replica.ReplicaLag):
+        outcome.error, outcome.code = run.redact(str(failure)), ExitCode.INVALID
+        return
+    logger.error("%s", "".join(traceback.format_exception(failure)))
+    if isinstance(failure, database.ERRORS):
+        outcome.error = database.error_message(failure)
+    else:
+        outcome.error = run.redact(f"{type(failure).__name__}: {failure}")[:MAX_ERROR_LENGTH]
+
+
+def _close(context: Context | None) -> None:
+    """Close the context. Spark may have died, so an error here does not fail the run again."""
+    try:
+        if context is not None:
+            context.close()
+    except Exception:
+        logger.warning("not ended in order: %s", traceback.format_exc(limit=1))
+
+
+def _record_end(run: runs.Run, outcome: RunOutcome) -> None:
+    """Record the end, and retry while the database is unavailable."""
+    for left in reversed(range(MAX_END_TRIES)):
+        try:
+            run.end(outcome.state, outcome.result, outcome.error)
+        except database.ERRORS as error:
+            if not left:
+                outcome.code = outcome.code or ExitCode.FAILED
+                outcome.error = outcome.error or database.error_message(error)
+            time.sleep(END_PAUSE_S if left else 0)
+        else:
+            return

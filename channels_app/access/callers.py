@@ -19,6 +19,10 @@ from channels_app.registry.cache import KeyConfig, config_cache
 
 USE_NOTE_INTERVAL_S = 60.0
 NO_KEY = "Send an API key: Authorization: Bearer hsk_..."
+_noted: dict[str, float] = {}
+"""When the use of a key was last recorded, by `time.monotonic`."""
+_uses: dict[str, datetime] = {}
+"""Recorded uses that are not stored yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +143,6 @@ def authorize(caller: Caller, scopes: Sequence[str], channel: str | None) -> Non
         _check_channel(caller, channel)
 
 
-def _check_channel(caller: Caller, slug: str) -> None:
-    if not caller.may_use(slug):
-        raise Forbidden("no_grant", f"The key has no access to the channel {slug}.")
-    if caller.key.producer is None and caller.key.team_id is not None and not caller.may("admin"):
-        channel = config_cache.channel(slug)
-        # Same response as for a channel that does not exist, so that names cannot be probed.
-        if channel is None or not caller.sees(slug, channel.exposure):
-            raise NotFound("unknown_channel", f"There is no channel {slug}.")
-
-
-_noted: dict[str, float] = {}
-"""When the use of a key was last recorded, by `time.monotonic`."""
-_uses: dict[str, datetime] = {}
-"""Recorded uses that are not stored yet."""
-
-
 def write_uses() -> int:
     """Store when keys were last used, in a background thread; return the number of keys.
 
@@ -179,3 +167,13 @@ def note_use(key: KeyConfig) -> None:
     if ticks - _noted.get(key.key_id, float("-inf")) >= USE_NOTE_INTERVAL_S:
         _noted[key.key_id] = ticks
         _uses[key.key_id] = clock.now()
+
+
+def _check_channel(caller: Caller, slug: str) -> None:
+    if not caller.may_use(slug):
+        raise Forbidden("no_grant", f"The key has no access to the channel {slug}.")
+    if caller.key.producer is None and caller.key.team_id is not None and not caller.may("admin"):
+        channel = config_cache.channel(slug)
+        # Same response as for a channel that does not exist, so that names cannot be probed.
+        if channel is None or not caller.sees(slug, channel.exposure):
+            raise NotFound("unknown_channel", f"There is no channel {slug}.")

@@ -8,6 +8,10 @@ from channels_app.core import names
 from channels_app.core.backoff import RetryRule
 from channels_app.core.rate_limits import Rate
 
+CODES = ("healthy", "unsteady", "failing", "untried", "paused", "disabled", "retired")
+MAX_KNOWN = 1000
+"""Event types per consumer whose retry settings are cached."""
+
 
 class ConsumerStatus(NamedTuple):
     """The status as a label shows it."""
@@ -17,9 +21,6 @@ class ConsumerStatus(NamedTuple):
     """good, bad, wait or calm."""
     code: str
     """The API's value: one of `CODES`."""
-
-
-CODES = ("healthy", "unsteady", "failing", "untried", "paused", "disabled", "retired")
 
 
 def of(
@@ -46,10 +47,6 @@ def of(
     if not ever_succeeded:
         return ConsumerStatus(f"nothing {'received' if is_pull else 'sent'} yet", "calm", "untried")
     return ConsumerStatus("healthy", "good", "healthy")
-
-
-MAX_KNOWN = 1000
-"""Event types per consumer whose retry settings are cached."""
 
 
 class RetryOverride(NamedTuple):

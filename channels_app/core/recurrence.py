@@ -31,6 +31,21 @@ MAX_SHIFT = timedelta(hours=26)
 """Most that new rules of a zone move a wall time: across the date line."""
 _FIRST = datetime(2000, 1, 1)
 _LAST = datetime(9000, 1, 1, tzinfo=UTC)
+FIRE_ONCE, FIRE_ALL, SKIP = "fire_once", "fire_all", "skip"
+GRACE = timedelta(seconds=60)
+"""An occurrence up to this late counts as on time, so that a restart does not skip one."""
+MAX_SKIPPED = 2000
+"""Limit of occurrences per call: after a week, a schedule of 1 s has missed 600,000."""
+ALLOW, SKIP_IF_UNDELIVERED = "allow", "skip_if_undelivered"
+FIRED = "fired"
+RUN = "run"
+"""Started by hand, outside the timetable."""
+MISSED = "missed"
+OVERLAPPED = "overlapped"
+REFUSED = "refused"
+RESULTS = (FIRED, RUN, MISSED, OVERLAPPED, REFUSED)
+MAX_KEPT = 10
+MAX_DETAIL_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,24 +250,6 @@ class _Cron:
         return instant.astimezone(self._zone).replace(tzinfo=None, fold=0)
 
 
-@lru_cache(maxsize=1024)
-def _period(milliseconds: int) -> str:
-    for unit, size in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
-        if milliseconds % size == 0:
-            number = milliseconds // size
-            return unit if number == 1 else f"{number:,} {unit}s"
-    if milliseconds % 1000 == 0:
-        return "second" if milliseconds == 1000 else f"{milliseconds // 1000:,} seconds"
-    return f"{milliseconds:,} ms"
-
-
-FIRE_ONCE, FIRE_ALL, SKIP = "fire_once", "fire_all", "skip"
-GRACE = timedelta(seconds=60)
-"""An occurrence up to this late counts as on time, so that a restart does not skip one."""
-MAX_SKIPPED = 2000
-"""Limit of occurrences per call: after a week, a schedule of 1 s has missed 600,000."""
-
-
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What to do for one schedule now."""
@@ -287,15 +284,6 @@ def turn(
     return Turn(None, MAX_SKIPPED, at)
 
 
-def _happens(at: datetime, following: datetime | None, now: datetime, misfire: str) -> bool:
-    if misfire == FIRE_ALL or now - at <= GRACE:
-        return True
-    return misfire == FIRE_ONCE and (following is None or now - following <= GRACE)
-
-
-ALLOW, SKIP_IF_UNDELIVERED = "allow", "skip_if_undelivered"
-
-
 @dataclass(frozen=True, slots=True)
 class Content:
     """A message of a schedule, parsed and validated like a published message."""
@@ -307,17 +295,6 @@ class Content:
     """None: the producer's default."""
     ordering_key: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-FIRED = "fired"
-RUN = "run"
-"""Started by hand, outside the timetable."""
-MISSED = "missed"
-OVERLAPPED = "overlapped"
-REFUSED = "refused"
-RESULTS = (FIRED, RUN, MISSED, OVERLAPPED, REFUSED)
-MAX_KEPT = 10
-MAX_DETAIL_LENGTH = 300
 
 
 def line(
@@ -353,3 +330,20 @@ def key(name: str, occurrence_at: datetime) -> str:
 def run_key(name: str, number: int) -> str:
     """The same for an occurrence that was started by hand."""
     return f"schedule:{name}:run:{number}"
+
+
+@lru_cache(maxsize=1024)
+def _period(milliseconds: int) -> str:
+    for unit, size in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
+        if milliseconds % size == 0:
+            number = milliseconds // size
+            return unit if number == 1 else f"{number:,} {unit}s"
+    if milliseconds % 1000 == 0:
+        return "second" if milliseconds == 1000 else f"{milliseconds // 1000:,} seconds"
+    return f"{milliseconds:,} ms"
+
+
+def _happens(at: datetime, following: datetime | None, now: datetime, misfire: str) -> bool:
+    if misfire == FIRE_ALL or now - at <= GRACE:
+        return True
+    return misfire == FIRE_ONCE and (following is None or now - following <= GRACE)

@@ -13,6 +13,8 @@ from channels_app.models import AuditEntry, Channel, EventType, Producer
 from channels_app.registry.resource import Resource, WriteResult
 from channels_app.serializers.event_types import EventTypeSerializer
 
+_RESOURCE: Resource[EventType] = Resource("event_type", EventType, EventTypeSerializer)
+
 
 class Writer(NamedTuple):
     """The caller that writes an event type."""
@@ -73,7 +75,6 @@ def write(
 
 
 put, patch = functools.partial(write, partial=False), functools.partial(write, partial=True)
-_RESOURCE: Resource[EventType] = Resource("event_type", EventType, EventTypeSerializer)
 
 
 def remove(
@@ -90,6 +91,23 @@ def remove(
     Raises Forbidden for another owner's, NotFound and PreconditionFailed.
     """
     transactions.run(lambda: _remove(channel, name, actor, writer, condition, reason))
+
+
+def _find(channel_slug: str, name: str) -> tuple[Channel, EventType | None]:
+    channel = Channel.objects.filter(slug=channel_slug).first()
+    if channel is None:
+        raise NotFound("unknown_channel", f"There is no channel {channel_slug}.")
+    return channel, channel.event_type_set.select_for_update().filter(name=name).first()
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound("unknown_event_type", f"The channel has no event type {name}.")
+
+
+def _check_owner(found: EventType | None, writer: Writer) -> None:
+    if found is not None and not writer.owns(found.producer):
+        detail = "Another producer registered the event type: only it or an operator can change it."
+        raise Forbidden("not_the_owner", detail)
 
 
 def _remove(
@@ -109,20 +127,3 @@ def _remove(
         reason=reason,
         before=before,
     )
-
-
-def _find(channel_slug: str, name: str) -> tuple[Channel, EventType | None]:
-    channel = Channel.objects.filter(slug=channel_slug).first()
-    if channel is None:
-        raise NotFound("unknown_channel", f"There is no channel {channel_slug}.")
-    return channel, channel.event_type_set.select_for_update().filter(name=name).first()
-
-
-def _unknown(name: str) -> NotFound:
-    return NotFound("unknown_event_type", f"The channel has no event type {name}.")
-
-
-def _check_owner(found: EventType | None, writer: Writer) -> None:
-    if found is not None and not writer.owns(found.producer):
-        detail = "Another producer registered the event type: only it or an operator can change it."
-        raise Forbidden("not_the_owner", detail)

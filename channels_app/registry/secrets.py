@@ -38,6 +38,15 @@ from channels_app.serializers.api_keys import OverlapSerializer
 
 MAX_LIVE = 10
 """Maximum number of secrets that sign at a time; each adds a signature to the header."""
+OVERLAP_S = 86_400
+"""Seconds for which the replaced secret keeps signing."""
+BATCH = 500
+_SECRETS = {"secret", "seed"}
+"""Fields of a second factor: the secret of an authenticator app, and the seed of recovery codes."""
+_ENCRYPTED = {"headers_sealed": "header set", "inbound_sealed": "inbound secret"}
+"""Columns of a consumer, and their contents as messages name them."""
+BODIES_AT_ONCE = 20
+"""Maximum number of bodies in memory; each may have MAX_BODY_BYTES."""
 
 
 def rotate(
@@ -59,48 +68,6 @@ def rotate(
     return transactions.run(
         lambda: _rotate(channel, client_id, overlap_s, actor, tenant, condition, reason)
     )
-
-
-def _rotate(
-    channel: str,
-    client_id: str,
-    overlap_s: int,
-    actor: str,
-    tenant: Tenant,
-    condition: Precondition,
-    reason: str,
-) -> WriteResult[Consumer]:
-    consumer = configuration.consumer(channel, client_id, tenant=tenant, condition=condition)
-    _expire(consumer, overlap_s)
-    secret = data_encryption.generate_secret(consumer)
-    if "v1a" in consumer.signing:
-        data_encryption.generate_key_pair(consumer)
-    # Saving increments the version, which makes every process reload the secrets.
-    consumer.save()
-    AuditEntry.record(
-        actor,
-        "consumer.rotate_secret",
-        f"consumer:{channel}/{client_id}",
-        team_id=consumer.team_id,
-        reason=reason,
-        after={"overlap_s": overlap_s},
-    )
-    return WriteResult(consumer, changed=True, secrets=(secret,))
-
-
-def _expire(consumer: Consumer, overlap_s: int) -> None:
-    now = clock.now()
-    until = now + timedelta(seconds=overlap_s)
-    consumer.secrets.filter(expires_at__lte=now).delete()
-    consumer.secrets.filter(expires_at=None).update(expires_at=until)
-    consumer.secrets.filter(expires_at__gt=until).update(expires_at=until)
-    for scheme in ConsumerSecret.Scheme.values:
-        ids = consumer.secrets.filter(scheme=scheme).order_by("-id").values_list("id", flat=True)
-        ConsumerSecret.objects.filter(id__in=list(ids[MAX_LIVE - 1 :])).delete()
-
-
-OVERLAP_S = 86_400
-"""Seconds for which the replaced secret keeps signing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +110,122 @@ def adopt_all(
     Each consumer may appear only once.
     """
     return transactions.run(lambda: _adopt(adoptions, actor, overlap_s)) if adoptions else []
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The result of one batch."""
+
+    looked: int
+    reencrypted: int
+    unreadable: tuple[str, ...] = ()
+    """A sentence per row that no installed key decrypts; such rows are left unchanged."""
+
+
+Slice = tuple[int | None, Progress]
+"""The last key of a batch, None at the end, and its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of encrypted rows."""
+
+    noun: str
+    total: Callable[[], int]
+    reencrypt: Callable[[], Iterator[Progress]]
+    """Runs batch by batch, each in its own transaction; may be interrupted and run again."""
+
+
+def kinds() -> tuple[Kind, ...]:
+    """Every kind of encrypted rows, in the order in which to re-encrypt them."""
+    return (
+        Kind("signing secret", ConsumerSecret.objects.count, partial(batches, _secrets)),
+        *(
+            Kind(noun, Consumer.objects.count, partial(batches, partial(_of_consumers, column)))
+            for column, noun in _ENCRYPTED.items()
+        ),
+        Kind("secret access key", _with_sigv4().count, partial(batches, _sigv4)),
+        Kind("second factor", _factors().count, partial(batches, _second_factors)),
+        Kind("schedule body", ScheduleBody.objects.count, partial(batches, _schedules)),
+        Kind("message body", MessageBody.objects.count, partial(batches, _bodies)),
+    )
+
+
+def used_keys(most_factors: int) -> set[str]:
+    """Ids of the keys that encrypted secrets, headers, schedules, and the oldest second factors.
+
+    Skips rows that are not valid envelopes; ``reencrypt`` reports them.
+    """
+    envelopes = (
+        Consumer.objects.exclude(**{name: b""}).values_list(name, flat=True) for name in _ENCRYPTED
+    )
+    factors = _factors().order_by("id").values_list("data", flat=True)[:most_factors]
+    readers = [
+        *(partial(keyring().key_id, bytes(envelope)) for envelope in chain(*envelopes)),
+        *(
+            partial(keyring().key_id, bytes(envelope))
+            for envelope in _with_sigv4().values_list("sigv4_sealed", flat=True)
+        ),
+        *(
+            partial(data_encryption.encrypted_with, data[name])
+            for data in factors
+            for name in data.keys() & _SECRETS
+        ),
+    ]
+    used = set(ConsumerSecret.objects.values_list("key_id", flat=True).distinct())
+    used |= set(ScheduleBody.objects.values_list("key_id", flat=True).distinct()) - {""}
+    for read in readers:
+        with suppress(Unreadable):
+            used.add(read())
+    return used
+
+
+def batches(work: Callable[[int], Slice]) -> Iterator[Progress]:
+    """Run ``work`` in slices by primary key, so that memory use does not grow with the tables."""
+    cursor: int | None = 0
+    while cursor is not None:
+        with transaction.atomic():
+            cursor, progress = work(cursor)
+        if progress.looked:
+            yield progress
+
+
+def _rotate(
+    channel: str,
+    client_id: str,
+    overlap_s: int,
+    actor: str,
+    tenant: Tenant,
+    condition: Precondition,
+    reason: str,
+) -> WriteResult[Consumer]:
+    consumer = configuration.consumer(channel, client_id, tenant=tenant, condition=condition)
+    _expire(consumer, overlap_s)
+    secret = data_encryption.generate_secret(consumer)
+    if "v1a" in consumer.signing:
+        data_encryption.generate_key_pair(consumer)
+    # Saving increments the version, which makes every process reload the secrets.
+    consumer.save()
+    AuditEntry.record(
+        actor,
+        "consumer.rotate_secret",
+        f"consumer:{channel}/{client_id}",
+        team_id=consumer.team_id,
+        reason=reason,
+        after={"overlap_s": overlap_s},
+    )
+    return WriteResult(consumer, changed=True, secrets=(secret,))
+
+
+def _expire(consumer: Consumer, overlap_s: int) -> None:
+    now = clock.now()
+    until = now + timedelta(seconds=overlap_s)
+    consumer.secrets.filter(expires_at__lte=now).delete()
+    consumer.secrets.filter(expires_at=None).update(expires_at=until)
+    consumer.secrets.filter(expires_at__gt=until).update(expires_at=until)
+    for scheme in ConsumerSecret.Scheme.values:
+        ids = consumer.secrets.filter(scheme=scheme).order_by("-id").values_list("id", flat=True)
+        ConsumerSecret.objects.filter(id__in=list(ids[MAX_LIVE - 1 :])).delete()
 
 
 def _adopt(
@@ -219,93 +302,6 @@ def _expire_others(ids: Sequence[int], overlap_s: int) -> None:
         rows.delete()
 
 
-BATCH = 500
-_SECRETS = {"secret", "seed"}
-"""Fields of a second factor: the secret of an authenticator app, and the seed of recovery codes."""
-_ENCRYPTED = {"headers_sealed": "header set", "inbound_sealed": "inbound secret"}
-"""Columns of a consumer, and their contents as messages name them."""
-BODIES_AT_ONCE = 20
-"""Maximum number of bodies in memory; each may have MAX_BODY_BYTES."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The result of one batch."""
-
-    looked: int
-    reencrypted: int
-    unreadable: tuple[str, ...] = ()
-    """A sentence per row that no installed key decrypts; such rows are left unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of encrypted rows."""
-
-    noun: str
-    total: Callable[[], int]
-    reencrypt: Callable[[], Iterator[Progress]]
-    """Runs batch by batch, each in its own transaction; may be interrupted and run again."""
-
-
-def kinds() -> tuple[Kind, ...]:
-    """Every kind of encrypted rows, in the order in which to re-encrypt them."""
-    return (
-        Kind("signing secret", ConsumerSecret.objects.count, partial(batches, _secrets)),
-        *(
-            Kind(noun, Consumer.objects.count, partial(batches, partial(_of_consumers, column)))
-            for column, noun in _ENCRYPTED.items()
-        ),
-        Kind("secret access key", _with_sigv4().count, partial(batches, _sigv4)),
-        Kind("second factor", _factors().count, partial(batches, _second_factors)),
-        Kind("schedule body", ScheduleBody.objects.count, partial(batches, _schedules)),
-        Kind("message body", MessageBody.objects.count, partial(batches, _bodies)),
-    )
-
-
-def used_keys(most_factors: int) -> set[str]:
-    """Ids of the keys that encrypted secrets, headers, schedules, and the oldest second factors.
-
-    Skips rows that are not valid envelopes; ``reencrypt`` reports them.
-    """
-    envelopes = (
-        Consumer.objects.exclude(**{name: b""}).values_list(name, flat=True) for name in _ENCRYPTED
-    )
-    factors = _factors().order_by("id").values_list("data", flat=True)[:most_factors]
-    readers = [
-        *(partial(keyring().key_id, bytes(envelope)) for envelope in chain(*envelopes)),
-        *(
-            partial(keyring().key_id, bytes(envelope))
-            for envelope in _with_sigv4().values_list("sigv4_sealed", flat=True)
-        ),
-        *(
-            partial(data_encryption.encrypted_with, data[name])
-            for data in factors
-            for name in data.keys() & _SECRETS
-        ),
-    ]
-    used = set(ConsumerSecret.objects.values_list("key_id", flat=True).distinct())
-    used |= set(ScheduleBody.objects.values_list("key_id", flat=True).distinct()) - {""}
-    for read in readers:
-        with suppress(Unreadable):
-            used.add(read())
-    return used
-
-
-Slice = tuple[int | None, Progress]
-"""The last key of a batch, None at the end, and its result."""
-
-
-def batches(work: Callable[[int], Slice]) -> Iterator[Progress]:
-    """Run ``work`` in slices by primary key, so that memory use does not grow with the tables."""
-    cursor: int | None = 0
-    while cursor is not None:
-        with transaction.atomic():
-            cursor, progress = work(cursor)
-        if progress.looked:
-            yield progress
-
-
 def _secrets(after: int) -> Slice:
     rows = list(
         ConsumerSecret.objects.select_related("consumer")
@@ -328,6 +324,10 @@ def _secrets(after: int) -> Slice:
             sealed=sealed, key_id=key_id
         )
     return _last([row.id for row in rows]), Progress(len(rows), reencrypted, tuple(unreadable))
+
+
+def _last(keys: list[int]) -> int | None:
+    return keys[-1] if keys else None
 
 
 def _of_consumers(column: str, after: int) -> Slice:
@@ -468,7 +468,3 @@ def _forwarded(message: Message) -> None:
         headers = data_encryption.decrypt_headers(message.id, message.headers)
         text = data_encryption.store_headers(message.id, headers, encrypt=True)
         Message.objects.filter(id=message.id).update(headers=json.loads(text))
-
-
-def _last(keys: list[int]) -> int | None:
-    return keys[-1] if keys else None

@@ -34,12 +34,6 @@ MAX_IN_FLIGHT = 1000
 MAX_PUMPS = 16
 
 
-def _url_fault(value: str) -> str | None:
-    if not value:
-        return None
-    return networks.check_url(value, allowed=conf().allowed_targets, https_only=conf().https_only)
-
-
 class SlugOf(Slug):
     """The slug of a related row, which the service finds."""
 
@@ -178,6 +172,12 @@ class EffectiveSettingsSerializer(StrictSerializer):
             "gives_up_after_s": backoff.total(policy, attempts),
             "retry_overrides": retry_overrides.effective(instance.retry_overrides, retry, attempts),
         }
+
+
+def _url_fault(value: str) -> str | None:
+    if not value:
+        return None
+    return networks.check_url(value, allowed=conf().allowed_targets, https_only=conf().https_only)
 
 
 class ConsumerSerializer(ResourceSerializer):

@@ -95,19 +95,6 @@ def request_of(caller: Caller, asked: Mapping[str, Any]) -> ReceiveRequest:
     )
 
 
-def _received(
-    messages: Sequence[ReceivedMessage],
-    view: ConsumerConfig,
-    receive_request: ReceiveRequest,
-) -> dict[str, Any]:
-    return {
-        "messages": [
-            received_message(one, view, settled=receive_request.settled) for one in messages
-        ],
-        "now": times.text(clock.now()),
-    }
-
-
 def received_message(
     one: ReceivedMessage, view: ConsumerConfig, *, settled: bool
 ) -> dict[str, Any]:
@@ -133,35 +120,6 @@ def received_message(
         "headers": payload.headers,
         **_body(payload.body, message),
     }
-
-
-def _body(body: bytes | None, message: str) -> dict[str, str]:
-    if body is None:
-        return {"body_url": url(f"messages/{message}/body")}
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
-
-
-def _deferring(
-    meta: Mapping[str, Any], view: ConsumerConfig, receive_request: ReceiveRequest
-) -> Callable[[], Deliver] | None:
-    """Return a callback that postpones the response of this request; None if the server cannot."""
-    defer: fast_path.Defer | None = meta.get(fast_path.DEFER_RESPONSE)
-    if defer is None:
-        return None
-
-    def begin() -> Deliver:
-        answer_later = defer()
-
-        def deliver(messages: Sequence[ReceivedMessage], confirm: Callable[[], object]) -> bool:
-            done = Response(200, fast_path.to_json(_received(messages, view, receive_request)))
-            return answer_later(done, confirm)
-
-        return deliver
-
-    return begin
 
 
 def acknowledge(caller: Caller, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
@@ -217,3 +175,45 @@ def result(
         "done": [token for lease, token in mine.items() if lease in done],
         "failed": [{"lease": token, "error": error} for token, error in {**lost, **failed}.items()],
     }
+
+
+def _deferring(
+    meta: Mapping[str, Any], view: ConsumerConfig, receive_request: ReceiveRequest
+) -> Callable[[], Deliver] | None:
+    """Return a callback that postpones the response of this request; None if the server cannot."""
+    defer: fast_path.Defer | None = meta.get(fast_path.DEFER_RESPONSE)
+    if defer is None:
+        return None
+
+    def begin() -> Deliver:
+        answer_later = defer()
+
+        def deliver(messages: Sequence[ReceivedMessage], confirm: Callable[[], object]) -> bool:
+            done = Response(200, fast_path.to_json(_received(messages, view, receive_request)))
+            return answer_later(done, confirm)
+
+        return deliver
+
+    return begin
+
+
+def _received(
+    messages: Sequence[ReceivedMessage],
+    view: ConsumerConfig,
+    receive_request: ReceiveRequest,
+) -> dict[str, Any]:
+    return {
+        "messages": [
+            received_message(one, view, settled=receive_request.settled) for one in messages
+        ],
+        "now": times.text(clock.now()),
+    }
+
+
+def _body(body: bytes | None, message: str) -> dict[str, str]:
+    if body is None:
+        return {"body_url": url(f"messages/{message}/body")}
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}

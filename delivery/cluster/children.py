@@ -180,17 +180,6 @@ def preload(*, web: bool) -> None:
     freeze_loaded_objects()
 
 
-def _serve(words: tuple[str, ...]) -> None:
-    """Do what ``python -m granian`` does with these options."""
-    sys.argv = ["granian", *words]
-    runpy.run_module("granian", run_name="__main__")
-
-
-def _longest_pause_s() -> float:
-    """Return a short pause when a failpoint kills the broker on purpose (failpoints.py)."""
-    return 0.2 if site().failpoint else MAX_PAUSE_S
-
-
 def web_workers() -> int:
     """Return the number of web processes: the setting, or by database and cores.
 
@@ -221,3 +210,14 @@ def web_threads() -> int:
 def long_polls() -> int:
     """Return how many requests may wait in each web process; each holds a connection, no thread."""
     return int(settings.ENVIRONMENT.long_polls)
+
+
+def _serve(words: tuple[str, ...]) -> None:
+    """Do what ``python -m granian`` does with these options."""
+    sys.argv = ["granian", *words]
+    runpy.run_module("granian", run_name="__main__")
+
+
+def _longest_pause_s() -> float:
+    """Return a short pause when a failpoint kills the broker on purpose (failpoints.py)."""
+    return 0.2 if site().failpoint else MAX_PAUSE_S

@@ -22,6 +22,30 @@ class Kind(NamedTuple):
     """HTTP status in the Query protocol. In the JSON protocol it is 400, except for ``SHARED``."""
 
 
+SHARED = {
+    "AccessDenied": Kind(FRAMEWORK + "AccessDeniedException", "AccessDenied", 403),
+    "IncompleteSignature": Kind(FRAMEWORK + "IncompleteSignatureException", "IncompleteSignature"),
+    "InternalFailure": Kind(FRAMEWORK + "InternalFailure", "InternalFailure", 500),
+    "InvalidAction": Kind(FRAMEWORK + "UnknownOperationException", "InvalidAction"),
+    "InvalidClientTokenId": Kind(
+        FRAMEWORK + "UnrecognizedClientException", "InvalidClientTokenId", 403
+    ),
+    "MalformedInput": Kind(FRAMEWORK + "SerializationException", "MalformedInput"),
+    "MissingAuthenticationToken": Kind(
+        FRAMEWORK + "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403
+    ),
+    "RequestEntityTooLarge": Kind(
+        FRAMEWORK + "RequestEntityTooLargeException", "RequestEntityTooLarge", 413
+    ),
+    "ServiceUnavailable": Kind(
+        FRAMEWORK + "ServiceUnavailableException", "ServiceUnavailable", 503
+    ),
+    "SignatureDoesNotMatch": Kind(
+        FRAMEWORK + "InvalidSignatureException", "SignatureDoesNotMatch", 403
+    ),
+}
+
+
 def _own(name: str, code: str = "", status: int = 400) -> Kind:
     return Kind(SERVICE + name, code or name, status)
 
@@ -51,28 +75,6 @@ KINDS = {
     "ResourceNotFoundException": _own("ResourceNotFoundException", status=404),
     "TooManyEntriesInBatchRequest": _prefixed("TooManyEntriesInBatchRequest"),
     "UnsupportedOperation": _prefixed("UnsupportedOperation"),
-}
-SHARED = {
-    "AccessDenied": Kind(FRAMEWORK + "AccessDeniedException", "AccessDenied", 403),
-    "IncompleteSignature": Kind(FRAMEWORK + "IncompleteSignatureException", "IncompleteSignature"),
-    "InternalFailure": Kind(FRAMEWORK + "InternalFailure", "InternalFailure", 500),
-    "InvalidAction": Kind(FRAMEWORK + "UnknownOperationException", "InvalidAction"),
-    "InvalidClientTokenId": Kind(
-        FRAMEWORK + "UnrecognizedClientException", "InvalidClientTokenId", 403
-    ),
-    "MalformedInput": Kind(FRAMEWORK + "SerializationException", "MalformedInput"),
-    "MissingAuthenticationToken": Kind(
-        FRAMEWORK + "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403
-    ),
-    "RequestEntityTooLarge": Kind(
-        FRAMEWORK + "RequestEntityTooLargeException", "RequestEntityTooLarge", 413
-    ),
-    "ServiceUnavailable": Kind(
-        FRAMEWORK + "ServiceUnavailableException", "ServiceUnavailable", 503
-    ),
-    "SignatureDoesNotMatch": Kind(
-        FRAMEWORK + "InvalidSignatureException", "SignatureDoesNotMatch", 403
-    ),
 }
 
 

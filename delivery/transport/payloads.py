@@ -139,34 +139,6 @@ class PayloadCache:
         self._room += self._kept.pop(key)[0].size
 
 
-def _read(message_ids: Collection[int], *, largest: int) -> Iterable[Row]:
-    keys = sorted(message_ids)
-    for start in range(0, len(keys), READ_AT_ONCE):
-        yield from raw.read(*select_payloads(keys[start : start + READ_AT_ONCE], largest))
-
-
-def _open(found: Row) -> Payload:
-    message_id, content_type, headers, _, size, data, key_id = found
-    forwarded: dict[str, str] = {}
-    try:
-        if headers != "{}":
-            forwarded = data_encryption.decrypt_headers(message_id, json.loads(headers))
-        if key_id is None:
-            return Payload(content_type, forwarded, None, size, "The stored body is missing.")
-        if data is None:
-            return Payload(content_type, forwarded, None, size)
-        body = data_encryption.decrypt_body(message_id, bytes(data), key_id)
-    except Changed as error:
-        logger.error("message %s cannot be sent: %s", ids.to_public(ids.MESSAGE, message_id), error)
-        outcome = Outcome.INTEGRITY_ERROR
-        return Payload(content_type, forwarded, None, size, str(error), outcome=outcome)
-    except KeyMissing as error:
-        return Payload(content_type, forwarded, None, size, str(error), error.key_id)
-    except Unreadable as error:
-        return Payload(content_type, forwarded, None, size, str(error))
-    return Payload(content_type, forwarded, body, len(body))
-
-
 def sender(max_connections: int) -> Sender:
     """Return a sender with this installation's limits; keeps at most ``max_connections`` open."""
     return Sender(
@@ -251,10 +223,32 @@ def call(
     )
 
 
-def _ack_url(view: ConsumerConfig, mark: DeliveryMetadata) -> str:
-    if not (view.ack and view.ack["mode"] == "callback" and mark.delivery_id):
-        return ""
-    return f"{site().public_url}/acks/{callbacks.token(mark.delivery_id)}"
+def _open(found: Row) -> Payload:
+    message_id, content_type, headers, _, size, data, key_id = found
+    forwarded: dict[str, str] = {}
+    try:
+        if headers != "{}":
+            forwarded = data_encryption.decrypt_headers(message_id, json.loads(headers))
+        if key_id is None:
+            return Payload(content_type, forwarded, None, size, "The stored body is missing.")
+        if data is None:
+            return Payload(content_type, forwarded, None, size)
+        body = data_encryption.decrypt_body(message_id, bytes(data), key_id)
+    except Changed as error:
+        logger.error("message %s cannot be sent: %s", ids.to_public(ids.MESSAGE, message_id), error)
+        outcome = Outcome.INTEGRITY_ERROR
+        return Payload(content_type, forwarded, None, size, str(error), outcome=outcome)
+    except KeyMissing as error:
+        return Payload(content_type, forwarded, None, size, str(error), error.key_id)
+    except Unreadable as error:
+        return Payload(content_type, forwarded, None, size, str(error))
+    return Payload(content_type, forwarded, body, len(body))
+
+
+def _read(message_ids: Collection[int], *, largest: int) -> Iterable[Row]:
+    keys = sorted(message_ids)
+    for start in range(0, len(keys), READ_AT_ONCE):
+        yield from raw.read(*select_payloads(keys[start : start + READ_AT_ONCE], largest))
 
 
 def _signatures(signer: Signer, message_id: str, timestamp: int, body: bytes, now: datetime) -> str:
@@ -269,3 +263,9 @@ def _signatures(signer: Signer, message_id: str, timestamp: int, body: bytes, no
 
 def _valid(keys: Sequence[tuple[bytes, datetime | None]], now: datetime) -> list[bytes]:
     return [key for key, expires_at in keys if expires_at is None or expires_at > now]
+
+
+def _ack_url(view: ConsumerConfig, mark: DeliveryMetadata) -> str:
+    if not (view.ack and view.ack["mode"] == "callback" and mark.delivery_id):
+        return ""
+    return f"{site().public_url}/acks/{callbacks.token(mark.delivery_id)}"

@@ -195,10 +195,10 @@ def outages(found: DataFrame, spans: DataFrame) -> DataFrame:
     )
 
 
-def _compared(spans: DataFrame) -> DataFrame:
-    return spans.where(f.col("window").isin(*COMPARED))
-
-
 def from_micros(micros: int) -> datetime:
     """Convert microseconds to an instant."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+
+
+def _compared(spans: DataFrame) -> DataFrame:
+    return spans.where(f.col("window").isin(*COMPARED))

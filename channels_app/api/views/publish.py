@@ -130,27 +130,6 @@ def publish(
     return Response(status, fast_path.to_json(shown), [("Location", shown["url"])])
 
 
-def _check_of(meta: Mapping[str, Any]) -> Callable[[bytes], None] | None:
-    """What notices that a body is incomplete; None if nothing does."""
-    kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-    return whole_json if kind == "application/json" or kind.endswith("+json") else None
-
-
-def _is_small(meta: Mapping[str, Any]) -> bool:
-    announced = meta.get("CONTENT_LENGTH") or ""
-    return announced.isdecimal() and len(announced) <= SMALL_DIGITS
-
-
-def _in_turn(
-    view: ChannelConfig, producer_id: int | None, message: Publication, caller: Caller
-) -> Accepted:
-    (result,) = sequencing.accept_in_sequence(view, producer_id, [message], caller.owner)
-    if isinstance(result, BrokerError):
-        result.field = "Hookstation-Producer-Seq"
-        raise result
-    return result
-
-
 class PublishView(ApiView):
     """The messages of a channel, for their producers."""
 
@@ -191,3 +170,24 @@ class RefusalView(ApiView):
         """Raise ``error`` after authentication."""
         self.perform_authentication(request)
         raise self.error
+
+
+def _is_small(meta: Mapping[str, Any]) -> bool:
+    announced = meta.get("CONTENT_LENGTH") or ""
+    return announced.isdecimal() and len(announced) <= SMALL_DIGITS
+
+
+def _check_of(meta: Mapping[str, Any]) -> Callable[[bytes], None] | None:
+    """What notices that a body is incomplete; None if nothing does."""
+    kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    return whole_json if kind == "application/json" or kind.endswith("+json") else None
+
+
+def _in_turn(
+    view: ChannelConfig, producer_id: int | None, message: Publication, caller: Caller
+) -> Accepted:
+    (result,) = sequencing.accept_in_sequence(view, producer_id, [message], caller.owner)
+    if isinstance(result, BrokerError):
+        result.field = "Hookstation-Producer-Seq"
+        raise result
+    return result

@@ -37,6 +37,8 @@ from delivery.transport.test_delivery import probe
 
 DELIVERIES, DEAD_LETTERS = DeliveryQuerySerializer(), DeadLetterQuerySerializer()
 NOTES = NoteQuerySerializer()
+MAX_ATTEMPTS = 200
+"""Maximum attempts shown with one delivery, the newest ones."""
 
 
 class ConsumerTestView(ApiView):
@@ -62,10 +64,6 @@ class ConsumerTestView(ApiView):
             )
         found = probe(view, team_id=self.caller.tenant.team_id)
         return Response(ProbeSerializer.show(found))
-
-
-MAX_ATTEMPTS = 200
-"""Maximum attempts shown with one delivery, the newest ones."""
 
 
 class DeliveryView(ApiView):

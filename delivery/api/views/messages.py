@@ -45,6 +45,12 @@ STATES: dict[str, Q] = {
     **{shown.value: Message.in_state(shown) for shown in Message.Shown},
 }
 """Values of ``state=``, besides ``scheduled``."""
+Item = dict[str, Any]
+Result = dict[str, Any]
+Step = Callable[[Mapping[int, Item], Principal, datetime], Mapping[int, Result | BrokerError]]
+"""Changes messages by key, each by its item."""
+MAX_DELIVERIES = 1000
+"""Maximum deliveries shown with one message."""
 
 
 class ChannelMessagesView(PublishView):
@@ -88,12 +94,6 @@ class ChannelMessagesView(PublishView):
         digest = channel.key_digest(producer.id if producer else None, key)
         open_ones = IdempotencyRecord.objects.filter(digest=digest, expires_at__gt=clock.now())
         return rows.filter(id__in=list(open_ones.values_list("message_id", flat=True)))
-
-
-Item = dict[str, Any]
-Result = dict[str, Any]
-Step = Callable[[Mapping[int, Item], Principal, datetime], Mapping[int, Result | BrokerError]]
-"""Changes messages by key, each by its item."""
 
 
 class MoveView(ApiView):
@@ -169,72 +169,6 @@ class CancelView(ApiView):
             }
 
         return _each(self, request, bodies.CANCEL_ITEM, take_back)
-
-
-def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step) -> Response:
-    """Return the result of each item, in the request's order. Raises BrokerError and Invalid."""
-    values = bodies.read(request, bodies.MANY)
-    items = values["messages"]
-    if not isinstance(items, list):
-        raise Invalid("invalid_fields", "Send a list of objects.", field="messages")
-    if len(items) > MAX_MESSAGES:
-        raise Invalid("batch_too_large", f"Send at most {MAX_MESSAGES} at once.", field="messages")
-    principal = policy.principal_of(view.caller, values.get("reason", ""))
-    results: dict[int, Result | Exception] = {}
-    wanted: dict[int, Item] = {}
-    for place, item in enumerate(items):
-        try:
-            wanted[place] = known.read(item)
-        except Invalid as refused:
-            results[place] = refused
-    rows = policy.own_messages(view.caller, {item["id"] for item in wanted.values()})
-    keys: dict[int, int] = {}
-    for place, item in wanted.items():
-        row = rows[item.pop("id")]
-        if isinstance(row, Exception):
-            results[place] = row
-        else:
-            keys[place] = row.id
-    # A repeated message is changed repeatedly, in the order of the request.
-    while keys:
-        turn = {key: place for place, key in reversed(keys.items())}
-        done = step({key: wanted[place] for key, place in turn.items()}, principal, clock.now())
-        for key, place in turn.items():
-            results[place] = done[key]
-            del keys[place]
-    shown: list[Result] = [
-        {"id": _name(item)} | _result(results[place]) for place, item in enumerate(items)
-    ]
-    count = sum(result["status"] == 200 for result in shown)
-    many = {"items": shown, "done": count, "refused": len(shown) - count}
-    return Response(ManyResultsSerializer.show(many), status=207)
-
-
-def _condition(item: Item) -> Precondition:
-    """Return the version that the message must have."""
-    version = item.pop("version", None)
-    return ALWAYS if version is None else Precondition(frozenset({version}), must_exist=True)
-
-
-def _name(item: object) -> str | None:
-    name = item.get("id") if isinstance(item, dict) else None
-    return (
-        name[:100].encode("ascii", "backslashreplace").decode() if isinstance(name, str) else None
-    )
-
-
-def _result(result: Result | Exception) -> Result:
-    if isinstance(result, BrokerError):
-        problem = problems.document(result.status, result.code, result.detail, field=result.field)
-    else:
-        assert not isinstance(result, Exception)
-        return result
-    names = ("status", "code", "detail", "field")
-    return {name: problem[name] for name in names if name in problem}
-
-
-MAX_DELIVERIES = 1000
-"""Maximum deliveries shown with one message."""
 
 
 class MessageView(ApiView):
@@ -326,6 +260,68 @@ class MessageBodyView(ApiView):
                 "X-Content-Type-Options": "nosniff",
             },
         )
+
+
+def _condition(item: Item) -> Precondition:
+    """Return the version that the message must have."""
+    version = item.pop("version", None)
+    return ALWAYS if version is None else Precondition(frozenset({version}), must_exist=True)
+
+
+def _each(view: ApiView, request: Request, known: RequestSerializer, step: Step) -> Response:
+    """Return the result of each item, in the request's order. Raises BrokerError and Invalid."""
+    values = bodies.read(request, bodies.MANY)
+    items = values["messages"]
+    if not isinstance(items, list):
+        raise Invalid("invalid_fields", "Send a list of objects.", field="messages")
+    if len(items) > MAX_MESSAGES:
+        raise Invalid("batch_too_large", f"Send at most {MAX_MESSAGES} at once.", field="messages")
+    principal = policy.principal_of(view.caller, values.get("reason", ""))
+    results: dict[int, Result | Exception] = {}
+    wanted: dict[int, Item] = {}
+    for place, item in enumerate(items):
+        try:
+            wanted[place] = known.read(item)
+        except Invalid as refused:
+            results[place] = refused
+    rows = policy.own_messages(view.caller, {item["id"] for item in wanted.values()})
+    keys: dict[int, int] = {}
+    for place, item in wanted.items():
+        row = rows[item.pop("id")]
+        if isinstance(row, Exception):
+            results[place] = row
+        else:
+            keys[place] = row.id
+    # A repeated message is changed repeatedly, in the order of the request.
+    while keys:
+        turn = {key: place for place, key in reversed(keys.items())}
+        done = step({key: wanted[place] for key, place in turn.items()}, principal, clock.now())
+        for key, place in turn.items():
+            results[place] = done[key]
+            del keys[place]
+    shown: list[Result] = [
+        {"id": _name(item)} | _result(results[place]) for place, item in enumerate(items)
+    ]
+    count = sum(result["status"] == 200 for result in shown)
+    many = {"items": shown, "done": count, "refused": len(shown) - count}
+    return Response(ManyResultsSerializer.show(many), status=207)
+
+
+def _name(item: object) -> str | None:
+    name = item.get("id") if isinstance(item, dict) else None
+    return (
+        name[:100].encode("ascii", "backslashreplace").decode() if isinstance(name, str) else None
+    )
+
+
+def _result(result: Result | Exception) -> Result:
+    if isinstance(result, BrokerError):
+        problem = problems.document(result.status, result.code, result.detail, field=result.field)
+    else:
+        assert not isinstance(result, Exception)
+        return result
+    names = ("status", "code", "detail", "field")
+    return {name: problem[name] for name in names if name in problem}
 
 
 def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:

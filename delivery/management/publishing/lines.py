@@ -76,11 +76,6 @@ class Reader:
         return Line(number, item, len(json.dumps(item)))
 
 
-def _refuse(constant: str) -> None:
-    """Refuse constants that Python accepts and JSON lacks."""
-    raise ValueError(f"{constant} is not a JSON value")
-
-
 def batches(
     lines: Iterable[Line], *, items: int = MAX_BATCH_ITEMS, size: int = BATCH_BYTES
 ) -> Iterator[list[Line]]:
@@ -95,3 +90,8 @@ def batches(
         weight += line.size
     if batch:
         yield batch
+
+
+def _refuse(constant: str) -> None:
+    """Refuse constants that Python accepts and JSON lacks."""
+    raise ValueError(f"{constant} is not a JSON value")
