@@ -26,7 +26,7 @@ UNSEEN = "unseen"
 PARTS = (
     (UNSEEN, "outside of Python: the web server's own part", r"^$"),
     (LIBCURL, "libcurl", r"^$"),
-    ("driver", "database driver", r"/MySQLdb/|/broker_site/mysql/|/sqlite3/"),
+    ("driver", "database driver", r"/MySQLdb/|/broker_site/server/mysql/|/sqlite3/"),
     ("orm", "Django's database layer", r"/django/db/"),
     ("metrics", "metrics", r"/prometheus_client/|/metrics\.py"),
     (

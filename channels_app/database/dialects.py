@@ -33,7 +33,7 @@ class Dialect(ABC):
     is_embedded = False
     """Whether the broker's processes write a file themselves: one at a time, without a server."""
     takes_packets = False
-    """Whether the server runs several statements of one packet (`broker_site.mysql`)."""
+    """Whether the server runs several statements of one packet (`broker_site.server.mysql`)."""
     has_loose_scan = False
     """Whether it jumps in an index from group to group, and reads one entry of each."""
     clock_query = ""
@@ -255,7 +255,7 @@ class MySQL(Dialect):
     """The system's ENOSPC."""
 
     def configure(self, config: dict[str, Any], data_dir: Path) -> None:
-        config["ENGINE"] = "broker_site.mysql"
+        config["ENGINE"] = "broker_site.server.mysql"
         # READ COMMITTED: claims take no gap locks and see each other's commits.
         config["OPTIONS"] = {
             "charset": "utf8mb4",

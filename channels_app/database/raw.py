@@ -127,7 +127,7 @@ def execute_last(statements: Sequence[Statement]) -> None:
         execute_all(statements)
         return
     execute_all([*statements, ("COMMIT", [])])
-    connection.ended = True  # type: ignore[attr-defined]  # of our own backend (broker_site.mysql)
+    connection.ended = True  # type: ignore[attr-defined]  # of our own backend (broker_site)
 
 
 def fit_together(statements: Sequence[Statement]) -> bool:

@@ -1,6 +1,6 @@
 """Receive and acknowledge over REST, for REST framework's views and for the fast path.
 
-The callers are views/leases.py, and broker_site/fast_path.py in front of it.
+The callers are views/leases.py, and broker_site/server/fast_path.py in front of it.
 """
 
 import base64

@@ -32,8 +32,13 @@ CONNECTIONS = 1024
 
 MODULES = ("delivery.cluster.qcluster",)
 """What every child but the web server needs."""
-WEB_MODULES = ("granian.cli", "broker_site.urls", "broker_site.sqs", "broker_site.fast_path")
-"""What `broker_site.web` loads. That module itself starts threads, after the last fork."""
+WEB_MODULES = (
+    "granian.cli",
+    "broker_site.urls",
+    "broker_site.server.sqs",
+    "broker_site.server.fast_path",
+)
+"""What `broker_site.server.granian` loads. That module starts threads, after the last fork."""
 
 
 class Unusable(Exception):
@@ -130,7 +135,7 @@ def web(bind: Bind) -> Child:
     words = (
         *(part for option in options.items() for part in option),
         # A crashed worker process is replaced while the others continue to answer.
-        *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
+        *("--no-ws", "--respawn-failed-workers", "broker_site.server.granian:application"),
     )
     return Child(
         name="web",

@@ -233,7 +233,8 @@ def test_modules_read_from_the_top() -> None:
 
 ASKING = re.compile(r"vendor|(is_|mysql_is_)(sqlite|mysql|mariadb|postgres).*")
 DATABASE = re.compile(
-    r"((django\.db\.backends|broker_site)\.)?(sqlite3?|mysql2?|mariadb|postgres(ql)?)(://)?", re.I
+    r"((django\.db\.backends|broker_site\.server)\.)?(sqlite3?|mysql2?|mariadb|postgres(ql)?)(://)?",
+    re.I,
 )
 HINT = re.compile(r"FORCE INDEX \(|INDEXED BY |STRAIGHT_JOIN|ON (DUPLICATE KEY|CONFLICT) ")
 
@@ -269,7 +270,11 @@ def test_questions_which_database_is_used_are_found(line: str) -> None:
 
 @pytest.mark.slow("parses every module")
 def test_only_dialects_know_which_database_is_used() -> None:
-    places = ("broker_site/mysql/", "channels_app/database/dialects.py", "pipeline/broker/database")
+    places = (
+        "broker_site/server/mysql/",
+        "channels_app/database/dialects.py",
+        "pipeline/broker/database",
+    )
     asking = [
         f"{name}:{line}"
         for name in sources(*BROKER, "pipeline")

@@ -1,6 +1,6 @@
 """Publish one message per request; a 2xx response means that it is stored (S0-21, S0-26).
 
-REST framework's view and the fast path (broker_site/fast_path.py) both use `publish`.
+REST framework's view and the fast path (broker_site/server/fast_path.py) both use `publish`.
 """
 
 from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 from django.core import mail
 from django.test import Client
 
-from broker_site import diagnosis
+from broker_site.observability import diagnosis
 from channels_app.core.encryption import generate_key
 from channels_app.models import AuditEntry, Membership
 from channels_app.portal.accounts import SecondFactors

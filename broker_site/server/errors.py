@@ -1,42 +1,15 @@
 """Respond to errors outside of views: with problems for programs, pages for people."""
 
-from collections.abc import Callable
-
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.views import csrf, defaults
 
 from channels_app.api import problems
-from channels_app.core.errors import KeyUnavailable
 
 API = "/api/"
 PORTAL = ("/portal/", "/accounts/")
 CONSOLE = "/admin/"
-
-
-class Keys:
-    """Middleware: show an error page if a view lacks an encryption key.
-
-    Forms show this error themselves; the middleware serves views without a form, and those of
-    other packages, such as the ones for second factors.
-    """
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
-        self._get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """The response of the view."""
-        return self._get_response(request)
-
-    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """503 for a missing key; the view's transaction has been rolled back."""
-        if not isinstance(error, KeyUnavailable):
-            return None
-        answer = _page(request, error.status, "An encryption key is missing", error.detail)
-        answer["Retry-After"] = str(error.retry_after_s)
-        return answer
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -50,10 +23,10 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403: not allowed for this user."""
     if request.path_info.startswith(PORTAL):
         advice = str(exception) or "Your account may not do this. Nothing was changed."
-        return _page(request, 403, "Not allowed", advice)
+        return page(request, 403, "Not allowed", advice)
     if request.path_info.startswith(CONSOLE):
         advice = "This is the operators' console, and your account is not an operator's."
-        return _page(request, 403, "Not for your account", advice)
+        return page(request, 403, "Not for your account", advice)
     return defaults.permission_denied(request, exception)
 
 
@@ -64,7 +37,7 @@ def not_from_here(request: HttpRequest, reason: str = "") -> HttpResponse:
             "The form was too old, or cookies are switched off. Nothing was changed. Go back, "
             "load the page again and send the form once more."
         )
-        return _page(request, 403, "Please send it again", advice)
+        return page(request, 403, "Please send it again", advice)
     return csrf.csrf_failure(request, reason=reason)
 
 
@@ -74,33 +47,33 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
         return problems.answer(404, "not_found", "There is nothing here; see /api/docs/.")
     if request.path_info.startswith(PORTAL):
         advice = "The address is wrong, or it belongs to a team that you are no member of."
-        return _page(request, 404, "There is nothing here", advice)
+        return page(request, 404, "There is nothing here", advice)
     return defaults.page_not_found(request, exception)
 
 
 def too_many(request: HttpRequest) -> HttpResponse:
     """429: too many attempts."""
     advice = "You, or somebody at your address, tried this too often. Wait a few minutes."
-    return _page(request, 429, "Too many tries", advice)
+    return page(request, 429, "Too many tries", advice)
 
 
 def broken_off(request: HttpRequest) -> HttpResponse:
     """400: the connection ended before the form was complete."""
     advice = "The connection broke off in the middle of the form. Nothing was changed."
-    return _page(request, 400, "Please send it again", advice)
+    return page(request, 400, "Please send it again", advice)
 
 
 def too_large(request: HttpRequest) -> HttpResponse:
     """413: the form is larger than Django takes."""
     most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 2**20
     advice = f"A form may have up to {most} MiB. Nothing was changed. Go back and shorten it."
-    return _page(request, 413, "The form is too large", advice)
+    return page(request, 413, "The form is too large", advice)
 
 
 def too_slow(request: HttpRequest) -> HttpResponse:
     """503: too many forms are being received."""
     advice = "Many forms are being sent at this moment. Go back and send yours once more."
-    answer = _page(request, 503, "Please send it again", advice)
+    answer = page(request, 503, "Please send it again", advice)
     answer["Retry-After"] = "1"
     return answer
 
@@ -113,6 +86,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
     return defaults.server_error(request)
 
 
-def _page(request: HttpRequest, status: int, heading: str, advice: str) -> HttpResponse:
+def page(request: HttpRequest, status: int, heading: str, advice: str) -> HttpResponse:
+    """A page with a heading and a piece of advice."""
     context = {"heading": heading, "advice": advice}
     return render(request, "portal/problem.html", context, status=status)

@@ -21,13 +21,13 @@ UNFOLD: dict[str, Any] = {
     "SCRIPTS": [lambda request: static("hookstation/console.js")],
     "SHOW_HISTORY": False,
     "SHOW_BACK_BUTTON": True,
-    "ENVIRONMENT": "broker_site.dashboard.environment",
-    "DASHBOARD_CALLBACK": "broker_site.dashboard.first_page",
+    "ENVIRONMENT": "broker_site.console.overview.environment",
+    "DASHBOARD_CALLBACK": "broker_site.console.overview.first_page",
     "BORDER_RADIUS": "8px",
     "SIDEBAR": {
         "show_search": True,
         "command_search": True,
         "show_all_applications": False,
     },
-    "COMMAND": {"search_callback": "broker_site.dashboard.search"},
+    "COMMAND": {"search_callback": "broker_site.console.overview.search"},
 }

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from broker_site import security
-from broker_site.lingering import lingering
+from broker_site.server import security
+from broker_site.server.lingering import lingering
 from channels_app.api import fast_path
 from delivery.sqs import handler
 from delivery.sqs.handler import HandlerResponse

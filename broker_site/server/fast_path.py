@@ -14,8 +14,8 @@ from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.urls import ResolverMatch, get_resolver
 from django.utils.log import log_response
 
-from broker_site import security
-from broker_site.lingering import lingering
+from broker_site.server import security
+from broker_site.server.lingering import lingering
 from channels_app.access.callers import Caller
 from channels_app.api import fast_path
 from channels_app.api.base import NOW, now_text

@@ -15,7 +15,7 @@ from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 from django.http import HttpRequest
 
-from broker_site import diagnosis
+from broker_site.observability import diagnosis
 from channels_app.admin import base, pages
 from channels_app.core.program import typed
 from channels_app.database import clock

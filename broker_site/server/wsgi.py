@@ -12,8 +12,9 @@ people = get_wsgi_application()
 
 # Loading the views takes half a second, so do it before the first request. After the line above,
 # which loads the apps.
-from broker_site import sqs, urls  # noqa: E402, F401
-from broker_site.fast_path import FastPathHandler  # noqa: E402
+from broker_site import urls  # noqa: E402, F401
+from broker_site.server import sqs  # noqa: E402
+from broker_site.server.fast_path import FastPathHandler  # noqa: E402
 from channels_app.database import transactions  # noqa: E402
 from channels_app.ingest.concurrency import bodies, short_turns  # noqa: E402
 from delivery.cluster import children  # noqa: E402

@@ -12,7 +12,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.utils.http import urlencode
 
-from broker_site import charts
+from broker_site.console import charts
 from channels_app.admin import pages
 from channels_app.database import clock
 from channels_app.models import Channel, Consumer, Producer

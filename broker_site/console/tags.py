@@ -7,7 +7,7 @@ from django.template import Context, Library, Node, NodeList
 from django.template.base import FilterExpression, Parser, Token
 from unfold.templatetags.unfold_list import result_headers
 
-from broker_site import changelist
+from broker_site.console import changelist
 from channels_app.core.program import typed
 
 register = Library()

@@ -1,14 +1,9 @@
-"""Set security headers on every response, and remove secrets from log lines."""
+"""Define the security headers of responses, and remove secrets from log lines."""
 
 import logging
 import re
-from collections.abc import Callable
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
-
-from channels_app import origin
 
 NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """For responses that are not pages: API responses, metrics, files."""
@@ -53,39 +48,6 @@ class HideLinks(logging.Filter):
         if _LINK.search(text):
             record.msg, record.args = _LINK.sub(r"\1...", text), ()
         return True
-
-
-class Origin:
-    """Middleware: record the origin of a request for the audit log."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
-        self._get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """The response; audit entries written meanwhile have the origin."""
-        face = "console" if request.path_info.startswith("/admin/") else "portal"
-        token = origin.current.set(origin.of(face, request.META))
-        try:
-            return self._get_response(request)
-        finally:
-            origin.current.reset(token)
-
-
-class Headers:
-    """Middleware: content security policy, other security headers, and Content-Length."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
-        self._get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """The response with its headers; those set by a view stay."""
-        response = self._get_response(request)
-        headers = response.headers
-        for name, value in complete(list(response.items()), request.path_info):
-            headers[name] = value
-        if isinstance(response, HttpResponse) and "Content-Length" not in headers:
-            headers["Content-Length"] = str(len(response.content))
-        return response
 
 
 def complete(headers: list[tuple[str, str]], path: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from django.urls import URLPattern, path
 from django.utils.functional import SimpleLazyObject
 from unfold.sites import UnfoldAdminSite
 
-from broker_site import navigation, overview
+from broker_site.console import navigation, overview
 from channels_app.portal.accounts import secure_admin_login
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client.exposition import choose_encoder
 
-from broker_site import backlog, scrape
+from broker_site.observability import backlog, scrape
 from channels_app.conf import conf
 from channels_app.core.program import typed
 from channels_app.ingest.storage import disks, probe

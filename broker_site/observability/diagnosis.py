@@ -11,7 +11,7 @@ from typing import Literal
 from django.conf import settings
 from django.db import Error as DatabaseFailure
 
-from broker_site import backlog, health
+from broker_site.observability import backlog, probes
 from channels_app.conf import conf, keyring
 from channels_app.core import json_schema, recurrence
 from channels_app.core.program import typed
@@ -81,7 +81,7 @@ def find() -> list[Finding]:
 
 def migrations() -> Iterable[Finding]:
     """Report migrations that are not applied."""
-    missing = health.unapplied_migrations()
+    missing = probes.unapplied_migrations()
     if missing:
         names = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
         yield Finding(
@@ -94,14 +94,14 @@ def migrations() -> Iterable[Finding]:
 
 def pumps() -> Iterable[Finding]:
     """Report missing pumps."""
-    check = health.pumps()
+    check = probes.pumps()
     if not check.ok:
         yield Finding("error", "pumps", check.detail, check.hint)
 
 
 def late() -> Iterable[Finding]:
     """Report deliveries that only the broker delays."""
-    check = health.oldest_due()
+    check = probes.oldest_due()
     if not check.ok:
         yield Finding("warning", "oldest_due", check.detail, check.hint)
 

@@ -11,8 +11,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from broker_site import backlog, env
-from broker_site.metric_files import Files
+from broker_site import env
+from broker_site.observability import backlog
+from broker_site.observability.metric_files import Files
 
 # Imported so that counters exist as zeros from the first scrape on.
 from channels_app import metrics as accepting  # noqa: F401

@@ -23,11 +23,11 @@ gc.disable()
 
 from django.db import connection  # noqa: E402 - the lines above have to come before the loading
 
-from broker_site.wsgi import application  # noqa: E402 - as above
+from broker_site.server.wsgi import application  # noqa: E402 - as above
 
 # isort: split
 # Imports that need the apps to be loaded come first.
-from broker_site import deferred  # noqa: E402 - as above
+from broker_site.server import deferred  # noqa: E402 - as above
 from channels_app.access import callers  # noqa: E402 - as above
 from channels_app.garbage import freeze_loaded_objects  # noqa: E402 - as above
 from delivery.cluster import web_watch  # noqa: E402 - as above
