@@ -19,7 +19,6 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 COMMAND = "HOOKSTATION_COMMAND"
 """Variable that passes the program's name, as the user typed it, to child processes."""
 
-
 MAX_BODY_BYTES = 64 * 1024**2
 """Maximum of the two body size settings. Web process, database and pump hold a whole body or batch
 in memory, sometimes several copies."""

@@ -63,7 +63,6 @@ FRAME = re.compile(r'File "(.+)", line (\d+) in ')
 SAMPLE = "(most recent call first):"
 _PATTERNS = [(key, re.compile(pattern)) for key, _, pattern in PARTS]
 
-
 COUNTERS = {
     "Com_select": "SELECT",
     "Com_insert": "INSERT",

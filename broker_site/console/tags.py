@@ -14,7 +14,6 @@ register = Library()
 MAX_REMEMBERED = 100
 """Cached renderings per block and process; no block has as many variants."""
 
-
 register.filter("typed", typed)
 
 

@@ -25,7 +25,6 @@ POLICIES = (
     ("/accounts/", STRICT),
 )
 
-
 FIXED = (
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
@@ -33,7 +32,6 @@ FIXED = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
 )
 """On every response."""
-
 
 # The secret of an invitation, in a path or in a parameter that contains one.
 _LINK = re.compile(r"(/-/join/|%2F-%2Fjoin%2F)[A-Za-z0-9_-]+", re.IGNORECASE)

@@ -32,7 +32,6 @@ from channels_app.registry.consumers import MAX_REASON_LENGTH
 M = TypeVar("M", bound=Model)
 F = TypeVar("F", bound=Callable[..., Any])
 
-
 display: Callable[..., Callable[[F], F]] = decorators.display
 action: Callable[..., Callable[[F], F]] = decorators.action
 

@@ -47,7 +47,6 @@ TEAM_ROLES: Mapping[str, frozenset[str]] = {
 }
 """Permissions that a person needs to add members to a team: those that the role grants."""
 
-
 TEAM_SCOPES = ("register", "receive", "read", "replay")
 OPERATORS = frozenset({"sensitive", "admin"})
 """Scopes that no team may grant."""

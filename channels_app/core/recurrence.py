@@ -9,17 +9,23 @@ computes the calendar; this module maps wall times to instants (decision 21):
   matching time: not in the skipped hour, and twice in the repeated one.
 """
 
+import os
+import zoneinfo
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Any
-from zoneinfo import ZoneInfoNotFoundError
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from channels_app.core import times, zones
+from channels_app.core import times
 
+RulesVersion: TypeAlias = tuple[int, int, int] | None
+"""Identifies a zone's file: inode, size and time of change. None: it has no file."""
 MIN_INTERVAL_MS = 100
 MAX_MS = 366 * 86_400_000
 MAX_CRON_LENGTH = 200
@@ -46,6 +52,7 @@ REFUSED = "refused"
 RESULTS = (FIRED, RUN, MISSED, OVERLAPPED, REFUSED)
 MAX_KEPT = 10
 MAX_DETAIL_LENGTH = 300
+_known: dict[str, RulesVersion] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +168,7 @@ def check_zone(name: str) -> tzinfo:
     # Lower-case names are other files: the machine's local time, zones with leap seconds.
     if len(name) <= MAX_ZONE_LENGTH and name.isascii() and name[:1].isupper():
         try:
-            return zones.zone(name)
+            return zone(name)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             pass
     raise ValueError("A time zone is an IANA name like Europe/Paris or UTC.")
@@ -332,6 +339,35 @@ def run_key(name: str, number: int) -> str:
     return f"schedule:{name}:run:{number}"
 
 
+def zone(name: str) -> ZoneInfo:
+    """Return the time zone of an IANA name, by the rules that are installed now.
+
+    Python reads a zone once for each process, so that a process that runs on while the rules are
+    updated keeps the old ones. Raises ZoneInfoNotFoundError and ValueError as `ZoneInfo` does.
+    """
+    current = ZoneInfo(name)
+    version = zone_version(name)
+    if _known.setdefault(name, version) != version:
+        _known[name] = version
+        ZoneInfo.clear_cache(only_keys=[name])
+        current = ZoneInfo(name)
+    return current
+
+
+def zone_version(name: str) -> RulesVersion:
+    """Return what identifies the rules of a zone: another version means that they may differ.
+
+    ``name`` is one that `ZoneInfo` accepts.
+    """
+    for folder in (*zoneinfo.TZPATH, *_package()):
+        try:
+            status = os.stat(os.path.join(folder, name))
+        except OSError:
+            continue
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    return None
+
+
 @lru_cache(maxsize=1024)
 def _period(milliseconds: int) -> str:
     for unit, size in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
@@ -347,3 +383,10 @@ def _happens(at: datetime, following: datetime | None, now: datetime, misfire: s
     if misfire == FIRE_ALL or now - at <= GRACE:
         return True
     return misfire == FIRE_ONCE and (following is None or now - following <= GRACE)
+
+
+@lru_cache(maxsize=1)
+def _package() -> tuple[str, ...]:
+    """Return the folder of the package `tzdata`, which `ZoneInfo` reads after the search path."""
+    spec = find_spec("tzdata")
+    return (str(Path(spec.origin).with_name("zoneinfo")),) if spec and spec.origin else ()

@@ -65,7 +65,7 @@ class Consumer(Versioned):
     max_attempts = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(null=True, blank=True)
     retry_overrides = models.JSONField(default=list, blank=True)
-    """Retry settings for some event types (core/retry_overrides.py). The first match applies."""
+    """Retry settings for some event types (core/consumer_config.py). The first match applies."""
     rate_per_second = models.FloatField(null=True, blank=True)
     rate_burst = models.PositiveIntegerField(default=1)
     max_in_flight = models.PositiveIntegerField(null=True, blank=True)

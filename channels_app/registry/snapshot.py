@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from django.db.models import QuerySet
 
 from channels_app.conf import Conf, conf
-from channels_app.core import backoff, ordering_key, retry_overrides
+from channels_app.core import backoff, consumer_config, ordering_key
 from channels_app.core.consumer_config import ConsumerConfig, Signer
 from channels_app.core.encryption import Unreadable
 from channels_app.core.ordering_key import Keying
@@ -354,7 +354,9 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerConfig:
         http_version=consumer.http_version,
         lapsed_leases=consumer.lapsed_leases,
         dead_letter_channel_id=consumer.dead_letter_channel_id,
-        retry_overrides=retry_overrides.resolved(consumer.retry_overrides, retry, max_attempts),
+        retry_overrides=consumer_config.resolve_overrides(
+            consumer.retry_overrides, retry, max_attempts
+        ),
     )
 
 

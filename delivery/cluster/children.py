@@ -29,7 +29,6 @@ DEFAULT_PORT = 8000
 CONNECTIONS = 1024
 """Connections of each web process, besides those of waiting receivers."""
 
-
 MODULES = ("delivery.cluster.qcluster",)
 """What every child but the web server needs."""
 WEB_MODULES = (

@@ -181,7 +181,6 @@ _ALL = (
     ),
 )
 
-
 KEY = "hsk_..."
 """Placeholder for the reader's API key."""
 _PULL_PYTHON = """\

@@ -53,7 +53,6 @@ _NEXT = {
     Kind.LIMIT_OK: "Messages are accepted again.",
 }
 
-
 QUOTA_NEAR = 0.8
 """Share of a limit at which people are notified."""
 QUOTA_CALM = 0.7

@@ -43,7 +43,6 @@ WARN_S = 3600.0
 MAILS_S = 120.0
 """Seconds that one task sends e-mails: much less than django-q2 allows."""
 
-
 _warned: dict[str, float] = {}
 
 

@@ -24,7 +24,7 @@ from django.db.models import F, Min
 
 from channels_app import failpoints
 from channels_app.change_marker import change_marker
-from channels_app.core import ids, recurrence, zones
+from channels_app.core import ids, recurrence
 from channels_app.core.encryption import KeyMissing, Unreadable
 from channels_app.core.errors import BrokerError, Conflict, OverQuota, StorageFull
 from channels_app.core.recurrence import SKIP_IF_UNDELIVERED, Turn
@@ -52,7 +52,7 @@ _missing: set[str] = set()
 """Missing keys that the log has reported."""
 LATE = timedelta(seconds=5)
 """After this delay the sweep fires an occurrence instead of a schedule runner."""
-_realigned: dict[str, zones.RulesVersion] = {}
+_realigned: dict[str, recurrence.RulesVersion] = {}
 """Zones whose schedules this process has realigned, and by which rules."""
 POLL_S = 1.0
 """Interval of queries with nothing due, which find changes made by other hosts."""
@@ -185,7 +185,7 @@ def realign() -> Iterator[int]:
     """
     active = Schedule.objects.filter(next_at__isnull=False, every_ms=None)
     for name in active.exclude(timezone="UTC").values_list("timezone", flat=True).distinct():
-        version = zones.version_of(name)
+        version = recurrence.zone_version(name)
         if name in _realigned and _realigned[name] == version:
             continue
         count, after = 0, 0

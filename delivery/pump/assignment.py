@@ -47,7 +47,6 @@ RECOUNT_S = 0.1
 FOLLOW_POLL_S = 0.02
 """Seconds between two checks whether other pumps have applied the configuration."""
 
-
 _NEVER_SENT = (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE, Outcome.INTEGRITY_ERROR)
 """Outcomes that say nothing about the consumer."""
 

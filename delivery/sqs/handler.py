@@ -18,15 +18,39 @@ from channels_app.core.encryption import KeyMissing
 from channels_app.core.errors import BrokerError, LengthRequired, Malformed, TooLarge
 from channels_app.database import clock
 from channels_app.ingest.body import read_body
-from delivery.sqs import messages, protocol, signature
+from delivery.sqs import management, messages, moves, protocol, signature
 from delivery.sqs.context import Context, ResultLater
 from delivery.sqs.errors import SqsError
-from delivery.sqs.operations import OPERATIONS
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A batch of 1 MiB with every second character escaped as six in JSON, and attributes in base64."""
 _QUEUE = re.compile(r"/[0-9]{12}/[A-Za-z0-9._-]{1,100}")
 log = logging.getLogger(__name__)
+OPERATIONS: Mapping[str, Callable[[Context, dict[str, Any]], dict[str, Any]]] = {
+    "AddPermission": management.refuse_permission,
+    "CancelMessageMoveTask": moves.cancel,
+    "ChangeMessageVisibility": messages.change_visibility,
+    "ChangeMessageVisibilityBatch": messages.change_visibility_batch,
+    "CreateQueue": management.create,
+    "DeleteMessage": messages.delete,
+    "DeleteMessageBatch": messages.delete_batch,
+    "DeleteQueue": management.delete,
+    "GetQueueAttributes": management.get_attributes,
+    "GetQueueUrl": management.get_url,
+    "ListDeadLetterSourceQueues": management.list_sources,
+    "ListMessageMoveTasks": moves.list_tasks,
+    "ListQueueTags": management.list_tags,
+    "ListQueues": management.list_queues,
+    "PurgeQueue": management.purge,
+    "ReceiveMessage": messages.receive,
+    "RemovePermission": management.refuse_permission,
+    "SendMessage": messages.send,
+    "SendMessageBatch": messages.send_batch,
+    "SetQueueAttributes": management.set_attributes,
+    "StartMessageMoveTask": moves.start,
+    "TagQueue": management.tag,
+    "UntagQueue": management.untag,
+}
 
 
 class HandlerResponse(NamedTuple):
@@ -84,26 +108,6 @@ def answer(meta: Mapping[str, Any], defer: Defer | None = None) -> HandlerRespon
     return done._replace(is_read=bool(body))
 
 
-def _done(call: protocol.Call, result: dict[str, Any], request_id: str) -> HandlerResponse:
-    kind = protocol.JSON if call.is_json else protocol.XML
-    headers = [("Content-Type", kind), ("x-amzn-RequestId", request_id)]
-    return HandlerResponse(200, headers, protocol.write(call, result, request_id), is_read=True)
-
-
-def _refused(failure: Exception, meta: Mapping[str, Any], request_id: str) -> HandlerResponse:
-    error, as_json = _refusal(failure), protocol.is_json(meta)
-    headers = [
-        ("Content-Type", protocol.JSON if as_json else protocol.XML),
-        ("x-amzn-RequestId", request_id),
-    ]
-    if as_json:
-        who = "Sender" if error.is_senders else "Receiver"
-        headers.append(("x-amzn-query-error", f"{error.kind.query_code};{who}"))
-    status = error.json_status if as_json else error.kind.status
-    text = protocol.write_error(error, as_json=as_json, request_id=request_id)
-    return HandlerResponse(status, headers, text, is_read=True)
-
-
 def _call(
     meta: Mapping[str, Any], read: list[bytes], defer: Defer | None, request_id: str
 ) -> tuple[protocol.Call, dict[str, Any]]:
@@ -154,11 +158,24 @@ def _deferring(
     return begin
 
 
-def _base_url(meta: Mapping[str, Any]) -> str:
-    """Return the URL at which the caller reached the broker, so that queue URLs work for it."""
-    public, host = urlsplit(conf().public_url), meta["HTTP_HOST"]
-    scheme = public.scheme if host == public.netloc else meta["wsgi.url_scheme"]
-    return f"{scheme}://{host}"
+def _done(call: protocol.Call, result: dict[str, Any], request_id: str) -> HandlerResponse:
+    kind = protocol.JSON if call.is_json else protocol.XML
+    headers = [("Content-Type", kind), ("x-amzn-RequestId", request_id)]
+    return HandlerResponse(200, headers, protocol.write(call, result, request_id), is_read=True)
+
+
+def _refused(failure: Exception, meta: Mapping[str, Any], request_id: str) -> HandlerResponse:
+    error, as_json = _refusal(failure), protocol.is_json(meta)
+    headers = [
+        ("Content-Type", protocol.JSON if as_json else protocol.XML),
+        ("x-amzn-RequestId", request_id),
+    ]
+    if as_json:
+        who = "Sender" if error.is_senders else "Receiver"
+        headers.append(("x-amzn-query-error", f"{error.kind.query_code};{who}"))
+    status = error.json_status if as_json else error.kind.status
+    text = protocol.write_error(error, as_json=as_json, request_id=request_id)
+    return HandlerResponse(status, headers, text, is_read=True)
 
 
 def _refusal(failure: Exception) -> SqsError:
@@ -178,3 +195,10 @@ def _refusal(failure: Exception) -> SqsError:
         return SqsError("MalformedInput", "The request ended before its body did.")
     log.exception("sqs: an operation failed")
     return SqsError("InternalFailure", "The request processing has failed because of an error.")
+
+
+def _base_url(meta: Mapping[str, Any]) -> str:
+    """Return the URL at which the caller reached the broker, so that queue URLs work for it."""
+    public, host = urlsplit(conf().public_url), meta["HTTP_HOST"]
+    scheme = public.scheme if host == public.netloc else meta["wsgi.url_scheme"]
+    return f"{scheme}://{host}"

@@ -37,7 +37,6 @@ FROM {Message._meta.db_table} m
 LEFT JOIN {MessageBody._meta.db_table} b ON b.message_id = m.id
 WHERE m.id IN """
 
-
 Row: TypeAlias = tuple[Any, ...]
 """A message's row as `select_payloads` returns it."""
 

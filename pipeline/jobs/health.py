@@ -10,7 +10,6 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline.contract import outcomes
 from pipeline.contract.jobs import JOBS
 from pipeline.core import health, hours
 from pipeline.core.health import Measures
@@ -93,7 +92,7 @@ def work(context: Context) -> dict[str, Any]:
     )
     started = f.col("started_at")
     attempts = attempts.where((started >= f.lit(first)) & (started < f.lit(last)))
-    attempts = attempts.where(~f.col("outcome").isin(*outcomes.BROKERS_OWN)).persist()
+    attempts = attempts.where(~f.col("outcome").isin(*health.BROKERS_OWN)).persist()
     try:
         found = _found(context, attempts, spans)
     finally:

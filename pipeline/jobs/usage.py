@@ -14,9 +14,9 @@ from pyspark.sql import functions as f
 
 from pipeline.broker import tables
 from pipeline.broker.database import Database
-from pipeline.contract import csv_cells, outcomes
+from pipeline.contract import csv_cells
 from pipeline.contract.jobs import JOBS
-from pipeline.core import hours
+from pipeline.core import health, hours
 from pipeline.execution.job import Context, Job, JobError
 from pipeline.lake.datasets import CLOCK_SKEW, RECORDING_DELAY, Datasets
 from pipeline.transforms.endpoints import arrived, bucket, hour_of
@@ -138,7 +138,7 @@ def _usage(datasets: Datasets, attempts: DataFrame, since: datetime, until: date
         f.lit(0).cast("long").alias("consumer_id"),
         *_counts(messages=f.lit(1), bytes=f.col("body_bytes")),
     )
-    own = f.col("outcome").isin(*outcomes.BROKERS_OWN)
+    own = f.col("outcome").isin(*health.BROKERS_OWN)
     tried = attempts.select(
         hour_of("started_at"),
         *OWNER,

@@ -14,9 +14,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pipeline import settings
 from pipeline.broker import tables
 from pipeline.broker.database import Database, instant
-from pipeline.contract.outcomes import ARRIVED
 from pipeline.core import encryption, triage
 from pipeline.core.encryption import DecryptionKeys
+from pipeline.core.health import ARRIVED
 from pipeline.core.hours import utc
 from pipeline.core.triage import NEAR, Change, History, OnsetFacts, explain_onset
 from pipeline.lake.datasets import Datasets

@@ -13,8 +13,8 @@ from channels_app.database import clock, transactions
 from channels_app.models import Channel, ConfigVersion, Consumer, Message, Team
 from delivery.core.reconciliation import Check
 from delivery.maintenance import checks, reconciliation_scope
-from delivery.maintenance import reconciler as auditors
-from delivery.maintenance.reconciler import Reconciler, Wanted
+from delivery.maintenance import reconciliations as auditors
+from delivery.maintenance.reconciliations import Reconciler, Wanted
 from delivery.models import Counter, Delivery
 from tests.support import broker as brokers
 from tests.support.broker import Broker

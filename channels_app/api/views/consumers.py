@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.callers import Caller
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import base, cursor, openapi
 from channels_app.api.base import ApiView, ResourceView, json_object
 from channels_app.core.errors import NotFound
 from channels_app.ingest import publishing
@@ -93,7 +93,7 @@ class ConsumerView(ShowsConsumer):
         if found is None:
             raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
         # Health changes without a new version, so the tag has to include it.
-        return etags.fresh(request, representation(found), found.version, found.condition.code)
+        return base.fresh(request, representation(found), found.version, found.condition.code)
 
     @openapi.operation(
         "putConsumer",
@@ -154,7 +154,7 @@ class ConsumerView(ShowsConsumer):
             client_id,
             actor=self.caller.actor,
             tenant=self.caller.tenant,
-            condition=etags.precondition_of(request),
+            condition=base.precondition_of(request),
         )
         return Response(status=204)
 
@@ -224,9 +224,9 @@ class SecretsView(ApiView):
             json_object(request, optional=True),
             actor=self.caller.actor,
             tenant=self.caller.tenant,
-            condition=etags.precondition_of(request),
+            condition=base.precondition_of(request),
         )
-        return etags.tagged(with_secret(done), done.row.version, status=201)
+        return base.tagged(with_secret(done), done.row.version, status=201)
 
 
 def representation(consumer: Consumer) -> dict[str, Any]:

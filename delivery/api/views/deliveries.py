@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import cursor, etags
+from channels_app.api import base, cursor
 from channels_app.api.base import ApiView, json_object
 from channels_app.api.cursor import Page
 from channels_app.core import ids
@@ -89,7 +89,7 @@ class DeliveryView(ApiView):
             ),
         }
         shown = DeliveryWithAttemptsSerializer(row, context=context)
-        return etags.fresh(request, shown.data, row.version)
+        return base.fresh(request, shown.data, row.version)
 
 
 class DeliveryReplayView(ApiView):
@@ -110,7 +110,7 @@ class DeliveryReplayView(ApiView):
         after = replay.replay_one(row.id, principal, now=clock.now(), slot=os.getpid())
         wakeups.notify_pumps([after.consumer_id])
         body = DeliverySerializer.show_of(after, row.consumer)
-        return etags.tagged(body, after.version, status=202, location=body["url"])
+        return base.tagged(body, after.version, status=202, location=body["url"])
 
 
 class DeliveryCancelView(ApiView):
@@ -126,7 +126,7 @@ class DeliveryCancelView(ApiView):
         principal = policy.principal_of(self.caller, reason)
         after = cancel.cancel_one(row.id, principal, now=clock.now(), slot=os.getpid())
         body = DeliverySerializer.show_of(after, row.consumer)
-        return etags.tagged(body, after.version)
+        return base.tagged(body, after.version)
 
 
 class ConsumerDeliveriesView(ApiView):

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.access.callers import Caller
-from channels_app.api import cursor, etags, problems
+from channels_app.api import base, cursor, problems
 from channels_app.api.base import ApiView
 from channels_app.api.views.publish import PublishView
 from channels_app.core import ids
@@ -180,7 +180,7 @@ class MessageView(ApiView):
     def get(self, request: Request, message_id: str) -> Response:
         """Return the message with its deliveries."""
         row = policy.message_of(self.caller, message_id)
-        return etags.tagged(_with_deliveries(self.caller, row), row.version)
+        return base.tagged(_with_deliveries(self.caller, row), row.version)
 
     @documents.patch_message
     def patch(self, request: Request, message_id: str) -> Response:
@@ -190,7 +190,7 @@ class MessageView(ApiView):
         do this, and only while none of its deliveries is in flight (409).
         """
         row = policy.own_message(self.caller, message_id)
-        condition = etags.precondition_of(request)
+        condition = base.precondition_of(request)
         values = bodies.read(request, bodies.RESCHEDULE)
         principal = policy.principal_of(self.caller, values.pop("reason", ""))
         now = clock.now()
@@ -198,7 +198,7 @@ class MessageView(ApiView):
         changed = reschedule.reschedule(row.id, principal, now=now, condition=condition, **values)
         consumers = Delivery.objects.filter(message_id=row.id, state="queued")
         wakeups.notify_pumps(consumers.values_list("consumer_id", flat=True))
-        return etags.tagged(_with_deliveries(self.caller, changed), changed.version)
+        return base.tagged(_with_deliveries(self.caller, changed), changed.version)
 
     @documents.delete_message
     def delete(self, request: Request, message_id: str) -> Response:
@@ -216,13 +216,13 @@ class MessageView(ApiView):
             principal,
             now=clock.now(),
             slot=os.getpid(),
-            condition=etags.precondition_of(request),
+            condition=base.precondition_of(request),
             unless_sent=True,
         )
         context = _context(self.caller, done.message)
         context["cancelled_count"] = lambda _: done.cancelled_count
         shown = CancelledMessageSerializer(done.message, context=context)
-        return etags.tagged(shown.data, done.message.version)
+        return base.tagged(shown.data, done.message.version)
 
 
 class MessageBodyView(ApiView):

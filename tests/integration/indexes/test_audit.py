@@ -8,7 +8,7 @@ from channels_app.database import clock, raw
 from channels_app.models import Consumer
 from delivery.core.reconciliation import Place
 from delivery.maintenance import counters, overdue, reconciliation_scope
-from delivery.maintenance.reconciler import Reconciler, Wanted
+from delivery.maintenance.reconciliations import Reconciler, Wanted
 from delivery.models import Delivery
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
