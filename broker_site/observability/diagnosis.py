@@ -26,7 +26,7 @@ from channels_app.models import (
     QuotaUsage,
     Schedule,
 )
-from channels_app.registry import data_encryption, secrets
+from channels_app.registry import data_encryption, reencryption
 from delivery.core.lifecycle import DeliveryState
 from delivery.maintenance import quota_usage, reconciliations
 from delivery.models import ConsumerHealth
@@ -248,7 +248,7 @@ def encryption() -> Iterable[Finding]:
     oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[
         :MAX_BODIES_CHECKED
     ]
-    used = {*oldest, *secrets.used_keys(MAX_FACTORS_CHECKED)}
+    used = {*oldest, *reencryption.used_keys(MAX_FACTORS_CHECKED)}
     if old := sorted(used - {"", primary}):
         yield Finding(
             "warning",

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -30,6 +30,7 @@ from delivery.core.lifecycle import ClaimAllowance, ClaimedDelivery, DirectClaim
 from delivery.core.outcome import Outcome
 from delivery.processes import registration
 from delivery.pull import key_affinity, leasing
+from delivery.pull.key_affinity import sticky_keys
 from delivery.pull.long_polling import WaitingReceiver, Wakeup, long_polls
 from delivery.pump.consumer_queue import GUARD_EVERY
 from delivery.pump.wakeups import notify_pumps, wakeup_sender
@@ -41,14 +42,6 @@ from delivery.transport.payloads import Payload, PayloadCache
 logger = logging.getLogger(__name__)
 MAX_ROWS = 200
 """Most deliveries in a claim shared by several workers; a single worker may ask for more."""
-MIN_STAY_S = 30.0
-"""Longer than the longest long poll, so that a worker that keeps asking stays a member."""
-MAX_STAY_S = 300.0
-"""Most seconds for which the keys of a worker that left wait for it, whatever its lease time."""
-JOIN_INTERVAL_S = 2.0
-SCAN_INTERVAL_S = 1.0
-"""Seconds until processes that a worker does not call know of it."""
-MAX_KEPT = 10_000
 MAX_BYTES = 8 * 1024 * 1024
 """Limit for all bodies in a response of several messages; the others are fetched by their URL."""
 NOTE_INTERVAL_S = 10.0
@@ -109,42 +102,6 @@ def _take(claim_requests: Sequence[ClaimRequest]) -> Sequence[Share]:
 
 
 _group_commit = GroupCommit(_take, max_orders=MAX_ROWS, max_size=MAX_ROWS)
-
-
-class StickyKeys:
-    """Which workers share the ordering keys of each consumer. Safe for use by several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.forget()
-
-    def forget(self) -> None:
-        """Clear the cache, so that the tables are read again."""
-        self._joined: dict[int, float] = {}
-        self._known: dict[int, tuple[float, dict[int, datetime]]] = {}
-
-    def join(self, owner: int, consumer_id: int, worker: str, lease_ms: int) -> list[int]:
-        """Return the workers that share the consumer's keys, after adding ``owner`` to them.
-
-        A worker stays a member for the time of one lease after it last joined, which it does
-        whenever it asks. One that stops asking is dropped when its leases end.
-        """
-        now, ticks = clock.now(), time.monotonic()
-        if ticks - self._joined.get(owner, float("-inf")) >= JOIN_INTERVAL_S:
-            stay = min(max(lease_ms / 1000, MIN_STAY_S), MAX_STAY_S)
-            key_affinity.join(owner, consumer_id, worker, now, now + timedelta(seconds=stay))
-            with self._lock:
-                if len(self._joined) + len(self._known) > MAX_KEPT:
-                    self.forget()
-                self._joined[owner] = ticks
-        read_at, known = self._known.get(consumer_id, (float("-inf"), {}))
-        if ticks - read_at >= SCAN_INTERVAL_S or owner not in known:
-            known = key_affinity.members(consumer_id, now)
-            self._known[consumer_id] = ticks, known
-        return [one for one, until in known.items() if until > now]
-
-
-sticky_keys = StickyKeys()
 
 
 class ReceiveRequest(NamedTuple):
